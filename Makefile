@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+# make demo   train real data on two emulated hosts: no Docker, no AWS
+# make test   every test that fits in a few minutes
+# make lint   what pre-commit and CI check
+# Each sets up all it needs in .venv and build/, and does it once.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+SDK := $(VENV)/.sdk
+RUNTIME := $(VENV)/.runtime
+LINT := $(VENV)/.lint
+RUNTIME_FILES := $(shell find container -type f -not -path '*/__pycache__/*')
+SANITIZERS := address thread
+
+.PHONY: demo test native lint clean
+
+demo: $(RUNTIME)
+	$(BIN)/python notebooks/digits/demo.py
+
+test: $(RUNTIME) native
+	$(BIN)/python -m pytest
+
+native: $(SANITIZERS:%=native-%)
+
+native-%: $(SDK)
+	@$(BIN)/cmake -S container -B build/native-$* -G Ninja -DSMDIST_CORE_ONLY=ON \
+	  -DSMDIST_BUILD_TESTS=ON -DSMDIST_SANITIZE=$* -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
+	  > /dev/null
+	@echo "building the native tests with the $* sanitizer"
+	@$(BIN)/cmake --build build/native-$* > build/native-$*.log || { cat build/native-$*.log; exit 1; }
+	$(BIN)/ctest --test-dir build/native-$* --output-on-failure
+
+lint: $(RUNTIME) $(LINT)
+	$(BIN)/pre-commit run --all-files
+
+clean:
+	rm -rf $(VENV) build
+
+# torch first and by itself, so that nothing else chooses its version.
+$(SDK): pyproject.toml
+	@echo "setting up $(VENV); the first time takes a few minutes"
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --upgrade pip
+	$(PIP) install --quiet torch==2.13.0
+	$(PIP) install --quiet --group build --group test --editable .[v2]
+	@touch $@
+
+$(RUNTIME): $(SDK) $(RUNTIME_FILES)
+	@echo "building the runtime against torch $$($(BIN)/python -c 'import torch; print(torch.__version__)')"
+	@mkdir -p build
+	$(PIP) install --quiet --no-build-isolation --no-deps --force-reinstall \
+	  --config-settings=build-dir=build/runtime ./container
+	@touch $@
+
+$(LINT): $(SDK)
+	$(PIP) install --quiet --group lint --group build --group test --editable .[v2]
+	@touch $@

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// The torch.distributed backend "smdist": translates, never decides.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <vector>
+
+#include "smdist/engine.h"
+#include "tensors.h"
+#include "work.h"
+
+namespace smdist::torch_binding {
+
+// A c10d backend is one numbered communicator over the process's one engine.
+//
+// Thread safety: as c10d asks: collectives from one thread at a time; shutdown
+// and abort from any thread.
+class Backend final : public c10d::Backend {
+ public:
+  // group: the communicator's number in the engine. owns_engine: the default
+  // group's backend ends the engine when it is shut down.
+  Backend(std::shared_ptr<Engine> engine, uint32_t group, int rank, int size,
+          std::chrono::milliseconds timeout, bool owns_engine);
+  ~Backend() override;
+
+  const std::string getBackendName() const override { return "smdist"; }
+  c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
+  void setTimeout(std::chrono::milliseconds timeout) override { options_->timeout = timeout; }
+  void setSequenceNumberForGroup() override {}  // every group counts from zero by itself
+  uint64_t getSequenceNumberForGroup() override { return sequence_; }
+
+  using Tensors = std::vector<at::Tensor>;
+  using TensorLists = std::vector<std::vector<at::Tensor>>;
+  using Sizes = std::vector<int64_t>;
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  WorkPtr allgather(TensorLists& outputs, Tensors& inputs,
+                    const c10d::AllgatherOptions& options) override;
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
+                          const c10d::AllgatherOptions& options) override;
+  WorkPtr reduce_scatter(Tensors& outputs, TensorLists& inputs,
+                         const c10d::ReduceScatterOptions& options) override;
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const c10d::ReduceScatterOptions& options) override;
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
+  WorkPtr gather(TensorLists& outputs, Tensors& inputs,
+                 const c10d::GatherOptions& options) override;
+  WorkPtr scatter(Tensors& outputs, TensorLists& inputs,
+                  const c10d::ScatterOptions& options) override;
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs,
+                   const c10d::AllToAllOptions& options) override;
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, Sizes& output_sizes,
+                        Sizes& input_sizes, const c10d::AllToAllOptions& options) override;
+  WorkPtr barrier(const c10d::BarrierOptions& options) override;
+
+  void abort() override;
+  void shutdown() override;
+
+ private:
+  // What one collective needs; filled in by the methods above.
+  struct Call {
+    c10d::OpType type;
+    Collective kind;
+    std::chrono::milliseconds timeout;
+    Tensors inputs;
+    Tensors outputs;
+    Reduction reduction{ReduceOp::kSum, 1};
+    int root = 0;
+  };
+
+  WorkPtr start(Call call);
+
+  const std::shared_ptr<Engine> engine_;
+  const uint32_t group_;
+  const bool owns_engine_;
+  const c10::intrusive_ptr<Options> options_;
+  std::atomic<uint64_t> sequence_{0};
+};
+
+}  // namespace smdist::torch_binding

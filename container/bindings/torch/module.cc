@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// The Python face of the adapter: an engine to connect, a backend to hand to torch.
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/utils/pybind.h>
+
+#include "backend.h"
+
+namespace py = pybind11;
+using smdist::Endpoint;
+using smdist::Engine;
+using smdist::Options;
+using smdist::torch_binding::Backend;
+
+namespace {
+
+Options options_from(int rank, int size, const std::string& address,
+                     const std::vector<std::string>& names, const std::string& secret,
+                     const std::string& session) {
+  Options options;
+  options.rank = rank;
+  options.size = size;
+  options.bind_address = address;
+  options.names = names;
+  options.secret = secret;
+  TORCH_CHECK_VALUE(session.size() == options.session.size(), "a session has ",
+                    options.session.size(), " bytes, not ", session.size());
+  std::copy(session.begin(), session.end(), options.session.begin());
+  options.log = [](const std::string& line) {
+    fprintf(stderr, "smdist: %s\n", line.c_str());
+  };
+  return options;
+}
+
+// The destructor waits for the completion thread, whose callbacks may wait for
+// Python's lock: whoever drops the last reference must not hold it meanwhile.
+std::shared_ptr<Engine> make_engine(Options options) {
+  return {new Engine(std::move(options)), [](Engine* engine) {
+            if (!PyGILState_Check()) {
+              delete engine;
+              return;
+            }
+            const py::gil_scoped_release release;
+            delete engine;
+          }};
+}
+
+c10::intrusive_ptr<c10d::Backend> make_backend(std::shared_ptr<Engine> engine, uint32_t group,
+                                               int rank, int size, double timeout_seconds,
+                                               bool owns_engine) {
+  const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_seconds * 1000));
+  return c10::make_intrusive<Backend>(std::move(engine), group, rank, size, timeout, owns_engine);
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_C, module) {
+  module.attr("built_for_torch") = SMDIST_TORCH_VERSION;
+
+  py::class_<Engine, std::shared_ptr<Engine>>(module, "Engine")
+      .def(py::init([](int rank, int size, const std::string& address,
+                       const std::vector<std::string>& names, const py::bytes& secret,
+                       const py::bytes& session) {
+             return make_engine(options_from(rank, size, address, names, secret, session));
+           }),
+           py::arg("rank"), py::arg("size"), py::arg("address"), py::arg("names"),
+           py::arg("secret"), py::arg("session"))
+      .def("endpoint",
+           [](const Engine& engine) {
+             const Endpoint endpoint = engine.endpoint();
+             return std::make_pair(endpoint.host, endpoint.port);
+           })
+      .def(
+          "join",
+          [](Engine& engine, const std::vector<std::pair<std::string, uint16_t>>& peers) {
+            std::vector<Endpoint> endpoints;
+            for (const auto& [host, port] : peers) endpoints.push_back({host, port});
+            engine.join(endpoints);
+          },
+          py::arg("peers"), py::call_guard<py::gil_scoped_release>())
+      .def("add_group", &Engine::add_group, py::arg("group"), py::arg("members"),
+           py::call_guard<py::gil_scoped_release>())
+      .def("abort", &Engine::abort, py::arg("reason"), py::call_guard<py::gil_scoped_release>())
+      .def("shutdown", &Engine::shutdown, py::call_guard<py::gil_scoped_release>());
+
+  module.def("make_backend", &make_backend, py::arg("engine"), py::arg("group"), py::arg("rank"),
+             py::arg("size"), py::arg("timeout_seconds"), py::arg("owns_engine"));
+}

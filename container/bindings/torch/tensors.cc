@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensors.h"
+
+#include <utility>
+
+namespace smdist::torch_binding {
+
+Wire wire_of(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return {Dtype::kFloat32, true};
+    case at::kDouble:
+      return {Dtype::kFloat64, true};
+    case at::kHalf:
+      return {Dtype::kFloat16, true};
+    case at::kBFloat16:
+      return {Dtype::kBfloat16, true};
+    case at::kChar:
+      return {Dtype::kInt8, true};
+    case at::kByte:
+      return {Dtype::kUint8, true};
+    case at::kShort:
+      return {Dtype::kInt16, true};
+    case at::kInt:
+      return {Dtype::kInt32, true};
+    case at::kLong:
+      return {Dtype::kInt64, true};
+    case at::kBool:
+      return {Dtype::kBool, true};
+    default:  // torch's enum, not ours: it grows with every release
+      return {Dtype::kUint8, false};
+  }
+}
+
+Reduction reduction_of(const c10d::ReduceOp& op) {
+  switch (op.op_) {
+    case c10d::ReduceOp::SUM:
+      return {ReduceOp::kSum, 1};
+    case c10d::ReduceOp::AVG:
+      return {ReduceOp::kAverage, 1};
+    case c10d::ReduceOp::PRODUCT:
+      return {ReduceOp::kProduct, 1};
+    case c10d::ReduceOp::MIN:
+      return {ReduceOp::kMin, 1};
+    case c10d::ReduceOp::MAX:
+      return {ReduceOp::kMax, 1};
+    case c10d::ReduceOp::BAND:
+      return {ReduceOp::kBand, 1};
+    case c10d::ReduceOp::BOR:
+      return {ReduceOp::kBor, 1};
+    case c10d::ReduceOp::BXOR:
+      return {ReduceOp::kBxor, 1};
+    case c10d::ReduceOp::PREMUL_SUM: {
+      const auto* factor = static_cast<c10d::PreMulSumSupplement*>(op.supplement_.get());
+      const bool is_tensor = factor->tensor_factor.defined();
+      return {ReduceOp::kSum, is_tensor ? factor->tensor_factor.item<double>()
+                                        : factor->double_factor};
+    }
+    case c10d::ReduceOp::UNUSED:
+      break;
+  }
+  TORCH_CHECK_VALUE(false, "smdist knows no reduce operation ", static_cast<int>(op.op_));
+}
+
+void check_tensors(const std::vector<at::Tensor>& tensors) {
+  for (const at::Tensor& tensor : tensors) {
+    TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, "the tensor is ", tensor.layout(),
+                      ": smdist carries dense tensors. Call to_dense() on it first.");
+    TORCH_CHECK_VALUE(
+        tensor.device().is_cpu(), "the tensor is on ", tensor.device(),
+        ": smdist carries CPU tensors only, so far. Call init_process_group"
+        "(\"cpu:smdist,cuda:nccl\") to send CUDA tensors by NCCL, or move the tensor to the CPU.");
+  }
+}
+
+void check_arithmetic(const at::Tensor& tensor) {
+  TORCH_CHECK_VALUE(wire_of(tensor.scalar_type()).has_arithmetic, "the tensor is ",
+                    tensor.scalar_type(),
+                    ": smdist does not add this dtype. Convert it to float32 first.");
+}
+
+Span span_of(const at::Tensor& tensor) { return {tensor.data_ptr(), tensor.nbytes()}; }
+
+Staged::Staged(std::vector<at::Tensor> tensors) : tensors_(std::move(tensors)) {
+  contiguous_.reserve(tensors_.size());
+  for (const at::Tensor& tensor : tensors_) contiguous_.push_back(tensor.contiguous());
+}
+
+std::vector<Span> Staged::spans() const {
+  std::vector<Span> spans;
+  spans.reserve(contiguous_.size());
+  for (const at::Tensor& tensor : contiguous_) spans.push_back(span_of(tensor));
+  return spans;
+}
+
+void Staged::copy_back() const {
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    if (!tensors_[i].is_same(contiguous_[i])) tensors_[i].detach().copy_(contiguous_[i]);
+  }
+}
+
+}  // namespace smdist::torch_binding

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "work.h"
+
+#include <c10/util/Exception.h>
+
+#include <string>
+#include <utility>
+
+#include "smdist/errors.h"
+
+namespace smdist::torch_binding {
+namespace {
+
+c10d::WorkResult result_of(const std::exception_ptr& error) {
+  if (!error) return c10d::WorkResult::SUCCESS;
+  try {
+    std::rethrow_exception(error);
+  } catch (const TimeoutError&) {
+    return c10d::WorkResult::TIMEOUT;
+  } catch (const PeerError&) {
+    return c10d::WorkResult::COMM_ERROR;
+  } catch (...) {
+    return c10d::WorkResult::UNKNOWN;
+  }
+}
+
+template <typename TorchError>
+std::exception_ptr as(const std::exception& error) {
+  return std::make_exception_ptr(
+      TorchError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, error.what()));
+}
+
+}  // namespace
+
+OperationWork::OperationWork(int rank, c10d::OpType type, std::vector<at::Tensor> results)
+    : Work(rank, type),
+      results_(std::move(results)),
+      future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(
+          c10::TensorType::get()))),
+      result_future_(c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get())) {}
+
+void OperationWork::complete(std::exception_ptr error) {
+  result_future_->markCompleted(c10::IValue(static_cast<int64_t>(result_of(error))));
+  error = translated(error);
+  finish(error);
+  if (error) {
+    future_->setError(error);
+  } else {
+    future_->markCompleted(c10::IValue(results_));
+  }
+}
+
+bool OperationWork::wait(std::chrono::milliseconds timeout) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  const auto is_completed = [this] { return completed_; };
+  if (timeout == kNoTimeout) {
+    cv_.wait(lock, is_completed);
+  } else if (!cv_.wait_for(lock, timeout, is_completed)) {
+    TORCH_CHECK_WITH(DistBackendError, false, "operation ", sequence_.load(),
+                     " was not complete after the ", timeout.count(),
+                     " ms that wait() was given; it goes on in the background");
+  }
+  if (exception_) std::rethrow_exception(exception_);
+  return true;
+}
+
+std::exception_ptr translated(std::exception_ptr error) {
+  if (!error) return error;
+  try {
+    std::rethrow_exception(error);
+  } catch (const UsageError& usage) {
+    return as<c10::ValueError>(usage);
+  } catch (const Error& known) {
+    return as<c10::DistBackendError>(known);
+  } catch (...) {
+    return error;
+  }
+}
+
+}  // namespace smdist::torch_binding

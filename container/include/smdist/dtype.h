@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// The element types the core can do arithmetic on.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace smdist {
+
+// The values are part of the wire format: append, never renumber.
+enum class Dtype : uint8_t {
+  kFloat32 = 0,
+  kFloat64 = 1,
+  kFloat16 = 2,
+  kBfloat16 = 3,
+  kInt8 = 4,
+  kUint8 = 5,
+  kInt16 = 6,
+  kInt32 = 7,
+  kInt64 = 8,
+  kBool = 9,  // one byte; any value but zero is true
+};
+constexpr uint8_t kDtypes = 10;
+
+size_t element_bytes(Dtype dtype);
+const char* name_of(Dtype dtype);
+bool is_floating(Dtype dtype);
+
+}  // namespace smdist

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// The all-reduce engine: one per process, shared by all of its groups.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "smdist/errors.h"
+#include "smdist/operation.h"
+#include "smdist/options.h"
+
+namespace smdist {
+
+class Transport;
+
+// Runs collectives over numbered groups of ranks.
+//
+// Life: construct (opens the listener), tell every rank's endpoint() to all
+// ranks by other means, join(), add_group(), submit()..., shutdown().
+//
+// Operations of one group are numbered from 0 in the order of submit(); every
+// member must submit the same operations in the same order, each group by
+// itself. Operations overlap, and may complete in any order.
+//
+// One failure ends the engine: a rank that dies while an operation needs it, a
+// timeout, ranks that call different things, or abort(). All pending and later
+// operations of all groups then fail with the same error on all ranks. A rank
+// that shut down in order is an error only for an operation that needs it.
+//
+// Thread safety: every method may be called from any thread, except from `done`
+// callbacks, which may call submit() and abort() only. shutdown() and the
+// destructor take less than a second, if no `done` callback blocks.
+class Engine final {
+ public:
+  // Opens the listener. Throws UsageError, SystemError.
+  explicit Engine(Options options);
+  // With a transport of the caller's choice, for tests.
+  Engine(Options options, std::unique_ptr<Transport> transport);
+  ~Engine();
+
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // Where other ranks reach this one.
+  Endpoint endpoint() const;
+
+  // All ranks' endpoints in rank order; starts the threads. Connections are
+  // made later, when operations first need them.
+  void join(std::vector<Endpoint> peers);
+
+  // Members are engine ranks, in the order of their ranks in the group, this
+  // rank among them. Adding a group again is no error if the members are the
+  // same; its operations go on counting, also if it was removed in between.
+  void add_group(uint32_t id, std::vector<int> members);
+
+  // Throws UsageError if operations of the group are still on their way.
+  // Removing an unknown group does nothing.
+  void remove_group(uint32_t id);
+
+  // Starts an operation and returns its number. Throws UsageError if this call
+  // is wrong by itself, or comes before join() or after shutdown(); every other
+  // error goes to `done`, also that of an engine which failed before.
+  uint64_t submit(uint32_t group, Operation operation);
+
+  // Fails every pending and later operation with `reason`, here and on all
+  // ranks. The first failure wins.
+  void abort(const std::string& reason);
+
+  // Says goodbye to the other ranks, fails what is pending here and ends the
+  // threads. Idempotent. Does not wait for operations: wait for `done` first.
+  void shutdown();
+
+ private:
+  class Impl;
+  const std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace smdist

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// One collective, as one rank asks for it.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <exception>
+#include <functional>
+#include <vector>
+
+#include "smdist/collective.h"
+#include "smdist/dtype.h"
+#include "smdist/reduce_op.h"
+
+namespace smdist {
+
+// Memory that belongs to the caller. `data` may be null if `bytes` is 0.
+struct Span {
+  void* data = nullptr;
+  size_t bytes = 0;
+};
+
+// What each collective expects of N ranks. "One or N": either one buffer with N
+// equal chunks in rank order, or N buffers, one per rank.
+//
+//   kind            inputs                        outputs
+//   all_reduce      one                           one, as long
+//   reduce_scatter  one or N                      one chunk
+//   all_gather      one chunk                     one or N
+//   broadcast       root: one; others: any        one; root: one (as long) or none
+//   reduce          one                           root: one, as long; others: any
+//   gather          one chunk                     root: one or N; others: any
+//   scatter         root: one or N; others: any   one chunk
+//   all_to_all      one or N (any sizes)          one or N (any sizes)
+//   barrier         none                          none
+//
+// "Any" buffers are neither read nor written. Inputs are not written, except
+// where they are an output too: an output may be exactly the input (all_reduce,
+// broadcast, reduce), or the rank's own chunk may lie in both (reduce_scatter,
+// all_gather, gather, scatter). Any other overlap is refused.
+//
+// The memory must live, and an input keep its value, until `done` was called;
+// afterwards the engine never touches it again, also if the operation failed.
+// After a failure the outputs hold anything.
+struct Operation {
+  Collective kind = Collective::kBarrier;
+  Dtype dtype = Dtype::kUint8;
+  ReduceOp op = ReduceOp::kSum;
+  double scale = 1;  // every contribution is multiplied by it first; floating dtypes only
+  int root = 0;      // rank in the group
+  std::vector<Span> inputs;
+  std::vector<Span> outputs;
+
+  // From submit() on. Must be above zero. When it is over, the whole engine is
+  // aborted, on all ranks, with a TimeoutError naming who did not contribute.
+  std::chrono::milliseconds timeout{};
+
+  // Called exactly once, on the completion thread; null means success. Must not
+  // throw, nor destroy or shut down the engine. It is destroyed on that thread.
+  std::function<void(std::exception_ptr)> done;
+};
+
+}  // namespace smdist

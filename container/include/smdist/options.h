@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an engine is told once, at its beginning.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace smdist {
+
+// Where a rank listens. `host` is a numeric IPv4 or IPv6 address.
+struct Endpoint {
+  std::string host;
+  uint16_t port = 0;
+};
+
+struct Options {
+  int rank = 0;
+  int size = 1;
+
+  // The address of the interface to listen on and to dial from. Every other
+  // rank must be able to reach it, so the default serves one host only.
+  std::string bind_address = "127.0.0.1";
+
+  // What messages call each rank, as "rank 3 on algo-2". Empty: "rank 3".
+  std::vector<std::string> names;
+
+  // Shared by all ranks, any length. Who does not know it is not talked to.
+  std::string secret;
+
+  // The same on all ranks, and new for every set of engines of a job, so that
+  // engines of an earlier attempt are kept out.
+  std::array<uint8_t, 16> session{};
+
+  // The longest payload of one message. Smaller lets short operations overtake
+  // long ones sooner; larger costs fewer system calls.
+  size_t chunk_bytes = 256 << 10;
+
+  // Takes one line without its newline; called from the engine's threads. Null
+  // drops the lines. Says what the engine survived, such as a stranger's visit.
+  std::function<void(const std::string&)> log;
+};
+
+}  // namespace smdist

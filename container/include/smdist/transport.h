@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// How messages move between ranks.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "smdist/operation.h"
+#include "smdist/options.h"
+
+namespace smdist {
+
+// A message is a header of fixed size and a payload. Only the sink reads
+// headers; it knows from one how long the payload is and where it belongs.
+constexpr size_t kHeaderBytes = 48;
+using HeaderBytes = std::array<uint8_t, kHeaderBytes>;
+
+struct Message {
+  HeaderBytes header{};
+  // The caller's memory, read in place: it must not change until on_sent(),
+  // on_peer_lost() or release_payloads().
+  Span payload;
+  // A short payload that travels with the message instead.
+  std::string text;
+  // Told to on_sent(); 0: not told.
+  uint64_t token = 0;
+};
+
+// Who is told what a transport receives. All calls come from inside poll().
+class Sink {
+ public:
+  virtual ~Sink() = default;
+
+  // A connection to the peer exists from now on.
+  virtual void on_connected(int peer) = 0;
+
+  // The placement callback: returns where the payload of a message goes and how
+  // long it is. Null data with bytes above zero: the payload is thrown away.
+  // Throws PeerError if the header is refused; the peer is then lost.
+  virtual Span on_header(int peer, const HeaderBytes& header) = 0;
+
+  // The payload lies where on_header() said. May throw PeerError as well.
+  virtual void on_message(int peer, const HeaderBytes& header) = 0;
+
+  // The message has left its memory.
+  virtual void on_sent(int peer, uint64_t token) = 0;
+
+  // Nothing more comes from the peer or goes to it. `reason` completes a sentence
+  // that begins with the peer's name. Called once per peer.
+  virtual void on_peer_lost(int peer, const std::string& reason) = 0;
+};
+
+// Ordered, reliable messages to numbered peers.
+//
+// Messages to one peer arrive in the order of send(); peers know no order among
+// each other. Connections are made on first use and live until the end: a peer
+// that is lost stays lost.
+//
+// Thread safety: wake() may be called from any thread, endpoint() too; all others
+// from one thread at a time.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  virtual Endpoint endpoint() const = 0;
+
+  // peers: all ranks' endpoints in rank order. The sink must outlive close().
+  virtual void start(const std::vector<Endpoint>& peers, Sink* sink) = 0;
+
+  // Queues a message; never blocks, never calls the sink. Messages to a lost
+  // peer are dropped.
+  virtual void send(int peer, Message message) = 0;
+
+  // From now on no payload memory that was handed over so far is read or
+  // written: messages with a payload that did not begin to leave are dropped,
+  // the rest of one that did is copied, and what still comes in for a payload
+  // is thrown away. No on_sent() is called for any of them.
+  virtual void release_payloads() = 0;
+
+  // Moves bytes and calls the sink, until something happened or the timeout is
+  // over or wake() was called.
+  virtual void poll(std::chrono::milliseconds timeout) = 0;
+
+  virtual void wake() = 0;
+
+  // Sends what is queued, for at most `limit`, then closes all connections. Calls
+  // the sink no more.
+  virtual void close(std::chrono::milliseconds limit) = 0;
+};
+
+}  // namespace smdist

@@ -1,0 +1,357 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What SageMaker tells a container, read once into frozen values.
+
+The only reader of environment variables in `smdist`. Three processes ask, each
+for its own part:
+
+    read_runtime_config   the launcher: hosts, channels, hyperparameters, options
+    read_guard_config     the small parent of each rank
+    read_rank_config      the engine inside a rank, with or without our launcher
+
+Where a job has several instance groups, its world is the group of this host:
+ranks on unlike machines would wait for the slowest kind at every step.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from sagemaker_dist.contract import KEY, DataParallel, parse, sort_hosts
+from sagemaker_dist.errors import LaunchError, OptionError
+
+PORT: Final = 7777
+STOP_SECONDS: Final = 110  # SageMaker kills 120 s after SIGTERM
+_PREFIX: Final = "sagemaker_"
+_TUNING: Final = "_tuning_objective_metric"  # a tuner's own note, unknown to scripts
+_READ_HERE: Final = frozenset(
+    f"{_PREFIX}{name}"
+    for name in ("program", "submit_directory", "region", "job_name", "container_log_level")
+)
+_STOCK: Final = (  # flags of SageMaker's SDK 2.257.7 that ask for a launcher we do not have
+    "sagemaker_torch_distributed_enabled",
+    "sagemaker_pytorch_ddp_enabled",
+    "sagemaker_pytorch_xla_enabled",
+    "sagemaker_distributed_dataparallel_enabled",
+    "sagemaker_mpi_enabled",
+    "sagemaker_parameter_server_enabled",
+    "sagemaker_multi_worker_mirrored_strategy_enabled",
+    "mp_parameters",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """The machines of a job, as resourceconfig.json has them.
+
+    Attributes:
+        all_hosts: Every host of the job, in numeric order.
+        hosts: Those that train together: the current group's.
+        document: The file itself, for SM_RESOURCE_CONFIG.
+    """
+
+    current_host: str
+    all_hosts: tuple[str, ...]
+    hosts: tuple[str, ...]
+    interface: str = "eth0"
+    instance_type: str = ""
+    group: str = ""
+    document: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where the user's code lies.
+
+    Attributes:
+        program: The script, relative to the code directory.
+        submit_directory: A directory, a tarball or an S3 URI; empty when the
+            image brought the code.
+        endpoint: An S3 endpoint other than AWS's, or None.
+    """
+
+    program: str
+    submit_directory: str = ""
+    region: str | None = None
+    endpoint: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeConfig:
+    """All that one host's launcher acts on.
+
+    Attributes:
+        base: SageMaker's directory, /opt/ml.
+        channels: inputdataconfig.json by channel name.
+        hyperparameters: The user's own, decoded.
+        framework_parameters: `sagemaker_*` ones that nothing here reads.
+        options: What was asked of us; None is one plain process per host.
+        document: The text of `options` as it travelled.
+        port: Where ranks meet, on the first host.
+        stop_seconds: Time ranks have between SIGTERM and SIGKILL.
+        inherited: The environment of the launcher, handed on to ranks.
+    """
+
+    base: Path
+    resources: Resources
+    source: Source
+    channels: Mapping[str, Any] = field(default_factory=dict)
+    hyperparameters: Mapping[str, Any] = field(default_factory=dict)
+    framework_parameters: Mapping[str, Any] = field(default_factory=dict)
+    options: DataParallel | None = None
+    document: str = ""
+    job_name: str = ""
+    log_level: int = 20
+    port: int = PORT
+    stop_seconds: float = STOP_SECONDS
+    secret_file: str | None = None
+    inherited: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def code(self) -> Path:
+        """Where the user's code is placed and run."""
+        return self.base / "code"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardConfig:
+    """What the parent of one rank knows.
+
+    Attributes:
+        rank: None outside a world of ranks.
+        socket: Where the launcher listens, or None without one.
+        directory: Where the script runs; it is also importable from there.
+        inherited: The environment, handed on to the rank.
+    """
+
+    rank: int | None = None
+    host_label: str
+    socket: str | None = None
+    directory: str | None = None
+    stop_seconds: float = STOP_SECONDS
+    inherited: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankConfig:
+    """What the launcher tells a rank; all None under a plain torchrun.
+
+    Attributes:
+        address: This host's address, to bind lanes to.
+        interface: This host's network interface.
+        host_label: What messages call this host; its hostname by default.
+        start_timeout_seconds: How long ranks wait for each other.
+        secret_file: A file whose content every rank of the job shares.
+        master_address: Where rank 0 runs, as torch has it.
+    """
+
+    address: str | None = None
+    interface: str | None = None
+    host_label: str
+    fusion_bytes: int | None = None
+    timeout_seconds: int | None = None
+    start_timeout_seconds: int = DataParallel().start_timeout_seconds
+    secret_file: Path | None = None
+    master_address: str = "127.0.0.1"
+
+
+def read_base(environ: Mapping[str, str] | None = None) -> Path:
+    """SageMaker's directory: /opt/ml unless SAGEMAKER_BASE_DIR says otherwise."""
+    return Path(_environment(environ).get("SAGEMAKER_BASE_DIR") or "/opt/ml")
+
+
+def read_runtime_config(environ: Mapping[str, str] | None = None) -> RuntimeConfig:
+    """Read the environment and `<base>/input/config/*.json`.
+
+    Raises:
+        LaunchError: A file is unreadable or contradicts itself, or asks for a
+            launcher that this image does not have.
+        DistError: Our own options are wrong or newer than this image.
+    """
+    environ = _environment(environ)
+    folder = read_base(environ) / "input" / "config"
+    raw = _read_object(folder / "hyperparameters.json")
+    decoded = {key: _decode(value) for key, value in raw.items()}
+    document = _document(raw)
+    if not document:
+        _refuse_stock_flags(decoded)
+    return RuntimeConfig(
+        base=read_base(environ),
+        resources=_resources(_read_object(folder / "resourceconfig.json")),
+        source=_source(decoded, environ),
+        channels=_read_object(folder / "inputdataconfig.json"),
+        hyperparameters={k: v for k, v in decoded.items() if _is_users(k)},
+        framework_parameters={k: v for k, v in decoded.items() if _is_frameworks(k)},
+        options=parse(document) if document else None,
+        document=document,
+        job_name=str(decoded.get("sagemaker_job_name") or environ.get("TRAINING_JOB_NAME", "")),
+        log_level=_log_level(decoded.get("sagemaker_container_log_level", 20)),
+        port=int(_number(environ, "SMDIST_MASTER_PORT") or PORT),
+        stop_seconds=_number(environ, "SMDIST_STOP_SECONDS", STOP_SECONDS) or 0,
+        secret_file=environ.get("SMDIST_SECRET_FILE") or None,
+        inherited=environ,
+    )
+
+
+def read_guard_config(environ: Mapping[str, str] | None = None) -> GuardConfig:
+    """Read what the launcher left for the parent of a rank."""
+    environ = _environment(environ)
+    rank = _number(environ, "RANK")
+    return GuardConfig(
+        rank=None if rank is None else int(rank),
+        host_label=environ.get("SMDIST_HOST_LABEL") or socket.gethostname(),
+        socket=environ.get("SMDIST_GUARD_SOCKET") or None,
+        directory=environ.get("SMDIST_GUARD_DIRECTORY") or None,
+        stop_seconds=_number(environ, "SMDIST_STOP_SECONDS", STOP_SECONDS) or 0,
+        inherited=environ,
+    )
+
+
+def read_rank_config(environ: Mapping[str, str] | None = None) -> RankConfig:
+    """Read what the launcher told this rank; nothing of it needs to be there.
+
+    Raises:
+        OptionError: A number is none.
+    """
+    environ = _environment(environ)
+    fusion = _number(environ, "SMDIST_FUSION_BYTES")
+    timeout = _number(environ, "SMDIST_TIMEOUT_SECONDS")
+    start = _number(environ, "SMDIST_START_TIMEOUT_SECONDS")
+    secret = environ.get("SMDIST_SECRET_FILE")
+    return RankConfig(
+        address=environ.get("SMDIST_ADDRESS") or None,
+        interface=environ.get("SMDIST_INTERFACE") or None,
+        host_label=environ.get("SMDIST_HOST_LABEL") or socket.gethostname(),
+        fusion_bytes=None if fusion is None else int(fusion),
+        timeout_seconds=None if timeout is None else int(timeout),
+        start_timeout_seconds=int(start) if start else DataParallel().start_timeout_seconds,
+        secret_file=Path(secret) if secret else None,
+        master_address=environ.get("MASTER_ADDR") or "127.0.0.1",
+    )
+
+
+def _environment(environ: Mapping[str, str] | None) -> Mapping[str, str]:
+    return dict(os.environ) if environ is None else environ
+
+
+def _number(environ: Mapping[str, str], name: str, default: float | None = None) -> float | None:
+    text = environ.get(name)
+    if not text:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1
+    if not 0 <= value < float("inf"):
+        raise OptionError(
+            f"the environment variable {name} is {text!r}",
+            "it takes a number that is not negative",
+            "Correct it, or leave it out",
+        )
+    return value
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON object; a file that is not there is an empty one."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise _broken(path, str(error)) from error
+    if not isinstance(document, dict):
+        raise _broken(path, f"it holds a {type(document).__name__}, not an object")
+    return document
+
+
+def _broken(path: Path, why: str) -> LaunchError:
+    return LaunchError(
+        f"{path} cannot be used", why, "It is written by SageMaker or by the local runner"
+    )
+
+
+def _decode(value: Any) -> Any:
+    """Undo the SDK's JSON encoding; what is no JSON is a string that came as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+def _document(raw: Mapping[str, Any]) -> str:
+    value = raw.get(KEY, "")
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _is_users(key: str) -> bool:
+    return not key.startswith(_PREFIX) and key != _TUNING
+
+
+def _is_frameworks(key: str) -> bool:
+    return key.startswith(_PREFIX) and key not in _READ_HERE and key != KEY
+
+
+def _refuse_stock_flags(decoded: Mapping[str, Any]) -> None:
+    asked = [flag for flag in _STOCK if decoded.get(flag)]
+    if asked:
+        raise LaunchError(
+            f"the hyperparameter {', '.join(asked)} asks for a launcher of SageMaker's own images",
+            "this image starts ranks only for options of sagemaker_dist",
+            "Pass distribution=DataParallel() from sagemaker_dist,"
+            " or leave distribution out for one plain process per host",
+        )
+
+
+def _source(decoded: Mapping[str, Any], environ: Mapping[str, str]) -> Source:
+    region = decoded.get("sagemaker_region")
+    endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("S3_ENDPOINT_URL")
+    return Source(
+        program=str(decoded.get("sagemaker_program") or ""),
+        submit_directory=str(decoded.get("sagemaker_submit_directory") or ""),
+        region=region or environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION"),
+        endpoint=endpoint or None,
+    )
+
+
+def _log_level(value: Any) -> int:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        return 20
+
+
+def _resources(document: dict[str, Any]) -> Resources:
+    current = str(document.get("current_host", "127.0.0.1"))
+    everyone = sort_hosts(str(host) for host in document.get("hosts") or [current])
+    groups = document.get("instance_groups") or []
+    name = str(document.get("current_group_name", ""))
+    hosts = everyone
+    if len(groups) > 1:
+        hosts = _group_hosts(groups, name)
+    if current not in hosts:
+        raise LaunchError(
+            f"current_host is {current!r}",
+            f"it is not among the hosts {', '.join(hosts)}",
+            "Name this host in resourceconfig.json and in its instance group",
+        )
+    return Resources(
+        current_host=current,
+        all_hosts=everyone,
+        hosts=hosts,
+        interface=str(document.get("network_interface_name") or ""),
+        instance_type=str(document.get("current_instance_type") or ""),
+        group=name,
+        document=document,
+    )
+
+
+def _group_hosts(groups: list[dict[str, Any]], name: str) -> tuple[str, ...]:
+    mine = [group for group in groups if group.get("instance_group_name") == name]
+    return sort_hosts(str(host) for group in mine for host in group.get("hosts", []))

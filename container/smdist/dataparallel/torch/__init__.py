@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Importing this module registers the torch.distributed backend "smdist".
+
+    import smdist.dataparallel.torch
+    torch.distributed.init_process_group("smdist")
+
+torch's own DistributedDataParallel works on it unchanged; the one here also
+applies the job's `fusion_bytes`.
+"""
+
+from smdist.dataparallel.torch.adapter import check_adapter
+
+check_adapter()
+
+from smdist.dataparallel.torch.backend import register  # noqa: E402  the adapter is checked first
+from smdist.dataparallel.torch.parallel import DistributedDataParallel  # noqa: E402  idem
+
+__all__ = ["DistributedDataParallel"]
+
+register()

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which address this rank's lanes are bound to: the job's interface, never a guess.
+
+In order: the address that the launcher gives, the interface that the user or
+SageMaker names, the route to the rank that all ranks already talk to.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+import struct
+
+from sagemaker_dist.errors import LaunchError
+from smdist.config import RankConfig
+
+_SIOCGIFADDR = 0x8915  # linux/sockios.h: address of an interface
+
+
+def own_address(config: RankConfig) -> str:
+    """The IPv4 address that other ranks reach this one at.
+
+    Raises:
+        LaunchError: The named interface has no address, or nothing routes to rank 0.
+    """
+    if config.address:
+        return config.address
+    if config.interface:
+        return _address_of(config.interface)
+    return _address_towards(config.master_address)
+
+
+def _address_of(interface: str) -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        request = struct.pack("256s", interface.encode()[:15])
+        try:
+            answer = fcntl.ioctl(probe, _SIOCGIFADDR, request)
+        except OSError as error:
+            known = ", ".join(name for _, name in socket.if_nameindex())
+            raise LaunchError(
+                f"network interface {interface!r} has no address",
+                f"{error.strerror}; this host has {known}",
+                "Name one of them in SMDIST_INTERFACE",
+            ) from error
+    return socket.inet_ntoa(answer[20:24])
+
+
+def _address_towards(host: str) -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, 9))  # a datagram socket: nothing is sent
+        except OSError as error:
+            raise LaunchError(
+                f"no route to rank 0's host {host!r}",
+                str(error),
+                "Name this host's interface in SMDIST_INTERFACE",
+            ) from error
+        return str(probe.getsockname()[0])

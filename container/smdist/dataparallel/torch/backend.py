@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From torch's process groups to communicators of the one engine.
+
+The default group's backend connects the engine and owns it; every other group
+is a numbered communicator over the same connections. Where the default group
+is another backend's, a group gets an engine of its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import zlib
+from typing import Any
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import _DistributedBackendOptions
+
+from smdist.config import read_rank_config
+from smdist.dataparallel.torch import _C
+from smdist.dataparallel.torch.rendezvous import connect
+
+NAME = "smdist"
+_DEFAULT_GROUP = 0
+_TORCH_DEFAULT_SECONDS = 1800.0
+_engines: list[_C.Engine] = []
+
+
+def register() -> None:
+    """Tell torch of the backend; CUDA tensors reach it too, to be refused with the mend."""
+    if not hasattr(dist.Backend, NAME.upper()):
+        dist.Backend.register_backend(
+            NAME, create_backend, extended_api=True, devices=["cpu", "cuda"]
+        )
+        atexit.register(_say_goodbye)
+
+
+def create_backend(options: _DistributedBackendOptions, _: Any) -> dist.Backend:
+    """Make the backend of one process group; torch calls this on every member."""
+    config = read_rank_config()
+    timeout = _timeout_seconds(options, config.timeout_seconds)
+    members = list(options.global_ranks_in_group)
+    rank, size = options.group_rank, options.group_size
+    if members and _engines and dist.is_initialized():
+        group = _group_number(options.group_id)
+        _engines[-1].add_group(group, members)
+        return _C.make_backend(_engines[-1], group, rank, size, timeout, owns_engine=False)
+    engine = connect(options.store, rank, size, config)
+    engine.add_group(_DEFAULT_GROUP, list(range(size)))
+    _engines[:] = [engine]
+    return _C.make_backend(engine, _DEFAULT_GROUP, rank, size, timeout, owns_engine=True)
+
+
+def _timeout_seconds(options: _DistributedBackendOptions, of_job: int | None) -> float:
+    """What the script gave to init_process_group, else what the job was given."""
+    of_script = float(options.timeout.total_seconds())
+    return of_job if of_job and of_script == _TORCH_DEFAULT_SECONDS else of_script
+
+
+def _group_number(name: str) -> int:
+    """Every member derives the same number; the engine refuses one that is taken."""
+    return zlib.crc32(name.encode()) or 1
+
+
+def _say_goodbye() -> None:
+    """A rank that ends without destroy_process_group() has left, not died."""
+    while _engines:
+        _engines.pop().shutdown()

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How ranks find and trust each other, through torch's store.
+
+Rank 0 makes the session, and the secret unless a file gives it. Every rank
+says what it is called and where its engine listens; then all connect lazily.
+A generation counter keeps a second engine on the same store apart from the
+first one's addresses.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed import DistStoreError
+
+import smdist
+from sagemaker_dist.errors import LaunchError, SkewError
+from smdist.config import RankConfig
+from smdist.dataparallel.torch import _C
+from smdist.dataparallel.torch.address import own_address
+
+_SESSION_BYTES = 16
+_SECRET_BYTES = 32
+
+
+def connect(store: Store, rank: int, size: int, config: RankConfig) -> _C.Engine:
+    """Make this rank's engine and tell it where all others listen.
+
+    Raises:
+        LaunchError: A rank did not come within the start timeout.
+        SkewError: Ranks run different releases of the runtime.
+    """
+    generation = store.add(f"smdist/generation/{rank}", 1)
+    store = PrefixStore(f"smdist/{generation}", store)
+    patience = timedelta(seconds=config.start_timeout_seconds)
+    session, secret = _session_and_secret(store, rank, config, patience)
+    me = {"label": f"rank {rank} on {config.host_label}", "version": smdist.__version__}
+    others = _exchange(store, "who", rank, size, me, patience)
+    _check_releases(others)
+    names = [other["label"] for other in others]
+    engine = _C.Engine(rank, size, own_address(config), names, secret, session)
+    host, port = engine.endpoint()
+    places = _exchange(store, "where", rank, size, {"host": host, "port": port}, patience)
+    engine.join([(place["host"], place["port"]) for place in places])
+    return engine
+
+
+def _session_and_secret(
+    store: Store, rank: int, config: RankConfig, patience: timedelta
+) -> tuple[bytes, bytes]:
+    if rank == 0:
+        store.set("session", secrets.token_hex(_SESSION_BYTES + _SECRET_BYTES))
+    with _named(store, ["session"], patience):
+        store.wait(["session"], patience)
+    shared = bytes.fromhex(store.get("session").decode())
+    given = config.secret_file.read_bytes() if config.secret_file else None
+    return shared[:_SESSION_BYTES], given or shared[_SESSION_BYTES:]
+
+
+def _exchange(
+    store: Store, what: str, rank: int, size: int, mine: dict[str, Any], patience: timedelta
+) -> list[dict[str, Any]]:
+    """Every rank says something; every rank hears all, in rank order."""
+    keys = [f"{what}/{other}" for other in range(size)]
+    store.set(keys[rank], json.dumps(mine))
+    with _named(store, keys, patience):
+        store.wait(keys, patience)
+    return [json.loads(store.get(key)) for key in keys]
+
+
+@contextmanager
+def _named(store: Store, keys: list[str], patience: timedelta) -> Iterator[None]:
+    try:
+        yield
+    except DistStoreError as error:
+        missing = [key for key in keys if not store.check([key])]
+        raise LaunchError(
+            f"still waiting for {', '.join(missing)} after {patience.total_seconds():.0f} s",
+            "every rank announces itself in the store before training starts",
+            "Look for the ranks that never started in the hosts' logs,"
+            " or give a longer start_timeout_seconds",
+        ) from error
+
+
+def _check_releases(others: list[dict[str, Any]]) -> None:
+    releases = {other["version"]: other["label"] for other in reversed(others)}
+    if len(releases) > 1:
+        (one, there), (other, elsewhere), *_ = releases.items()
+        raise SkewError(
+            f"{there} runs sagemaker-dist-runtime {one} and {elsewhere} runs {other}",
+            "all ranks of a job speak one protocol",
+            "Use the same image on every host",
+        )

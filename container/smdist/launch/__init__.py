@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One host's part of a job: `train` reads, prepares, starts the ranks and watches them.
+
+    config ── source ── environment ── hosts ── command ── supervise ── failure
+    what      the       SM_*           who is   pure       one loop     one
+    is asked  code                     there                            sentence
+
+    train ── torchrun ──┬── rank guard ── python train.py
+                        └── rank guard ── python train.py
+
+The launcher and the guards talk over one Unix socket (`link`), so a torchrun
+that hangs or dies changes neither how fast a rank hears SIGTERM nor what is
+known about its end. No framework is imported here.
+"""

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`train`: what SageMaker runs in the container; also `python -m smdist.launch`.
+
+Exits with the status of the rank that failed first, 128 + n after signal n,
+1 when it could not start, 0 when all is well. Arguments are ignored: SageMaker
+runs an image as `docker run <image> train`.
+"""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from sagemaker_dist.contract import DataParallel, World
+from sagemaker_dist.errors import DistError
+from smdist.config import RuntimeConfig, read_base, read_runtime_config
+from smdist.launch.command import plain_command, torchrun_command
+from smdist.launch.environment import rank_environment, script_arguments, sm_environment
+from smdist.launch.failure import write_failure
+from smdist.launch.hosts import wait_for_hosts
+from smdist.launch.machine import Machine, inspect_machine
+from smdist.launch.source import fetch, install_requirements
+from smdist.launch.supervise import Order, Outcome, Supervisor
+
+Say = Callable[[str], None]
+
+
+class Stopped(BaseException):
+    """A signal came before any rank was started."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where this host stands in the job."""
+
+    config: RuntimeConfig
+    machine: Machine
+    world: World
+
+    @property
+    def label(self) -> str:
+        """What messages call this host."""
+        return self.world.label(self.config.resources.current_host)
+
+
+def main() -> int:
+    """Run this host's part of the job and return the exit status."""
+    say = speaker("train")
+    try:
+        with _stoppable():
+            place = _place()
+            say = speaker(place.label)
+            outcome = _run(place, say)
+    except Stopped as stopped:
+        return 128 + stopped.number
+    except DistError as error:
+        say(str(error))
+        outcome = Outcome(status=1, failure=str(error))
+    except Exception as error:
+        traceback.print_exc()
+        outcome = Outcome(status=1, failure=f"the launcher failed: {error!r}")
+    if outcome.failure:
+        write_failure(read_base(), outcome.failure)
+    return outcome.status
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """As process 1 of a container a signal without a handler is no signal."""
+
+    def stop(number: int, _: FrameType | None) -> None:
+        raise Stopped(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    yield
+
+
+def _run(place: Place, say: Say) -> Outcome:
+    config = place.config
+    for folder in ("model", "output/data"):
+        (config.base / folder).mkdir(parents=True, exist_ok=True)
+    script = fetch(config.source, config.code)
+    install_requirements(config.code)
+    timeout = (config.options or DataParallel()).start_timeout_seconds
+    addresses = wait_for_hosts(place.world, timeout, say)
+    with tempfile.TemporaryDirectory(prefix="smdist-") as folder:
+        order = plan(place, addresses, script, Path(folder))
+        say(_greeting(place))
+        start = time.monotonic()
+        outcome = Supervisor(order, say).run()
+        say(f"{_farewell(outcome, place.label)} after {time.monotonic() - start:.0f} s")
+    return outcome
+
+
+def _place() -> Place:
+    config = read_runtime_config()
+    machine = inspect_machine(config.inherited)
+    processes = 1
+    if config.options:
+        processes = config.options.processes_per_host or machine.num_gpus or 1
+    world = World(hosts=config.resources.hosts, processes_per_host=processes)
+    return Place(config=config, machine=machine, world=world)
+
+
+def plan(place: Place, addresses: dict[str, str], script: Path, directory: Path) -> Order:
+    """Everything about this host's ranks, before any is started."""
+    config, world = place.config, place.world
+    call = [str(script), *script_arguments(config.hyperparameters)]
+    if config.options:
+        command = torchrun_command(config, world, addresses, call, directory / "torchrun")
+    else:
+        command = plain_command(call)
+    environ = {
+        **config.inherited,
+        **sm_environment(config, place.machine, world),
+        **rank_environment(config, place.machine, world, addresses),
+        "SMDIST_GUARD_DIRECTORY": str(config.code),
+    }
+    return Order(
+        command=tuple(command),
+        environ=environ,
+        directory=directory,
+        label=place.label,
+        stop_seconds=config.stop_seconds,
+    )
+
+
+def speaker(label: str) -> Say:
+    """Print one line as this host, at once and whole."""
+
+    def say(text: str) -> None:
+        sys.stderr.write(f"[{label}] {text}\n")
+        sys.stderr.flush()
+
+    return say
+
+
+def _greeting(place: Place) -> str:
+    config, world = place.config, place.world
+    call = [config.source.program, *script_arguments(config.hyperparameters)]
+    command = shlex.join(call).replace("\n", "\\n")  # one line in the log
+    if config.options is None:
+        return f"starts {command}"
+    first = world.rank(config.resources.current_host, 0)
+    last = first + world.processes_per_host - 1
+    hosts = ", ".join(map(world.label, world.hosts))
+    ranks = f"rank {first}" if first == last else f"ranks {first} to {last}"
+    return f"starts {ranks} of {world.size} on {hosts}: {command}"
+
+
+def _farewell(outcome: Outcome, label: str) -> str:
+    if outcome.failure:
+        reason = outcome.failure.removeprefix(f"{label} ")
+        return f"{reason}; failed with status {outcome.status}"
+    return "ended well" if outcome.status == 0 else f"stopped with status {outcome.status}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

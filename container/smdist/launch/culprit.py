@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""From the end of a rank's stderr, the one line that says what went wrong.
+
+    [rank3]: Traceback (most recent call last):
+    [rank3]:   File "/opt/ml/code/train.py", line 12, in main      <- frame
+    [rank3]:     loss.backward()
+    [rank3]: ValueError: boom                                      <- error
+
+torch puts `[rank3]: ` before each line once a process group exists. The frame
+is the innermost one in the user's own code, or else the innermost of all.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePath
+from typing import Final
+
+MAX_LINES: Final = 5
+_RANK = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
+_HEADER = "Traceback (most recent call last):"
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>.+))?$')
+_EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?::\s|$)")
+_NOISE = re.compile(r"^\[?(?:rank\d+\]:)?\[?[WEIF]\d{4}\b|^\S+:\d+: \w*Warning\b")
+
+
+def find_culprit(stderr: bytes, directory: str) -> tuple[str, str]:
+    """The error and the frame of the last traceback; either may be empty.
+
+    Without a traceback the error is the last line, as argparse and the dynamic
+    linker write it.
+    """
+    lines = _RANK.sub("", stderr.decode("utf-8", "replace")).splitlines()
+    starts = [number for number, line in enumerate(lines) if line.rstrip().endswith(_HEADER)]
+    block = lines[starts[-1] + 1 :] if starts else lines
+    frames = [match for line in block if (match := _FRAME.match(line))]
+    error = _error(block) if frames else ""
+    return error or _last_line(lines), _frame(frames, directory)
+
+
+def _error(block: list[str]) -> str:
+    """The exception's line and what follows of its message."""
+    last_frame = max(number for number, line in enumerate(block) if _FRAME.match(line))
+    for number in range(last_frame + 1, len(block)):
+        if _EXCEPTION.match(block[number]):
+            return "\n".join(_message(block[number:]))
+    return ""
+
+
+def _message(lines: list[str]) -> list[str]:
+    message = lines[:1]
+    for line in lines[1:MAX_LINES]:
+        if not line.strip() or _NOISE.match(line):
+            break
+        message.append(line.rstrip())
+    return message
+
+
+def _last_line(lines: list[str]) -> str:
+    spoken = [line.strip() for line in lines if line.strip() and not _NOISE.match(line)]
+    return spoken[-1] if spoken else ""
+
+
+def _frame(frames: list[re.Match[str]], directory: str) -> str:
+    own = [frame for frame in frames if directory and frame["file"].startswith(directory)]
+    if not frames:
+        return ""
+    frame = (own or frames)[-1]
+    place = f"{PurePath(frame['file']).name}:{frame['line']}"
+    return f"{place} in {frame['name']}" if frame["name"] else place

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The SM_* environment and the script's arguments, as scripts know them from SageMaker.
+
+A superset of what SageMaker's training toolkit 5.1.4 and the SDK's ModelTrainer
+3.27 set, with SM_CHECKPOINT_DIR beside them. SM_HOSTS names every host of the
+job; SM_HOST_COUNT, SM_CURRENT_HOST_RANK and SM_MASTER_ADDR speak of the hosts
+that train together. A name that a shell could not spell is set twice: SM_HP_BATCH-SIZE and SM_HP_BATCH_SIZE.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from collections.abc import Mapping
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+from sagemaker_dist.contract import World
+from sagemaker_dist.errors import OptionError
+from smdist.config import RuntimeConfig
+from smdist.launch.machine import Machine
+
+
+def script_arguments(hyperparameters: Mapping[str, Any]) -> list[str]:
+    """Hyperparameters as `--key value`, sorted by key; one-letter keys as `-k`.
+
+    Raises:
+        OptionError: A value holds a NUL, which no command line carries.
+    """
+    arguments: list[str] = []
+    for key in sorted(hyperparameters):
+        value = hyperparameters[key]
+        arguments += [f"-{key}" if len(key) == 1 else f"--{key}", _argument(value)]
+        if "\0" in key + arguments[-1]:
+            raise OptionError(
+                f"the hyperparameter {key!r} is {value!r}",
+                "a command line cannot carry a NUL character",
+                "Pass it in a file",
+            )
+    return arguments
+
+
+def _argument(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ",".join(f"{key}={part}" for key, part in sorted(value.items()))
+    return str(value)
+
+
+def sm_environment(config: RuntimeConfig, machine: Machine, world: World) -> dict[str, str]:
+    """Every SM_* variable, and the few others that scripts look for."""
+    facts = _facts(config, machine)
+    variables = {f"SM_{key.upper()}": _text(value) for key, value in facts.items()}
+    variables |= _named("SM_CHANNEL", _channel_directories(config))
+    variables |= _named("SM_HP", config.hyperparameters)
+    variables |= {key: _text(value) for key, value in _model_trainer_facts(config, world).items()}
+    variables["SM_HPS"] = _text(dict(config.hyperparameters))
+    variables["SM_USER_ARGS"] = _text(script_arguments(config.hyperparameters))
+    variables["SM_TRAINING_ENV"] = _text(_training_env(config, facts, world))
+    variables |= {"CURRENT_HOST": config.resources.current_host, "PYTHONUNBUFFERED": "1"}
+    if "SM_CHECKPOINT_DIR" not in config.inherited:  # set by who moved it with LocalPath
+        variables["SM_CHECKPOINT_DIR"] = str(config.base / "checkpoints")
+    if config.source.region:
+        variables["SAGEMAKER_REGION"] = config.source.region
+    if config.job_name:
+        variables["SAGEMAKER_JOB_NAME"] = config.job_name
+    return variables
+
+
+def _facts(config: RuntimeConfig, machine: Machine) -> dict[str, Any]:
+    """What both SM_* and SM_TRAINING_ENV say, by the toolkit's names."""
+    resources = config.resources
+    return {
+        "channels": sorted(config.channels),
+        "current_host": resources.current_host,
+        "current_instance_type": resources.instance_type,
+        "framework_module": "smdist.launch.__main__:main",
+        "framework_params": dict(config.framework_parameters),
+        "hosts": resources.all_hosts,
+        "input_config_dir": config.base / "input" / "config",
+        "input_data_config": dict(config.channels),
+        "input_dir": config.base / "input",
+        "log_level": config.log_level,
+        "model_dir": config.base / "model",
+        "module_dir": config.source.submit_directory or config.code,
+        "module_name": config.source.program.removesuffix(".py"),
+        "network_interface_name": resources.interface,
+        "num_cpus": machine.num_cpus,
+        "num_gpus": machine.num_gpus,
+        "num_neurons": 0,
+        "output_data_dir": config.base / "output" / "data",
+        "output_dir": config.base / "output",
+        "output_intermediate_dir": config.base / "output" / "intermediate",
+        "resource_config": dict(resources.document),
+        "topology": resources.document.get("topology"),
+        "user_entry_point": config.source.program,
+    } | _group_facts(config)
+
+
+def _group_facts(config: RuntimeConfig) -> dict[str, Any]:
+    groups = {
+        str(group.get("instance_group_name")): group
+        for group in config.resources.document.get("instance_groups") or []
+    }
+    return {
+        "current_instance_group": config.resources.group,
+        "current_instance_group_hosts": config.resources.hosts,
+        "distribution_instance_groups": [config.resources.group] if config.options else [],
+        "instance_groups": list(groups),
+        "instance_groups_dict": groups,
+        "is_hetero": len(groups) > 1,
+    }
+
+
+def _model_trainer_facts(config: RuntimeConfig, world: World) -> dict[str, Any]:
+    """What only the SDK's ModelTrainer sets."""
+    return {
+        "SM_CURRENT_HOST_RANK": world.hosts.index(config.resources.current_host),
+        "SM_DISTRIBUTED_CONFIG": config.document,
+        "SM_DISTRIBUTED_DRIVER_DIR": Path(__file__).parent,
+        "SM_ENTRY_SCRIPT": config.source.program,
+        "SM_HOST_COUNT": len(world.hosts),
+        "SM_INPUT_DATA_DIR": config.base / "input" / "data",
+        "SM_MASTER_ADDR": world.hosts[0],
+        "SM_MASTER_PORT": config.port,
+        "SM_OUTPUT_FAILURE": config.base / "output" / "failure",
+        "SM_SOURCE_DIR": config.code,
+    }
+
+
+def _training_env(config: RuntimeConfig, facts: dict[str, Any], world: World) -> dict[str, Any]:
+    shared = {key: value for key, value in facts.items() if key != "framework_params"}
+    return shared | {
+        "additional_framework_parameters": dict(config.framework_parameters),
+        "channel_input_dirs": _channel_directories(config),
+        "hyperparameters": dict(config.hyperparameters),
+        "is_master": config.resources.current_host == world.hosts[0],
+        "job_name": config.job_name,
+        "master_hostname": world.hosts[0],
+    }
+
+
+def _channel_directories(config: RuntimeConfig) -> dict[str, str]:
+    data = config.base / "input" / "data"
+    return {name: str(data / name) for name in config.channels}
+
+
+def _named(prefix: str, values: Mapping[str, Any]) -> dict[str, str]:
+    """One variable per key; twice where a shell could not spell the first."""
+    variables: dict[str, str] = {}
+    for key, value in values.items():
+        name = f"{prefix}_{key.upper()}"
+        if "=" not in name:  # no environment carries such a name
+            variables[name] = _text(value)
+        variables.setdefault(re.sub(r"[^A-Z0-9_]", "_", name), _text(value))
+    return variables
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Mapping | list | tuple):
+        return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
+    return "" if value is None else str(value)
+
+
+def rank_environment(
+    config: RuntimeConfig, machine: Machine, world: World, addresses: Mapping[str, str]
+) -> dict[str, str]:
+    """What the engine in each rank and its neighbours read (`config.read_rank_config`)."""
+    host, interface = config.resources.current_host, config.resources.interface
+    variables = {
+        "SMDIST_ADDRESS": addresses[host],
+        "SMDIST_HOST_LABEL": world.label(host),
+        "SMDIST_INTERFACE": interface,
+    }
+    if config.secret_file:
+        variables["SMDIST_SECRET_FILE"] = config.secret_file
+    if config.options is None:
+        return variables
+    variables["SMDIST_FUSION_BYTES"] = str(config.options.fusion_bytes)
+    variables["SMDIST_TIMEOUT_SECONDS"] = str(config.options.timeout_seconds)
+    variables["SMDIST_START_TIMEOUT_SECONDS"] = str(config.options.start_timeout_seconds)
+    defaults = {"OMP_NUM_THREADS": str(threads_per_rank(machine, world, addresses, host))}
+    if interface in {name for _, name in socket.if_nameindex()}:
+        defaults |= {"NCCL_SOCKET_IFNAME": interface, "GLOO_SOCKET_IFNAME": interface}
+    return variables | {k: v for k, v in defaults.items() if k not in config.inherited}
+
+
+def threads_per_rank(
+    machine: Machine, world: World, addresses: Mapping[str, str], host: str
+) -> int:
+    """CPUs shared fairly; emulated hosts share one machine."""
+    sharing = 1
+    if ip_address(addresses[host]).is_loopback:
+        sharing = sum(ip_address(address).is_loopback for address in addresses.values())
+    return max(1, machine.num_cpus // (sharing * world.processes_per_host))

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What this host has: CPUs and GPUs, as far as this container may use them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What one host brings to the job."""
+
+    num_cpus: int = 1
+    num_gpus: int = 0
+
+
+def inspect_machine(environ: Mapping[str, str]) -> Machine:
+    """Count CPUs within the cpuset and GPUs within CUDA_VISIBLE_DEVICES."""
+    return Machine(num_cpus=len(os.sched_getaffinity(0)), num_gpus=_count_gpus(environ))
+
+
+def _count_gpus(environ: Mapping[str, str]) -> int:
+    try:
+        listed = subprocess.run(
+            ["nvidia-smi", "--list-gpus"],  # noqa: S607  # the driver's place differs per image
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    present = sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    return present if visible is None else min(present, _count_visible(visible))
+
+
+def _count_visible(devices: str) -> int:
+    """CUDA stops at the first device that does not exist."""
+    count = 0
+    for device in devices.split(","):
+        if device.strip() in {"", "-1"}:
+            break
+        count += 1
+    return count

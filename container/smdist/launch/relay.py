@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Output of one rank, line by line, each with the rank's name before it.
+
+    "epoch 1\n"       ->  "[algo-2 rank 3] epoch 1\n"
+    " 10%|#   |\r"    ->  "[algo-2 rank 3]  10%|#   |\r"      a progress bar stays one
+
+Works on bytes throughout: what is no UTF-8 passes unchanged.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+from typing import Final
+
+MAX_SEGMENT: Final = 1 << 16  # a line without an end is cut here
+
+
+class Relay:
+    """Cuts a stream into lines and names each. Thread safety: none."""
+
+    def __init__(self, name: str) -> None:
+        self._prefix = f"[{name}] ".encode()
+        self._rest = b""
+        self._after_return = False  # the last segment ended in \r: a \n may belong to it
+
+    def feed(self, data: bytes) -> bytes:
+        """Take what the rank wrote; return the whole lines, named."""
+        lead = b""
+        if self._after_return and data.startswith(b"\n"):
+            lead, data = b"\n", data[1:]
+        self._after_return = data.endswith(b"\r")
+        *segments, self._rest = _cut(self._rest + data)
+        if len(self._rest) > MAX_SEGMENT:
+            segments.append(self._rest + b"\n")
+            self._rest = b""
+        return lead + b"".join(self._prefix + part for part in segments if part != b"\r")
+
+    def finish(self) -> bytes:
+        """The last line, if the rank left it without an end."""
+        rest, self._rest = self._rest, b""
+        return self._prefix + rest + b"\n" if rest else b""
+
+
+def _cut(data: bytes) -> list[bytes]:
+    r"""Cut after every \r\n, \n and \r; the last part has no end and may be empty."""
+    parts = data.splitlines(keepends=True)
+    return [*parts, b""] if not parts or parts[-1][-1:] in b"\r\n" else parts
+
+
+def write_whole(target: int, data: bytes, lock: int | None) -> None:
+    """Write all of `data` with no other guard's output in between.
+
+    A reader that went away is no reason to end a training.
+    """
+    if not data:
+        return
+    if lock is not None:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[_write(target, view) :]
+    except OSError:
+        return
+    finally:
+        if lock is not None:
+            fcntl.flock(lock, fcntl.LOCK_UN)
+
+
+def _write(target: int, data: memoryview) -> int:
+    try:
+        return os.write(target, data)
+    except BlockingIOError:
+        select.select([], [target], [], 1.0)
+        return 0

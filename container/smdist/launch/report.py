@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How one rank ended: what its guard tells the launcher."""
+
+from __future__ import annotations
+
+import json
+import signal
+from dataclasses import asdict, dataclass
+from typing import Final
+
+MAX_ERROR: Final = 4096
+_SECONDARY: Final = ("PeerError", "DistBackendError", "DistNetworkError", "DistStoreError")
+_LOST_PEER: Final = ("Connection closed by peer", "Connection reset by peer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """How one rank ended.
+
+    Attributes:
+        rank: None outside a world of ranks.
+        status: Exit code, or -n when signal n killed it.
+        at_seconds: When it ended, since the epoch.
+        stopped: The guard had passed a signal on before.
+        error: The last exception as Python printed it, or the last line of stderr.
+        frame: Where the exception was raised: `train.py:12 in main`.
+    """
+
+    rank: int | None = None
+    status: int
+    at_seconds: float
+    stopped: bool = False
+    error: str = ""
+    frame: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the rank ended other than well."""
+        return self.status != 0
+
+    @property
+    def distance(self) -> int:
+        """How far from the cause: 0 failed by itself, 3 ended as it was told.
+
+        A rank that loses a peer may end before that peer has printed its
+        traceback, so an exception after a signal (1) counts more than the word
+        of a rank that only lost a peer (2).
+        """
+        name = self.error.partition(":")[0].rpartition(".")[2]
+        lost_peer = name in _SECONDARY or any(text in self.error for text in _LOST_PEER)
+        if not self.stopped:
+            return 2 if lost_peer else 0
+        raised = self.status > 0 and self.frame and name != "KeyboardInterrupt"
+        return 1 if raised and not lost_peer else 3
+
+    def encode(self) -> bytes:
+        """Write it as one message."""
+        return json.dumps(asdict(self)).encode()
+
+
+def decode_report(message: bytes) -> Report:
+    """Read what `encode` wrote."""
+    return Report(**json.loads(message))
+
+
+def exit_status(status: int) -> int:
+    """A shell's exit code: 128 + n for signal n."""
+    return status if status >= 0 else 128 - status
+
+
+def signal_name(number: int) -> str:
+    """SIGKILL for 9; realtime signals have no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The user's code, from wherever the SDK put it to `<base>/code`."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from pathlib import Path
+from urllib.parse import unquote
+
+from sagemaker_dist.errors import LaunchError, closest
+from smdist.config import Source
+from smdist.launch.command import python_command
+
+
+def fetch(source: Source, code: Path) -> Path:
+    """Place the code and return the script.
+
+    Raises:
+        LaunchError: The code or the script in it is not there.
+    """
+    code.mkdir(parents=True, exist_ok=True)
+    if source.submit_directory:
+        _place(source, code)
+    return _script(source.program, code)
+
+
+def install_requirements(code: Path) -> None:
+    """pip install -r requirements.txt, where there is one; its output is shown.
+
+    Raises:
+        LaunchError: pip failed.
+    """
+    requirements = code / "requirements.txt"
+    if not requirements.is_file():
+        return
+    flags = ("--disable-pip-version-check", "--no-input")
+    command = python_command("-m", "pip", "install", *flags, "-r", str(requirements))
+    status = subprocess.run(command, cwd=code, check=False).returncode
+    if status:
+        raise LaunchError(
+            "the packages of requirements.txt were not installed",
+            f"pip exited with code {status}",
+            "Read pip's output above and correct requirements.txt",
+        )
+
+
+def _place(source: Source, code: Path) -> None:
+    scheme, _, rest = source.submit_directory.rpartition("://")
+    if scheme == "s3":
+        with tempfile.TemporaryDirectory() as folder:
+            tarball = Path(folder) / "source.tar.gz"
+            _download(source, tarball)
+            _extract(tarball, code, source.submit_directory)
+        return
+    local = Path(unquote(rest) if scheme == "file" else source.submit_directory)
+    if local.is_dir():
+        if local.resolve() != code.resolve():
+            shutil.copytree(local, code, dirs_exist_ok=True, ignore_dangling_symlinks=True)
+    elif local.is_file():
+        _extract(local, code, source.submit_directory)
+    else:
+        raise _no_code(source.submit_directory, "there is no such directory or tarball")
+
+
+def _download(source: Source, target: Path) -> None:
+    try:
+        import boto3
+        from botocore.exceptions import BotoCoreError, ClientError
+    except ImportError as error:
+        raise LaunchError(
+            f"the code at {source.submit_directory} cannot be fetched",
+            "boto3 is not installed",
+            "Add boto3 to the image",
+        ) from error
+    bucket, _, key = source.submit_directory.removeprefix("s3://").partition("/")
+    try:
+        client = boto3.client("s3", region_name=source.region, endpoint_url=source.endpoint)
+        client.download_file(bucket, key, str(target))
+    except (BotoCoreError, ClientError, OSError) as error:
+        raise _no_code(source.submit_directory, str(error)) from error
+
+
+def _extract(tarball: Path, code: Path, origin: str) -> None:
+    """Unpack without links or paths that leave the directory."""
+    try:
+        with tarfile.open(tarball) as archive:
+            archive.extractall(code, filter="data")
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise _no_code(origin, f"it is no tarball that can be unpacked ({error})") from error
+
+
+def _no_code(origin: str, why: str) -> LaunchError:
+    return LaunchError(
+        f"the code at {origin} cannot be fetched",
+        why,
+        "Check sagemaker_submit_directory and the role's right to read it",
+    )
+
+
+def _script(program: str, code: Path) -> Path:
+    script = code / program
+    if not program:
+        raise LaunchError(
+            "no script is named",
+            "the hyperparameter sagemaker_program is missing",
+            "Pass entry_point='train.py'",
+        )
+    if script.suffix != ".py":
+        raise LaunchError(
+            f"the script is {program!r}", "only Python scripts are started", "Name a .py file"
+        )
+    if not script.is_file():
+        present = [str(path.relative_to(code)) for path in code.rglob("*.py")]
+        mend = closest(program, present) if present else "Put it into the source directory"
+        raise LaunchError(f"the script {program!r} is missing", f"it is not in {code}", mend)
+    return script

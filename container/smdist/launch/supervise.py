@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Watch one host's ranks: the first failure decides, a signal reaches all, nothing stays.
+
+    running ──▶ a rank fails      ──▶ the others have failure_seconds  ──▶ all killed
+            ──▶ SIGTERM, SIGINT   ──▶ the ranks have stop_seconds      ──▶ all killed
+            ──▶ all end well      ──▶ status 0
+
+The same loop watches torchrun with its guards and a single guard without it. It
+hears from the guards, never from torchrun: that waits up to 30 s for the others
+when a rank fails. What torchrun itself says is shown only if it fails alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from sagemaker_dist.errors import LaunchError
+from smdist.launch.culprit import find_culprit
+from smdist.launch.failure import describe, first_failure, shorten
+from smdist.launch.link import MAX_MESSAGE, SOCKET, give_output, listen
+from smdist.launch.processes import (
+    adopt_orphans,
+    die_with_parent,
+    hear_signals,
+    kill_descendants,
+)
+from smdist.launch.report import Report, decode_report, exit_status, signal_name
+
+Say = Callable[[str], None]
+
+_TICK_SECONDS: Final = 0.1
+_PROGRESS_SECONDS: Final = 10.0
+_LOG: Final = "starter.log"
+_LOG_BYTES: Final = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What to start and how patient to be.
+
+    Attributes:
+        command: torchrun, or one guard.
+        directory: An empty one of this run, where the command runs too: the
+            user's modules must not stand in for torchrun's.
+        label: What messages call this host.
+        stop_seconds: Time that ranks have after a signal.
+        failure_seconds: Time that ranks have after another one failed.
+    """
+
+    command: tuple[str, ...]
+    environ: Mapping[str, str]
+    directory: Path
+    label: str
+    stop_seconds: float
+    failure_seconds: float = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How it ended; `failure` is empty unless something failed."""
+
+    status: int
+    failure: str = ""
+
+
+class Supervisor:
+    """Starts an order and sees it through. Thread safety: none; main thread only."""
+
+    def __init__(self, order: Order, say: Say) -> None:
+        self._order = order
+        self._say = say
+        self._selector = selectors.DefaultSelector()
+        self._ranks: dict[socket.socket, int | None] = {}  # guards that are there
+        self._reports: dict[socket.socket, Report] = {}
+        self._stop_signal = 0
+        self._deadline = float("inf")
+        self._ending = False
+
+    def run(self) -> Outcome:
+        """Start, watch and clean up.
+
+        Raises:
+            LaunchError: The kernel refused to start the command.
+        """
+        adopt_orphans()
+        try:
+            with (
+                self._selector,
+                hear_signals(signal.SIGTERM, signal.SIGINT, signal.SIGCHLD) as signals,
+                listen(self._order.directory) as server,
+            ):
+                self._selector.register(signals, selectors.EVENT_READ, self._on_signal)
+                self._selector.register(server, selectors.EVENT_READ, self._on_guard)
+                starter = self._start()
+                self._watch(starter)
+                status = starter.poll()
+        finally:
+            kill_descendants()
+        starter.poll()  # killed by now; tells Popen so
+        return self._outcome(status or 0)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        own = {"SMDIST_GUARD_SOCKET": str(self._order.directory / SOCKET)}
+        try:
+            with (self._order.directory / _LOG).open("wb") as log:
+                return subprocess.Popen(
+                    self._order.command,
+                    env={**self._order.environ, **own},
+                    cwd=self._order.directory,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,  # a terminal's Ctrl-C comes through us, once
+                    preexec_fn=die_with_parent(signal.SIGTERM),
+                )
+        except OSError as error:
+            raise LaunchError(
+                "the ranks cannot be started",
+                str(error),
+                "Where the argument list is too long, pass big hyperparameters in a file",
+            ) from error
+
+    def _watch(self, starter: subprocess.Popen[bytes]) -> None:
+        start = told = time.monotonic()
+        while True:
+            gone = starter.poll() is not None  # asked before the guards' last words are read
+            for key, _ in self._selector.select(0 if gone else _TICK_SECONDS):
+                key.data(key.fileobj)
+            if self._stop_signal and not self._ending:
+                self._pass_on(starter)
+            if self._is_over(gone):
+                return
+            now = time.monotonic()
+            if not self._reports and not self._ranks and now - told >= _PROGRESS_SECONDS:
+                self._say(f"no rank has started yet, {now - start:.0f} s: waiting for all hosts")
+                told = now
+
+    def _is_over(self, gone: bool) -> bool:
+        if time.monotonic() >= self._deadline:
+            return True
+        if not gone:
+            return self._ending and not self._ranks and bool(self._reports)
+        if self._ranks and not self._ending:  # the starter died before its ranks
+            self._end(signal.SIGTERM, self._order.failure_seconds)
+        return not self._ranks
+
+    def _on_signal(self, signals: socket.socket) -> None:
+        for number in signals.recv(MAX_MESSAGE):
+            if number != signal.SIGCHLD and not self._ending and not self._stop_signal:
+                self._stop_signal = number
+
+    def _pass_on(self, starter: subprocess.Popen[bytes]) -> None:
+        order = self._order
+        seconds = order.stop_seconds if self._ranks else order.failure_seconds
+        self._say(f"{signal_name(self._stop_signal)}: the ranks have {seconds:g} s to end")
+        starter.send_signal(self._stop_signal)  # first: torchrun must not take it for a failure
+        self._end(self._stop_signal, seconds)
+
+    def _end(self, number: int, seconds: float) -> None:
+        self._ending = True
+        self._deadline = time.monotonic() + seconds
+        for guard in self._ranks:
+            self._send(guard, number)
+
+    def _send(self, guard: socket.socket, number: int) -> None:
+        with contextlib.suppress(OSError):
+            guard.send(str(int(number)).encode())
+
+    def _on_guard(self, server: socket.socket) -> None:
+        guard, _ = server.accept()
+        self._selector.register(guard, selectors.EVENT_READ, self._on_message)
+        self._ranks[guard] = None
+
+    def _on_message(self, guard: socket.socket) -> None:
+        try:
+            message = guard.recv(MAX_MESSAGE)
+        except OSError:
+            message = b""
+        if not message:
+            self._on_leave(guard)
+            return
+        content: dict[str, Any] = json.loads(message)
+        if "status" in content:
+            self._on_report(guard, decode_report(message))
+            return
+        self._ranks[guard] = content["rank"]
+        with contextlib.suppress(OSError):
+            give_output(guard)
+        if self._ending:
+            self._send(guard, self._stop_signal or signal.SIGTERM)
+
+    def _on_report(self, guard: socket.socket, report: Report) -> None:
+        self._reports[guard] = report
+        if report.failed and not self._ending:
+            seconds = self._order.failure_seconds
+            self._end(signal.SIGTERM, seconds)
+            who = "the script" if report.rank is None else f"rank {report.rank}"
+            self._say(f"{who} failed; what else runs here has {seconds:g} s to end")
+
+    def _on_leave(self, guard: socket.socket) -> None:
+        """A guard is gone; one that did not report was killed, and its rank with it."""
+        self._selector.unregister(guard)
+        guard.close()
+        rank = self._ranks.pop(guard)
+        if guard not in self._reports:
+            lost = Report(
+                rank=rank,
+                status=-signal.SIGKILL,
+                at_seconds=time.time(),
+                stopped=self._ending,
+            )
+            self._on_report(guard, lost)
+
+    def _outcome(self, status: int) -> Outcome:
+        if self._stop_signal:
+            return Outcome(status=128 + self._stop_signal)
+        culprit = first_failure(self._reports.values())
+        if culprit:
+            text = describe(culprit, self._order.label)
+            return Outcome(status=exit_status(culprit.status), failure=text)
+        if status:
+            return Outcome(status=exit_status(status), failure=self._starter_failure(status))
+        return Outcome(status=0)
+
+    def _starter_failure(self, status: int) -> str:
+        """torchrun failed though no rank did: now its own words matter."""
+        tail = (self._order.directory / _LOG).read_bytes()[-_LOG_BYTES:]
+        os.write(2, tail)
+        error, _ = find_culprit(tail, "")
+        how = f"was killed by {signal_name(-status)}" if status < 0 else f"ended with code {status}"
+        return shorten(f"{self._order.label} could not start its ranks: torchrun {how}: {error}")

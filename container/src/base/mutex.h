@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// A mutex whose use the compiler checks.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+
+#include "base/thread_annotations.h"
+
+namespace smdist {
+
+class SMDIST_CAPABILITY("mutex") Mutex final {
+ public:
+  Mutex() = default;
+  Mutex(const Mutex&) = delete;
+  Mutex& operator=(const Mutex&) = delete;
+
+  void lock() SMDIST_ACQUIRE() { mutex_.lock(); }
+  void unlock() SMDIST_RELEASE() { mutex_.unlock(); }
+
+ private:
+  std::mutex mutex_;
+};
+
+class SMDIST_SCOPED_CAPABILITY MutexLock final {
+ public:
+  explicit MutexLock(Mutex& mutex) SMDIST_ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
+  ~MutexLock() SMDIST_RELEASE() { mutex_.unlock(); }
+  MutexLock(const MutexLock&) = delete;
+  MutexLock& operator=(const MutexLock&) = delete;
+
+ private:
+  Mutex& mutex_;
+};
+
+}  // namespace smdist

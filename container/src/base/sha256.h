@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// SHA-256 (FIPS 180-4) and HMAC-SHA256 (RFC 2104).
+//
+// Written here so that the core depends on no crypto library; only the greeting
+// between ranks uses it, so it need not be fast.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace smdist {
+
+using Digest = std::array<uint8_t, 32>;
+
+// Thread safety: none; use one object per thread.
+class Sha256 final {
+ public:
+  Sha256();
+  void update(std::string_view bytes);
+  Digest finish();  // the object is used up afterwards
+
+ private:
+  void compress(const uint8_t* block);
+
+  std::array<uint32_t, 8> state_;
+  std::array<uint8_t, 64> block_{};
+  size_t block_bytes_ = 0;
+  uint64_t total_bytes_ = 0;
+};
+
+Digest sha256(std::string_view bytes);
+Digest hmac_sha256(std::string_view key, std::string_view message);
+
+// Takes the same time wherever the digests differ.
+bool equal_in_constant_time(const Digest& a, const Digest& b);
+
+}  // namespace smdist

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// The plans of all collectives.
+//
+// N ranks, S bytes, direct algorithms: what has to go from one rank to another
+// goes there in one message. Peers are served in rotated order (rank r begins
+// with r + 1), so that at any time every rank hears of one other on average.
+// Long messages are cut in pieces, served piece by piece over all peers, so that
+// sums begin when the first pieces are there.
+//
+//   collective      latency steps   bytes sent per rank
+//   all_reduce      2               2 S (N-1)/N
+//   reduce          2               up to 2 S (N-1)/N; short buffers: 1, S
+//   reduce_scatter  1               S (N-1)/N
+//   all_gather      1               S (N-1)/N   (S: the output)
+//   broadcast       1               root: S (N-1)
+//   ... if long     2               root: S; others: S (N-2)/(N-1)
+//   gather          1               S           (S: one chunk)
+//   scatter         1               root: S (N-1)/N
+//   all_to_all      1               S (N-1)/N
+//   barrier         1               none
+//
+// All functions require size >= 1, 0 <= rank < size and 0 <= root < size. The
+// arguments but `rank` must be the same on all ranks.
+#pragma once
+
+#include "collectives/plan.h"
+#include "collectives/shards.h"
+
+namespace smdist {
+
+// Sums are done and results sent in pieces of this length: long enough to hide
+// the price of a message, short enough to stay in the second cache.
+constexpr size_t kPieceBytes = 512 << 10;
+
+// From this length on a broadcast is worth its second latency step, and a reduce
+// is worth being shared.
+constexpr size_t kLongBytes = 64 << 10;
+
+// Where N equal chunks lie: in one buffer, or in N buffers.
+enum class Layout : uint8_t { kOneBuffer, kBufferPerRank };
+
+// Shard i of every input goes to rank i, which sums all N of them in rank order
+// into its output and sends the sum to all.
+Plan all_reduce(int rank, int size, size_t bytes, const Weights& weights, size_t piece_bytes);
+
+// As all_reduce, but the sums go to the root alone.
+Plan reduce_to_root(int rank, int size, int root, size_t bytes, size_t piece_bytes);
+
+Plan reduce_scatter(int rank, int size, size_t chunk_bytes, Layout inputs, size_t piece_bytes);
+Plan all_gather(int rank, int size, size_t chunk_bytes, Layout outputs);
+
+// Long: the root cuts the buffer in N - 1 shards and sends each to its owner,
+// who sends it to the others.
+Plan broadcast(int rank, int size, int root, size_t bytes, size_t piece_bytes);
+
+Plan gather(int rank, int size, int root, size_t chunk_bytes, Layout outputs);
+Plan scatter(int rank, int size, int root, size_t chunk_bytes, Layout inputs);
+
+// to[p] is the region that goes to rank p, from[p] where what rank p sends goes.
+Plan all_to_all(int rank, int size, const std::vector<Region>& to, const std::vector<Region>& from);
+
+// Everybody tells everybody.
+Plan barrier(int rank, int size);
+
+// The regions of N chunks.
+std::vector<Region> chunks_of(Room room, int size, size_t chunk_bytes, Layout layout);
+
+}  // namespace smdist

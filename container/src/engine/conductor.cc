@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operations and the frames that move them. Faults are in faults.cc.
+#include "engine/conductor.h"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "engine/request.h"
+#include "smdist/errors.h"
+
+namespace smdist {
+namespace {
+
+constexpr size_t kIdleScratchBytes = 256 << 20;
+constexpr size_t kMaxEarly = 1 << 16;  // READY frames; more is a peer gone wild
+constexpr size_t kHistory = 64;        // operations per group
+constexpr int kChunksInFlight = 2;     // per peer: one leaves, one waits
+
+}  // namespace
+
+Conductor::Conductor(const Options& options, Transport& transport, Completions& completions)
+    : options_(options),
+      transport_(transport),
+      completions_(completions),
+      names_(options.names),
+      peers_(static_cast<size_t>(options.size)),
+      pool_(kIdleScratchBytes) {
+  for (size_t rank = names_.size(); rank < peers_.size(); ++rank) {
+    names_.push_back("rank " + std::to_string(rank));
+  }
+}
+
+void Conductor::post(Submission submission) {
+  Buffer scratch = broken_ ? Buffer{} : scratch_for(submission);
+  if (broken_) {
+    --submission.group->pending;
+    completions_.push(std::move(submission.operation.done), broken_);
+    return;
+  }
+  const Number number{submission.group->id, submission.sequence};
+  deadlines_.insert({submission.deadline, number});
+  Pending& pending =
+      pending_.try_emplace(number, std::move(submission), std::move(scratch), pool_).first->second;
+  for (const int member : pending.partners()) send_ready(pending, member);
+  run(pending, pending.begin());
+  meet_early(number);
+  if (const Pending* still = find(number)) check_partners(*still);
+}
+
+Buffer Conductor::scratch_for(const Submission& submission) {
+  const size_t bytes = submission.plan.scratch_bytes;
+  try {
+    return pool_.take(bytes);
+  } catch (const std::bad_alloc&) {
+    fail({FaultKind::kSystem, options_.rank,
+          title_of(submission) + ": " + name_of_rank(options_.rank) + " has not the " +
+              std::to_string(bytes) + " bytes of memory that it needs"},
+         true);
+    return {};
+  }
+}
+
+// Those who announced the operation before we did.
+void Conductor::meet_early(Number number) {
+  const auto early = early_.find(number);
+  if (early == early_.end()) return;
+  const std::map<int, Descriptor> descriptors = std::move(early->second);
+  early_count_ -= descriptors.size();
+  early_.erase(early);
+  for (const auto& [rank, descriptor] : descriptors) {
+    try {
+      if (Pending* pending = find(number)) meet(*pending, rank, descriptor);
+    } catch (const PeerError& error) {
+      fail({FaultKind::kPeer, rank, name_of_rank(rank) + " " + error.what()}, true);
+    }
+  }
+}
+
+void Conductor::check_deadlines() {
+  if (deadlines_.empty() || deadlines_.begin()->first > Clock::now()) return;
+  const Pending& late = pending_.at(deadlines_.begin()->second);
+  const std::vector<int> missing = late.missing();
+  const std::vector<int>& members = late.submission().group->members;
+  std::string who;
+  for (const int member : missing) {
+    who += (who.empty() ? "" : ", ") + name_of_rank(members[static_cast<size_t>(member)]);
+  }
+  const auto timeout = std::to_string(late.submission().operation.timeout.count());
+  const int culprit = missing.empty() ? options_.rank : members[static_cast<size_t>(missing[0])];
+  fail({FaultKind::kTimeout, culprit,
+        title_of(late.submission()) + " was not complete on " + name_of_rank(options_.rank) +
+            " after " + timeout + " ms; it waits for " + who},
+       true);
+}
+
+std::chrono::milliseconds Conductor::until_deadline() const {
+  using std::chrono::milliseconds;
+  constexpr milliseconds kLongest{60'000};
+  if (deadlines_.empty()) return kLongest;
+  const auto left = deadlines_.begin()->first - Clock::now();
+  const auto rounded = std::chrono::duration_cast<milliseconds>(left) + milliseconds(1);
+  return std::clamp(rounded, milliseconds(0), kLongest);
+}
+
+// ------------------------------------------------------------------ frames out
+
+void Conductor::send_text(int rank, Frame frame, std::string text) {
+  frame.source = static_cast<uint32_t>(options_.rank);
+  frame.length = text.size();
+  Message message;
+  message.header = encode(frame);
+  message.text = std::move(text);
+  transport_.send(rank, std::move(message));
+}
+
+void Conductor::send_ready(const Pending& pending, int member) {
+  const Submission& submission = pending.submission();
+  const Group& group = *submission.group;
+  const DescriptorBytes bytes =
+      encode(descriptor_for(submission.descriptor, submission.operation, member, group.size()));
+  Frame frame;
+  frame.type = FrameType::kReady;
+  frame.group = group.id;
+  frame.sequence = submission.sequence;
+  send_text(group.members[static_cast<size_t>(member)], frame,
+            std::string(bytes.begin(), bytes.end()));
+}
+
+void Conductor::pump(int rank) {
+  Peer& to = peer(rank);
+  while (to.chunks_in_flight < kChunksInFlight) {
+    const std::optional<Chunk> chunk = to.outbox.next(options_.chunk_bytes);
+    if (!chunk) return;
+    const Outgoing& whole = chunk->message;
+    Frame frame;
+    frame.type = FrameType::kData;
+    frame.group = whole.group;
+    frame.source = static_cast<uint32_t>(options_.rank);
+    frame.sequence = whole.sequence;
+    frame.tag = whole.tag;
+    frame.offset = chunk->offset;
+    frame.length = chunk->bytes;
+    in_flight_[++last_token_] = {{whole.group, whole.sequence}, whole.step, chunk->is_last};
+    ++to.chunks_in_flight;
+    const Span payload{whole.data + chunk->offset, chunk->bytes};
+    transport_.send(rank, {encode(frame), payload, {}, last_token_});
+  }
+}
+
+void Conductor::on_sent(int rank, uint64_t token) {
+  const auto found = in_flight_.find(token);
+  if (found == in_flight_.end()) return;
+  const InFlight chunk = found->second;
+  in_flight_.erase(found);
+  --peer(rank).chunks_in_flight;
+  Pending* pending = chunk.is_last ? find(chunk.number) : nullptr;
+  if (pending != nullptr) run(*pending, pending->sent(chunk.step));
+  pump(rank);
+}
+
+// ------------------------------------------------------------------- frames in
+
+Span Conductor::on_header(int rank, const HeaderBytes& header) {
+  try {
+    const Frame frame = decode(header);
+    if (frame.source != static_cast<uint32_t>(rank)) {
+      throw PeerError("sent a frame in the name of rank " + std::to_string(frame.source));
+    }
+    return frame.type == FrameType::kData ? place_data(rank, frame) : place_control(rank, frame);
+  } catch (const PeerError& error) {
+    fail({FaultKind::kPeer, rank, name_of_rank(rank) + " " + error.what()}, true);
+    throw;
+  }
+}
+
+Span Conductor::place_data(int rank, const Frame& frame) {
+  if (broken_) return {nullptr, frame.length};
+  const Pending* pending = find({frame.group, frame.sequence});
+  if (pending == nullptr) throw PeerError("sent data of an operation that nobody asked for");
+  const std::vector<int>& members = pending->submission().group->members;
+  const auto member = std::find(members.begin(), members.end(), rank);
+  if (member == members.end()) throw PeerError("sent data to a group that it is not in");
+  return pending->place(static_cast<int>(member - members.begin()), frame.tag, frame.offset,
+                        frame.length);
+}
+
+Span Conductor::place_control(int rank, const Frame& frame) {
+  std::vector<uint8_t>& control = peer(rank).control;
+  control.resize(frame.length);
+  return {control.data(), control.size()};
+}
+
+void Conductor::on_message(int rank, const HeaderBytes& header) {
+  const Frame frame = decode(header);
+  try {
+    switch (frame.type) {
+      case FrameType::kReady:
+        return take_ready(rank, frame);
+      case FrameType::kData:
+        return take_data(rank, frame);
+      case FrameType::kAbort:
+        return take_abort(rank);
+      case FrameType::kGoodbye:
+        peer(rank).presence = Presence::kLeft;
+        return;
+    }
+  } catch (const PeerError& error) {
+    fail({FaultKind::kPeer, rank, name_of_rank(rank) + " " + error.what()}, true);
+    throw;
+  }
+}
+
+void Conductor::take_ready(int rank, const Frame& frame) {
+  DescriptorBytes bytes;
+  std::copy_n(peer(rank).control.begin(), bytes.size(), bytes.begin());
+  const Descriptor theirs = decode(bytes);
+  if (broken_) return;
+  const Number number{frame.group, frame.sequence};
+  if (Pending* pending = find(number)) return meet(*pending, rank, theirs);
+  const auto past = history_.find(frame.group);
+  const bool is_past = past != history_.end() && !past->second.empty() &&
+                       frame.sequence <= past->second.back().sequence;
+  if (is_past) return take_ready_of_past(rank, frame, theirs);
+  if (early_count_ == kMaxEarly) {
+    throw PeerError("is more than " + std::to_string(kMaxEarly) + " operations ahead");
+  }
+  if (!early_[number].insert({rank, theirs}).second) {
+    throw PeerError("announced the same operation twice");
+  }
+  ++early_count_;
+}
+
+void Conductor::take_data(int rank, const Frame& frame) {
+  Pending* pending = find({frame.group, frame.sequence});
+  if (pending == nullptr) return;  // failed while the payload came in
+  const std::vector<int>& members = pending->submission().group->members;
+  const auto member = std::find(members.begin(), members.end(), rank) - members.begin();
+  run(*pending, pending->arrived(static_cast<int>(member), frame.tag, frame.length));
+}
+
+// ------------------------------------------------------------------ operations
+
+// Queues the sends that may leave, and ends the operation if that was all.
+void Conductor::run(Pending& pending, const Pending::Steps& sends) {
+  const Submission& submission = pending.submission();
+  const Number number{submission.group->id, submission.sequence};
+  std::set<int> ranks;
+  for (const uint32_t index : sends) {
+    const Step& step = pending.step(index);
+    const Span message = pending.message_of(index);
+    const int rank = submission.group->members[static_cast<size_t>(step.peer)];
+    peer(rank).outbox.push({number.first, number.second, index, step.tag,
+                            static_cast<uint8_t*>(message.data), message.bytes});
+    ranks.insert(rank);
+  }
+  if (pending.is_done()) finish(number);
+  for (const int rank : ranks) pump(rank);
+}
+
+// A peer has posted the operation, too.
+void Conductor::meet(Pending& pending, int rank, const Descriptor& theirs) {
+  const Submission& submission = pending.submission();
+  const std::vector<int>& members = submission.group->members;
+  const auto found = std::find(members.begin(), members.end(), rank);
+  if (found == members.end()) {
+    throw PeerError("announced an operation of group " + std::to_string(submission.group->id) +
+                    ", which it is not in");
+  }
+  const int member = static_cast<int>(found - members.begin());
+  if (pending.is_ready(member)) throw PeerError("announced the same operation twice");
+  const Descriptor ours =
+      descriptor_for(submission.descriptor, submission.operation, member, submission.group->size());
+  if (!agree(ours, theirs)) {
+    return fail_for_mismatch({submission.group->id, submission.sequence}, ours, rank, theirs);
+  }
+  run(pending, pending.member_ready(member));
+}
+
+void Conductor::finish(Number number) {
+  const auto found = pending_.find(number);
+  Submission& submission = found->second.submission();
+  deadlines_.erase({submission.deadline, number});
+  std::deque<Past>& past = history_[number.first];
+  // Kept in order, although operations end in any.
+  const auto after = std::find_if(
+      past.begin(), past.end(), [&](const Past& other) { return other.sequence > number.second; });
+  past.insert(after, {number.second, submission.descriptor});
+  if (past.size() > kHistory) past.pop_front();
+  --submission.group->pending;
+  completions_.push(std::move(submission.operation.done), nullptr);
+  pending_.erase(found);
+}
+
+Pending* Conductor::find(Number number) {
+  const auto found = pending_.find(number);
+  return found == pending_.end() ? nullptr : &found->second;
+}
+
+}  // namespace smdist

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// Leads all operations of one engine through their plans.
+//
+// The protocol. A rank that posts an operation tells every member it will
+// exchange messages with, by a READY frame that describes the operation. Data
+// flow to a peer only after its READY, so that every payload has a place to go
+// and nothing is ever parked. READY frames that come before the local post are
+// remembered. Descriptors that differ, a peer that is needed and gone, a frame
+// that makes no sense, a deadline: each is a fault, and one fault fails all
+// operations, here and, by ABORT frames, on all ranks.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <set>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/completions.h"
+#include "engine/pending.h"
+#include "messaging/fault.h"
+#include "messaging/frame.h"
+#include "messaging/outbox.h"
+#include "smdist/transport.h"
+
+namespace smdist {
+
+// Thread safety: none; lives on the I/O thread.
+class Conductor final : public Sink {
+ public:
+  Conductor(const Options& options, Transport& transport, Completions& completions);
+
+  void post(Submission submission);
+  void forget(uint32_t group) { history_.erase(group); }
+  void abort(FaultKind kind, const std::string& reason);
+  void check_deadlines();
+  std::chrono::milliseconds until_deadline() const;
+
+  // Fails what is pending here and says goodbye to all peers.
+  void leave();
+
+  void on_connected(int peer) override;
+  Span on_header(int peer, const HeaderBytes& header) override;
+  void on_message(int peer, const HeaderBytes& header) override;
+  void on_sent(int peer, uint64_t token) override;
+  void on_peer_lost(int peer, const std::string& reason) override;
+
+ private:
+  using Number = std::pair<uint32_t, uint64_t>;  // group, sequence
+  enum class Presence : uint8_t { kPresent, kLeft, kDead };
+
+  struct Peer {
+    Presence presence = Presence::kPresent;
+    bool is_connected = false;
+    std::string lost_because;
+    Outbox outbox;
+    int chunks_in_flight = 0;
+    std::vector<uint8_t> control;  // the payload of a READY or an ABORT that comes in
+  };
+  struct InFlight {
+    Number number;
+    uint32_t step;
+    bool is_last;
+  };
+  struct Past {
+    uint64_t sequence;
+    Descriptor descriptor;
+  };
+
+  // Frames
+  void send_ready(const Pending& pending, int member);
+  void send_text(int peer, Frame frame, std::string text);
+  void pump(int peer);
+  Span place_data(int peer, const Frame& frame);
+  Span place_control(int peer, const Frame& frame);
+  void take_ready(int peer, const Frame& frame);
+  void take_ready_of_past(int peer, const Frame& frame, const Descriptor& theirs);
+  void take_data(int peer, const Frame& frame);
+  void take_abort(int peer);
+
+  // Operations
+  void run(Pending& pending, const Pending::Steps& sends);
+  Buffer scratch_for(const Submission& submission);
+  void meet_early(Number number);
+  void meet(Pending& pending, int peer, const Descriptor& theirs);
+  void finish(Number number);
+  Pending* find(Number number);
+  void check_partners(const Pending& pending);
+
+  // Faults
+  void fail(Fault fault, bool is_ours);
+  void fail_all(const std::exception_ptr& error);
+  void tell(const Fault& fault, bool is_ours);
+  void fail_for_lost(const Pending& pending, int member);
+  void fail_for_mismatch(Number number, const Descriptor& ours, int peer, const Descriptor& theirs);
+  std::string title_of(const Submission& submission) const;
+  const std::string& name_of_rank(int rank) const;
+  Peer& peer(int rank) { return peers_[static_cast<size_t>(rank)]; }
+
+  const Options& options_;
+  Transport& transport_;
+  Completions& completions_;
+
+  std::vector<std::string> names_;
+  std::vector<Peer> peers_;
+  BufferPool pool_;
+  std::map<Number, Pending> pending_;
+  std::set<std::pair<Clock::time_point, Number>> deadlines_;
+  std::map<Number, std::map<int, Descriptor>> early_;  // READY before the local post, by peer
+  size_t early_count_ = 0;
+  std::unordered_map<uint32_t, std::deque<Past>> history_;  // by group: the last few
+  std::unordered_map<uint64_t, InFlight> in_flight_;        // by token
+  uint64_t last_token_ = 0;
+  std::exception_ptr broken_;  // set by the first fault
+  Fault fault_;
+};
+
+}  // namespace smdist

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/pending.h"
+
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "reduce/reduce.h"
+#include "smdist/errors.h"
+
+namespace smdist {
+
+Pending::Pending(Submission submission, Buffer scratch, BufferPool& pool)
+    : submission_(std::move(submission)),
+      pool_(pool),
+      scratch_(std::move(scratch)),
+      progress_(submission_.plan.steps.size()),
+      members_(index(submission_.group->size())),
+      open_steps_(submission_.plan.steps.size()) {
+  for (uint32_t step = 0; step < progress_.size(); ++step) link(step);
+}
+
+Pending::~Pending() { pool_.give_back(std::move(scratch_)); }
+
+void Pending::link(uint32_t step_index) {
+  const Step& step = this->step(step_index);
+  progress_[step_index].waits_for = static_cast<uint32_t>(step.after.size());
+  for (const uint32_t earlier : step.after) progress_[earlier].dependents.push_back(step_index);
+  if (step.peer < 0) return;
+  Member& member = members_[index(step.peer)];
+  member.is_partner = true;
+  if (step.kind == StepKind::kSend) {
+    ++member.open_sends;
+  } else {
+    ++member.open_receives;
+    receives_[key(step.peer, step.tag)] = step_index;
+    if (step.target.bytes == 0) member.signals.push_back(step_index);
+  }
+}
+
+Pending::Steps Pending::begin() {
+  Steps sends;
+  for (uint32_t step = 0; step < progress_.size(); ++step) {
+    if (this->step(step).after.empty()) start(step, sends);
+  }
+  return sends;
+}
+
+Pending::Steps Pending::member_ready(int member_rank) {
+  Member& member = members_[index(member_rank)];
+  member.is_ready = true;
+  Steps sends;
+  for (const uint32_t step : std::exchange(member.blocked_sends, {})) start(step, sends);
+  for (const uint32_t step : std::exchange(member.signals, {})) complete(step, sends);
+  return sends;
+}
+
+Pending::Steps Pending::sent(uint32_t step) {
+  Steps sends;
+  complete(step, sends);
+  return sends;
+}
+
+Span Pending::place(int member, uint32_t tag, uint64_t offset, uint64_t bytes) const {
+  const uint32_t found = receive_of(member, tag);
+  const Region& target = step(found).target;
+  const size_t received = progress_[found].received;
+  // In this order, so that no sum of two numbers from the wire can wrap.
+  const bool is_expected =
+      is_ready(member) && offset == received && bytes <= target.bytes - received;
+  if (!is_expected) {
+    throw PeerError("sent bytes " + std::to_string(offset) + " to " +
+                    std::to_string(offset + bytes) + " of a message of " +
+                    std::to_string(target.bytes) + ", of which " + std::to_string(received) +
+                    " were there");
+  }
+  return {address(target) + offset, bytes};
+}
+
+Pending::Steps Pending::arrived(int member, uint32_t tag, uint64_t bytes) {
+  const uint32_t found = receive_of(member, tag);
+  Progress& progress = progress_[found];
+  progress.received += bytes;
+  Steps sends;
+  if (progress.received == step(found).target.bytes) complete(found, sends);
+  return sends;
+}
+
+bool Pending::needs(int member) const {
+  const Member& state = members_[index(member)];
+  return state.open_sends > 0 || state.open_receives > 0;
+}
+
+std::vector<int> Pending::partners() const {
+  std::vector<int> partners;
+  for (int member = 0; member < submission_.group->size(); ++member) {
+    if (members_[index(member)].is_partner) partners.push_back(member);
+  }
+  return partners;
+}
+
+std::vector<int> Pending::missing() const {
+  std::vector<int> unready;
+  std::vector<int> waited_for;
+  for (const int member : partners()) {
+    if (!is_ready(member)) unready.push_back(member);
+    if (needs(member)) waited_for.push_back(member);
+  }
+  // Who has not even called keeps all others from contributing.
+  return unready.empty() ? waited_for : unready;
+}
+
+Span Pending::message_of(uint32_t step_index) const {
+  const Region& region = step(step_index).sources[0];
+  return {address(region), region.bytes};
+}
+
+uint64_t Pending::key(int member, uint32_t tag) {
+  return static_cast<uint64_t>(member) << 32 | tag;
+}
+
+uint8_t* Pending::address(const Region& region) const {
+  switch (region.room) {
+    case Room::kInput:
+      return static_cast<uint8_t*>(submission_.operation.inputs[region.index].data) + region.offset;
+    case Room::kOutput:
+      return static_cast<uint8_t*>(submission_.operation.outputs[region.index].data) +
+             region.offset;
+    case Room::kScratch:
+      return scratch_.data.get() + region.offset;
+  }
+  return nullptr;
+}
+
+uint32_t Pending::receive_of(int member, uint32_t tag) const {
+  const auto found = receives_.find(key(member, tag));
+  if (found == receives_.end()) {
+    throw PeerError("sent message " + std::to_string(tag) + ", which nobody expects");
+  }
+  return found->second;
+}
+
+void Pending::start(uint32_t step_index, Steps& sends) {
+  const Step& step = this->step(step_index);
+  switch (step.kind) {
+    case StepKind::kReceive:
+      return;  // open from the beginning
+    case StepKind::kCopy:
+      copy(step);
+      return complete(step_index, sends);
+    case StepKind::kReduce:
+      sum(step);
+      return complete(step_index, sends);
+    case StepKind::kSend:
+      Member& member = members_[index(step.peer)];
+      const bool is_signal = step.sources[0].bytes == 0;
+      if (is_signal) return complete(step_index, sends);  // being ready says it all
+      (member.is_ready ? sends : member.blocked_sends).push_back(step_index);
+      return;
+  }
+}
+
+void Pending::complete(uint32_t step_index, Steps& sends) {
+  const Step& step = this->step(step_index);
+  --open_steps_;
+  if (step.kind == StepKind::kSend) --members_[index(step.peer)].open_sends;
+  if (step.kind == StepKind::kReceive) --members_[index(step.peer)].open_receives;
+  for (const uint32_t dependent : progress_[step_index].dependents) {
+    if (--progress_[dependent].waits_for == 0) start(dependent, sends);
+  }
+}
+
+void Pending::copy(const Step& step) const {
+  const uint8_t* from = address(step.sources[0]);
+  uint8_t* to = address(step.target);
+  if (from != to) std::memcpy(to, from, step.target.bytes);
+}
+
+void Pending::sum(const Step& step) const {
+  const Operation& operation = submission_.operation;
+  std::vector<const void*> sources;
+  for (const Region& source : step.sources) sources.push_back(address(source));
+  reduce(operation.dtype, operation.op, operation.scale, sources, address(step.target),
+         step.target.bytes / element_bytes(operation.dtype));
+}
+
+}  // namespace smdist

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// One operation on its way through its plan.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "collectives/plan.h"
+#include "engine/group.h"
+#include "memory/buffer_pool.h"
+#include "messaging/descriptor.h"
+#include "smdist/operation.h"
+
+namespace smdist {
+
+using Clock = std::chrono::steady_clock;
+
+// An operation with all that follows from it.
+struct Submission {
+  std::shared_ptr<Group> group;
+  uint64_t sequence = 0;
+  Operation operation;
+  Descriptor descriptor;
+  Plan plan;
+  Clock::time_point deadline;
+};
+
+// Knows which steps are done and does those that need no other rank. "Member"
+// is a rank in the group. Methods that return steps return the sends that may
+// leave now: what they depend on is done, and the member is ready.
+//
+// Thread safety: none.
+class Pending final {
+ public:
+  using Steps = std::vector<uint32_t>;
+
+  // Gives the scratch memory back to the pool at the end.
+  Pending(Submission submission, Buffer scratch, BufferPool& pool);
+  ~Pending();
+  Pending(const Pending&) = delete;
+  Pending& operator=(const Pending&) = delete;
+
+  Steps begin();                   // first call, once
+  Steps member_ready(int member);  // it has posted the operation, too
+  Steps sent(uint32_t step);       // the whole message has left its memory
+
+  // Where the next part of a message belongs. Throws PeerError if no such part
+  // is expected.
+  Span place(int member, uint32_t tag, uint64_t offset, uint64_t bytes) const;
+  Steps arrived(int member, uint32_t tag, uint64_t bytes);
+
+  bool is_done() const { return open_steps_ == 0; }
+  bool is_ready(int member) const { return members_[index(member)].is_ready; }
+  bool owes_us(int member) const { return members_[index(member)].open_receives > 0; }
+  bool needs(int member) const;       // to become complete
+  std::vector<int> partners() const;  // members that we exchange messages with
+  std::vector<int> missing() const;   // members that keep us waiting
+
+  // The memory of the message that a step sends.
+  Span message_of(uint32_t step) const;
+  const Step& step(uint32_t index) const { return submission_.plan.steps[index]; }
+  Submission& submission() { return submission_; }
+  const Submission& submission() const { return submission_; }
+
+ private:
+  struct Progress {
+    uint32_t waits_for = 0;  // steps
+    size_t received = 0;     // bytes
+    Steps dependents;
+  };
+  struct Member {
+    bool is_ready = false;
+    bool is_partner = false;
+    uint32_t open_sends = 0;
+    uint32_t open_receives = 0;
+    Steps blocked_sends;  // wait for the member to be ready
+    Steps signals;        // receives of empty messages
+  };
+
+  static size_t index(int member) { return static_cast<size_t>(member); }
+  static uint64_t key(int member, uint32_t tag);
+  uint8_t* address(const Region& region) const;
+  uint32_t receive_of(int member, uint32_t tag) const;
+  void link(uint32_t step);
+  void start(uint32_t step, Steps& sends);
+  void complete(uint32_t step, Steps& sends);
+  void copy(const Step& step) const;
+  void sum(const Step& step) const;
+
+  Submission submission_;
+  BufferPool& pool_;
+  Buffer scratch_;
+  std::vector<Progress> progress_;
+  std::vector<Member> members_;
+  std::unordered_map<uint64_t, uint32_t> receives_;  // by member and tag
+  size_t open_steps_ = 0;
+};
+
+}  // namespace smdist

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// From what a rank asks for to what it has to do. Pure.
+#pragma once
+
+#include "collectives/plan.h"
+#include "messaging/descriptor.h"
+#include "smdist/operation.h"
+
+namespace smdist {
+
+// Throws UsageError if the operation is wrong by itself, for a rank of a group
+// of `size` ranks.
+void check(const Operation& operation, int rank, int size);
+
+// What all ranks have to agree on. Requires: check() passed, as do the others.
+Descriptor descriptor_of(const Operation& operation, int rank, int size);
+
+// The same as told to one peer, a rank of the group.
+Descriptor descriptor_for(Descriptor common, const Operation& operation, int peer, int size);
+
+Plan plan_of(const Operation& operation, int rank, int size);
+
+}  // namespace smdist

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "messaging/frame.h"
+
+#include <string>
+
+#include "base/little_endian.h"
+#include "smdist/errors.h"
+
+namespace smdist {
+namespace {
+
+constexpr uint32_t kMagic = 0x31444d53;  // "SMD1"
+
+void require(bool holds, const std::string& fault) {
+  if (!holds) throw PeerError("sent a malformed frame: " + fault);
+}
+
+FrameType type_of(uint8_t byte) {
+  const bool is_known = byte >= static_cast<uint8_t>(FrameType::kReady) &&
+                        byte <= static_cast<uint8_t>(FrameType::kGoodbye);
+  require(is_known, "type " + std::to_string(byte));
+  return static_cast<FrameType>(byte);
+}
+
+void check_length(const Frame& frame) {
+  const std::string length = std::to_string(frame.length) + " bytes of payload";
+  switch (frame.type) {
+    case FrameType::kReady:
+      require(frame.length == kDescriptorBytes, length);
+      break;
+    case FrameType::kData:
+      require(frame.length > 0, length);
+      require(frame.offset <= UINT64_MAX - frame.length, "offset beyond the end of memory");
+      break;
+    case FrameType::kAbort:
+      require(frame.length >= 5 && frame.length <= kMaxFaultBytes, length);
+      break;
+    case FrameType::kGoodbye:
+      require(frame.length == 0, length);
+      break;
+  }
+  const bool is_data = frame.type == FrameType::kData;
+  require(is_data || (frame.tag == 0 && frame.offset == 0), "a tag or an offset without data");
+}
+
+}  // namespace
+
+HeaderBytes encode(const Frame& frame) {
+  HeaderBytes header{};
+  put<uint32_t>(&header[0], kMagic);
+  header[4] = kWireVersion;
+  header[5] = static_cast<uint8_t>(frame.type);
+  put<uint32_t>(&header[8], frame.group);
+  put<uint32_t>(&header[12], frame.source);
+  put<uint64_t>(&header[16], frame.sequence);
+  put<uint32_t>(&header[24], frame.tag);
+  put<uint64_t>(&header[32], frame.offset);
+  put<uint64_t>(&header[40], frame.length);
+  return header;
+}
+
+Frame decode(const HeaderBytes& header) {
+  require(get<uint32_t>(&header[0]) == kMagic, "wrong magic number");
+  require(header[4] == kWireVersion,
+          "version " + std::to_string(header[4]) + " instead of " + std::to_string(kWireVersion));
+  require(get<uint16_t>(&header[6]) == 0, "unknown epoch");
+  require(get<uint32_t>(&header[28]) == 0, "unknown flags");
+  Frame frame;
+  frame.type = type_of(header[5]);
+  frame.group = get<uint32_t>(&header[8]);
+  frame.source = get<uint32_t>(&header[12]);
+  frame.sequence = get<uint64_t>(&header[16]);
+  frame.tag = get<uint32_t>(&header[24]);
+  frame.offset = get<uint64_t>(&header[32]);
+  frame.length = get<uint64_t>(&header[40]);
+  check_length(frame);
+  return frame;
+}
+
+}  // namespace smdist

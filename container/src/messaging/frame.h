@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// The frames that ranks exchange, once they have greeted each other.
+//
+//   byte  0  u32 magic "SMD1"        byte 16  u64 sequence (operation number)
+//         4  u8  version                  24  u32 tag
+//         5  u8  type                     28  u32 flags (0)
+//         6  u16 epoch (0)                32  u64 offset
+//         8  u32 group                    40  u64 length of the payload
+//        12  u32 source (engine rank)
+//
+// All numbers are little-endian. The wire is hostile: decode() accepts nothing
+// that encode() does not write, and the receiver checks every length against
+// what it expects before it uses it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "smdist/transport.h"
+
+namespace smdist {
+
+constexpr uint8_t kWireVersion = 1;
+
+enum class FrameType : uint8_t {
+  kReady = 1,    // the sender has posted (group, sequence); payload: a descriptor
+  kData = 2,     // bytes [offset, offset + length) of message `tag` of an operation
+  kAbort = 3,    // the job has failed; payload: a fault
+  kGoodbye = 4,  // nothing more will come; the sender leaves in order
+};
+
+struct Frame {
+  FrameType type = FrameType::kGoodbye;
+  uint32_t group = 0;
+  uint32_t source = 0;
+  uint64_t sequence = 0;
+  uint32_t tag = 0;
+  uint64_t offset = 0;
+  uint64_t length = 0;
+};
+
+constexpr uint64_t kDescriptorBytes = 40;
+constexpr uint64_t kMaxFaultBytes = 4096;
+
+HeaderBytes encode(const Frame& frame);
+
+// Throws PeerError; its text completes a sentence that begins with the sender.
+Frame decode(const HeaderBytes& header);
+
+}  // namespace smdist

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// What waits to be sent to one peer.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+
+namespace smdist {
+
+// A message of an operation that may go now.
+struct Outgoing {
+  uint32_t group = 0;
+  uint64_t sequence = 0;
+  uint32_t step = 0;  // of the operation's plan
+  uint32_t tag = 0;
+  uint8_t* data = nullptr;
+  size_t bytes = 0;  // above zero
+};
+
+// A part of it that fits in one frame.
+struct Chunk {
+  Outgoing message;
+  size_t offset = 0;
+  size_t bytes = 0;
+  bool is_last = false;
+};
+
+// Cuts messages in chunks and serves them in turns, so that a short operation
+// overtakes a long one.
+//
+// Thread safety: none.
+class Outbox final {
+ public:
+  void push(const Outgoing& message) { waiting_.push_back({message, 0}); }
+  std::optional<Chunk> next(size_t chunk_bytes);
+  void clear() { waiting_.clear(); }
+
+ private:
+  struct Progress {
+    Outgoing message;
+    size_t offset;
+  };
+  std::deque<Progress> waiting_;
+};
+
+}  // namespace smdist

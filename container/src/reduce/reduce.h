@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sums of N contributions in one pass.
+//
+// Every element of the result is ((s0 . s1) . s2) ..., in the order of the
+// sources, so its bits depend on nothing but that order. float16 and bfloat16
+// accumulate in float32 and round once, at the end; float32 and float64 in
+// themselves; integers wrap.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "smdist/dtype.h"
+#include "smdist/reduce_op.h"
+
+namespace smdist {
+
+// Combines `count` elements of every source into destination. Sources are
+// multiplied by `scale` first (floating dtypes only). The destination may be one
+// of the sources, but may not overlap one otherwise.
+// Requires: at least one source, is_defined(op, dtype), all aligned to elements.
+void reduce(Dtype dtype, ReduceOp op, double scale, const std::vector<const void*>& sources,
+            void* destination, size_t count);
+
+}  // namespace smdist

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// What two ranks say to each other before anything is parsed. Pure.
+//
+//   acceptor                        dialler
+//      | --- nonce (32) -------------> |
+//      | <-- hello (128) ------------- |   with proof "dial": knows the secret
+//      | --- proof "accept" (32) ----> |   so does the acceptor
+//
+// A proof is HMAC-SHA256(secret, role | session | ranks | both nonces), so it is
+// good for one connection, one direction, two ranks and one job.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "base/sha256.h"
+#include "smdist/options.h"
+
+namespace smdist {
+
+using Nonce = std::array<uint8_t, 32>;
+constexpr size_t kHelloBytes = 128;
+using HelloBytes = std::array<uint8_t, kHelloBytes>;
+
+// Byte 0: u32 magic, 4: u32 version, 8: u32 rank, 12: u32 wanted, 16: session
+// (16 bytes), 32: nonce, 64: proof, 96: zeros.
+struct Hello {
+  uint32_t rank = 0;    // of the dialler
+  uint32_t wanted = 0;  // whom it believes to have dialled
+  Nonce nonce{};        // the dialler's
+};
+
+// What both sides of one connection know. Constant after construction.
+struct Credentials {
+  std::string secret;
+  std::array<uint8_t, 16> session{};
+};
+
+HelloBytes encode(const Credentials& credentials, const Hello& hello, const Nonce& acceptor_nonce);
+
+// Fills `hello`; returns what is wrong with the bytes, empty if nothing is.
+std::string verify(const Credentials& credentials, const HelloBytes& bytes,
+                   const Nonce& acceptor_nonce, Hello* hello);
+
+// The acceptor's answer.
+Digest accept_proof(const Credentials& credentials, const Hello& hello,
+                    const Nonce& acceptor_nonce);
+
+}  // namespace smdist

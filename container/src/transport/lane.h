@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// One connection to one peer, and what waits to be sent over it.
+#pragma once
+
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "smdist/transport.h"
+
+namespace smdist {
+
+// Cuts the byte stream in messages and back. Payloads go straight from where
+// they are to the socket, and from the socket to where the sink wants them; only
+// what follows a header in the same read takes a detour of up to 4 KiB.
+//
+// Messages may be queued before the connection exists.
+//
+// Thread safety: none.
+class Lane final {
+ public:
+  // Why the connection is lost, if it is.
+  using Loss = std::optional<std::string>;
+
+  explicit Lane(int peer) : peer_(peer) {}
+
+  void attach(UniqueFd fd) { fd_ = std::move(fd); }
+  void lose();  // closes the connection for ever and drops what waits
+
+  bool is_live() const { return fd_.is_open(); }
+  bool is_lost() const { return is_lost_; }
+  bool has_work() const { return !queue_.empty(); }
+  int fd() const { return fd_.get(); }
+
+  void send(Message message);
+  void release_payloads();
+
+  // Moves bytes until the socket blocks or it is another lane's turn. A null
+  // sink is told nothing, and what comes in is thrown away.
+  Loss write_some(Sink* sink, bool* would_block);
+  Loss read_some(Sink* sink);
+
+ private:
+  struct Waiting {
+    Message message;
+    size_t sent = 0;  // bytes of header and payload
+  };
+  struct Incoming {
+    HeaderBytes header{};
+    uint8_t* data = nullptr;
+    size_t missing = 0;  // bytes of the payload
+    bool is_open = false;
+  };
+
+  size_t length_of(const Message& message) const;
+  void account(size_t sent, std::vector<uint64_t>* tokens);
+  void take_staged(Sink* sink);
+  void take_payload(size_t bytes, Sink* sink);
+  void begin_message(Sink* sink);
+
+  const int peer_;
+  UniqueFd fd_;
+  bool is_lost_ = false;
+  std::deque<Waiting> queue_;
+  Incoming incoming_;
+  size_t header_bytes_ = 0;      // of the next header that are there
+  std::vector<uint8_t> staged_;  // read and not yet looked at
+};
+
+}  // namespace smdist

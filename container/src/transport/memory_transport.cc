@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/memory_transport.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "smdist/errors.h"
+
+namespace smdist {
+
+// Queues what is sent until the next poll(), as a socket that is always ready.
+//
+// Thread safety: as Transport.
+class MemoryTransport final : public Transport {
+ public:
+  MemoryTransport(std::shared_ptr<MemoryHub> hub, int rank, int size)
+      : hub_(std::move(hub)),
+        rank_(rank),
+        is_lost_(static_cast<size_t>(size), false),
+        is_connected_(is_lost_) {
+    is_lost_[static_cast<size_t>(rank)] = true;  // nobody hears of himself
+  }
+  ~MemoryTransport() override { hub_->leave(rank_); }
+
+  Endpoint endpoint() const override { return {"memory", static_cast<uint16_t>(rank_)}; }
+  void start(const std::vector<Endpoint>&, Sink* sink) override { sink_ = sink; }
+  void send(int peer, Message message) override { queue_.emplace_back(peer, std::move(message)); }
+  void release_payloads() override;
+  void poll(std::chrono::milliseconds timeout) override;
+  void wake() override { hub_->wake(rank_); }
+  void close(std::chrono::milliseconds) override;
+
+ private:
+  void connect(int peer);
+  void flush();
+  void deliver(int from, const MemoryHub::Parcel& parcel);
+  void lose(int peer, const std::string& reason);
+
+  const std::shared_ptr<MemoryHub> hub_;
+  const int rank_;
+  Sink* sink_ = nullptr;
+  std::deque<std::pair<int, Message>> queue_;
+  std::vector<bool> is_lost_;
+  std::vector<bool> is_connected_;
+};
+
+void MemoryTransport::release_payloads() {
+  const auto has_payload = [](const auto& each) { return each.second.payload.bytes > 0; };
+  queue_.erase(std::remove_if(queue_.begin(), queue_.end(), has_payload), queue_.end());
+}
+
+void MemoryTransport::poll(std::chrono::milliseconds timeout) {
+  flush();
+  auto until = std::chrono::steady_clock::now() + timeout;
+  for (int turn = 0; turn < 64; ++turn) {
+    int from = 0;
+    MemoryHub::Parcel parcel;
+    switch (hub_->next(rank_, until, is_lost_, &from, &parcel)) {
+      case MemoryHub::News::kNothing:
+        return;
+      case MemoryHub::News::kParcel:
+        deliver(from, parcel);
+        break;
+      case MemoryHub::News::kLoss:
+        lose(from, "closed its connection");
+        break;
+    }
+    flush();
+    until = {};  // what is there already, and no more
+  }
+}
+
+void MemoryTransport::close(std::chrono::milliseconds) {
+  sink_ = nullptr;
+  flush();
+  hub_->leave(rank_);
+}
+
+void MemoryTransport::connect(int peer) {
+  if (is_connected_[static_cast<size_t>(peer)]) return;
+  is_connected_[static_cast<size_t>(peer)] = true;
+  if (sink_ != nullptr) sink_->on_connected(peer);
+}
+
+void MemoryTransport::flush() {
+  while (!queue_.empty()) {
+    auto [peer, message] = std::move(queue_.front());
+    queue_.pop_front();
+    if (is_lost_[static_cast<size_t>(peer)]) continue;
+    connect(peer);
+    const uint64_t token = message.token;
+    hub_->post(rank_, peer, std::move(message));
+    if (token != 0 && sink_ != nullptr) sink_->on_sent(peer, token);
+  }
+}
+
+void MemoryTransport::deliver(int from, const MemoryHub::Parcel& parcel) {
+  connect(from);
+  try {
+    const Span place = sink_->on_header(from, parcel.header);
+    if (place.bytes != parcel.payload.size()) throw PeerError("sent a payload of another length");
+    if (place.data != nullptr && place.bytes > 0) {
+      std::memcpy(place.data, parcel.payload.data(), place.bytes);
+    }
+    sink_->on_message(from, parcel.header);
+  } catch (const PeerError& error) {
+    hub_->cut(rank_, from);
+    lose(from, error.what());
+  }
+}
+
+void MemoryTransport::lose(int peer, const std::string& reason) {
+  is_lost_[static_cast<size_t>(peer)] = true;
+  sink_->on_peer_lost(peer, reason);
+}
+
+// ------------------------------------------------------------------------- hub
+
+MemoryHub::MemoryHub(int size)
+    : size_(size), pairs_(static_cast<size_t>(size * size)), ranks_(static_cast<size_t>(size)) {}
+
+std::unique_ptr<Transport> MemoryHub::transport(int rank) {
+  return std::make_unique<MemoryTransport>(shared_from_this(), rank, size_);
+}
+
+void MemoryHub::delay(std::chrono::microseconds longest, uint32_t seed) {
+  MutexLock lock(mutex_);
+  longest_delay_ = longest;
+  random_.seed(seed);
+}
+
+void MemoryHub::kill(int rank) {
+  MutexLock lock(mutex_);
+  for (int other = 0; other < size_; ++other) {
+    if (other != rank) separate(rank, other);
+  }
+}
+
+void MemoryHub::cut(int a, int b) {
+  MutexLock lock(mutex_);
+  separate(a, b);
+}
+
+// What is on its way from the one who leaves still arrives.
+void MemoryHub::leave(int rank) { kill(rank); }
+
+void MemoryHub::separate(int a, int b) {
+  pair(a, b).is_cut = true;
+  pair(b, a).is_cut = true;
+  ranks_[static_cast<size_t>(a)].changed.notify_all();
+  ranks_[static_cast<size_t>(b)].changed.notify_all();
+}
+
+MemoryHub::Pair& MemoryHub::pair(int from, int to) {
+  return pairs_[static_cast<size_t>(from * size_ + to)];
+}
+
+void MemoryHub::post(int from, int to, Message message) {
+  const auto* data = static_cast<const uint8_t*>(message.payload.data);
+  Parcel parcel{message.header, {message.text.begin(), message.text.end()}, Clock::now()};
+  if (message.payload.bytes > 0) parcel.payload.assign(data, data + message.payload.bytes);
+  MutexLock lock(mutex_);
+  Pair& way = pair(from, to);
+  if (way.is_cut) return;
+  if (longest_delay_.count() > 0) {
+    std::uniform_int_distribution<int64_t> microseconds(0, longest_delay_.count());
+    parcel.due += std::chrono::microseconds(microseconds(random_));
+  }
+  if (!way.parcels.empty()) parcel.due = std::max(parcel.due, way.parcels.back().due);
+  way.parcels.push_back(std::move(parcel));
+  ranks_[static_cast<size_t>(to)].changed.notify_all();
+}
+
+void MemoryHub::wake(int rank) {
+  MutexLock lock(mutex_);
+  ranks_[static_cast<size_t>(rank)].is_woken = true;
+  ranks_[static_cast<size_t>(rank)].changed.notify_all();
+}
+
+MemoryHub::News MemoryHub::next(int rank, Clock::time_point until,
+                                const std::vector<bool>& known_lost, int* from, Parcel* parcel) {
+  MutexLock lock(mutex_);
+  Rank& self = ranks_[static_cast<size_t>(rank)];
+  while (true) {
+    Clock::time_point wake_up = until;
+    const News news = look(rank, known_lost, from, parcel, &wake_up);
+    if (news != News::kNothing) return news;
+    if (std::exchange(self.is_woken, false) || Clock::now() >= until) return News::kNothing;
+    self.changed.wait_until(mutex_, wake_up);
+  }
+}
+
+MemoryHub::News MemoryHub::look(int rank, const std::vector<bool>& known_lost, int* from,
+                                Parcel* parcel, Clock::time_point* wake_up) {
+  const Clock::time_point now = Clock::now();
+  for (int other = 0; other < size_; ++other) {
+    Pair& way = pair(other, rank);
+    if (known_lost[static_cast<size_t>(other)]) continue;
+    *from = other;
+    if (way.parcels.empty() && way.is_cut) return News::kLoss;
+    if (way.parcels.empty()) continue;
+    if (way.parcels.front().due > now) {
+      *wake_up = std::min(*wake_up, way.parcels.front().due);
+      continue;
+    }
+    *parcel = std::move(way.parcels.front());
+    way.parcels.pop_front();
+    return News::kParcel;
+  }
+  return News::kNothing;
+}
+
+}  // namespace smdist

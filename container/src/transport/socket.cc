@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/socket.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "smdist/errors.h"
+
+namespace smdist {
+namespace {
+
+// A host that vanishes is noticed after this, whether data wait for it or not. A
+// process that is stopped for so long while we send to it is given up, too.
+constexpr int kSilenceMs = 10'000;
+constexpr int kKeepaliveIdleSeconds = 4;
+constexpr int kKeepaliveEverySeconds = 2;
+constexpr int kKeepaliveProbes = 3;
+
+// A short backlog in the kernel keeps the turns of the outbox effective.
+constexpr int kUnsentBytes = 256 << 10;
+
+void set_option(int fd, int level, int name, int value) {
+  if (::setsockopt(fd, level, name, &value, sizeof value) != 0) {
+    throw SystemError("a socket option was refused", errno);
+  }
+}
+
+UniqueFd open_socket(int family) {
+  UniqueFd fd(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd.is_open()) throw SystemError("no socket could be opened", errno);
+  return fd;
+}
+
+void bind_to(int fd, const Address& address, const std::string& host) {
+  if (::bind(fd, address.raw(), address.bytes) != 0) {
+    throw SystemError("the address " + host + " could not be bound", errno);
+  }
+}
+
+}  // namespace
+
+Address::Address(const std::string& host, uint16_t port) {
+  auto* v4 = reinterpret_cast<sockaddr_in*>(&storage);
+  auto* v6 = reinterpret_cast<sockaddr_in6*>(&storage);
+  if (::inet_pton(AF_INET, host.c_str(), &v4->sin_addr) == 1) {
+    v4->sin_family = AF_INET;
+    v4->sin_port = htons(port);
+    bytes = sizeof(sockaddr_in);
+  } else if (::inet_pton(AF_INET6, host.c_str(), &v6->sin6_addr) == 1) {
+    v6->sin6_family = AF_INET6;
+    v6->sin6_port = htons(port);
+    bytes = sizeof(sockaddr_in6);
+  } else {
+    throw UsageError("'" + host + "' is not a numeric IPv4 or IPv6 address");
+  }
+}
+
+Endpoint endpoint_of(const Address& address) {
+  char text[INET6_ADDRSTRLEN] = "";
+  if (address.storage.ss_family == AF_INET6) {
+    const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&address.storage);
+    ::inet_ntop(AF_INET6, &v6->sin6_addr, text, sizeof text);
+    return {text, ntohs(v6->sin6_port)};
+  }
+  const auto* v4 = reinterpret_cast<const sockaddr_in*>(&address.storage);
+  ::inet_ntop(AF_INET, &v4->sin_addr, text, sizeof text);
+  return {text, ntohs(v4->sin_port)};
+}
+
+Endpoint local_endpoint(int fd) {
+  Address address;
+  if (::getsockname(fd, address.raw(), &address.bytes) != 0) {
+    throw SystemError("a socket does not know its address", errno);
+  }
+  return endpoint_of(address);
+}
+
+std::string peer_text(int fd) {
+  Address address;
+  if (::getpeername(fd, address.raw(), &address.bytes) != 0) return "an unknown address";
+  const Endpoint endpoint = endpoint_of(address);
+  return endpoint.host + ":" + std::to_string(endpoint.port);
+}
+
+UniqueFd listen_on(const std::string& host) {
+  const Address address(host, 0);
+  UniqueFd fd = open_socket(address.storage.ss_family);
+  bind_to(fd.get(), address, host);
+  if (::listen(fd.get(), SOMAXCONN) != 0) {
+    throw SystemError("nobody can connect to " + host, errno);
+  }
+  return fd;
+}
+
+UniqueFd begin_connect(const std::string& host, const Endpoint& to) {
+  const Address target(to.host, to.port);
+  const Address source(host, 0);
+  UniqueFd fd = open_socket(target.storage.ss_family);
+  if (source.storage.ss_family == target.storage.ss_family) {
+    set_option(fd.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
+    bind_to(fd.get(), source, host);
+  }
+  const bool is_failed = ::connect(fd.get(), target.raw(), target.bytes) != 0;
+  if (is_failed && errno != EINPROGRESS && errno != EINTR && errno != ECONNREFUSED) {
+    throw SystemError("no connection to " + to.host, errno);
+  }
+  if (is_failed && errno == ECONNREFUSED) ::shutdown(fd.get(), SHUT_RDWR);
+  return fd;
+}
+
+int connect_error(int fd) {
+  int error = 0;
+  socklen_t bytes = sizeof error;
+  if (::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes) != 0) return errno;
+  if (error != 0) return error;
+  Address peer;
+  if (::getpeername(fd, peer.raw(), &peer.bytes) != 0) return ECONNREFUSED;
+  // On one host, a socket may be given the very port it wants to reach, and then
+  // it connects to itself: nobody listens there.
+  const Endpoint remote = endpoint_of(peer);
+  const Endpoint local = local_endpoint(fd);
+  return remote.port == local.port && remote.host == local.host ? ECONNREFUSED : 0;
+}
+
+UniqueFd accept_from(int listener) {
+  UniqueFd fd(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (fd.is_open()) return fd;
+  switch (errno) {
+    case EAGAIN:
+    case EINTR:
+    case ECONNABORTED:  // gone while it waited; so are these, for the kernel passes
+    case ENETDOWN:      // on what befell the connection
+    case EPROTO:
+    case EHOSTDOWN:
+    case ENONET:
+    case EHOSTUNREACH:
+    case ENETUNREACH:
+      return fd;
+  }
+  throw SystemError("a connection could not be accepted", errno);
+}
+
+void tune(int fd) {
+  set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, kKeepaliveIdleSeconds);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, kKeepaliveEverySeconds);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, kKeepaliveProbes);
+  set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, kSilenceMs);
+  set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentBytes);
+}
+
+}  // namespace smdist

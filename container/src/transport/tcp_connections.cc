@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// How connections come to be, and what strangers get.
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "smdist/errors.h"
+#include "transport/socket.h"
+#include "transport/tcp_transport.h"
+
+namespace smdist {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr size_t kMaxStrangers = 64;              // connections that nobody vouches for yet
+constexpr milliseconds kStrangerPatience{5'000};  // how long each of them may take
+constexpr milliseconds kProbeEvery{1'000};
+
+}  // namespace
+
+void TcpTransport::dial(int peer) {
+  if (!dials(peer)) {
+    awaited_.emplace(peer, Clock::now() + kProbeEvery);
+    return;
+  }
+  for (const auto& [number, greeting] : greetings_) {
+    if (greeting.is_dialling() && greeting.peer() == peer) return;
+  }
+  try {
+    UniqueFd fd = begin_connect(options_.bind_address, peers_[static_cast<size_t>(peer)]);
+    const int raw = fd.get();
+    const uint64_t number = ++last_greeting_;
+    greetings_.emplace(number,
+                       Greeting::dialling(std::move(fd), credentials_, options_.rank, peer));
+    watch(raw, EPOLLOUT, cookie(Subject::kGreeting, number), true);
+  } catch (const SystemError& error) {
+    lose(peer, std::string("could not be dialled: ") + error.what());
+  }
+}
+
+void TcpTransport::accept_all() {
+  while (true) {
+    const auto strangers = static_cast<size_t>(
+        std::count_if(greetings_.begin(), greetings_.end(),
+                      [](const auto& each) { return !each.second.is_dialling(); }));
+    if (strangers >= kMaxStrangers) return listen_later();  // the others wait in the kernel
+    UniqueFd fd;
+    try {
+      fd = accept_from(listener_.get());
+    } catch (const SystemError& error) {  // such as too many open files: may pass
+      log(error.what());
+      return listen_later();
+    }
+    if (!fd.is_open()) return;
+    const int raw = fd.get();
+    const uint64_t number = ++last_greeting_;
+    auto admitting = [this](const Hello& hello) { return admit(hello); };
+    greetings_.emplace(number, Greeting::accepting(std::move(fd), credentials_, admitting));
+    watch(raw, EPOLLIN, cookie(Subject::kGreeting, number), true);
+    advance(number);
+  }
+}
+
+void TcpTransport::listen_later() {
+  watch(listener_.get(), 0, cookie(Subject::kListener, 0), false);
+  is_listening_ = false;
+}
+
+void TcpTransport::listen_again() {
+  if (is_listening_) return;
+  watch(listener_.get(), EPOLLIN, cookie(Subject::kListener, 0), false);
+  is_listening_ = true;
+}
+
+std::string TcpTransport::admit(const Hello& hello) {
+  const auto rank = static_cast<uint32_t>(options_.rank);
+  if (hello.wanted != rank) return "it looks for rank " + std::to_string(hello.wanted);
+  if (hello.rank <= rank || hello.rank >= lanes_.size()) {
+    return "it says that it is rank " + std::to_string(hello.rank);
+  }
+  const Lane& existing = lane(static_cast<int>(hello.rank));
+  const bool is_known = existing.is_live() || existing.is_lost();
+  return is_known ? "rank " + std::to_string(hello.rank) + " has been connected before" : "";
+}
+
+void TcpTransport::advance(uint64_t number) {
+  const auto found = greetings_.find(number);
+  if (found == greetings_.end()) return;
+  Greeting& greeting = found->second;
+  if (probes_.count(number) > 0) {
+    const int peer = probes_[number];
+    const bool is_dead = connect_error(greeting.fd()) == ECONNREFUSED;
+    probes_.erase(number);
+    greetings_.erase(found);
+    if (is_dead) lose(peer, "refused the connection: its process has ended");
+    return;
+  }
+  switch (greeting.advance()) {
+    case Greeting::Outcome::kWaiting:
+      return watch(greeting.fd(), greeting.wants_write() ? EPOLLIN | EPOLLOUT : EPOLLIN,
+                   cookie(Subject::kGreeting, number), false);
+    case Greeting::Outcome::kTrusted:
+      return trust(found);
+    case Greeting::Outcome::kFailed:
+      return give_up(found);
+  }
+}
+
+void TcpTransport::trust(Greetings::iterator greeting) {
+  const int peer = greeting->second.peer();
+  UniqueFd fd = greeting->second.take_fd();
+  greetings_.erase(greeting);
+  listen_again();
+  // Two connections may have greeted at the same time; the first one counts.
+  if (lane(peer).is_live() || lane(peer).is_lost()) return;
+  tune(fd.get());
+  watch(fd.get(), EPOLLIN, cookie(Subject::kLane, static_cast<uint64_t>(peer)), false);
+  lane(peer).attach(std::move(fd));
+  awaited_.erase(peer);
+  if (sink_ != nullptr) sink_->on_connected(peer);
+  dirty_.insert(peer);
+}
+
+void TcpTransport::give_up(Greetings::iterator greeting) {
+  const std::string fault = greeting->second.fault();
+  const bool is_dialling = greeting->second.is_dialling();
+  const int peer = greeting->second.peer();
+  // Who comes and goes without a word was only looking whether we live.
+  if (!is_dialling && !greeting->second.is_silent()) {
+    log("dropped a connection from " + peer_text(greeting->second.fd()) + ": " + fault);
+  }
+  greetings_.erase(greeting);
+  listen_again();
+  if (is_dialling) lose(peer, fault);
+}
+
+void TcpTransport::check_times() {
+  const Clock::time_point now = Clock::now();
+  next_check_ = now + kTick;
+  listen_again();
+  for (auto it = greetings_.begin(); it != greetings_.end();) {
+    const auto current = it++;
+    const Greeting& greeting = current->second;
+    const bool is_late = !greeting.is_dialling() && now - greeting.begin() > kStrangerPatience;
+    if (!is_late) continue;
+    log("dropped a connection from " + peer_text(greeting.fd()) + ": it took longer than 5 s");
+    greetings_.erase(current);
+    listen_again();
+  }
+  for (auto& [peer, when] : awaited_) {
+    if (when > now) continue;
+    when = now + kProbeEvery;
+    probe(peer);
+  }
+}
+
+// Connects as one who dials, but only to see whether somebody listens.
+void TcpTransport::probe(int peer) {
+  for (const auto& [number, probed] : probes_) {
+    if (probed == peer) return;
+  }
+  try {
+    UniqueFd fd = begin_connect(options_.bind_address, peers_[static_cast<size_t>(peer)]);
+    const int raw = fd.get();
+    const uint64_t number = ++last_greeting_;
+    greetings_.emplace(number,
+                       Greeting::dialling(std::move(fd), credentials_, options_.rank, peer));
+    probes_[number] = peer;
+    watch(raw, EPOLLOUT, cookie(Subject::kGreeting, number), true);
+  } catch (const SystemError& error) {
+    log(std::string("rank ") + std::to_string(peer) + " could not be probed: " + error.what());
+  }
+}
+
+}  // namespace smdist

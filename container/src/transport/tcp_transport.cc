@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// Events and lanes; how connections come to be is in tcp_connections.cc.
+#include "transport/tcp_transport.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "smdist/errors.h"
+#include "transport/socket.h"
+
+namespace smdist {
+
+using std::chrono::milliseconds;
+
+TcpTransport::TcpTransport(const Options& options)
+    : options_(options),
+      credentials_{options.secret, options.session},
+      epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+      wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+      listener_(listen_on(options.bind_address)) {
+  if (!epoll_.is_open() || !wake_.is_open()) throw SystemError("no event queue", errno);
+  endpoint_ = local_endpoint(listener_.get());
+  watch(wake_.get(), EPOLLIN, cookie(Subject::kWake, 0), true);
+  watch(listener_.get(), EPOLLIN, cookie(Subject::kListener, 0), true);
+  for (int peer = 0; peer < options.size; ++peer) lanes_.emplace_back(peer);
+}
+
+void TcpTransport::start(const std::vector<Endpoint>& peers, Sink* sink) {
+  for (const Endpoint& peer : peers) Address(peer.host, peer.port);  // throws if it is none
+  peers_ = peers;
+  sink_ = sink;
+}
+
+void TcpTransport::send(int peer, Message message) {
+  lane(peer).send(std::move(message));
+  dirty_.insert(peer);
+}
+
+void TcpTransport::release_payloads() {
+  for (Lane& each : lanes_) each.release_payloads();
+}
+
+void TcpTransport::wake() {
+  const uint64_t one = 1;
+  // Can only fail if the counter is full, and then a wake-up is on its way.
+  [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
+}
+
+void TcpTransport::poll(milliseconds timeout) {
+  flush();
+  wait(patience(timeout));
+  flush();
+  if (Clock::now() >= next_check_) check_times();
+}
+
+// ---------------------------------------------------------------------- events
+
+void TcpTransport::watch(int fd, uint32_t events, uint64_t what, bool is_new) {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = what;
+  if (::epoll_ctl(epoll_.get(), is_new ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, fd, &event) != 0) {
+    throw SystemError("a connection could not be watched", errno);
+  }
+}
+
+milliseconds TcpTransport::patience(milliseconds timeout) const {
+  const bool has_work = std::any_of(dirty_.begin(), dirty_.end(), [this](int peer) {
+    return lanes_[static_cast<size_t>(peer)].is_live();
+  });
+  if (has_work) return milliseconds(0);
+  const bool has_timers = !greetings_.empty() || !awaited_.empty() || !is_listening_;
+  return has_timers ? std::min(timeout, kTick) : timeout;
+}
+
+void TcpTransport::wait(milliseconds timeout) {
+  epoll_event events[64];
+  const int count = ::epoll_wait(epoll_.get(), events, 64, static_cast<int>(timeout.count()));
+  if (count < 0 && errno != EINTR) throw SystemError("waiting for the network failed", errno);
+  for (int i = 0; i < count; ++i) handle(events[i].data.u64, events[i].events);
+}
+
+// An event may be about something that an earlier one of its batch has closed.
+void TcpTransport::handle(uint64_t what, uint32_t events) {
+  const uint64_t number = what >> 2;
+  switch (static_cast<Subject>(what & 3)) {
+    case Subject::kWake: {
+      uint64_t count;
+      [[maybe_unused]] const ssize_t got = ::read(wake_.get(), &count, sizeof count);
+      return;
+    }
+    case Subject::kListener:
+      return accept_all();
+    case Subject::kGreeting:
+      return advance(number);
+    case Subject::kLane: {
+      const int peer = static_cast<int>(number);
+      if (lane(peer).is_live() && (events & ~static_cast<uint32_t>(EPOLLOUT)) != 0) read_from(peer);
+      if (lane(peer).is_live() && (events & EPOLLOUT) != 0) {
+        watch(lane(peer).fd(), EPOLLIN, what, false);
+        dirty_.insert(peer);
+      }
+      return;
+    }
+  }
+}
+
+// Each lane has a turn; one that blocks comes back when epoll says so, one that
+// is not connected when it is.
+void TcpTransport::flush() {
+  for (const int peer : std::exchange(dirty_, {})) {
+    if (lane(peer).is_lost()) continue;
+    if (lane(peer).is_live()) {
+      write_to(peer);
+    } else if (lane(peer).has_work()) {
+      dial(peer);
+    }
+  }
+}
+
+void TcpTransport::write_to(int peer) {
+  bool would_block = false;
+  const Lane::Loss loss = lane(peer).write_some(sink_, &would_block);
+  if (loss) {
+    read_from(peer);  // what it said before it went
+    if (lane(peer).is_live()) lose(peer, *loss);
+  } else if (would_block) {
+    watch(lane(peer).fd(), EPOLLIN | EPOLLOUT, cookie(Subject::kLane, static_cast<uint64_t>(peer)),
+          false);
+    dirty_.erase(peer);
+  } else if (lane(peer).has_work()) {
+    dirty_.insert(peer);
+  }
+}
+
+void TcpTransport::read_from(int peer) {
+  const Lane::Loss loss = lane(peer).read_some(sink_);
+  if (loss) lose(peer, *loss);
+}
+
+void TcpTransport::lose(int peer, const std::string& reason) {
+  lane(peer).lose();
+  awaited_.erase(peer);
+  if (sink_ != nullptr) sink_->on_peer_lost(peer, reason);
+}
+
+// ------------------------------------------------------------------------- end
+
+bool TcpTransport::has_farewells() const {
+  return std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& each) { return each.is_live(); });
+}
+
+// Sends what waits, says that nothing more comes, and then listens until the
+// peers close, too: to close with unread bytes would reset the connection, and
+// the peer might lose what we said last.
+void TcpTransport::close(milliseconds limit) {
+  const Clock::time_point end = Clock::now() + limit;
+  sink_ = nullptr;
+  greetings_.clear();
+  probes_.clear();
+  awaited_.clear();
+  listener_.reset();
+  std::set<int> ended;
+  while (has_farewells() && Clock::now() < end) {
+    flush();
+    for (int peer = 0; peer < options_.size; ++peer) {
+      Lane& each = lane(peer);
+      const bool is_silent = each.is_live() && !each.has_work();
+      if (is_silent && ended.insert(peer).second) ::shutdown(each.fd(), SHUT_WR);
+    }
+    wait(std::min(milliseconds(20), limit));
+  }
+  for (Lane& each : lanes_) each.lose();
+}
+
+void TcpTransport::log(const std::string& line) const {
+  if (options_.log) options_.log(line);
+}
+
+}  // namespace smdist

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// Messages over TCP.
+//
+// Who dials whom. Of two ranks the higher one dials, when it first has something
+// to send; the lower one waits to be dialled. Every rank listens before anyone
+// learns its address, so a refused connection means that the process is gone. A
+// lower rank that waits for long probes the higher one's listener to learn that.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "smdist/options.h"
+#include "smdist/transport.h"
+#include "transport/greeting.h"
+#include "transport/lane.h"
+
+namespace smdist {
+
+// What an epoll event is about: two bits of kind, the rest a number.
+enum class Subject : uint64_t { kWake = 0, kListener = 1, kLane = 2, kGreeting = 3 };
+
+inline uint64_t cookie(Subject subject, uint64_t number) {
+  return number << 2 | static_cast<uint64_t>(subject);
+}
+
+constexpr std::chrono::milliseconds kTick{250};  // how exactly slow things are timed
+
+// Thread safety: as Transport.
+class TcpTransport final : public Transport {
+ public:
+  // Opens the listener. `options` must outlive the transport. Throws UsageError if
+  // the bind address is not a numeric address, SystemError if it cannot be bound.
+  explicit TcpTransport(const Options& options);
+
+  Endpoint endpoint() const override { return endpoint_; }
+  void start(const std::vector<Endpoint>& peers, Sink* sink) override;
+  void send(int peer, Message message) override;
+  void release_payloads() override;
+  void poll(std::chrono::milliseconds timeout) override;
+  void wake() override;
+  void close(std::chrono::milliseconds limit) override;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  using Greetings = std::map<uint64_t, Greeting>;
+
+  Lane& lane(int peer) { return lanes_[static_cast<size_t>(peer)]; }
+  bool dials(int peer) const { return options_.rank > peer; }
+
+  void watch(int fd, uint32_t events, uint64_t what, bool is_new);
+  std::chrono::milliseconds patience(std::chrono::milliseconds timeout) const;
+  void wait(std::chrono::milliseconds timeout);
+  void handle(uint64_t what, uint32_t events);
+  void flush();
+  void write_to(int peer);
+  void read_from(int peer);
+  void lose(int peer, const std::string& reason);
+
+  void dial(int peer);
+  void accept_all();
+  void listen_later();
+  void listen_again();
+  std::string admit(const Hello& hello);
+  void advance(uint64_t number);
+  void trust(Greetings::iterator greeting);
+  void give_up(Greetings::iterator greeting);
+  void check_times();
+  void probe(int peer);
+  bool has_farewells() const;
+  void log(const std::string& line) const;
+
+  // Constant after construction, or after start().
+  const Options& options_;
+  const Credentials credentials_;
+  std::vector<Endpoint> peers_;
+  Endpoint endpoint_;
+  Sink* sink_ = nullptr;
+
+  UniqueFd epoll_;
+  UniqueFd wake_;  // may be written from any thread
+  UniqueFd listener_;
+  bool is_listening_ = true;  // whether the listener is watched
+
+  std::deque<Lane> lanes_;
+  std::set<int> dirty_;                       // peers whose lanes may have work
+  std::map<int, Clock::time_point> awaited_;  // peers that should dial us; next probe
+  Greetings greetings_;                       // by number
+  std::map<uint64_t, int> probes_;            // greetings that only probe, and whom
+  uint64_t last_greeting_ = 0;
+  Clock::time_point next_check_ = Clock::now();
+};
+
+}  // namespace smdist

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two emulated hosts, two ranks each, one training job: no Docker and no AWS."""
+
+from pathlib import Path
+
+from data import write_digits
+
+from sagemaker_dist import DataParallel, PyTorch
+
+work = Path("build/demo").absolute()
+estimator = PyTorch(
+    entry_point="train.py",
+    source_dir=str(Path(__file__).parent / "source"),
+    instance_type="local_process",  # "ml.p4d.24xlarge" on SageMaker
+    instance_count=2,
+    distribution=DataParallel(processes_per_host=2),
+    hyperparameters={"epochs": 15},
+    output_path=work.joinpath("output").as_uri(),
+)
+estimator.fit({"training": write_digits(work / "data").as_uri()})
+
+print(f"""
+The model: {estimator.model_data}
+Load it:   tar -xzf {estimator.model_data.removeprefix("file://")} -C build/demo
+           python -c "import torch; print(torch.load('build/demo/model.pt').keys())"
+""")

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Train on handwritten digits with DistributedDataParallel, as any SageMaker script does.
+
+The two lines that are not plain PyTorch are marked with <--.
+"""
+
+import argparse
+import os
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import smdist.dataparallel.torch  # <-- registers the backend
+import torch
+import torch.distributed as dist
+from net import build
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from tqdm import tqdm
+
+stop_asked = False
+
+
+def main() -> None:
+    """Train, resume from a checkpoint if there is one, save the model."""
+    args = parse_args()
+    dist.init_process_group("smdist")  # <-- "gloo" or "nccl" before
+    signal.signal(signal.SIGTERM, ask_to_stop)
+    torch.manual_seed(args.seed)
+    model = DistributedDataParallel(build())
+    optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
+    train(model, optimizer, args)
+    if dist.get_rank() == 0:
+        torch.save(model.module.state_dict(), args.model_dir / "model.pt")
+    dist.destroy_process_group()
+
+
+def parse_args() -> argparse.Namespace:
+    """Hyperparameters come as arguments, directories as SM_* variables."""
+    env = os.environ
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--epochs", type=int, default=15)
+    parser.add_argument("--batch-size", type=int, default=64, help="over all ranks")
+    parser.add_argument("--lr", type=float, default=0.07)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--training", type=Path, default=env["SM_CHANNEL_TRAINING"])
+    parser.add_argument("--model-dir", type=Path, default=env["SM_MODEL_DIR"])
+    parser.add_argument("--checkpoint-dir", type=Path, default=env["SM_CHECKPOINT_DIR"])
+    return parser.parse_args()
+
+
+def train(model, optimizer, args) -> None:
+    """Run the epochs that are left; every rank stops at the same step."""
+    train_set, test_set = load(args.training / "train.npz"), load(args.training / "test.npz")
+    sampler = DistributedSampler(train_set, seed=args.seed, drop_last=True)
+    batch_size = args.batch_size // dist.get_world_size()
+    loader = DataLoader(train_set, batch_size, sampler=sampler, drop_last=True)
+    first_epoch, first_step = load_checkpoint(model, optimizer, args.checkpoint_dir)
+    total = args.epochs * len(loader)
+    bar = tqdm(total=total, initial=first_epoch * len(loader) + first_step, unit="step",
+               desc="train", disable=dist.get_rank() != 0, ncols=60)  # fmt: skip
+    for epoch in range(first_epoch, args.epochs):
+        sampler.set_epoch(epoch)
+        for step, (pictures, labels) in enumerate(loader):
+            if epoch == first_epoch and step < first_step:
+                continue  # done before the checkpoint
+            loss = functional.cross_entropy(model(pictures), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            bar.update()
+            if any_rank_is_asked_to_stop():
+                save_checkpoint(model, optimizer, args.checkpoint_dir, epoch, step + 1)
+                dist.destroy_process_group()
+                sys.exit(128 + signal.SIGTERM)
+        report(bar, model, test_set, epoch, loss)
+        save_checkpoint(model, optimizer, args.checkpoint_dir, epoch + 1, 0)
+    bar.close()
+
+
+def load(path: Path) -> TensorDataset:
+    """Pictures as float [n, 1, 8, 8] in 0..1, labels as int64 [n]."""
+    arrays = np.load(path)
+    return TensorDataset(torch.from_numpy(arrays["pictures"]), torch.from_numpy(arrays["labels"]))
+
+
+@torch.no_grad()
+def report(bar, model, test_set, epoch: int, loss) -> None:
+    """Average the loss over the ranks, measure accuracy on this rank's share of the test set."""
+    pictures, labels = (t[dist.get_rank() :: dist.get_world_size()] for t in test_set.tensors)
+    right = (model.module(pictures).argmax(1) == labels).sum().item()
+    totals = torch.tensor([loss.item(), right, len(labels)], dtype=torch.float64)
+    dist.all_reduce(totals)
+    if dist.get_rank() == 0:
+        loss, accuracy = totals[0] / dist.get_world_size(), totals[1] / totals[2]
+        bar.write(f"epoch {epoch + 1:2d}  loss {loss:.4f}  test accuracy {accuracy:.4f}")
+
+
+def ask_to_stop(*_) -> None:
+    """SIGTERM: SageMaker stops the job or takes a spot instance back."""
+    global stop_asked
+    stop_asked = True
+
+
+def any_rank_is_asked_to_stop() -> bool:
+    """True on every rank at the same step, as soon as one rank is asked to stop."""
+    asked = torch.tensor(int(stop_asked))
+    dist.all_reduce(asked, op=dist.ReduceOp.MAX)
+    return bool(asked)
+
+
+def save_checkpoint(model, optimizer, folder: Path, epoch: int, step: int) -> None:
+    """Rank 0 writes beside the old file, then replaces it: a kill never leaves half a file."""
+    if dist.get_rank() == 0:
+        folder.mkdir(parents=True, exist_ok=True)
+        state = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict()}
+        torch.save({**state, "epoch": epoch, "step": step}, folder / "new.pt")
+        (folder / "new.pt").replace(folder / "checkpoint.pt")
+    dist.barrier()
+
+
+def load_checkpoint(model, optimizer, folder: Path) -> tuple[int, int]:
+    """Epoch and step to go on with."""
+    path = folder / "checkpoint.pt"
+    if not path.exists():
+        return 0, 0
+    state = torch.load(path)
+    model.module.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    if dist.get_rank() == 0:
+        print(f"resuming at epoch {state['epoch'] + 1}, step {state['step']}")
+    return state["epoch"], state["step"]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Faster and bigger training jobs on SageMaker, without rewriting the script.
+
+The face of the package. Importing it loads neither torch, sagemaker nor boto3;
+the estimators load on first touch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from sagemaker_dist.contract import DataParallel
+from sagemaker_dist.errors import (
+    DistError,
+    JobError,
+    OptionError,
+    OptionErrors,
+    SetupError,
+    SkewError,
+)
+
+if TYPE_CHECKING:
+    from sagemaker_dist.estimators.pytorch import PyTorch
+
+__all__ = [
+    "DataParallel",
+    "DistError",
+    "JobError",
+    "OptionError",
+    "OptionErrors",
+    "PyTorch",
+    "SetupError",
+    "SkewError",
+]
+
+_HEAVY = {"PyTorch": "sagemaker_dist.estimators.pytorch"}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return import_module("importlib.metadata").version("sagemaker-dist")
+    if name not in _HEAVY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HEAVY[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

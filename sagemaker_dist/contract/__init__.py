@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ground floor that the SDK and the training image share. Standard library only."""
+
+from sagemaker_dist.contract.distribution import Distribution, read_distribution
+from sagemaker_dist.contract.options import DataParallel, MiB
+from sagemaker_dist.contract.wire import KEY, VERSION, parse, render
+from sagemaker_dist.contract.world import World, sort_hosts
+
+__all__ = [
+    "KEY",
+    "VERSION",
+    "DataParallel",
+    "Distribution",
+    "MiB",
+    "World",
+    "parse",
+    "read_distribution",
+    "render",
+    "sort_hosts",
+]

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The arithmetic of ranks: which rank lives where, and what its host is called.
+
+Ranks are numbered host by host: with P processes per host, rank r is local
+rank r mod P of host r div P, and hosts are in numeric order (algo-2 before
+algo-10).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+from sagemaker_dist.errors import require
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """The hosts of a job and the ranks on them.
+
+    Attributes:
+        hosts: Host names in any order; kept in numeric order.
+        processes_per_host: Ranks on each host.
+
+    Raises:
+        OptionError: No host, a host named twice, or fewer than one rank per host.
+    """
+
+    hosts: tuple[str, ...]
+    processes_per_host: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hosts", sort_hosts(self.hosts))
+        require(
+            len(set(self.hosts)) == len(self.hosts) > 0,
+            what=f"hosts are {self.hosts!r}",
+            why="a world has at least one host, each named once",
+            mend="Name every host once",
+        )
+        require(
+            self.processes_per_host >= 1,
+            what=f"processes_per_host is {self.processes_per_host!r}",
+            why="every host starts at least one rank",
+            mend="Pass an integer of at least 1",
+        )
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are in all."""
+        return len(self.hosts) * self.processes_per_host
+
+    def rank(self, host: str, local_rank: int) -> int:
+        """Global rank of a host's local rank."""
+        return self.hosts.index(host) * self.processes_per_host + local_rank
+
+    def host(self, rank: int) -> str:
+        """The host that a rank runs on."""
+        return self.hosts[rank // self.processes_per_host]
+
+    def local_rank(self, rank: int) -> int:
+        """A rank's number on its host."""
+        return rank % self.processes_per_host
+
+    def label(self, host: str) -> str:
+        """What messages call a host: its name, or algo-N where hosts are addresses."""
+        return f"algo-{self.hosts.index(host) + 1}" if _is_address(host) else host
+
+
+def sort_hosts(hosts: Iterable[str]) -> tuple[str, ...]:
+    """Sort host names by their numbers as numbers: algo-2 before algo-10."""
+    return tuple(sorted(hosts, key=_numeric_key))
+
+
+def _numeric_key(host: str) -> list[tuple[bool, int, str]]:
+    parts = re.split(r"(\d+)", host)
+    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gathers what the checks of `planning` need to know about an estimator.
+
+What only a pipeline will know (a PipelineVariable) becomes None here, which no
+check touches.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import botocore.session
+from sagemaker.inputs import FileSystemInput, TrainingInput
+from sagemaker.local.local_session import file_input
+from sagemaker.workflow import is_pipeline_variable
+
+from sagemaker_dist.catalog import LOCAL, LOCAL_PROCESS, training_instances
+from sagemaker_dist.planning import Channel, Source, directory_of
+from sagemaker_dist.planning.locations import FILE, S3
+
+# Names of version 1 that SageMaker SDK 2.257.7 still reads (estimator.py).
+_RENAMED: Final = frozenset(
+    {
+        "image_name",
+        "is_nova_job",
+        "train_instance_count",
+        "train_instance_type",
+        "train_max_run",
+        "train_max_wait",
+        "train_use_spot_instances",
+        "train_volume_kms_key",
+        "train_volume_size",
+    }
+)
+
+
+def settled(value: Any) -> Any:
+    """The value, or None where only a pipeline will know it."""
+    return None if is_pipeline_variable(value) else value
+
+
+def known_arguments(estimator: type) -> frozenset[str]:
+    """Every argument that a class of the estimator's family takes."""
+    names = {
+        name
+        for each in estimator.__mro__
+        if "__init__" in vars(each) and each is not object
+        for name in inspect.signature(vars(each)["__init__"]).parameters
+    }
+    return frozenset(names) - {"self", "args", "kwargs"} | _RENAMED
+
+
+def is_known_to_boto3(instance_type: Any) -> bool:
+    """Whether a type that the shipped table lacks is in boto3's newer service model."""
+    table = {*training_instances(), *LOCAL, LOCAL_PROCESS}
+    if not isinstance(instance_type, str) or instance_type in table:
+        return False
+    model = botocore.session.get_session().get_service_model("sagemaker")
+    return instance_type in model.shape_for("TrainingInstanceType").enum
+
+
+def source(entry_point: Any, source_dir: Any, git_config: Any) -> Source | None:
+    """Where the entry point should lie, or None where it cannot be looked for."""
+    places = (entry_point, source_dir)
+    if git_config or entry_point is None or any(is_pipeline_variable(each) for each in places):
+        return None
+    if source_dir is not None and str(source_dir).lower().startswith(S3):
+        return None
+    directory = None if source_dir is None else str(source_dir)
+    folder = Path(directory_of(directory)) if directory else Path()
+    return Source(
+        entry_point=str(entry_point),
+        directory=directory,
+        exists=(folder / str(entry_point)).is_file(),
+        directory_exists=folder.is_dir(),
+    )
+
+
+def channels(inputs: Any) -> tuple[Channel, ...]:
+    """The channels of `fit(inputs)`, in SageMaker's many spellings."""
+    if inputs is None or isinstance(inputs, list):
+        return ()  # a list of RecordSets, which lie in S3
+    named = inputs if isinstance(inputs, Mapping) else {"training": inputs}
+    return tuple(_channel(str(name), value) for name, value in named.items())
+
+
+def _channel(name: str, value: Any) -> Channel:
+    if is_pipeline_variable(value):
+        return Channel(name=name)
+    uris = [uri for uri in _uris(value) if not is_pipeline_variable(uri)]
+    if uris:
+        exists = not uris[0].startswith(FILE) or Path(directory_of(uris[0])).exists()
+        return Channel(name=name, uri=uris[0], exists=exists)
+    is_plain = isinstance(value, (TrainingInput, file_input))
+    return Channel(name=name, kind=None if is_plain else type(value).__name__)
+
+
+def _uris(value: Any) -> Iterator[Any]:
+    if isinstance(value, (str, Path)):
+        yield str(value)
+    elif not isinstance(value, FileSystemInput):
+        places = getattr(value, "config", {}).get("DataSource", {})
+        yield from (
+            place[key]
+            for place in places.values()
+            for key in ("S3Uri", "FileUri")
+            if place.get(key) is not None
+        )

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that is decided before a job starts. Pure: no network, no disk."""
+
+from sagemaker_dist.planning.channels import Channel, channel_faults
+from sagemaker_dist.planning.faults import (
+    Job,
+    Source,
+    construction_faults,
+    fit_faults,
+    gpu_warning,
+)
+from sagemaker_dist.planning.local_job import LocalChannel, LocalHost, LocalJob, plan_local_job
+from sagemaker_dist.planning.locations import directory_of
+
+__all__ = [
+    "Channel",
+    "Job",
+    "LocalChannel",
+    "LocalHost",
+    "LocalJob",
+    "Source",
+    "channel_faults",
+    "construction_faults",
+    "directory_of",
+    "fit_faults",
+    "gpu_warning",
+    "plan_local_job",
+]

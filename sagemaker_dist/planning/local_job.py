@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a CreateTrainingJob request to the processes that emulate it on one machine.
+
+Each host of the job becomes a tree like /opt/ml and one launcher:
+
+    hosts/algo-1  at 127.0.0.1      hosts/algo-2  at 127.0.0.2      ...
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from ipaddress import IPv4Address
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from sagemaker_dist.contract import KEY, parse
+from sagemaker_dist.planning.locations import FILE, directory_of
+
+SUBMIT_DIRECTORY: Final = "sagemaker_submit_directory"  # SageMaker's names, as in its toolkit
+PROGRAM: Final = "sagemaker_program"
+REGION: Final = "us-east-1"  # a placeholder: scripts expect some region
+_GROUP: Final = "homogeneousCluster"  # what SageMaker calls the only group of a job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalChannel:
+    """A channel as one host sees it: a directory, and its line in inputdataconfig.json."""
+
+    name: str
+    path: str
+    config: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalHost:
+    """One emulated host.
+
+    Attributes:
+        label: What messages and directories call it: algo-1.
+        address: The loopback address that it listens on.
+    """
+
+    label: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalJob:
+    """Everything the supervisor of a job needs to know.
+
+    Attributes:
+        processes_per_host: Ranks on each host, or None where the launcher decides.
+        output: Directory that gets <name>/output/model.tar.gz, or None for the
+            job's own directory.
+        checkpoints: Directory that all hosts share, or None for the job's own.
+        checkpoint_folder: Where a host finds it, below its root.
+        compress: Whether the model becomes model.tar.gz or a directory.
+        max_run_seconds: A job that takes longer is stopped.
+    """
+
+    name: str
+    instance_type: str
+    hosts: tuple[LocalHost, ...]
+    processes_per_host: int | None
+    hyperparameters: dict[str, str]
+    environment: dict[str, str]
+    channels: tuple[LocalChannel, ...]
+    output: str | None
+    checkpoints: str | None
+    checkpoint_folder: str
+    compress: bool
+    max_run_seconds: int
+
+    @property
+    def arn(self) -> str:
+        """A name in the form of AWS, for scripts that want one."""
+        return f"arn:aws:sagemaker:{REGION}:000000000000:training-job/{self.name}"
+
+    @property
+    def layout(self) -> str:
+        """The size of the job in words: 2 hosts x 4 ranks."""
+        ranks = self.processes_per_host
+        words = [_count(len(self.hosts), "host"), *([_count(ranks, "rank")] if ranks else [])]
+        return " x ".join(words)
+
+    def resource_config(self, host: LocalHost) -> dict[str, Any]:
+        """The resourceconfig.json of one host, in SageMaker's full form."""
+        addresses = [each.address for each in self.hosts]
+        group = {
+            "instance_group_name": _GROUP,
+            "instance_type": self.instance_type,
+            "hosts": addresses,
+        }
+        return {
+            "current_host": host.address,
+            "current_instance_type": self.instance_type,
+            "current_group_name": _GROUP,
+            "hosts": addresses,
+            "instance_groups": [group],
+            "network_interface_name": "lo",
+        }
+
+    def input_data_config(self) -> dict[str, dict[str, str]]:
+        """The inputdataconfig.json of every host."""
+        return {channel.name: channel.config for channel in self.channels}
+
+    def dump(self) -> dict[str, Any]:
+        """As JSON carries it."""
+        return asdict(self)
+
+    @classmethod
+    def load(cls, document: Mapping[str, Any]) -> LocalJob:
+        """What `dump` wrote."""
+        parts = dict(document)
+        parts["hosts"] = tuple(LocalHost(**host) for host in parts["hosts"])
+        parts["channels"] = tuple(LocalChannel(**channel) for channel in parts["channels"])
+        return cls(**parts)
+
+
+def plan_local_job(request: Mapping[str, Any]) -> LocalJob:
+    """Read a CreateTrainingJob request whose places are all file://."""
+    hyperparameters = dict(request.get("HyperParameters", {}))
+    resources = request["ResourceConfig"]
+    output = request["OutputDataConfig"]
+    checkpoint = request.get("CheckpointConfig", {})
+    wire = hyperparameters.get(KEY)
+    return LocalJob(
+        name=request["TrainingJobName"],
+        instance_type=resources["InstanceType"],
+        hosts=tuple(_hosts(resources["InstanceCount"])),
+        processes_per_host=parse(wire).processes_per_host if wire else 1,
+        hyperparameters=_plain_source(hyperparameters),
+        environment=dict(request.get("Environment", {})),
+        channels=tuple(_channel(part, request) for part in request.get("InputDataConfig", [])),
+        output=directory_of(output["S3OutputPath"]) or None,
+        checkpoints=directory_of(checkpoint["S3Uri"]) if checkpoint else None,
+        checkpoint_folder=_below_root(checkpoint.get("LocalPath", "/opt/ml/checkpoints")),
+        compress=output.get("CompressionType", "GZIP") == "GZIP",
+        max_run_seconds=request["StoppingCondition"]["MaxRuntimeInSeconds"],
+    )
+
+
+def _hosts(count: int) -> list[LocalHost]:
+    first = IPv4Address("127.0.0.1")
+    return [LocalHost(label=f"algo-{i + 1}", address=str(first + i)) for i in range(count)]
+
+
+def _plain_source(hyperparameters: dict[str, str]) -> dict[str, str]:
+    source = json.loads(hyperparameters.get(SUBMIT_DIRECTORY, '""'))
+    if source:
+        hyperparameters[SUBMIT_DIRECTORY] = json.dumps(source.removeprefix(FILE))
+    return hyperparameters
+
+
+def _channel(part: Mapping[str, Any], request: Mapping[str, Any]) -> LocalChannel:
+    source = part["DataSource"]
+    uri = source.get("FileDataSource", {}).get("FileUri") or source["S3DataSource"]["S3Uri"]
+    config = {
+        "TrainingInputMode": request["AlgorithmSpecification"]["TrainingInputMode"],
+        "S3DistributionType": "FullyReplicated",
+        "RecordWrapperType": part.get("RecordWrapperType", "None"),
+    }
+    if "ContentType" in part:
+        config["ContentType"] = part["ContentType"]
+    return LocalChannel(name=part["ChannelName"], path=directory_of(uri), config=config)
+
+
+def _below_root(path: str) -> str:
+    return str(PurePosixPath(path).relative_to("/opt/ml"))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which of several failures is the one to tell.
+
+When one rank dies, its peers fail too, and often sooner than the launcher of
+the first has written down why. A text that only says that a peer is gone is
+secondary; among the others, the earliest is the cause.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+MAX_CHARACTERS: Final = 1024  # FailureReason of DescribeTrainingJob
+_SECONDARY: Final = (
+    "PeerError",  # smdist
+    "closed its connection",  # smdist
+    "DistBackendError",  # NCCL
+    "Connection closed by peer",  # Gloo
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """How one host ended.
+
+    Attributes:
+        host: Its label, such as "algo-2".
+        exit_code: Of its launcher; negative for a signal.
+        text: What the launcher wrote to output/failure.
+        asked: It ended after it was asked to, so its end is no cause by itself.
+    """
+
+    host: str
+    exit_code: int
+    text: str
+    asked: bool = False
+
+
+def choose_reason(failures: Sequence[Failure]) -> str:
+    """The reason to tell, of failures in the order in which they came."""
+    telling = [failure for failure in failures if failure.text or not failure.asked]
+    ordered = sorted(telling, key=lambda failure: (_is_secondary(failure), failure.asked))
+    return _describe(ordered[0])[:MAX_CHARACTERS] if ordered else "A host failed."
+
+
+def _is_secondary(failure: Failure) -> bool:
+    return any(mark in failure.text for mark in _SECONDARY)
+
+
+def _describe(failure: Failure) -> str:
+    if failure.text:
+        return failure.text
+    if failure.exit_code < 0:
+        name = signal.Signals(-failure.exit_code).name
+        hint = " It may have run out of memory." if name == "SIGKILL" else ""
+        return f"The launcher of {failure.host} was killed by {name}.{hint}"
+    return f"The launcher of {failure.host} exited with code {failure.exit_code}, giving no reason."

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The driver's side: starts supervisors and reads what they write."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from importlib.util import find_spec
+from pathlib import Path
+from time import sleep
+from typing import Any, Final
+
+from sagemaker_dist.errors import JobError, OptionError, SetupError
+from sagemaker_dist.planning import LocalJob, plan_local_job
+from sagemaker_dist.runners.processes.folder import JobFolder, State
+from sagemaker_dist.runners.processes.launchers import Segments
+from sagemaker_dist.runners.protocol import Description, Request
+
+SUPERVISOR: Final = "sagemaker_dist.runners.processes.supervisor"
+_POLL_SECONDS: Final = 0.1
+
+
+def _default_root() -> Path:
+    return Path.home() / ".sagemaker-dist" / "jobs"
+
+
+@dataclass
+class ProcessRunner:
+    """Runs jobs as processes of this machine.
+
+    Attributes:
+        root: Every job gets a folder here.
+    """
+
+    root: Path = field(default_factory=_default_root)
+    _pipes: dict[str, int] = field(default_factory=dict, init=False, repr=False)
+
+    def start(self, request: Request, *, attended: bool = False) -> str:
+        """Start a supervisor for the job and return the job's name.
+
+        Raises:
+            SetupError: This is not Linux, or the runtime is not installed.
+            OptionError: There is a job of this name.
+        """
+        check_setup()
+        job = plan_local_job(request)
+        folder = self._folder(job.name)
+        try:
+            folder.create(dict(request), job)
+        except FileExistsError:
+            raise OptionError(
+                f"job_name is {job.name!r}",
+                f"a job of this name exists in {self.root}",
+                "Pass another name, or leave job_name out",
+            ) from None
+        self._launch(folder, job.name, attended)
+        return job.name
+
+    def _launch(self, folder: JobFolder, name: str, attended: bool) -> None:
+        passed, flags = [folder.lock()], []
+        if attended:
+            theirs, ours = os.pipe()
+            self._pipes[name] = ours
+            passed.append(theirs)
+            flags = ["--driver", str(theirs)]
+        command = [sys.executable, "-m", SUPERVISOR, str(folder.path), *flags]
+        try:
+            with (folder.logs / "supervisor.log").open("wb") as log:
+                subprocess.run(
+                    command,
+                    check=True,
+                    cwd=folder.path,
+                    env={**os.environ, "PYTHONPATH": _python_path()},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    pass_fds=passed,
+                )
+        except subprocess.CalledProcessError as error:
+            self.release(name)
+            raise JobError(
+                f"the supervisor of job {name!r} did not start",
+                f"it exited with code {error.returncode}",
+                f"Read {folder.logs / 'supervisor.log'}",
+            ) from error
+        finally:
+            for descriptor in passed:
+                os.close(descriptor)
+
+    def release(self, name: str) -> None:
+        """Let go of an attended job; its supervisor stops it if it still runs."""
+        pipe = self._pipes.pop(name, None)
+        if pipe is not None:
+            os.close(pipe)
+
+    def exists(self, name: str) -> bool:
+        """Whether a job of this name was ever started here."""
+        return (self.root / name).exists()
+
+    def describe(self, name: str) -> Description:
+        """What DescribeTrainingJob would answer."""
+        folder = self._existing(name)
+        return _description(folder.request(), folder.job(), folder.state(), folder)
+
+    def stop(self, name: str, *, now: bool = False) -> None:
+        """Ask the supervisor to stop the job; with `now`, to kill it."""
+        folder = self._existing(name)
+        if not folder.state().is_terminal:
+            folder.ask_to_stop(now=now)
+
+    def logs(self, name: str, *, follow: bool = False) -> Iterator[str]:
+        """The output of every host, in the order of arrival."""
+        folder = self._existing(name)
+        segments = Segments()
+        with folder.all_log.open("rb") as log:
+            while True:
+                over = not follow or folder.state().is_terminal
+                while data := log.read(1 << 20):
+                    yield from (s.decode(errors="replace") for s in segments.feed(data))
+                if over:
+                    break
+                yield ""
+                sleep(_POLL_SECONDS)
+        yield from (segment.decode(errors="replace") for segment in segments.close())
+
+    def logs_at(self, name: str) -> str:
+        """The directory of the logs."""
+        return str(self._folder(name).logs)
+
+    def _folder(self, name: str) -> JobFolder:
+        return JobFolder(self.root / name)
+
+    def _existing(self, name: str) -> JobFolder:
+        if not self.exists(name):
+            raise JobError(
+                f"there is no job {name!r}",
+                f"{self.root} holds no such folder",
+                "Check the name and the machine",
+            )
+        return self._folder(name)
+
+
+def check_setup() -> None:
+    """Raise SetupError where no host could start."""
+    if sys.platform != "linux":
+        raise SetupError(
+            "local_process does not run here",
+            f"the runtime is built for Linux, this is {sys.platform}",
+            "Use a Linux machine, or an instance type of SageMaker",
+        )
+    if find_spec("smdist") is None:
+        raise SetupError(
+            "the runtime is not installed",
+            "local_process starts the ranks on this machine",
+            "Run: pip install 'sagemaker-dist-runtime[torch]'",
+        )
+
+
+def _python_path() -> str:
+    """The driver's PYTHONPATH, absolute, and what it imported the package and runtime from."""
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    specs = (find_spec("sagemaker_dist"), find_spec("smdist"))
+    roots = [str(Path(spec.origin).parents[1]) for spec in specs if spec and spec.origin]
+    paths = [str(Path(path).absolute()) for path in (*filter(None, given), *roots)]
+    return os.pathsep.join(dict.fromkeys(paths))
+
+
+def _description(
+    request: dict[str, Any], job: LocalJob, state: State, folder: JobFolder
+) -> Description:
+    begun = {
+        "CreationTime": state.created,
+        "TrainingStartTime": state.started,
+        "TrainingEndTime": state.ended,
+        "LastModifiedTime": state.modified,
+    }
+    return {
+        "HyperParameters": {},
+        "InputDataConfig": [],
+        "EnableNetworkIsolation": False,
+        **request,
+        "OutputDataConfig": {"KmsKeyId": "", **request["OutputDataConfig"]},
+        "TrainingJobArn": job.arn,
+        "TrainingJobStatus": state.status,
+        "SecondaryStatus": state.secondary,
+        "SecondaryStatusTransitions": _transitions(state),
+        "ModelArtifacts": {"S3ModelArtifacts": f"file://{folder.model(job)}"},
+        **({"FailureReason": state.reason} if state.reason else {}),
+        **{name: _when(at) for name, at in begun.items() if at is not None},
+    }
+
+
+def _transitions(state: State) -> list[dict[str, Any]]:
+    ends = [at for _, at in state.transitions[1:]] + [state.ended]
+    return [
+        {
+            "Status": status,
+            "StartTime": _when(at),
+            **({"EndTime": _when(end)} if end is not None else {}),
+        }
+        for (status, at), end in zip(state.transitions, ends, strict=True)
+    ]
+
+
+def _when(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, timezone.utc)

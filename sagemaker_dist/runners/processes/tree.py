@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a host of SageMaker finds when its container starts, for an emulated host.
+
+The directories and files below /opt/ml (here a folder of the job), and the
+environment of the container.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from sagemaker_dist.planning import LocalHost, LocalJob
+from sagemaker_dist.planning.local_job import REGION
+
+_FOLDERS: Final = ("input/config", "input/data", "model", "output/data", "code")
+_FOREIGN: Final = (  # a launcher around the driver would confuse ours
+    "SM_", "TORCHELASTIC_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK", "ROLE_RANK",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class HostTree:
+    """The /opt/ml of one emulated host."""
+
+    root: Path
+
+    @property
+    def model(self) -> Path:
+        """What becomes model.tar.gz."""
+        return self.root / "model"
+
+    @property
+    def output_data(self) -> Path:
+        """What becomes output.tar.gz."""
+        return self.root / "output" / "data"
+
+    def failure(self) -> str:
+        """What the launcher wrote about its failure, or nothing."""
+        try:
+            text = (self.root / "output" / "failure").read_text(errors="replace")
+        except OSError:
+            return ""
+        return text.strip()
+
+    def create(self, job: LocalJob, host: LocalHost, checkpoints: Path) -> None:
+        """Make the directories, link the data and write the configuration."""
+        for folder in _FOLDERS:
+            (self.root / folder).mkdir(parents=True)
+        for channel in job.channels:
+            _link(self.root / "input/data" / channel.name, Path(channel.path))
+        shared = self.root / job.checkpoint_folder
+        shared.parent.mkdir(parents=True, exist_ok=True)
+        shared.symlink_to(checkpoints, target_is_directory=True)
+        config = {
+            "hyperparameters": job.hyperparameters,
+            "resourceconfig": job.resource_config(host),
+            "inputdataconfig": job.input_data_config(),
+        }
+        for name, document in config.items():
+            (self.root / "input/config" / f"{name}.json").write_text(json.dumps(document))
+
+
+def _link(channel: Path, data: Path) -> None:
+    if data.is_file():  # an S3 prefix may name one object; its channel holds one file
+        channel.mkdir()
+        channel = channel / data.name
+    channel.symlink_to(data)
+
+
+def host_environment(
+    job: LocalJob, host: LocalHost, tree: HostTree, master_port: int, around: Mapping[str, str]
+) -> dict[str, str]:
+    """The environment of one host: the driver's, SageMaker's, then the user's."""
+    kept = {name: value for name, value in around.items() if not _is_foreign(name)}
+    own = {
+        "AWS_REGION": kept.get("AWS_REGION", REGION),
+        "CURRENT_HOST": host.address,
+        "SAGEMAKER_BASE_DIR": str(tree.root),
+        "SMDIST_MASTER_PORT": str(master_port),
+        "TRAINING_JOB_ARN": job.arn,
+        "TRAINING_JOB_NAME": job.name,
+    }
+    paths = [job.environment.get("PYTHONPATH"), kept.get("PYTHONPATH")]
+    own_path = {"PYTHONPATH": os.pathsep.join(filter(None, paths))} if any(paths) else {}
+    return {**kept, **own, **job.environment, **own_path}
+
+
+def _is_foreign(name: str) -> bool:
+    return any(name == mark or (mark.endswith("_") and name.startswith(mark)) for mark in _FOREIGN)

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A runner that writes requests down and runs nothing: for tests and dry runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+from sagemaker_dist.errors import JobError
+from sagemaker_dist.runners.protocol import Description, Request
+
+
+@dataclass
+class RecordingRunner:
+    """Every job completes at once; `requests` holds what was asked, in order."""
+
+    requests: list[dict[str, Any]] = field(default_factory=list)
+    stopped: list[str] = field(default_factory=list)
+
+    def start(self, request: Request, *, attended: bool = False) -> str:  # noqa: ARG002 - protocol
+        """Write the request down."""
+        self.requests.append(dict(request))
+        return str(request["TrainingJobName"])
+
+    def release(self, name: str) -> None:
+        """Nothing runs, so nothing is stopped."""
+
+    def exists(self, name: str) -> bool:
+        """Whether a request of this name was written down."""
+        return any(request["TrainingJobName"] == name for request in self.requests)
+
+    def describe(self, name: str) -> Description:
+        """The newest request of this name, completed."""
+        for request in reversed(self.requests):
+            if request["TrainingJobName"] == name:
+                now = datetime.now(timezone.utc)
+                status = "Stopped" if name in self.stopped else "Completed"
+                model = f"{request['OutputDataConfig']['S3OutputPath']}/{name}/output/model.tar.gz"
+                return {
+                    **request,
+                    "TrainingJobStatus": status,
+                    "SecondaryStatus": status,
+                    "CreationTime": now,
+                    "ModelArtifacts": {"S3ModelArtifacts": model},
+                }
+        raise JobError(f"there is no job {name!r}", "it was never started", "Check the name")
+
+    def stop(self, name: str, *, now: bool = False) -> None:  # noqa: ARG002 - protocol
+        """Write down that it was asked to stop."""
+        self.stopped.append(name)
+
+    def logs(self, name: str, *, follow: bool = False) -> Iterator[str]:  # noqa: ARG002 - protocol
+        """Nothing ran, so nothing was said."""
+        return iter(())
+
+    def logs_at(self, name: str) -> str:  # noqa: ARG002 - protocol
+        """Nowhere."""
+        return "nowhere: nothing ran"

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shows a running job to a person: its output, how far it is, and how it ended.
+
+terminal   lines in the colour of their host; at the bottom one line for the
+           newest progress bar and one that says what the job is doing
+notebook   the same lines and colours, no bottom lines
+pipe       plain lines; of a progress bar only its last state
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import time
+from typing import Final, Protocol
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.text import Text
+
+from sagemaker_dist.runners.protocol import TERMINAL, Description, Runner
+
+_PREFIX: Final = re.compile(r"\[(algo-(\d+)[^\]]*)\] ?")
+_COLOURS: Final = ("cyan", "green", "yellow", "magenta", "blue", "bright_red")
+_DONE: Final = {"Completed": "green", "Failed": "red", "Stopped": "yellow"}
+
+
+class Screen(Protocol):
+    """Where a job is shown."""
+
+    def line(self, text: str) -> None:
+        """Show a line for good."""
+        ...
+
+    def progress(self, text: str) -> None:
+        """Show a state that the next one replaces."""
+        ...
+
+    def status(self, clock: str, doing: str) -> None:
+        """Show what the job is doing, about ten times a second."""
+        ...
+
+
+def watch(runner: Runner, name: str, *, layout: str = "", output: bool = True) -> Description:
+    """Show a job until it is over and return how it ended."""
+    description = runner.describe(name)
+    heading = f"{name}  {layout}".rstrip()
+    with _screen(layout) as screen:
+        screen.line(heading)
+        for segment in runner.logs(name, follow=True):
+            if segment and output:
+                _show(screen, segment)
+            description = runner.describe(name)
+            screen.status(_clock(description), description["SecondaryStatus"])
+    description = runner.describe(name)
+    _console().print(_ending(description, runner.logs_at(name)), soft_wrap=True)
+    return description
+
+
+def _show(screen: Screen, segment: str) -> None:
+    text = segment.rstrip("\r\n")
+    if segment.endswith("\r"):
+        if _PREFIX.sub("", text, count=1).strip():
+            screen.progress(text)
+    else:
+        screen.line(text)
+
+
+@contextmanager
+def _screen(layout: str) -> Iterator[Screen]:
+    console = _console()
+    if not console.is_terminal:
+        yield _Plain(console)
+        return
+    if _in_notebook():
+        yield _Notebook(console)
+        return
+    with Live(console=console, transient=True, refresh_per_second=8) as live:
+        yield _Terminal(live, layout)
+
+
+@dataclass
+class _Plain:
+    """For a pipe: the last state of a progress bar comes with the line break that ends it."""
+
+    console: Console
+    bars: dict[str, str] = field(default_factory=dict)
+    doing: str = ""
+
+    def line(self, text: str) -> None:
+        source = _source(text)
+        bar = self.bars.pop(source, "")
+        is_blank = not _PREFIX.sub("", text, count=1).strip()
+        self._print(bar if bar and is_blank else text)
+
+    def progress(self, text: str) -> None:
+        self.bars[_source(text)] = text
+
+    def status(self, clock: str, doing: str) -> None:
+        if doing not in {self.doing, *_DONE}:  # the last line says how it ended
+            self._print(f"{clock}  {doing}")
+        self.doing = doing
+
+    def _print(self, text: str) -> None:
+        self.console.file.write(text + "\n")
+        self.console.file.flush()
+
+
+@dataclass
+class _Notebook(_Plain):
+    """Colours work, moving the cursor does not."""
+
+    def _print(self, text: str) -> None:
+        self.console.print(_coloured(text), soft_wrap=True)
+
+
+@dataclass
+class _Terminal:
+    """Lines scroll above the newest progress bar and a status line."""
+
+    live: Live
+    layout: str
+    bars: dict[str, Text] = field(default_factory=dict)
+    spinner: Spinner = field(default_factory=lambda: Spinner("dots"))
+
+    def line(self, text: str) -> None:
+        bar = self.bars.pop(_source(text), None)
+        is_blank = not _PREFIX.sub("", text, count=1).strip()
+        self.live.console.print(bar if bar and is_blank else _coloured(text), soft_wrap=True)
+
+    def progress(self, text: str) -> None:
+        self.bars.pop(_source(text), None)
+        self.bars[_source(text)] = _coloured(text)
+
+    def status(self, clock: str, doing: str) -> None:
+        text = f"{clock}  {doing}  {self.layout}"
+        self.spinner.update(text=Text(text, style="dim", overflow="ellipsis", no_wrap=True))
+        newest = list(self.bars.values())[-1:]
+        self.live.update(Group(*newest, self.spinner))
+
+
+def _console() -> Console:
+    return Console(
+        file=sys.stdout,
+        highlight=False,
+        force_terminal=True if _in_notebook() else None,
+        force_jupyter=False,
+    )
+
+
+def _in_notebook() -> bool:
+    return type(sys.stdout).__module__.startswith("ipykernel")
+
+
+def _source(text: str) -> str:
+    match = _PREFIX.match(text)
+    return match[1] if match else ""
+
+
+def _coloured(text: str) -> Text:
+    line = Text.from_ansi(text)
+    line.no_wrap, line.overflow = True, "ignore"
+    match = _PREFIX.match(line.plain)
+    if match:
+        line.stylize(_COLOURS[(int(match[2]) - 1) % len(_COLOURS)], 0, match.end(1) + 1)
+    return line
+
+
+def _clock(description: Description) -> str:
+    end = description.get("TrainingEndTime")
+    seconds = (end.timestamp() if end else time()) - description["CreationTime"].timestamp()
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes:02}:{seconds:02}"
+
+
+def _ending(description: Description, logs_at: str) -> Text:
+    status = description["TrainingJobStatus"]
+    assert status in TERMINAL, "the logs of a job end with the job"
+    model = description["ModelArtifacts"]["S3ModelArtifacts"]
+    what = f"logs: {logs_at}" if status == "Failed" else f"model: {model}"
+    return Text.assemble((status, f"bold {_DONE[status]}"), f" after {_clock(description)}, {what}")

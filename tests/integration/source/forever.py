@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reduces until it is stopped, and does not care for SIGTERM."""
+
+import signal
+
+import torch
+import torch.distributed as dist
+
+import smdist.dataparallel.torch  # noqa: F401  registers the backend
+
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+dist.init_process_group("smdist")
+tensor = torch.ones(100_000)
+dist.all_reduce(tensor)
+print("all ranks are at work", flush=True)
+while True:
+    dist.all_reduce(tensor, op=dist.ReduceOp.MAX)

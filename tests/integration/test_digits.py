@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The first job: real data on two emulated hosts with two ranks each."""
+
+import hashlib
+import io
+import signal
+import tarfile
+import time
+
+import numpy as np
+import pytest
+import torch
+from jobs import DIGITS, processes_of, ranks_of, wait_until
+
+from sagemaker_dist import DataParallel, JobError
+
+EPOCHS = {"epochs": 15}
+
+
+def read_tar(uri):
+    with tarfile.open(uri.removeprefix("file://")) as tar:
+        files = (member for member in tar.getmembers() if member.isfile())
+        return {member.name: tar.extractfile(member).read() for member in files}
+
+
+def weights_in(blob):
+    return torch.load(io.BytesIO(blob))
+
+
+@pytest.fixture(scope="module")
+def trained(source, channel, tmp_path_factory):
+    """One four-rank job that keeps every rank's weights."""
+    from sagemaker_dist import PyTorch
+
+    output = tmp_path_factory.mktemp("output")
+    estimator = PyTorch(
+        entry_point="dump.py",
+        source_dir=str(source),
+        instance_type="local_process",
+        instance_count=2,
+        distribution=DataParallel(processes_per_host=2),
+        hyperparameters=EPOCHS,
+        output_path=output.as_uri(),
+    )
+    estimator.fit({"training": channel})
+    return estimator, output
+
+
+@pytest.fixture(scope="module")
+def rank_weights(trained):
+    """Bytes of every rank's weights, in rank order."""
+    estimator, output = trained
+    files = read_tar(str(output / estimator.latest_training_job.name / "output/output.tar.gz"))
+    return [weights_in(files[name]) for name in sorted(files) if "weights-" in name]
+
+
+def test_model_loads_and_knows_the_digits(trained, channel):
+    """model.tar.gz has the model, and it reads at least 95 % of the test pictures."""
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("net", DIGITS / "source/net.py")
+    net = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(net)
+    model = net.build()
+    model.load_state_dict(weights_in(read_tar(trained[0].model_data)["model.pt"]))
+    test = np.load(channel.removeprefix("file://") + "/test.npz")
+    right = model(torch.from_numpy(test["pictures"])).argmax(1) == torch.from_numpy(test["labels"])
+
+    assert 0.95 <= right.float().mean().item()
+
+
+def test_ranks_are_bitwise_equal(rank_weights):
+    """Four ranks end with the same bits."""
+    digests = {
+        hashlib.sha256(b"".join(w[k].numpy().tobytes() for k in sorted(w))).hexdigest()
+        for w in rank_weights
+    }
+
+    assert 4 == len(rank_weights)
+    assert 1 == len(digests)
+
+
+def test_four_ranks_train_what_one_process_trains(rank_weights, job, channel):
+    """The same global batches with SGD: the largest difference is below 1e-5."""
+    alone = job(
+        "train.py",
+        instance_count=1,
+        distribution=DataParallel(processes_per_host=1),
+        hyperparameters=EPOCHS,
+    )
+    alone.fit({"training": channel})
+    reference = weights_in(read_tar(alone.model_data)["model.pt"])
+    differences = [(reference[k] - rank_weights[0][k]).abs().max().item() for k in reference]
+
+    assert 1e-5 >= max(differences)
+
+
+@pytest.mark.parametrize("victim", [0, 3])
+def test_kill_9_of_a_rank_ends_the_job_with_its_name(job, victim, capfd):
+    """fit() raises within 10 s, names host and rank, and nothing is left of the job."""
+    estimator = job("forever.py")
+    estimator.fit(wait=False)
+    name = estimator.latest_training_job.name
+    log = estimator.latest_training_job
+    wait_until(lambda: len(ranks_of(name, "forever.py")) == 4)
+    time.sleep(6)  # imports of torch and the first collectives
+    ranks_of(name, "forever.py")[victim].send_signal(signal.SIGKILL)
+    start = time.monotonic()
+    with pytest.raises(JobError) as caught:
+        log.wait()
+
+    assert 10 > time.monotonic() - start
+    assert f"algo-{victim // 2 + 1}" in str(caught.value)
+    assert f"rank {victim}" in str(caught.value)
+    assert "SIGKILL" in str(caught.value)
+    wait_until(lambda: not processes_of(name), seconds=2)
+
+
+def test_an_exception_is_the_failure_reason(job):
+    """FailureReason has the message, the host and the rank."""
+    estimator = job("boom.py")
+    with pytest.raises(JobError):
+        estimator.fit()
+    reason = estimator.latest_training_job.describe()["FailureReason"]
+
+    assert "boom" in reason
+    assert "algo-2" in reason
+    assert "rank 3" in reason
+
+
+def test_stopped_ranks_agree_on_a_step_and_a_second_run_resumes(job, channel, tmp_path, capfd):
+    """SIGTERM: one checkpoint, every launcher exits 143; the next run goes on from it."""
+    checkpoints = tmp_path / "checkpoints"
+    checkpoints.mkdir()
+    options = {"checkpoint_s3_uri": checkpoints.as_uri()}
+    first = job("train.py", hyperparameters={"epochs": 100_000}, **options)
+    first.fit({"training": channel}, wait=False)
+    wait_until((checkpoints / "checkpoint.pt").exists)
+    first.latest_training_job.stop()
+    wait_until(lambda: first.latest_training_job.describe()["TrainingJobStatus"] == "Stopped")
+    saved = torch.load(checkpoints / "checkpoint.pt")
+    second = job("train.py", hyperparameters={"epochs": saved["epoch"] + 1}, **options)
+    second.fit({"training": channel})
+    shown = capfd.readouterr()
+
+    assert saved["step"] > 0
+    assert f"resuming at epoch {saved['epoch'] + 1}, step {saved['step']}" in shown.out + shown.err

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The notebooks run from top to bottom."""
+
+from pathlib import Path
+
+import nbformat
+import pytest
+from jobs import ROOT
+from nbclient import NotebookClient
+
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+def test_notebook_runs(path: Path, tmp_path):
+    """Every cell ends without an error."""
+    notebook = nbformat.read(path, as_version=4)
+    NotebookClient(
+        notebook,
+        timeout=150,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(path.parent)}},
+    ).execute()
+
+    assert all("outputs" in cell for cell in notebook.cells if cell.cell_type == "code")

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who connects to a lane without the secret is dropped and logged, and the job goes on."""
+
+import os
+import socket
+
+import psutil
+from jobs import ranks_of, wait_until
+
+
+def listening_ports(process):
+    """Where a rank's engine listens."""
+    connections = process.net_connections("tcp")
+    return [c.laddr for c in connections if c.status == psutil.CONN_LISTEN]
+
+
+def visit(address, greeting):
+    """Connect, say something, and tell whether the door was shut."""
+    with socket.create_connection(address, timeout=10) as visitor:
+        visitor.sendall(greeting)
+        visitor.settimeout(10)
+        try:
+            while visitor.recv(4096):
+                pass
+        except ConnectionResetError:
+            pass
+    return True
+
+
+def test_strangers_are_dropped_and_the_job_goes_on(job, channel, capfd):
+    """Random bytes, and the right magic with a wrong secret."""
+    estimator = job("train.py", hyperparameters={"epochs": 40})
+    estimator.fit({"training": channel}, wait=False)
+    name = estimator.latest_training_job.name
+    ranks = wait_until(lambda: len(r := ranks_of(name, "train.py")) == 4 and r)
+    doors = wait_until(lambda: listening_ports(ranks[2]))
+
+    assert visit(doors[0], os.urandom(4096))
+    assert visit(doors[0], b"SMD1" + os.urandom(4096))
+    estimator.latest_training_job.wait()
+    estimator.logs()
+    log = capfd.readouterr()
+    assert "smdist: " in log.out + log.err
+    assert "Completed" == estimator.latest_training_job.describe()["TrainingJobStatus"]

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// A cluster in one process: every rank an engine.
+#pragma once
+
+#include <functional>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "smdist/engine.h"
+#include "transport/memory_transport.h"
+
+namespace smdist::testing {
+
+enum class Network { kMemory, kTcp };
+
+using Result = std::future<std::exception_ptr>;
+
+// What went wrong, as "TimeoutError: ..."; empty: nothing.
+inline std::string text_of(const std::exception_ptr& error) {
+  if (!error) return "";
+  try {
+    std::rethrow_exception(error);
+  } catch (const UsageError& e) {
+    return std::string("UsageError: ") + e.what();
+  } catch (const PeerError& e) {
+    return std::string("PeerError: ") + e.what();
+  } catch (const TimeoutError& e) {
+    return std::string("TimeoutError: ") + e.what();
+  } catch (const SystemError& e) {
+    return std::string("SystemError: ") + e.what();
+  } catch (const Error& e) {
+    return std::string("Error: ") + e.what();
+  }
+}
+
+inline std::string text_of(Result& result) { return text_of(result.get()); }
+
+inline Result start(Engine& engine, uint32_t group, Operation operation) {
+  auto promise = std::make_shared<std::promise<std::exception_ptr>>();
+  Result result = promise->get_future();
+  operation.done = [promise](std::exception_ptr error) { promise->set_value(error); };
+  if (operation.timeout.count() == 0) operation.timeout = std::chrono::seconds(30);
+  engine.submit(group, std::move(operation));
+  return result;
+}
+
+template <typename T>
+Span span(std::vector<T>& values) {
+  return {values.data(), values.size() * sizeof(T)};
+}
+
+// Sums float32 values, in place.
+inline Operation sum_of(std::vector<float>& values) {
+  Operation operation;
+  operation.kind = Collective::kAllReduce;
+  operation.dtype = Dtype::kFloat32;
+  operation.inputs = {span(values)};
+  operation.outputs = {span(values)};
+  return operation;
+}
+
+class Cluster final {
+ public:
+  using Tweak = std::function<void(Options&)>;
+
+  explicit Cluster(int size, Network network = Network::kMemory, const Tweak& tweak = nullptr) {
+    if (network == Network::kMemory) hub = std::make_shared<MemoryHub>(size);
+    std::vector<Endpoint> endpoints;
+    std::vector<int> members;
+    for (int rank = 0; rank < size; ++rank) {
+      engines_.push_back(make_engine(options_of(rank, size, tweak)));
+      endpoints.push_back(engines_.back()->endpoint());
+      members.push_back(rank);
+    }
+    for (auto& engine : engines_) {
+      engine->join(endpoints);
+      engine->add_group(0, members);
+    }
+  }
+
+  Engine& operator[](int rank) { return *engines_[static_cast<size_t>(rank)]; }
+  int size() const { return static_cast<int>(engines_.size()); }
+  void end(int rank) { engines_[static_cast<size_t>(rank)].reset(); }
+  std::string log() const {
+    std::lock_guard<std::mutex> lock(log_mutex_);
+    return log_;
+  }
+
+  std::shared_ptr<MemoryHub> hub;
+
+ private:
+  Options options_of(int rank, int size, const Tweak& tweak) {
+    Options options;
+    options.rank = rank;
+    options.size = size;
+    options.secret = "a secret between tests";
+    options.session[0] = 42;
+    options.chunk_bytes = 16 << 10;
+    for (int i = 0; i < size; ++i) {
+      options.names.push_back("rank " + std::to_string(i) + " on algo-" + std::to_string(i + 1));
+    }
+    options.log = [this](const std::string& line) {
+      std::lock_guard<std::mutex> lock(log_mutex_);
+      log_ += line + "\n";
+    };
+    if (tweak) tweak(options);
+    return options;
+  }
+
+  std::unique_ptr<Engine> make_engine(Options options) {
+    if (!hub) return std::make_unique<Engine>(std::move(options));
+    auto transport = hub->transport(options.rank);
+    return std::make_unique<Engine>(std::move(options), std::move(transport));
+  }
+
+  mutable std::mutex log_mutex_;
+  std::string log_;
+  std::vector<std::unique_ptr<Engine>> engines_;  // last: they log until they end
+};
+
+}  // namespace smdist::testing

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a job fails: fast, on every rank, with a sentence that names who.
+#include <chrono>
+#include <thread>
+
+#include "check.h"
+#include "cluster.h"
+
+namespace smdist {
+namespace {
+
+using testing::Cluster;
+using testing::Network;
+using testing::Result;
+using testing::start;
+using testing::sum_of;
+using testing::text_of;
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr Network kNetworks[] = {Network::kMemory, Network::kTcp};
+using Data = std::vector<std::vector<float>>;
+
+Data data_of(int size, size_t count) {
+  return Data(static_cast<size_t>(size), std::vector<float>(count, 1));
+}
+
+// Starts a sum on the given ranks.
+std::vector<Result> start_sums(Cluster& cluster, Data& data, const std::vector<int>& ranks,
+                               milliseconds timeout = milliseconds(30'000)) {
+  std::vector<Result> results;
+  for (const int rank : ranks) {
+    Operation operation = sum_of(data[static_cast<size_t>(rank)]);
+    operation.timeout = timeout;
+    results.push_back(start(cluster[rank], 0, std::move(operation)));
+  }
+  return results;
+}
+
+void warm_up(Cluster& cluster) {
+  Data data = data_of(cluster.size(), 100);
+  std::vector<int> all;
+  for (int rank = 0; rank < cluster.size(); ++rank) all.push_back(rank);
+  for (Result& result : start_sums(cluster, data, all)) CHECK(text_of(result).empty());
+}
+
+void different_calls_fail_on_every_rank() {
+  for (const Network network : kNetworks) {
+    Cluster cluster(3, network);
+    warm_up(cluster);
+    Data data = data_of(3, 10);
+    auto results = start_sums(cluster, data, {1, 2});
+    Operation other = sum_of(data[0]);
+    other.kind = Collective::kBroadcast;
+    results.push_back(start(cluster[0], 0, std::move(other)));
+    for (Result& result : results) {
+      const std::string text = text_of(result);
+      CHECK_CONTAINS("UsageError: rank ", text);
+      CHECK_CONTAINS("called all_reduce(sum, float32, 10)", text);
+      CHECK_CONTAINS(
+          "rank 0 on algo-1 called broadcast(float32, 10, root 0) as operation 1 of "
+          "group 0",
+          text);
+    }
+  }
+}
+
+// Also when one of the ranks needed nobody and is through already.
+void a_call_of_nothing_is_a_different_call() {
+  Cluster cluster(2);
+  Data data = {std::vector<float>(), std::vector<float>(10)};
+  auto nothing = start_sums(cluster, data, {0});
+  CHECK(text_of(nothing[0]).empty());
+  auto something = start_sums(cluster, data, {1});
+  CHECK_CONTAINS("rank 0 on algo-1 called all_reduce(sum, float32, 0)", text_of(something[0]));
+}
+
+void a_timeout_names_who_is_missing() {
+  for (const Network network : kNetworks) {
+    Cluster cluster(4, network);
+    Data data = data_of(4, 5000);
+    const auto begin = Clock::now();
+    auto results = start_sums(cluster, data, {0, 1, 3}, milliseconds(200));
+    for (Result& result : results) {
+      const std::string text = text_of(result);
+      CHECK_CONTAINS("TimeoutError: operation 0 of group 0, all_reduce(sum, float32, 5000)", text);
+      CHECK_CONTAINS("after 200 ms; it waits for rank 2 on algo-3", text);
+    }
+    CHECK(Clock::now() - begin < std::chrono::seconds(3));
+    auto late = start_sums(cluster, data, {2});  // learns it, too
+    CHECK_CONTAINS("TimeoutError", text_of(late[0]));
+  }
+}
+
+void a_dead_rank_fails_who_needs_it() {
+  Cluster cluster(4);
+  cluster.hub->delay(milliseconds(5), 3);
+  Data data = data_of(4, 100'000);
+  auto results = start_sums(cluster, data, {0, 1, 2});
+  std::this_thread::sleep_for(milliseconds(20));
+  const auto begin = Clock::now();
+  cluster.hub->kill(3);
+  for (Result& result : results) {
+    const std::string text = text_of(result);
+    CHECK_CONTAINS("PeerError: operation 0 of group 0", text);
+    CHECK_CONTAINS("rank 3 on algo-4 closed its connection before sending its share", text);
+  }
+  CHECK(Clock::now() - begin < std::chrono::seconds(2));
+  auto later = start_sums(cluster, data, {1});
+  CHECK_CONTAINS("rank 3 on algo-4 closed its connection", text_of(later[0]));
+}
+
+// Killed while data of all ranks are on their way.
+void death_in_mid_flight() {
+  for (int round = 0; round < 20; ++round) {
+    Cluster cluster(4);
+    cluster.hub->delay(milliseconds(2), static_cast<uint32_t>(round));
+    Data data = data_of(4, 200'000);
+    auto results = start_sums(cluster, data, {0, 1, 2, 3});
+    std::this_thread::sleep_for(std::chrono::microseconds(1500 * round));
+    cluster.hub->kill(2);
+    for (size_t i : {0, 1, 3}) {
+      const std::string text = text_of(results[i]);
+      if (!text.empty()) CHECK_CONTAINS("PeerError", text);
+    }
+    text_of(results[2]);
+    data = {};  // nobody may touch the memory any more: the sanitizer watches
+  }
+}
+
+void a_rank_that_left_is_an_error_for_who_needs_it() {
+  for (const Network network : kNetworks) {
+    Cluster cluster(3, network);
+    warm_up(cluster);
+    for (const int rank : {0, 1}) cluster[rank].add_group(5, {0, 1});
+    cluster.end(2);
+    std::this_thread::sleep_for(milliseconds(30));
+    Data data = data_of(3, 1000);
+    std::vector<Result> results;
+    for (const int rank : {0, 1}) {  // nobody needs rank 2 for this
+      results.push_back(start(cluster[rank], 5, sum_of(data[static_cast<size_t>(rank)])));
+    }
+    for (Result& result : results) CHECK(text_of(result).empty());
+    auto failing = start_sums(cluster, data, {0, 1});
+    for (Result& result : failing) {
+      CHECK_CONTAINS("rank 2 on algo-3 has left the group", text_of(result));
+    }
+  }
+}
+
+// The last operation ends on some ranks earlier; those may leave at once.
+void leaving_early_hurts_nobody() {
+  for (const Network network : kNetworks) {
+    for (int round = 0; round < 15; ++round) {
+      Cluster cluster(3, network);
+      Data data = data_of(3, 10'000);
+      auto results = start_sums(cluster, data, {0, 1, 2});
+      std::vector<std::thread> threads;
+      for (int rank = 0; rank < 3; ++rank) {
+        threads.emplace_back([&, rank] {
+          const std::string text = text_of(results[static_cast<size_t>(rank)]);
+          if (!text.empty()) CHECK_CONTAINS("no error", text);
+          cluster.end(rank);
+        });
+      }
+      for (std::thread& thread : threads) thread.join();
+      CHECK(cluster.log().empty());
+    }
+  }
+}
+
+void an_abort_reaches_every_rank() {
+  for (const Network network : kNetworks) {
+    for (const int aborter : {0, 3}) {  // also before any connection was made
+      Cluster cluster(4, network);
+      Data data = data_of(4, 100);
+      std::vector<int> others;
+      for (int rank = 0; rank < 4; ++rank) {
+        if (rank != aborter) others.push_back(rank);
+      }
+      cluster[aborter].abort("the loss is not finite");
+      for (Result& result : start_sums(cluster, data, others)) {
+        CHECK(text_of(result) == "Error: the loss is not finite");
+      }
+      auto later = start_sums(cluster, data, {aborter});
+      CHECK(text_of(later[0]) == "Error: the loss is not finite");
+    }
+  }
+}
+
+void a_death_before_the_first_connection_is_found() {
+  for (const int dead : {0, 2}) {  // who is dialled, and who dials
+    Cluster cluster(3, Network::kTcp);
+    Data data = data_of(3, 100);
+    cluster.end(dead);
+    const auto begin = Clock::now();
+    auto results =
+        start_sums(cluster, data, dead == 0 ? std::vector<int>{1, 2} : std::vector<int>{0, 1});
+    for (Result& result : results) {
+      const std::string text = text_of(result);
+      CHECK_CONTAINS("PeerError: operation 0 of group 0", text);
+      CHECK_CONTAINS("rank " + std::to_string(dead) + " on algo-" + std::to_string(dead + 1) +
+                         " refused the connection",
+                     text);
+    }
+    CHECK(Clock::now() - begin < std::chrono::seconds(4));
+  }
+}
+
+void shutdown_is_quick_and_fails_what_is_pending() {
+  for (const Network network : kNetworks) {
+    Cluster cluster(3, network);
+    warm_up(cluster);
+    Data data = data_of(3, 1'000'000);
+    auto results = start_sums(cluster, data, {0, 1});
+    const auto begin = Clock::now();
+    cluster[0].shutdown();
+    cluster[0].shutdown();
+    CHECK(Clock::now() - begin < milliseconds(900));
+    CHECK_CONTAINS("rank 0 on algo-1 has shut its engine down", text_of(results[0]));
+    CHECK_CONTAINS("rank 0 on algo-1 has left the group", text_of(results[1]));
+  }
+}
+
+// A done callback may start the next operation.
+void callbacks_may_submit() {
+  Cluster cluster(2);
+  Data data = data_of(2, 10);
+  std::vector<std::promise<void>> ends(2);
+  for (int rank = 0; rank < 2; ++rank) {
+    const auto r = static_cast<size_t>(rank);
+    Operation next = sum_of(data[r]);
+    next.timeout = milliseconds(5000);
+    next.done = [&ends, r](std::exception_ptr error) {
+      CHECK(!error);
+      ends[r].set_value();
+    };
+    Operation first = next;
+    first.done = [&cluster, rank, next](std::exception_ptr error) {
+      CHECK(!error);
+      cluster[rank].submit(0, next);
+    };
+    cluster[rank].submit(0, first);
+  }
+  for (auto& end : ends) end.get_future().wait();
+  CHECK_EQ(4.0f, data[0][0]);
+}
+
+}  // namespace
+}  // namespace smdist
+
+int main() {
+  using namespace smdist;
+  RUN(different_calls_fail_on_every_rank);
+  RUN(a_call_of_nothing_is_a_different_call);
+  RUN(a_timeout_names_who_is_missing);
+  RUN(a_dead_rank_fails_who_needs_it);
+  RUN(death_in_mid_flight);
+  RUN(a_rank_that_left_is_an_error_for_who_needs_it);
+  RUN(leaving_early_hurts_nobody);
+  RUN(an_abort_reaches_every_rank);
+  RUN(a_death_before_the_first_connection_is_found);
+  RUN(shutdown_is_quick_and_fails_what_is_pending);
+  RUN(callbacks_may_submit);
+}

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <optional>
+#include <random>
+
+#include "check.h"
+#include "messaging/descriptor.h"
+#include "messaging/fault.h"
+#include "messaging/frame.h"
+#include "messaging/outbox.h"
+#include "smdist/errors.h"
+
+namespace smdist {
+namespace {
+
+std::optional<Frame> try_decode(const HeaderBytes& header) {
+  try {
+    return decode(header);
+  } catch (const PeerError&) {
+    return std::nullopt;
+  }
+}
+
+Frame data_frame() {
+  Frame frame;
+  frame.type = FrameType::kData;
+  frame.group = 7;
+  frame.source = 3;
+  frame.sequence = uint64_t{1} << 40;
+  frame.tag = 12;
+  frame.offset = 4096;
+  frame.length = 100;
+  return frame;
+}
+
+void frames_survive_the_wire() {
+  const Frame sent = data_frame();
+  const Frame read = decode(encode(sent));
+  CHECK(read.type == sent.type);
+  CHECK_EQ(sent.group, read.group);
+  CHECK_EQ(sent.source, read.source);
+  CHECK_EQ(sent.sequence, read.sequence);
+  CHECK_EQ(sent.tag, read.tag);
+  CHECK_EQ(sent.offset, read.offset);
+  CHECK_EQ(sent.length, read.length);
+}
+
+void random_bytes_are_no_frames() {
+  std::minstd_rand random(3);
+  for (int i = 0; i < 200'000; ++i) {
+    HeaderBytes header;
+    for (uint8_t& byte : header) byte = static_cast<uint8_t>(random() >> 7);
+    CHECK(!try_decode(header));
+  }
+}
+
+// Whatever is accepted is exactly what encode() writes.
+void damaged_frames_are_refused_or_whole() {
+  std::minstd_rand random(4);
+  for (int i = 0; i < 200'000; ++i) {
+    HeaderBytes header = encode(data_frame());
+    for (int n = 0; n < 1 + i % 4; ++n) header[random() % 48] = static_cast<uint8_t>(random() >> 7);
+    const std::optional<Frame> frame = try_decode(header);
+    if (!frame) continue;
+    CHECK(encode(*frame) == header);
+    CHECK(frame->offset + frame->length >= frame->length);
+  }
+}
+
+void lengths_are_bounded_by_type() {
+  Frame frame;
+  for (const uint64_t length : {uint64_t{0}, uint64_t{39}, uint64_t{41}, UINT64_MAX}) {
+    frame.type = FrameType::kReady;
+    frame.length = length;
+    CHECK(!try_decode(encode(frame)));
+  }
+  frame.type = FrameType::kAbort;
+  frame.length = kMaxFaultBytes + 1;
+  CHECK(!try_decode(encode(frame)));
+  frame = data_frame();
+  frame.offset = UINT64_MAX - 50;
+  CHECK(!try_decode(encode(frame)));
+}
+
+void descriptors_tell_ranks_apart() {
+  Descriptor ours;
+  ours.kind = Collective::kAllReduce;
+  ours.dtype = Dtype::kFloat32;
+  ours.bytes = 40;
+  CHECK(agree(ours, decode(encode(ours))));
+  CHECK_CONTAINS("all_reduce(sum, float32, 10)", text_of(ours));
+  Descriptor theirs = ours;
+  theirs.op = ReduceOp::kMax;
+  CHECK(!agree(ours, theirs));
+  theirs = ours;
+  theirs.scale = 0.5;
+  CHECK(!agree(ours, theirs));
+  theirs = ours;
+  theirs.bytes = 44;
+  CHECK(!agree(ours, theirs));
+  theirs = ours;
+  theirs.kind = Collective::kBroadcast;
+  CHECK(!agree(ours, theirs));
+  CHECK_CONTAINS("broadcast(float32, 10, root 0)", text_of(theirs));
+}
+
+void splits_may_differ_if_they_fit() {
+  Descriptor ours;
+  ours.kind = Collective::kAllToAll;
+  ours.to_bytes = 3;
+  ours.from_bytes = 9;
+  Descriptor theirs = ours;
+  CHECK(!agree(ours, theirs));
+  std::swap(theirs.to_bytes, theirs.from_bytes);
+  CHECK(agree(ours, theirs));
+}
+
+void unknown_descriptors_are_refused() {
+  std::minstd_rand random(5);
+  for (int i = 0; i < 20'000; ++i) {
+    DescriptorBytes bytes;
+    for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random() >> 7);
+    try {
+      const Descriptor descriptor = decode(bytes);
+      CHECK(static_cast<uint8_t>(descriptor.kind) < kCollectives);
+      CHECK(!text_of(descriptor).empty());
+    } catch (const PeerError&) {
+    }
+  }
+}
+
+void faults_keep_their_class() {
+  const Fault fault = decode_fault(encode({FaultKind::kTimeout, 3, "it was late"}));
+  CHECK_EQ(3, fault.culprit);
+  try {
+    std::rethrow_exception(error_of(fault));
+  } catch (const TimeoutError& error) {
+    CHECK_CONTAINS("it was late", error.what());
+  }
+  CHECK(encode({FaultKind::kPeer, 0, std::string(10'000, 'x')}).size() <= kMaxFaultBytes);
+}
+
+// A short message is through after one turn of the long one.
+void short_messages_overtake_long_ones() {
+  Outbox outbox;
+  Outgoing big;
+  big.bytes = 1000;
+  Outgoing small;
+  small.sequence = 1;
+  small.bytes = 10;
+  outbox.push(big);
+  outbox.push(small);
+  CHECK(!outbox.next(100)->is_last);
+  const Chunk chunk = *outbox.next(100);
+  CHECK_EQ(1u, chunk.message.sequence);
+  CHECK(chunk.is_last);
+  size_t total = 100;
+  while (const auto next = outbox.next(100)) {
+    CHECK_EQ(total, next->offset);
+    total += next->bytes;
+    CHECK_EQ(total == 1000, next->is_last);
+  }
+  CHECK_EQ(1000u, total);
+}
+
+}  // namespace
+}  // namespace smdist
+
+int main() {
+  using namespace smdist;
+  RUN(frames_survive_the_wire);
+  RUN(random_bytes_are_no_frames);
+  RUN(damaged_frames_are_refused_or_whole);
+  RUN(lengths_are_bounded_by_type);
+  RUN(descriptors_tell_ranks_apart);
+  RUN(splits_may_differ_if_they_fit);
+  RUN(unknown_descriptors_are_refused);
+  RUN(faults_keep_their_class);
+  RUN(short_messages_overtake_long_ones);
+}

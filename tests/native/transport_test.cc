@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+// The greeting, and what strangers get.
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include <random>
+#include <thread>
+
+#include "check.h"
+#include "cluster.h"
+#include "transport/handshake.h"
+#include "transport/socket.h"
+
+namespace smdist {
+namespace {
+
+using testing::Cluster;
+using testing::Network;
+using testing::Result;
+using testing::start;
+using testing::sum_of;
+using testing::text_of;
+
+const Credentials kCredentials{"a secret between tests", {42}};
+
+Hello hello_of(uint32_t rank, uint32_t wanted) {
+  Hello hello;
+  hello.rank = rank;
+  hello.wanted = wanted;
+  hello.nonce.fill(7);
+  return hello;
+}
+
+void a_hello_is_good_for_one_connection_only() {
+  Nonce nonce{};
+  nonce[0] = 1;
+  const Hello sent = hello_of(3, 1);
+  const HelloBytes bytes = encode(kCredentials, sent, nonce);
+  Hello read;
+  CHECK(verify(kCredentials, bytes, nonce, &read).empty());
+  CHECK_EQ(3u, read.rank);
+  CHECK_EQ(1u, read.wanted);
+  Nonce other = nonce;
+  other[31] = 1;
+  CHECK_CONTAINS("secret", verify(kCredentials, bytes, other, &read));
+  CHECK_CONTAINS("secret", verify({"another secret", {42}}, bytes, nonce, &read));
+  CHECK_CONTAINS("session", verify({kCredentials.secret, {43}}, bytes, nonce, &read));
+  // The acceptor's proof is not the dialler's: neither can be reflected.
+  CHECK(accept_proof(kCredentials, sent, nonce) !=
+        hmac_sha256(kCredentials.secret, std::string(bytes.begin(), bytes.end())));
+}
+
+void a_damaged_hello_is_refused() {
+  const Nonce nonce{};
+  const HelloBytes good = encode(kCredentials, hello_of(3, 1), nonce);
+  for (size_t i = 0; i < good.size(); ++i) {
+    HelloBytes bad = good;
+    bad[i] ^= 1;
+    Hello read;
+    CHECK(!verify(kCredentials, bad, nonce, &read).empty());
+  }
+}
+
+// A connection to an engine, made by hand.
+class Stranger final {
+ public:
+  explicit Stranger(const Endpoint& endpoint) : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    const Address address(endpoint.host, endpoint.port);
+    CHECK(::connect(fd_.get(), address.raw(), address.bytes) == 0);
+  }
+  void say(const void* data, size_t bytes) { (void)!::send(fd_.get(), data, bytes, MSG_NOSIGNAL); }
+  Nonce hear_nonce() {
+    Nonce nonce;
+    CHECK_EQ(32, ::recv(fd_.get(), nonce.data(), nonce.size(), MSG_WAITALL));
+    return nonce;
+  }
+  void greet(const Credentials& credentials, uint32_t rank, uint32_t wanted) {
+    const HelloBytes hello = encode(credentials, hello_of(rank, wanted), hear_nonce());
+    say(hello.data(), hello.size());
+  }
+  // Whether the other side hangs up without another word.
+  bool is_dropped() {
+    char byte;
+    return ::recv(fd_.get(), &byte, 1, 0) <= 0;
+  }
+  bool is_answered() {
+    Digest proof;
+    return ::recv(fd_.get(), proof.data(), proof.size(), MSG_WAITALL) == 32;
+  }
+
+ private:
+  UniqueFd fd_;
+};
+
+void check_sum(Cluster& cluster) {
+  std::vector<std::vector<float>> data(static_cast<size_t>(cluster.size()),
+                                       std::vector<float>(1000, 1));
+  std::vector<Result> results;
+  for (int rank = 0; rank < cluster.size(); ++rank) {
+    results.push_back(start(cluster[rank], 0, sum_of(data[static_cast<size_t>(rank)])));
+  }
+  for (Result& result : results) CHECK(text_of(result).empty());
+  CHECK_EQ(static_cast<float>(cluster.size()), data[0][999]);
+}
+
+void strangers_are_dropped_and_the_job_goes_on() {
+  Cluster cluster(3, Network::kTcp);
+  const Endpoint door = cluster[0].endpoint();
+  std::minstd_rand random(1);
+  std::vector<uint8_t> noise(4096);
+  for (uint8_t& byte : noise) byte = static_cast<uint8_t>(random() >> 7);
+  Stranger noisy(door);
+  noisy.say(noise.data(), noise.size());
+  CHECK(noisy.hear_nonce() != Nonce{} && noisy.is_dropped());
+  CHECK_CONTAINS("dropped a connection from 127.0.0.1", cluster.log());
+  CHECK_CONTAINS("it does not speak our protocol", cluster.log());
+
+  Stranger impostor(door);
+  impostor.greet({"a guess", {42}}, 1, 0);
+  CHECK(impostor.is_dropped());
+  CHECK_CONTAINS("it does not know the job's secret", cluster.log());
+
+  Stranger earlier(door);
+  earlier.greet({kCredentials.secret, {41}}, 1, 0);
+  CHECK(earlier.is_dropped());
+  CHECK_CONTAINS("it belongs to another session", cluster.log());
+
+  Stranger lost(door);
+  lost.greet(kCredentials, 1, 2);
+  CHECK(lost.is_dropped());
+  CHECK_CONTAINS("it looks for rank 2", cluster.log());
+
+  Stranger upstart(door);
+  upstart.greet(kCredentials, 3, 0);
+  CHECK(upstart.is_dropped());
+  CHECK_CONTAINS("it says that it is rank 3", cluster.log());
+  check_sum(cluster);
+
+  Stranger twin(door);  // rank 1 is connected by now
+  twin.greet(kCredentials, 1, 0);
+  CHECK(twin.is_dropped());
+  CHECK_CONTAINS("rank 1 has been connected before", cluster.log());
+  check_sum(cluster);
+  CHECK(cluster.log().find("between tests") == std::string::npos);
+}
+
+void many_silent_strangers_do_not_keep_ranks_out() {
+  Cluster cluster(2, Network::kTcp);
+  std::vector<std::unique_ptr<Stranger>> crowd;
+  for (int i = 0; i < 100; ++i) {
+    crowd.push_back(std::make_unique<Stranger>(cluster[0].endpoint()));
+  }
+  check_sum(cluster);  // takes the patience with strangers, and works
+  CHECK_CONTAINS("it took longer than 5 s", cluster.log());
+}
+
+// A member that knows the secret and then sends nonsense ends the job, by name.
+void nonsense_from_a_member_is_a_peer_error() {
+  Cluster cluster(2, Network::kTcp);
+  Stranger insider(cluster[0].endpoint());
+  insider.greet(kCredentials, 1, 0);
+  CHECK(insider.is_answered());
+  const std::string nonsense(48, 'x');
+  insider.say(nonsense.data(), nonsense.size());
+  CHECK(insider.is_dropped());
+  std::vector<float> values(10);
+  Result result = start(cluster[0], 0, sum_of(values));
+  CHECK_CONTAINS("PeerError: rank 1 on algo-2 sent a malformed frame: wrong magic number",
+                 text_of(result));
+}
+
+// A process that is killed tells nobody; the kernel does.
+void a_killed_process_is_noticed() {
+  int ways[2][2];
+  CHECK(::pipe(ways[0]) == 0 && ::pipe(ways[1]) == 0);
+  const pid_t child = ::fork();  // before any thread exists
+  Options options;
+  options.rank = child == 0 ? 1 : 0;
+  options.size = 2;
+  Engine engine(options);
+  const uint16_t port = engine.endpoint().port;
+  uint16_t other = 0;
+  CHECK(::write(ways[options.rank][1], &port, sizeof port) == sizeof port);
+  CHECK(::read(ways[1 - options.rank][0], &other, sizeof other) == sizeof other);
+  std::vector<Endpoint> peers(2, {"127.0.0.1", other});
+  peers[static_cast<size_t>(options.rank)].port = port;
+  engine.join(peers);
+  engine.add_group(0, {0, 1});
+  std::vector<float> values(1000, 1);
+  Result first = start(engine, 0, sum_of(values));
+  if (child == 0) {
+    first.wait();
+    ::pause();
+  }
+  CHECK(text_of(first).empty());
+  Result second = start(engine, 0, sum_of(values));
+  ::kill(child, SIGKILL);
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK_CONTAINS(
+      "PeerError: operation 1 of group 0, all_reduce(sum, float32, 1000): rank 1 closed "
+      "its connection",
+      text_of(second));
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(1));
+  ::waitpid(child, nullptr, 0);
+  for (auto& way : ways) {
+    for (const int fd : way) ::close(fd);
+  }
+}
+
+void only_numeric_addresses_are_bound() {
+  Options options;
+  options.bind_address = "localhost";
+  try {
+    Engine engine(options);
+    CHECK(false);
+  } catch (const UsageError& error) {
+    CHECK_CONTAINS("'localhost' is not a numeric IPv4 or IPv6 address", error.what());
+  }
+}
+
+}  // namespace
+}  // namespace smdist
+
+int main() {
+  using namespace smdist;
+  RUN(a_killed_process_is_noticed);
+  RUN(a_hello_is_good_for_one_connection_only);
+  RUN(a_damaged_hello_is_refused);
+  RUN(strangers_are_dropped_and_the_job_goes_on);
+  RUN(many_silent_strangers_do_not_keep_ranks_out);
+  RUN(nonsense_from_a_member_is_a_peer_error);
+  RUN(only_numeric_addresses_are_bound);
+}

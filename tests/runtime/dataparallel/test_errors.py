@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What goes wrong is said on every rank, with names, soon."""
+
+import os
+import signal
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+
+def refused(rank, size, tensor):
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    backend.allreduce([tensor])
+
+
+@pytest.mark.parametrize(
+    ("tensor", "text"),
+    [
+        (torch.empty(3, device="meta"), 'init_process_group("cpu:smdist,cuda:nccl")'),
+        (torch.eye(3).to_sparse(), "to_dense()"),
+        (torch.zeros(3, dtype=torch.uint16), "Convert it to float32"),
+    ],
+)
+def test_tensors_that_cannot_travel_are_refused_with_the_mend(world, tensor, text):
+    """Another device than the CPU, sparse, a dtype without arithmetic."""
+    ((ok, said),) = world.outcomes(refused, tensor, size=1)
+
+    assert not ok
+    assert text in said
+
+
+def disagree(rank, size):
+    if rank == 1:
+        dist.all_reduce(torch.ones(5))
+    else:
+        dist.all_reduce(torch.ones(4))
+
+
+def test_ranks_that_disagree_all_hear_of_it(world):
+    """A different length on one rank is an error on every rank that names both."""
+    for ok, said in world.outcomes(disagree, size=3, deadline=20):
+        assert not ok
+        assert "rank 1" in said
+        assert "all_reduce" in said
+
+
+def die(rank, size):
+    dist.all_reduce(torch.ones(1))
+    if rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    start = time.monotonic()
+    try:
+        dist.all_reduce(torch.ones(1_000_000))
+    except dist.DistBackendError as error:
+        return str(error), time.monotonic() - start
+    return "no error", 0
+
+
+def test_a_killed_rank_is_named_on_every_other(world):
+    """kill -9: the others' pending operations end within a second or two."""
+    outcomes = world.outcomes(die, deadline=20)
+
+    assert not outcomes[2][0]
+    for rank in (0, 1, 3):
+        ok, (text, seconds) = outcomes[rank]
+        assert ok
+        assert "rank 2" in text
+        assert seconds < 2
+
+
+def wait_for_nobody(rank, size):
+    group = dist.new_group(list(range(size)), timeout=timedelta(seconds=1))
+    if rank == 1:
+        time.sleep(3)
+        return "slept"
+    try:
+        dist.all_reduce(torch.ones(1), group=group)
+    except dist.DistBackendError as error:
+        return str(error)
+    return "no error"
+
+
+def test_a_missing_rank_is_named_after_the_timeout(world):
+    """A collective that one rank never calls ends at its deadline."""
+    first, second, third = world.run(wait_for_nobody, size=3, deadline=20)
+
+    assert "slept" == second
+    assert "rank 1" in first
+    assert "rank 1" in third

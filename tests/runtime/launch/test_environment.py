@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scripts find what SageMaker's own images would tell them."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sagemaker_dist.contract import DataParallel, World
+from sagemaker_dist.errors import OptionError
+from smdist.config import Resources, RuntimeConfig, Source
+from smdist.launch.environment import (
+    rank_environment,
+    script_arguments,
+    sm_environment,
+    threads_per_rank,
+)
+from smdist.launch.machine import Machine, inspect_machine
+
+TOOLKIT = """SM_HOSTS SM_CURRENT_HOST SM_NETWORK_INTERFACE_NAME SM_HPS SM_USER_ENTRY_POINT
+SM_FRAMEWORK_PARAMS SM_RESOURCE_CONFIG SM_INPUT_DATA_CONFIG SM_OUTPUT_DATA_DIR SM_CHANNELS
+SM_CURRENT_INSTANCE_TYPE SM_CURRENT_INSTANCE_GROUP SM_CURRENT_INSTANCE_GROUP_HOSTS
+SM_INSTANCE_GROUPS SM_INSTANCE_GROUPS_DICT SM_DISTRIBUTION_INSTANCE_GROUPS SM_IS_HETERO
+SM_MODULE_NAME SM_LOG_LEVEL SM_FRAMEWORK_MODULE SM_INPUT_DIR SM_INPUT_CONFIG_DIR SM_OUTPUT_DIR
+SM_NUM_CPUS SM_NUM_GPUS SM_NUM_NEURONS SM_MODEL_DIR SM_MODULE_DIR SM_TRAINING_ENV SM_USER_ARGS
+SM_OUTPUT_INTERMEDIATE_DIR SM_TOPOLOGY CURRENT_HOST SAGEMAKER_JOB_NAME SAGEMAKER_REGION"""
+MODEL_TRAINER = """SM_MODEL_DIR SM_INPUT_DIR SM_INPUT_DATA_DIR SM_INPUT_CONFIG_DIR SM_OUTPUT_DIR
+SM_OUTPUT_FAILURE SM_OUTPUT_DATA_DIR SM_LOG_LEVEL SM_MASTER_ADDR SM_MASTER_PORT SM_SOURCE_DIR
+SM_ENTRY_SCRIPT SM_DISTRIBUTED_DRIVER_DIR SM_DISTRIBUTED_CONFIG SM_CHANNELS SM_HPS SM_CURRENT_HOST
+SM_CURRENT_INSTANCE_TYPE SM_HOSTS SM_NETWORK_INTERFACE_NAME SM_HOST_COUNT SM_CURRENT_HOST_RANK
+SM_NUM_CPUS SM_NUM_GPUS SM_NUM_NEURONS SM_RESOURCE_CONFIG SM_INPUT_DATA_CONFIG SM_TRAINING_ENV"""
+HOSTS = ("algo-1", "algo-2", "algo-10")
+WORLD = World(hosts=HOSTS, processes_per_host=2)
+CONFIG = RuntimeConfig(
+    base=Path("/opt/ml"),
+    resources=Resources(
+        current_host="algo-10",
+        hosts=HOSTS,
+        all_hosts=HOSTS,
+        interface="lo",
+        instance_type="ml.p5.48xlarge",
+        document={"z": 1, "a": 2},
+    ),
+    source=Source(program="train.py", submit_directory="s3://b/c.tar.gz", region="eu-west-1"),
+    channels={"train": {"TrainingInputMode": "File"}, "val-1": {}},
+    hyperparameters={"batch-size": 8, "flag": True, "d": {"b": 1, "a": 2}, "name": "it's ü\n$x"},
+    options=DataParallel(),
+    document="{}",
+    job_name="job-7",
+)
+SM = sm_environment(CONFIG, Machine(num_cpus=96, num_gpus=8), WORLD)
+
+
+@pytest.mark.parametrize("name", sorted({*TOOLKIT.split(), *MODEL_TRAINER.split()}))
+def test_every_known_variable_is_there(name):
+    assert name in SM
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SM_HOSTS", '["algo-1","algo-2","algo-10"]'),
+        ("SM_CURRENT_HOST", "algo-10"),
+        ("SM_CURRENT_HOST_RANK", "2"),
+        ("SM_HOST_COUNT", "3"),
+        ("SM_MASTER_ADDR", "algo-1"),
+        ("SM_MASTER_PORT", "7777"),
+        ("SM_CHANNELS", '["train","val-1"]'),
+        ("SM_CHANNEL_TRAIN", "/opt/ml/input/data/train"),
+        ("SM_CHANNEL_VAL-1", "/opt/ml/input/data/val-1"),
+        ("SM_CHANNEL_VAL_1", "/opt/ml/input/data/val-1"),
+        ("SM_HP_BATCH-SIZE", "8"),
+        ("SM_HP_BATCH_SIZE", "8"),
+        ("SM_HP_FLAG", "True"),
+        ("SM_HP_D", '{"a":2,"b":1}'),
+        ("SM_HP_NAME", "it's ü\n$x"),
+        ("SM_RESOURCE_CONFIG", '{"a":2,"z":1}'),
+        ("SM_NUM_GPUS", "8"),
+        ("SM_NUM_CPUS", "96"),
+        ("SM_MODEL_DIR", "/opt/ml/model"),
+        ("SM_OUTPUT_DATA_DIR", "/opt/ml/output/data"),
+        ("SM_MODULE_NAME", "train"),
+        ("SM_MODULE_DIR", "s3://b/c.tar.gz"),
+        ("SM_INPUT_CONFIG_DIR", "/opt/ml/input/config"),
+        ("SM_IS_HETERO", "False"),
+        ("PYTHONUNBUFFERED", "1"),
+    ],
+)
+def test_value(name, value):
+    assert value == SM[name]
+
+
+def test_documents_read_back():
+    """JSON variables hold the decoded hyperparameters."""
+    assert CONFIG.hyperparameters == json.loads(SM["SM_HPS"])
+    assert script_arguments(CONFIG.hyperparameters) == json.loads(SM["SM_USER_ARGS"])
+
+    env = json.loads(SM["SM_TRAINING_ENV"])
+
+    assert CONFIG.hyperparameters == env["hyperparameters"]
+    assert {"train", "val-1"} == set(env["channel_input_dirs"])
+    assert env["is_master"] is False
+
+
+def test_every_value_is_text():
+    assert all(type(value) is str and "\0" not in value for value in SM.values())
+
+
+@pytest.mark.parametrize(
+    ("hyperparameters", "arguments"),
+    [
+        ({}, []),
+        ({"b": 1, "aa": "x"}, ["--aa", "x", "-b", "1"]),
+        ({"flag": True, "none": None}, ["--flag", "True", "--none", "None"]),
+        ({"d": {"b": 1, "a": "x"}}, ["-d", "a=x,b=1"]),
+        ({"list": [1, "a"]}, ["--list", "[1, 'a']"]),
+        ({"text": 'it\'s "quoted"\n$(rm) ü'}, ["--text", 'it\'s "quoted"\n$(rm) ü']),
+        ({"empty": ""}, ["--empty", ""]),
+    ],
+)
+def test_script_arguments(hyperparameters, arguments):
+    assert arguments == script_arguments(hyperparameters)
+
+
+def test_nul_is_refused():
+    with pytest.raises(OptionError, match="NUL"):
+        script_arguments({"x": "a\0b"})
+
+
+ADDRESSES = {"algo-1": "10.0.0.1", "algo-2": "10.0.0.2", "algo-10": "10.0.0.10"}
+LOOPBACK = {"algo-1": "127.0.0.1", "algo-2": "127.0.0.2", "algo-10": "127.0.0.3"}
+
+
+@pytest.mark.parametrize(
+    ("addresses", "cpus", "threads"),
+    [(ADDRESSES, 96, 48), (ADDRESSES, 1, 1), (LOOPBACK, 96, 16), (LOOPBACK, 2, 1)],
+)
+def test_cpus_are_shared_fairly(addresses, cpus, threads):
+    """Emulated hosts share one machine."""
+    assert threads == threads_per_rank(Machine(num_cpus=cpus), WORLD, addresses, "algo-10")
+
+
+def test_rank_environment():
+    variables = rank_environment(CONFIG, Machine(num_cpus=8), WORLD, ADDRESSES)
+
+    assert "10.0.0.10" == variables["SMDIST_ADDRESS"]
+    assert "algo-10" == variables["SMDIST_HOST_LABEL"]
+    assert str(25 * 1024 * 1024) == variables["SMDIST_FUSION_BYTES"]
+    assert "1800" == variables["SMDIST_TIMEOUT_SECONDS"]
+    assert "600" == variables["SMDIST_START_TIMEOUT_SECONDS"]
+    assert ("4", "lo") == (variables["OMP_NUM_THREADS"], variables["GLOO_SOCKET_IFNAME"])
+    assert "SMDIST_SECRET_FILE" not in variables
+
+
+def test_the_users_own_settings_win():
+    config = replace(CONFIG, inherited={"OMP_NUM_THREADS": "7"}, secret_file="/s")
+    variables = rank_environment(config, Machine(num_cpus=8), WORLD, ADDRESSES)
+
+    assert "OMP_NUM_THREADS" not in variables
+    assert "/s" == variables["SMDIST_SECRET_FILE"]
+
+
+@pytest.mark.parametrize(
+    ("visible", "gpus"), [(None, 3), ("0,2", 2), ("", 0), ("1,-1,2", 1), ("0,1,2,3,4", 3)]
+)
+def test_gpus_are_those_that_are_visible(tmp_path, monkeypatch, visible, gpus):
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text('#!/bin/sh\nfor i in 0 1 2; do echo "GPU $i: H200 (UUID: x)"; done\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+
+    assert gpus == inspect_machine(environ).num_gpus
+
+
+def test_no_driver_is_no_gpu(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    machine = inspect_machine({})
+
+    assert 0 == machine.num_gpus
+    assert len(os.sched_getaffinity(0)) == machine.num_cpus
+
+
+def test_checkpoints_have_a_variable_that_can_be_moved():
+    """Scripts find the directory that SageMaker keeps in step with S3."""
+    moved = replace(CONFIG, inherited={"SM_CHECKPOINT_DIR": "/elsewhere"})
+    machine = Machine(num_cpus=1, num_gpus=0)
+
+    assert SM["SM_CHECKPOINT_DIR"] == "/opt/ml/checkpoints"
+    assert "SM_CHECKPOINT_DIR" not in sm_environment(moved, machine, WORLD)

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One sentence of at most 1,024 characters says which rank failed first, how and where."""
+
+import pytest
+
+from smdist.launch.failure import MAX_CHARACTERS, describe, first_failure, shorten, write_failure
+from smdist.launch.report import Report, decode_report, exit_status
+
+
+def report(**parts):
+    return Report(**({"rank": 3, "status": 1, "at_seconds": 10.0} | parts))
+
+
+@pytest.mark.parametrize(
+    ("parts", "text"),
+    [
+        (
+            {"error": "ValueError: boom", "frame": "train.py:12 in main"},
+            "algo-2 rank 3 exited with code 1: ValueError: boom (train.py:12 in main)",
+        ),
+        ({"rank": None, "status": 7}, "algo-2 exited with code 7"),
+        ({"status": -15}, "algo-2 rank 3 was killed by SIGTERM"),
+        ({"status": -40}, "algo-2 rank 3 was killed by signal 40"),
+    ],
+)
+def test_sentence(parts, text):
+    assert text == describe(report(**parts), "algo-2")
+
+
+@pytest.mark.parametrize("status", [-9, 137])
+def test_out_of_memory_is_suggested(status):
+    text = describe(report(status=status, error="epoch 3"), "algo-2")
+
+    assert "run out of memory" in text
+    assert text.endswith("The last it said: epoch 3")
+
+
+@pytest.mark.parametrize("filler", ["x", "ü", "😀", "\udcff"])
+def test_long_message_keeps_its_place(filler):
+    """The message is cut, the frame stays, and UTF-8 can write it."""
+    text = describe(report(error=filler * 5000, frame="train.py:12 in main"), "algo-2")
+
+    assert MAX_CHARACTERS >= len(text)
+    assert text.startswith("algo-2 rank 3 exited with code 1: ")
+    assert text.endswith("… (train.py:12 in main)")
+    assert text.encode()
+
+
+def test_short_text_is_left_alone():
+    assert "x" * MAX_CHARACTERS == shorten("x" * MAX_CHARACTERS)
+
+
+OWN = {"error": "ValueError: boom", "frame": "train.py:1 in f"}
+PEER = {"error": "smdist.PeerError: algo-1 rank 0 left", "frame": "train.py:9 in f"}
+
+
+@pytest.mark.parametrize(
+    ("consequence", "cause"),
+    [
+        (PEER, OWN),
+        ({"error": "torch.distributed.DistBackendError: x"}, OWN),
+        ({"error": "RuntimeError: Connection closed by peer [10.0.0.1]:4"}, OWN),
+        ({"stopped": True, "status": -15}, OWN),
+        ({"status": 0}, OWN),
+        (PEER, OWN | {"stopped": True}),
+        ({"stopped": True, "status": -15}, PEER),
+        (PEER | {"stopped": True}, PEER),
+        (OWN | {"stopped": True, "error": "KeyboardInterrupt"}, PEER),
+    ],
+)
+def test_cause_goes_before_consequence(consequence, cause):
+    """A rank that lost a peer or was stopped is not the culprit, though it ended first."""
+    first, later = report(**consequence), report(rank=4, at_seconds=12.0, **cause)
+
+    assert later == first_failure([first, later])
+
+
+def test_earliest_failure_decides():
+    early, late = report(at_seconds=1.0), report(rank=1, at_seconds=2.0)
+
+    assert early == first_failure([late, early])
+    assert first_failure([report(status=0)]) is None
+
+
+def test_reports_travel():
+    sent = report(error="é😀\n", frame="f", stopped=True)
+
+    assert sent == decode_report(sent.encode())
+
+
+def test_signals_count_from_128():
+    assert (0, 7, 137) == (exit_status(0), exit_status(7), exit_status(-9))
+
+
+def test_failure_file_is_written_once(tmp_path):
+    """What the script wrote itself is kept."""
+    write_failure(tmp_path, "ours")
+    path = tmp_path / "output/failure"
+
+    assert "ours" == path.read_text()
+
+    path.write_text("theirs")
+    write_failure(tmp_path, "ours")
+
+    assert "theirs" == path.read_text()

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts are waited for by name, until the deadline."""
+
+import pytest
+
+from sagemaker_dist.contract import World
+from sagemaker_dist.errors import LaunchError
+from smdist.launch import hosts
+from smdist.launch.hosts import wait_for_hosts
+
+
+def world(*names):
+    return World(hosts=names, processes_per_host=1)
+
+
+def test_addresses_resolve_to_themselves():
+    """Emulated hosts are loopback addresses."""
+    pair = world("127.0.0.1", "127.0.0.2")
+
+    assert {host: host for host in pair.hosts} == wait_for_hosts(pair, 5, print)
+
+
+def test_late_host_is_waited_for():
+    tries = {"algo-2": 3}
+
+    def lookup(host):
+        tries[host] = tries.get(host, 1) - 1
+        if tries[host]:
+            raise OSError("not yet")
+        return f"10.0.0.{host[-1]}"
+
+    found = wait_for_hosts(world("algo-1", "algo-2"), 10, print, lookup)
+
+    assert {"algo-1": "10.0.0.1", "algo-2": "10.0.0.2"} == found
+
+
+def test_missing_hosts_are_named(monkeypatch):
+    """Progress and the final error name exactly those that are missing."""
+    monkeypatch.setattr(hosts, "_PROGRESS_SECONDS", 0.1)
+    said = []
+
+    def lookup(host):
+        if host != "algo-1":
+            raise OSError
+        return "10.0.0.1"
+
+    with pytest.raises(LaunchError, match=r"no address for algo-2, algo-10: .* 0\.4 s"):
+        wait_for_hosts(world("algo-1", "algo-2", "algo-10"), 0.4, said.append, lookup)
+    assert said
+    assert all(line.startswith("waiting for algo-2, algo-10 ") for line in said)
+
+
+def test_single_host_needs_no_name_service():
+    def lookup(host):
+        raise OSError
+
+    assert {"algo-1": "127.0.0.1"} == wait_for_hosts(world("algo-1"), 60, print, lookup)

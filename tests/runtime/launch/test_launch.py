@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`train` from SageMaker's files to an exit status, one plain process at a time."""
+
+import json
+import os
+import signal
+import time
+
+import pytest
+
+SHOW = """
+import json, os, sys
+seen = {"argv": sys.argv, "cwd": os.getcwd(), "path": sys.path, "env": dict(os.environ)}
+json.dump(seen, open(os.path.join(os.environ["SM_MODEL_DIR"], "seen.json"), "w"))
+"""
+
+
+def test_script_sees_what_it_knows_from_sagemaker(stage):
+    """Arguments and environment arrive unchanged; no world without distribution."""
+    text = 'it\'s "q"\n$HOME ü'
+    base = stage.base(SHOW, text=text, n=3)
+    run = stage.train(base)
+
+    assert 0 == run.wait()
+    seen = json.loads((base / "model/seen.json").read_text())
+
+    assert [str(base / "code/train.py"), "-n", "3", "--text", text] == seen["argv"]
+    assert str(base / "code") == seen["cwd"]
+    assert str(base / "code") in seen["path"][1:]
+    assert text == seen["env"]["SM_HP_TEXT"]
+    assert '["127.0.0.1"]' == seen["env"]["SM_HOSTS"]
+    assert "algo-1" == seen["env"]["SMDIST_HOST_LABEL"]
+    assert "RANK" not in seen["env"]
+    assert run.failure() is None
+    assert "[algo-1] ended well" in run.said()
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "failure"),
+    [
+        ("raise ValueError('boom')", 1, "algo-1 exited with code 1: ValueError: boom (train.py:1"),
+        ("import sys; sys.exit(7)", 7, "algo-1 exited with code 7"),
+        ("import os; os.kill(os.getpid(), 9)", 137, "algo-1 was killed by SIGKILL: "),
+        ("raise ValueError('ü' * 5000)", 1, "algo-1 exited with code 1: ValueError: ü"),
+    ],
+)
+def test_failure_is_told(stage, script, status, failure):
+    """Exit status and failure file are the script's own."""
+    run = stage.train(stage.base(script))
+
+    assert status == run.wait()
+    assert run.failure().startswith(failure)
+    assert 1024 >= len(run.failure())
+
+
+def test_scripts_own_failure_file_is_kept(stage):
+    script = (
+        "import os, sys\n"
+        "path = os.environ['SM_OUTPUT_FAILURE']\n"
+        "os.makedirs(os.path.dirname(path), exist_ok=True)\n"
+        "open(path, 'w').write('my own words')\nsys.exit(3)"
+    )
+    run = stage.train(stage.base(script))
+
+    assert 3 == run.wait()
+    assert "my own words" == run.failure()
+
+
+@pytest.mark.parametrize(
+    ("hyperparameters", "reason"),
+    [
+        ({"sagemaker_program": "tran.py"}, "the script 'tran.py' is missing: "),
+        ({"sagemaker_mpi_enabled": True}, "the hyperparameter sagemaker_mpi_enabled asks for"),
+        ({"sagemaker_submit_directory": "/not/there"}, "the code at /not/there cannot be fetched"),
+        ({"x": "a\0b"}, "the hyperparameter 'x' is "),
+    ],
+)
+def test_what_cannot_start_is_one_sentence(stage, hyperparameters, reason):
+    """Expected errors print no traceback and are the reason of the failure."""
+    run = stage.train(stage.base("", **hyperparameters))
+
+    assert 1 == run.wait()
+    assert run.failure().startswith(reason)
+    assert run.failure() in run.said()
+    assert "Traceback" not in run.said()
+
+
+def test_modules_of_the_user_do_not_stand_in_for_ours(stage):
+    """A file named as one of the standard library hurts at most its own script."""
+    base = stage.base("import os\nos.write(1, b'fine')")
+    for name in ("selectors", "subprocess", "smdist", "psutil"):
+        (stage.root / f"base-source/{name}.py").write_text("raise ImportError('shadowed')")
+    run = stage.train(base)
+
+    assert 0 == run.wait()
+    assert "[algo-1] fine" in run.said()
+
+
+def test_stop_while_waiting_for_hosts(stage, until):
+    """A signal before any rank runs ends the launcher at once."""
+    base = stage.base("", host="algo-1.invalid", hosts=["algo-1.invalid", "algo-2.invalid"])
+    run = stage.train(base)
+    until(lambda: (base / "code/train.py").exists())
+    time.sleep(0.2)
+    run.process.terminate()
+
+    assert 143 == run.wait(5)
+    assert run.failure() is None
+
+
+def test_stop_reaches_the_script(stage, until):
+    """From SIGTERM at the launcher to the handler of the script in under a second."""
+    script = (
+        "import signal, sys, time\n"
+        "def save(*_):\n    print('signal at', time.time())\n    sys.exit(0)\n"
+        "signal.signal(15, save)\nprint('ready')\ntime.sleep(60)"
+    )
+    run = stage.train(stage.base(script))
+    until(lambda: "ready\n" in run.said())
+    sent = time.time()
+    os.kill(run.process.pid, signal.SIGTERM)
+
+    assert 143 == run.wait(10)
+    heard = next(line for line in run.said().splitlines() if "signal at" in line)
+
+    assert float(heard.split()[-1]) - sent < 1.0
+    assert run.failure() is None
+
+
+def test_nothing_stays_in_the_temporary_directory(stage, tmp_path):
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    run = stage.train(stage.base("raise ValueError"), TMPDIR=str(folder))
+
+    assert 1 == run.wait()
+    assert [] == list(folder.iterdir())

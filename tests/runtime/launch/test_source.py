@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The user's code arrives from a directory, a tarball or S3, or a sentence says why not."""
+
+import io
+import tarfile
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+
+from sagemaker_dist.errors import LaunchError
+from smdist.config import Source
+from smdist.launch.source import fetch, install_requirements
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = tmp_path / "my source"
+    (folder / "pkg").mkdir(parents=True)
+    (folder / "train.py").write_text("print('hi')")
+    (folder / "pkg/sub.py").write_text("")
+    return folder
+
+
+@pytest.fixture
+def tarball(tmp_path, folder):
+    path = tmp_path / "source.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        archive.add(folder, arcname=".")
+    return path
+
+
+@pytest.mark.parametrize("uri", ["{}", "file://{}"])
+def test_directory_is_copied(tmp_path, folder, uri):
+    source = Source(program="train.py", submit_directory=uri.format(folder))
+    script = fetch(source, tmp_path / "code")
+
+    assert tmp_path / "code/train.py" == script
+    assert (tmp_path / "code/pkg/sub.py").exists()
+
+
+def test_quoted_uri_is_a_path(tmp_path, folder):
+    source = Source(program="train.py", submit_directory=folder.as_uri())
+
+    assert fetch(source, tmp_path / "code").exists()
+
+
+def test_tarball_is_unpacked(tmp_path, tarball):
+    source = Source(program="pkg/sub.py", submit_directory=str(tarball))
+
+    assert tmp_path / "code/pkg/sub.py" == fetch(source, tmp_path / "code")
+
+
+@pytest.mark.parametrize("where", [None, "itself"])
+def test_code_that_is_there_is_used(folder, where):
+    """The image brought it, or the submit directory is the code directory."""
+    source = Source(program="train.py", submit_directory=str(folder) if where else "")
+
+    assert folder / "train.py" == fetch(source, folder)
+
+
+@pytest.fixture(scope="module")
+def s3():
+    server = ThreadedMotoServer(port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", "test")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        yield f"http://{host}:{port}"
+    server.stop()
+
+
+def test_s3_is_downloaded(tmp_path, tarball, s3):
+    client = boto3.client("s3", region_name="us-east-1", endpoint_url=s3)
+    client.create_bucket(Bucket="code")
+    client.upload_file(str(tarball), "code", "job/source/sourcedir.tar.gz")
+    uri = "s3://code/job/source/sourcedir.tar.gz"
+    source = Source(program="train.py", submit_directory=uri, region="us-east-1", endpoint=s3)
+
+    assert "print('hi')" == fetch(source, tmp_path / "code").read_text()
+
+
+def test_s3_without_the_object_is_explained(tmp_path, s3):
+    uri = "s3://nowhere/x.tar.gz"
+    source = Source(program="train.py", submit_directory=uri, region="us-east-1", endpoint=s3)
+
+    with pytest.raises(LaunchError, match=r"s3://nowhere/x\.tar\.gz cannot be fetched"):
+        fetch(source, tmp_path / "code")
+
+
+@pytest.mark.parametrize("name", ["../evil.py", "/tmp/evil.py"])
+def test_tarball_cannot_leave_its_directory(tmp_path, name):
+    path = tmp_path / "evil.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        info = tarfile.TarInfo(name)
+        info.size = 1
+        archive.addfile(info, io.BytesIO(b"x"))
+    source = Source(program="evil.py", submit_directory=str(path))
+
+    with pytest.raises(LaunchError):
+        fetch(source, tmp_path / "inner/code")
+    assert not (tmp_path / "inner/evil.py").exists()
+
+
+def test_truncated_tarball_is_explained(tmp_path, tarball):
+    tarball.write_bytes(tarball.read_bytes()[:60])
+
+    with pytest.raises(LaunchError, match="no tarball that can be unpacked"):
+        fetch(Source(program="train.py", submit_directory=str(tarball)), tmp_path / "code")
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        ("", "sagemaker_program is missing"),
+        ("run.sh", "only Python scripts"),
+        ("tran.py", r"'tran.py' is missing: .* Did you mean 'train.py'"),
+    ],
+)
+def test_script_must_be_there(tmp_path, folder, program, message):
+    with pytest.raises(LaunchError, match=message):
+        fetch(Source(program=program, submit_directory=str(folder)), tmp_path / "code")
+
+
+def test_missing_directory_is_named(tmp_path):
+    with pytest.raises(LaunchError, match="no such directory"):
+        fetch(Source(program="a.py", submit_directory="/not/there"), tmp_path / "code")
+
+
+def test_requirements_are_optional(tmp_path):
+    install_requirements(tmp_path)
+
+
+def test_failed_installation_is_an_error(tmp_path, capfd):
+    """pip's own words are shown."""
+    (tmp_path / "requirements.txt").write_text("./not-there\n")
+
+    with pytest.raises(LaunchError, match=r"requirements\.txt .*pip exited with code 1"):
+        install_requirements(tmp_path)
+    assert "not-there" in capfd.readouterr().err

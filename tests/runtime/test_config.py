@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What SageMaker writes is read once, decoded, and refused where it contradicts itself."""
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from sagemaker_dist.contract import KEY, DataParallel, render
+from sagemaker_dist.errors import LaunchError, OptionError, SkewError
+from smdist.config import (
+    PORT,
+    STOP_SECONDS,
+    read_base,
+    read_guard_config,
+    read_rank_config,
+    read_runtime_config,
+)
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Write the three files and read them back."""
+
+    def write_and_read(hyperparameters=None, resources=None, channels=None, **environ):
+        folder = tmp_path / "input/config"
+        folder.mkdir(parents=True, exist_ok=True)
+        files = {
+            "hyperparameters": hyperparameters,
+            "resourceconfig": resources,
+            "inputdataconfig": channels,
+        }
+        for name, content in files.items():
+            if content is not None:
+                (folder / f"{name}.json").write_text(json.dumps(content))
+        return read_runtime_config({"SAGEMAKER_BASE_DIR": str(tmp_path), **environ})
+
+    return write_and_read
+
+
+def test_base_is_opt_ml_unless_told():
+    assert Path("/opt/ml") == read_base({})
+    assert Path("/x") == read_base({"SAGEMAKER_BASE_DIR": "/x"})
+
+
+def test_nothing_there_is_one_plain_host(read):
+    """No file at all: one host, no hyperparameters, no world."""
+    config = read()
+
+    assert ("127.0.0.1",) == config.resources.hosts == config.resources.all_hosts
+    assert "127.0.0.1" == config.resources.current_host
+    assert {} == config.hyperparameters == config.channels
+    assert config.options is None
+    assert (PORT, STOP_SECONDS) == (config.port, config.stop_seconds)
+
+
+@pytest.mark.parametrize(
+    ("sent", "read_back"),
+    [
+        ('"text"', "text"),
+        ("raw text", "raw text"),
+        ("3", 3),
+        ("0.5", 0.5),
+        ("true", True),
+        ("null", None),
+        ('{"a": [1]}', {"a": [1]}),
+        ('"3"', "3"),
+        ('it\'s\n"quoted" ü', 'it\'s\n"quoted" ü'),
+        ("", ""),
+        (7, 7),
+        ([1, "a"], [1, "a"]),
+    ],
+)
+def test_hyperparameters_are_decoded_where_they_are_json(read, sent, read_back):
+    """JSON-encoded, raw and already decoded values all arrive."""
+    config = read({"key": sent})
+
+    assert {"key": read_back} == config.hyperparameters
+
+
+def test_sagemakers_own_hyperparameters_are_not_the_users(read):
+    """`sagemaker_*` and a tuner's note stay out; unknown ones become framework parameters."""
+    config = read(
+        {
+            "epochs": "3",
+            "sagemaker_program": '"train.py"',
+            "sagemaker_job_name": '"job-7"',
+            "sagemaker_container_log_level": "10",
+            "sagemaker_new_thing": "1",
+            "_tuning_objective_metric": "loss",
+        }
+    )
+
+    assert {"epochs": 3} == config.hyperparameters
+    assert {"sagemaker_new_thing": 1} == config.framework_parameters
+    assert ("train.py", "job-7", 10) == (
+        config.source.program,
+        config.job_name,
+        config.log_level,
+    )
+
+
+@pytest.mark.parametrize("encode", [str, json.dumps, json.loads], ids=["raw", "json", "object"])
+def test_options_are_read_in_every_encoding(read, encode):
+    """The SDK encodes once more, the plain API does not, a runner may write an object."""
+    options = DataParallel(processes_per_host=2)
+
+    assert options == read({KEY: encode(render(options))}).options
+
+
+def test_newer_document_is_refused(read):
+    with pytest.raises(SkewError):
+        read({KEY: '{"version": 99, "dataparallel": {}}'})
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "sagemaker_torch_distributed_enabled",
+        "sagemaker_mpi_enabled",
+        "sagemaker_parameter_server_enabled",
+        "sagemaker_multi_worker_mirrored_strategy_enabled",
+        "sagemaker_distributed_dataparallel_enabled",
+        "sagemaker_pytorch_ddp_enabled",
+    ],
+)
+def test_stock_flag_is_refused_by_name_unless_we_are_asked(read, flag):
+    """Truthy without our document is an error; false, or with our document, is none."""
+    with pytest.raises(LaunchError, match=rf"{flag}.*distribution=DataParallel\(\)"):
+        read({flag: "true"})
+    assert read({flag: "false"}).options is None
+    assert read({flag: "true", KEY: render(DataParallel())}).options == DataParallel()
+
+
+def test_mp_parameters_are_refused(read):
+    with pytest.raises(LaunchError, match="mp_parameters"):
+        read({"mp_parameters": '{"partitions": 2}'})
+
+
+def test_hosts_are_in_numeric_order(read):
+    hosts = [f"algo-{number}" for number in (10, 2, 1)]
+    config = read(
+        resources={"current_host": "algo-2", "hosts": hosts, "network_interface_name": "eth0"}
+    )
+
+    assert ("algo-1", "algo-2", "algo-10") == config.resources.hosts
+    assert "eth0" == config.resources.interface
+
+
+def test_world_is_the_hosts_of_the_current_group(read):
+    """With several instance groups only this host's group trains together."""
+    groups = [
+        {"instance_group_name": "gpu", "instance_type": "ml.g5", "hosts": ["algo-3", "algo-2"]},
+        {"instance_group_name": "cpu", "instance_type": "ml.c5", "hosts": ["algo-1"]},
+    ]
+    resources = {
+        "current_host": "algo-3",
+        "current_group_name": "gpu",
+        "hosts": ["algo-1", "algo-2", "algo-3"],
+        "instance_groups": groups,
+    }
+    config = read(resources=resources)
+
+    assert ("algo-2", "algo-3") == config.resources.hosts
+    assert ("algo-1", "algo-2", "algo-3") == config.resources.all_hosts
+    assert "gpu" == config.resources.group
+
+
+def test_single_group_is_the_whole_job(read):
+    """SageMaker always writes one group; its name need not be right."""
+    group = {"instance_group_name": "homogeneousCluster", "hosts": ["a-1", "a-2"]}
+    resources = {"current_host": "a-1", "hosts": ["a-1", "a-2"], "instance_groups": [group]}
+
+    assert ("a-1", "a-2") == read(resources=resources).resources.hosts
+
+
+def test_current_host_is_one_of_the_hosts(read):
+    with pytest.raises(LaunchError, match="algo-9"):
+        read(resources={"current_host": "algo-9", "hosts": ["algo-1"]})
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "\xff"])
+def test_broken_file_is_named(tmp_path, text):
+    folder = tmp_path / "input/config"
+    folder.mkdir(parents=True)
+    (folder / "resourceconfig.json").write_bytes(text.encode("latin-1"))
+
+    with pytest.raises(LaunchError, match=r"resourceconfig\.json"):
+        read_runtime_config({"SAGEMAKER_BASE_DIR": str(tmp_path)})
+
+
+@pytest.mark.parametrize(
+    ("hyperparameters", "environ", "region", "endpoint"),
+    [
+        ({"sagemaker_region": '"eu-west-1"'}, {"AWS_REGION": "x"}, "eu-west-1", None),
+        ({}, {"AWS_REGION": "us-east-2", "S3_ENDPOINT_URL": "http://a"}, "us-east-2", "http://a"),
+        ({}, {"AWS_ENDPOINT_URL_S3": "http://b", "S3_ENDPOINT_URL": "http://a"}, None, "http://b"),
+    ],
+)
+def test_source_knows_region_and_endpoint(read, hyperparameters, environ, region, endpoint):
+    source = read(hyperparameters, **environ).source
+
+    assert (region, endpoint) == (source.region, source.endpoint)
+
+
+def test_runner_may_choose_port_and_patience(read):
+    config = read(SMDIST_MASTER_PORT="7801", SMDIST_STOP_SECONDS="2.5")
+
+    assert (7801, 2.5) == (config.port, config.stop_seconds)
+
+
+@pytest.mark.parametrize("text", ["many", "-1", "nan", "inf"])
+def test_number_that_is_none_is_named(read, text):
+    with pytest.raises(OptionError, match="SMDIST_MASTER_PORT"):
+        read(SMDIST_MASTER_PORT=text)
+
+
+def test_rank_needs_nothing():
+    """Under a plain torchrun all is unset and the host is called by its hostname."""
+    config = read_rank_config({})
+
+    assert socket.gethostname() == config.host_label
+    assert config.address is config.interface is config.secret_file is None
+    assert config.fusion_bytes is config.timeout_seconds is None
+
+
+def test_rank_reads_what_the_launcher_set():
+    config = read_rank_config(
+        {
+            "SMDIST_ADDRESS": "10.0.0.2",
+            "SMDIST_INTERFACE": "eth0",
+            "SMDIST_HOST_LABEL": "algo-2",
+            "SMDIST_FUSION_BYTES": "1048576",
+            "SMDIST_TIMEOUT_SECONDS": "60",
+            "SMDIST_START_TIMEOUT_SECONDS": "30",
+            "MASTER_ADDR": "10.0.0.1",
+            "SMDIST_SECRET_FILE": "/secret",
+        }
+    )
+
+    assert ("10.0.0.2", "eth0", "algo-2") == (config.address, config.interface, config.host_label)
+    assert (1048576, 60) == (config.fusion_bytes, config.timeout_seconds)
+    assert (30, "10.0.0.1") == (config.start_timeout_seconds, config.master_address)
+    assert Path("/secret") == config.secret_file
+
+
+def test_guard_outside_a_world_has_no_rank():
+    assert read_guard_config({}).rank is None
+    assert 3 == read_guard_config({"RANK": "3"}).rank

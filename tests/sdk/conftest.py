@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A home of one's own, and a launcher that does what a test tells it."""
+
+import os
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from sagemaker_dist.runners import ProcessRunner
+
+LAUNCHER = """
+import json, os, pathlib, runpy, sys
+base = pathlib.Path(os.environ["SAGEMAKER_BASE_DIR"])
+hyperparameters = json.loads((base / "input/config/hyperparameters.json").read_text())
+source = json.loads(hyperparameters["sagemaker_submit_directory"])
+script = pathlib.Path(source, json.loads(hyperparameters["sagemaker_program"]))
+sys.stdout.reconfigure(line_buffering=True)
+sys.path.insert(0, source)
+runpy.run_path(str(script), {"base": base, "host": base.name}, "__main__")
+"""
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path, monkeypatch):
+    """No test reads or writes the real home, credentials or configuration."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+@pytest.fixture(autouse=True)
+def runtime(tmp_path, monkeypatch):
+    """A runtime whose launcher runs the entry point itself, with `base` and `host` defined."""
+    package = tmp_path / "runtime" / "smdist" / "launch"
+    package.mkdir(parents=True)
+    (package.parent / "__init__.py").touch()
+    (package / "__init__.py").touch()
+    (package / "__main__.py").write_text(LAUNCHER)
+    monkeypatch.syspath_prepend(str(package.parents[1]))
+    root = Path(__file__).parents[2]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(package.parents[1]), str(root)]))
+    return package.parents[1]
+
+
+@pytest.fixture
+def script(tmp_path):
+    """Writes src/train.py, which every emulated host runs in place of a launcher."""
+    folder = tmp_path / "src"
+    folder.mkdir()
+
+    def write(text: str = "", name: str = "train.py") -> str:
+        (folder / name).write_text(dedent(text))
+        return str(folder)
+
+    write()
+    return write
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A directory with one file, as a file:// URI."""
+    folder = tmp_path / "my data"
+    folder.mkdir()
+    (folder / "numbers.txt").write_text("1 2 3")
+    return folder.as_uri()
+
+
+@pytest.fixture
+def runner(tmp_path):
+    return ProcessRunner(root=tmp_path / "jobs")
+
+
+@pytest.fixture
+def request_for(tmp_path, script):
+    """Builds the request of a job that runs src/train.py."""
+
+    def build(name: str = "job", hosts: int = 2, **more) -> dict:
+        return {
+            "TrainingJobName": name,
+            "RoleArn": "role",
+            "AlgorithmSpecification": {"TrainingInputMode": "File", "TrainingImage": "image"},
+            "HyperParameters": {
+                "sagemaker_submit_directory": f'"file://{tmp_path}/src"',
+                "sagemaker_program": '"train.py"',
+            },
+            "ResourceConfig": {
+                "InstanceType": "local_process",
+                "InstanceCount": hosts,
+                "VolumeSizeInGB": 30,
+            },
+            "OutputDataConfig": {"S3OutputPath": ""},
+            "StoppingCondition": {"MaxRuntimeInSeconds": 60},
+            **more,
+        }
+
+    return build
+
+
+@pytest.fixture
+def driver(tmp_path):
+    """Starts a Python program of its own session, as a user's terminal would."""
+    import subprocess
+
+    started = []
+
+    def start(text: str, *arguments: str) -> subprocess.Popen:
+        program = tmp_path / f"driver{len(started)}.py"
+        program.write_text(dedent(text))
+        process = subprocess.Popen(
+            [sys.executable, str(program), *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=tmp_path,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()

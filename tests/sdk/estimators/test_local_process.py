@@ -1,0 +1,358 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The estimator with `instance_type="local_process"`: no AWS, no Docker."""
+
+import os
+import pickle
+import signal
+import tarfile
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from sagemaker.exceptions import UnexpectedStatusException
+from sagemaker.inputs import TrainingInput
+from sagemaker.local.local_session import file_input
+
+from sagemaker_dist import DataParallel, JobError, OptionError, OptionErrors, PyTorch
+from sagemaker_dist.contract import KEY, parse
+from sagemaker_dist.estimators.process_session import ProcessSession
+from sagemaker_dist.runners import ProcessRunner, RecordingRunner
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def estimator(script, tmp_path):
+    """Builds an estimator of two hosts, with what a test changes."""
+
+    def build(**changes):
+        arguments = {
+            "entry_point": "train.py",
+            "source_dir": str(tmp_path / "src"),
+            "instance_type": "local_process",
+            "instance_count": 2,
+            "distribution": DataParallel(processes_per_host=2),
+        }
+        return PyTorch(**{**arguments, **changes})
+
+    return build
+
+
+def members(uri):
+    with tarfile.open(uri.removeprefix("file://")) as archive:
+        return {m.name: archive.extractfile(m).read().decode() for m in archive if m.isfile()}
+
+
+def wait_until(condition, seconds=20):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it took too long"
+        time.sleep(0.05)
+
+
+def launchers(home):
+    """Processes whose host tree lies below a home."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if str(home) in process.environ().get("SAGEMAKER_BASE_DIR", ""):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def test_fit_trains_and_says_where_the_model_is(estimator, script, data, tmp_path, capsys):
+    script("""
+        print(f"[{host} rank 0] " + (base / "input/data/training/numbers.txt").read_text())
+        (base / "model" / host).write_text("trained")
+    """)
+    output = tmp_path / "output"
+    built = estimator(output_path=output.as_uri(), hyperparameters={"epochs": 3})
+    built.fit({"training": data}, job_name="first")
+    shown = capsys.readouterr().out.splitlines()
+
+    assert f"file://{output}/first/output/model.tar.gz" == built.model_data
+    assert {"algo-1": "trained", "algo-2": "trained"} == members(built.model_data)
+    assert "Completed" == built.latest_training_job.describe()["TrainingJobStatus"]
+    assert "first  2 hosts x 2 ranks" == shown[0]
+    assert {"[algo-1 rank 0] 1 2 3", "[algo-2 rank 0] 1 2 3"} <= set(shown)
+    assert f"after 00:00, model: {built.model_data}" == shown[-1].partition(" ")[2]
+
+
+@pytest.mark.parametrize("spell", [str, TrainingInput, file_input])
+def test_one_channel_is_called_training(estimator, script, data, spell):
+    """However the directory is named; without a distribution each host runs one process."""
+    script("assert (base / 'input/data/training/numbers.txt').exists()")
+    built = estimator(distribution=None, instance_count=1)
+    built.fit(spell(data), logs=False)
+
+    assert "Completed" == built.latest_training_job.describe()["TrainingJobStatus"]
+
+
+def test_the_request_is_what_sagemaker_would_get(estimator, data):
+    """Options, checkpoints and environment travel in the request, as on SageMaker."""
+    runner = RecordingRunner()
+    built = estimator(
+        sagemaker_session=ProcessSession(runner=runner),
+        checkpoint_s3_uri="file:///checkpoints",
+        environment={"COLOUR": "green"},
+        entry_point="train.py",
+    )
+    before = built.source_dir, built.entry_point
+    built.fit({"training": data}, wait=False, job_name="job")
+    (sent,) = runner.requests
+    wire = sent["HyperParameters"].pop(KEY)
+
+    assert DataParallel(processes_per_host=2) == parse(wire)
+    assert {"S3Uri": "file:///checkpoints"} == sent["CheckpointConfig"]
+    assert {"COLOUR": "green"} == sent["Environment"]
+    assert {"DisableProfiler": True} == sent["ProfilerConfig"]
+    assert "DebugHookConfig" not in sent
+    assert f'"file://{built.source_dir}"' == sent["HyperParameters"]["sagemaker_submit_directory"]
+    assert before == (built.source_dir, built.entry_point)
+    assert "file:///checkpoints" == built.checkpoint_s3_uri
+
+
+def test_dependencies_and_a_script_in_a_folder(estimator, script, tmp_path):
+    """What SageMaker's local mode drops: the folder of a script, and dependencies."""
+    folder = Path(script())
+    (folder / "inner").mkdir()
+    (folder / "inner" / "main.py").write_text("import extra, beside")
+    (folder / "beside.py").touch()
+    library = tmp_path / "libraries" / "extra"
+    library.mkdir(parents=True)
+    (library / "__init__.py").touch()
+    built = estimator(entry_point="inner/main.py", dependencies=[str(library)])
+    built.fit(logs=False)
+
+    assert "Completed" == built.latest_training_job.describe()["TrainingJobStatus"]
+
+
+def test_an_entry_point_needs_no_source_dir(estimator, script, monkeypatch):
+    monkeypatch.chdir(script())
+    built = estimator(source_dir=None)
+    built.fit(logs=False)
+
+    assert built.source_dir is None
+    assert "Completed" == built.latest_training_job.describe()["TrainingJobStatus"]
+
+
+def test_failure_is_an_error_of_ours_and_of_the_sdks(estimator, script):
+    script("""
+        (base / "output" / "failure").write_text("algo-1 rank 1: ValueError: nope")
+        raise SystemExit(1)
+    """)
+    built = estimator()
+    with pytest.raises(JobError) as caught:
+        built.fit(logs=False, job_name="job")
+    error = pickle.loads(pickle.dumps(caught.value))
+
+    assert isinstance(error, UnexpectedStatusException)
+    assert "Failed" == error.actual_status
+    assert str(error) == (
+        "training job 'job' failed: algo-1 rank 1: ValueError: nope."
+        f" The output of every host is in {Path.home()}/.sagemaker-dist/jobs/job/logs."
+    )
+    described = built.latest_training_job.describe()
+    assert "algo-1 rank 1: ValueError: nope" == described["FailureReason"]
+
+
+def test_without_waiting_logs_stop_and_attach_work(estimator, script):
+    """`fit(wait=False)` returns at once; a new session finds the job by its name."""
+    script("""
+        import signal, sys, time
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        print("ready")
+        time.sleep(100)
+    """)
+    options = DataParallel(processes_per_host=2, fusion_bytes=1 << 20)
+    built = estimator(distribution=options, hyperparameters={"lr": 0.1})
+    built.fit(wait=False)
+    name = built.latest_training_job.name
+    assert "InProgress" == built.latest_training_job.describe()["TrainingJobStatus"]
+    built.latest_training_job.stop()
+    attached = PyTorch.attach(name, sagemaker_session=ProcessSession())
+
+    assert "Stopped" == attached.latest_training_job.describe()["TrainingJobStatus"]
+    assert built.distribution == attached.distribution
+    assert built.source_dir == attached.source_dir
+    assert attached.image_uri is None
+    assert built.model_data == attached.model_data
+    assert built.hyperparameters() == attached.hyperparameters()
+
+
+def test_logs_of_a_finished_job_are_shown_again(estimator, script, capsys):
+    script("print('hello')")
+    built = estimator(instance_count=1, distribution=None)
+    built.fit(logs=False)
+    assert "hello" not in capsys.readouterr().out
+    built.logs()
+
+    assert "[algo-1] hello" in capsys.readouterr().out.splitlines()
+
+
+def faults_of(call):
+    with pytest.raises(OptionError) as caught:
+        call()
+    return [str(fault) for fault in getattr(caught.value, "faults", (caught.value,))]
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        (
+            {"output_path": "s3://bucket/x"},
+            "output_path is 's3://bucket/x': local_process does not upload to S3."
+            " Pass Path(...).absolute().as_uri(), or leave it out.",
+        ),
+        (
+            {"checkpoint_s3_uri": "checkpoints"},
+            "checkpoint_s3_uri is 'checkpoints': it is a bare path."
+            " Pass Path(...).absolute().as_uri(), or leave it out.",
+        ),
+        (
+            {"checkpoint_local_path": "/tmp/x"},
+            "checkpoint_local_path is '/tmp/x': local_process maps only what lies below /opt/ml."
+            " Leave it out: checkpoints lie in SM_CHECKPOINT_DIR.",
+        ),
+        (
+            {"distribution": {"torch_distributed": {"enabled": True}}},
+            "distribution has the key 'torch_distributed': local_process starts the distribution"
+            " of sagemaker_dist, or one process per host."
+            " Pass distribution=DataParallel(), or leave distribution out.",
+        ),
+        (
+            {"use_spot_instances": True},
+            "use_spot_instances is set: local_process has no such thing."
+            " Leave use_spot_instances out.",
+        ),
+        (
+            {"sagemaker_session": object()},
+            "sagemaker_session is not a ProcessSession: local_process does not talk to SageMaker."
+            " Leave sagemaker_session out.",
+        ),
+        (
+            {"instance_type": "local_proces"},
+            "instance_type is 'local_proces': SageMaker training has no such instance type."
+            " Did you mean 'local_process'?.",
+        ),
+    ],
+)
+def test_faults_of_the_constructor(estimator, changes, fault):
+    assert fault in faults_of(lambda: estimator(**changes))
+
+
+def test_two_faults_come_together(estimator):
+    with pytest.raises(OptionErrors) as caught:
+        estimator(output_path="s3://b/x", checkpoint_s3_uri="s3://b/c")
+
+    assert str(caught.value) == (
+        "2 faults in this request:\n"
+        "  1. output_path is 's3://b/x': local_process does not upload to S3."
+        " Pass Path(...).absolute().as_uri(), or leave it out.\n"
+        "  2. checkpoint_s3_uri is 's3://b/c': local_process does not upload to S3."
+        " Pass Path(...).absolute().as_uri(), or leave it out."
+    )
+
+
+def test_faults_of_fit_come_before_anything_starts(estimator, tmp_path):
+    built = estimator(source_dir=str(tmp_path / "nowhere"))
+    inputs = {"a": "file:///nowhere", "b": "data", "c": "s3://bucket/c", "d": "file://data"}
+
+    assert [
+        f"source_dir is '{tmp_path}/nowhere': there is no such directory. Correct the path.",
+        "channel 'a' is 'file:///nowhere': there is no /nowhere."
+        " Create the directory or correct the path.",
+        "channel 'b' is 'data': a bare path does not say where the data lies."
+        " Pass Path(...).absolute().as_uri().",
+        "channel 'c' is 's3://bucket/c': local_process does not download from S3 yet. Download it"
+        " first (aws s3 sync s3://bucket/c data) and pass the directory as file://.",
+        "channel 'd' is 'file://data': a file:// place is an absolute path."
+        " Pass Path(...).absolute().as_uri().",
+    ] == faults_of(lambda: built.fit(inputs))
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_job_name_is_used_once(estimator):
+    built = estimator(instance_count=1)
+    built.fit(logs=False, job_name="job")
+
+    assert [
+        "job_name is 'job': a job of this name exists. Pass another name, or leave job_name out."
+    ] == faults_of(lambda: built.fit(job_name="job"))
+
+
+OFFLINE = """
+    import os, socket, sys
+    connect = socket.socket.connect
+    def guarded(self, address):
+        if self.family != socket.AF_UNIX and not str(address[0]).startswith("127."):
+            os._exit(66)
+        return connect(self, address)
+    socket.socket.connect = guarded
+    def no_names(*_, **__):
+        os._exit(67)
+    socket.getaddrinfo = no_names
+    from sagemaker_dist import DataParallel, PyTorch
+    if __name__ == "__main__":
+        estimator = PyTorch("train.py", source_dir="src", instance_type="local_process",
+                            instance_count=2, distribution=DataParallel())
+        estimator.fit(wait="nowait" not in sys.argv)
+        print("name", estimator.latest_training_job.name)
+"""
+
+
+def test_no_network_credentials_or_region(script, driver, monkeypatch):
+    """With an empty environment and no way out, a job trains; only its own words are shown."""
+    script("print('hello')")
+    for name in set(os.environ) - {"HOME", "PYTHONPATH"}:
+        monkeypatch.delenv(name)
+    process = driver(OFFLINE)
+    shown = process.communicate(timeout=30)[0].splitlines()
+
+    assert 0 == process.returncode, shown
+    assert {"[algo-1] hello", "[algo-2] hello"} <= set(shown)
+    assert all(
+        line.startswith(("pytorch-training-", "[algo-", "00:0", "Completed", "name"))
+        for line in shown
+    ), shown
+
+
+def test_a_job_that_is_not_waited_for_is_found_by_another_process(script, driver):
+    """The driver exits, the job goes on, and another process attaches and waits."""
+    script("import time; time.sleep(1.5); print('done')")
+    process = driver(OFFLINE, "nowait")
+    name = process.communicate(timeout=30)[0].split()[-1]
+    began = ProcessRunner().describe(name)["TrainingJobStatus"]
+    attached = PyTorch.attach(name, sagemaker_session=ProcessSession())
+
+    assert "InProgress" == began
+    assert "Completed" == attached.latest_training_job.describe()["TrainingJobStatus"]
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_interrupt_stops_the_job(script, driver, tmp_path, stubborn):
+    """Ctrl-C ends fit() with KeyboardInterrupt and leaves no process; a second one kills."""
+    script(f"""
+        import signal, sys, time
+        stop = signal.SIG_IGN if {stubborn} else lambda *_: sys.exit(143)
+        signal.signal(signal.SIGTERM, stop)
+        print("ready")
+        time.sleep(100)
+    """)
+    process = driver(OFFLINE)
+    assert any(line == "[algo-1] ready\n" for line in process.stdout)
+    wait_until(lambda: len(launchers(tmp_path)) == 2)
+    process.send_signal(signal.SIGINT)
+    if stubborn:
+        time.sleep(1)
+        assert 2 == len(launchers(tmp_path))
+        process.send_signal(signal.SIGINT)
+    rest = process.communicate(timeout=15)[0]
+
+    assert "Stopped after" in rest or stubborn
+    assert "KeyboardInterrupt" in rest
+    assert process.returncode != 0
+    assert [] == launchers(tmp_path)

@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The estimator on SageMaker, which moto plays."""
+
+import json
+import pickle
+import re
+from functools import partial
+
+import boto3
+import pytest
+import sagemaker
+from moto import mock_aws
+from sagemaker.inputs import FileSystemInput, TrainingInput
+from sagemaker.telemetry import telemetry_logging
+from sagemaker.workflow.parameters import ParameterInteger, ParameterString
+from sagemaker.workflow.pipeline_context import PipelineSession
+
+from sagemaker_dist import DataParallel, OptionError, OptionErrors, PyTorch
+from sagemaker_dist.contract import KEY, MiB, parse
+
+pytestmark = [
+    pytest.mark.timeout(60),
+    # the SDK's advice to move to version 3, where a test builds the SDK's own classes
+    pytest.mark.filterwarnings("ignore::sagemaker.deprecations.SageMakerV2DeprecationWarning"),
+]
+
+IMAGE = "123456789012.dkr.ecr.us-west-2.amazonaws.com/mine:1"
+ROLE = "arn:aws:iam::123456789012:role/training"
+QUIET = {
+    "SchemaVersion": "1.0",
+    "SageMaker": {"PythonSDK": {"Modules": {"TelemetryOptOut": True}}},
+}
+GPU = pytest.mark.filterwarnings("ignore:ml.p4d.24xlarge has GPUs:UserWarning")
+
+
+@pytest.fixture(scope="module")
+def amazon():
+    """A SageMaker session inside moto, with a bucket; `requests` holds what was sent."""
+    with mock_aws(), pytest.MonkeyPatch.context() as patch:
+        # the SDK checks a configuration against its schema at every look: tests do without one
+        patch.setattr(telemetry_logging, "_send_telemetry_request", lambda *_: None)
+        boto = boto3.Session("testing", "testing", region_name="us-west-2")
+        boto.client("s3").create_bucket(
+            Bucket="bucket", CreateBucketConfiguration={"LocationConstraint": "us-west-2"}
+        )
+        session = sagemaker.Session(boto, sagemaker_config=QUIET, default_bucket="bucket")
+        session.sagemaker_config = {}
+        session.wait_for_job = partial(session.wait_for_job, poll=0.1)
+        create = session.sagemaker_client.create_training_job
+
+        def record(**request):
+            session.requests.append(request)
+            return create(**request)
+
+        session.sagemaker_client.create_training_job = record
+        yield session
+
+
+@pytest.fixture
+def session(amazon):
+    amazon.requests = []
+    return amazon
+
+
+@pytest.fixture
+def estimator(session, script):
+    """Builds a valid estimator, with what a test changes."""
+
+    def build(**changes):
+        arguments = {
+            "entry_point": "train.py",
+            "source_dir": script(),
+            "role": ROLE,
+            "instance_type": "ml.c5.xlarge",
+            "instance_count": 2,
+            "image_uri": IMAGE,
+            "sagemaker_session": session,
+            "distribution": DataParallel(),
+        }
+        return PyTorch(**{**arguments, **changes})
+
+    return build
+
+
+@GPU
+def test_request(estimator, session):
+    """The whole request: the parent's, plus one hyperparameter, minus debugger and profiler."""
+    options = DataParallel(fusion_bytes=32 * MiB)
+    built = estimator(
+        instance_type="ml.p4d.24xlarge", distribution=options, hyperparameters={"lr": 0.1}
+    )
+    built.fit({"training": "s3://bucket/data"}, wait=False)
+    (sent,) = session.requests
+    name = sent["TrainingJobName"]
+    wire = sent["HyperParameters"].pop(KEY)
+
+    assert re.fullmatch(r"mine-[\d-]{23}", name)
+    assert options == parse(wire)
+    assert json.loads(wire).startswith('{"dataparallel":{')  # encoded as the parent encodes
+    assert {
+        "AlgorithmSpecification": {"TrainingImage": IMAGE, "TrainingInputMode": "File"},
+        "HyperParameters": {
+            "lr": "0.1",
+            "sagemaker_container_log_level": "20",
+            "sagemaker_job_name": f'"{name}"',
+            "sagemaker_program": '"train.py"',
+            "sagemaker_region": '"us-west-2"',
+            "sagemaker_submit_directory": f'"s3://bucket/{name}/source/sourcedir.tar.gz"',
+        },
+        "InputDataConfig": [
+            {
+                "ChannelName": "training",
+                "DataSource": {
+                    "S3DataSource": {
+                        "S3DataDistributionType": "FullyReplicated",
+                        "S3DataType": "S3Prefix",
+                        "S3Uri": "s3://bucket/data",
+                    }
+                },
+            }
+        ],
+        "OutputDataConfig": {"S3OutputPath": "s3://bucket/"},
+        "ProfilerConfig": {"DisableProfiler": True},
+        "ResourceConfig": {
+            "InstanceCount": 2,
+            "InstanceType": "ml.p4d.24xlarge",
+            "VolumeSizeInGB": 30,
+        },
+        "RoleArn": ROLE,
+        "StoppingCondition": {"MaxRuntimeInSeconds": 86400},
+        "TrainingJobName": name,
+    } == sent
+
+
+def test_hyperparameters_are_the_same_every_time(estimator):
+    built = estimator()
+
+    assert built.hyperparameters() == built.hyperparameters()
+
+
+def test_attach_restores_the_distribution(estimator, session):
+    """What was asked comes back typed from the job, and a second fit sends it again."""
+    options = DataParallel(processes_per_host=4)
+    # moto does not echo a KmsKeyId that was left out, the parent's attach needs one
+    built = estimator(distribution=options, hyperparameters={"lr": 0.1}, output_kms_key="key")
+    built.fit(wait=False)
+    attached = PyTorch.attach(built.latest_training_job.name, sagemaker_session=session)
+
+    assert built.distribution == attached.distribution
+    assert KEY not in attached._hyperparameters
+    assert built.hyperparameters() == attached.hyperparameters()
+    assert built.model_data == attached.model_data
+
+
+@pytest.mark.parametrize(
+    "distribution",
+    [
+        DataParallel(),
+        {"smdist": {"dataparallel": {}}},
+        {"smdist": {"dataparallel": {"enabled": True}}},
+        {"smdistributed": {"dataparallel": {"enabled": True}}},
+    ],
+)
+def test_every_spelling_asks_for_the_same(estimator, distribution):
+    built = estimator(distribution=distribution)
+
+    assert DataParallel() == parse(built.hyperparameters()[KEY])
+    assert not {name for name in built.hyperparameters() if "dataparallel_enabled" in name}
+
+
+def test_other_distributions_are_the_parents(estimator):
+    """Without ours, nothing is added and nothing of the parent's is left out."""
+    torch = {"torch_distributed": {"enabled": True}}
+    built = estimator(distribution=torch)
+    plain = sagemaker.pytorch.PyTorch(
+        "train.py",
+        source_dir=built.source_dir,
+        role=ROLE,
+        instance_type="ml.c5.xlarge",
+        instance_count=2,
+        image_uri=IMAGE,
+        sagemaker_session=built.sagemaker_session,
+        distribution=torch,
+    )
+
+    assert torch == built.distribution
+    assert plain.hyperparameters() == built.hyperparameters()
+    assert plain.disable_profiler == built.disable_profiler
+    assert plain.debugger_hook_config == built.debugger_hook_config
+
+
+def test_debugger_and_profiler_stay_where_the_user_sets_them(estimator):
+    hook = sagemaker.debugger.DebuggerHookConfig(s3_output_path="s3://bucket/hook")
+    built = estimator(debugger_hook_config=hook, disable_profiler=False)
+
+    assert hook is built.debugger_hook_config
+    assert built.disable_profiler is False
+
+
+def test_gpu_hosts_warn_once_about_cuda_tensors(estimator):
+    with pytest.warns(UserWarning, match="ml.p4d") as caught:
+        estimator(instance_type="ml.p4d.24xlarge")
+
+    assert [
+        "ml.p4d.24xlarge has GPUs, and smdist does not carry CUDA tensors yet."
+        ' Use init_process_group("cpu:smdist,cuda:nccl") in the script:'
+        " CUDA tensors then travel with NCCL, CPU tensors with smdist."
+    ] == [str(warning.message) for warning in caught]
+
+
+@pytest.mark.filterwarnings("ignore:Running within a PipelineSession:UserWarning")  # it is meant
+def test_pipeline_variables_pass_every_check(estimator, session):
+    """What only the pipeline will know is sent as it is."""
+    pipeline = PipelineSession(
+        session.boto_session, sagemaker_client=session.sagemaker_client, default_bucket="bucket"
+    )
+    pipeline.sagemaker_config = QUIET
+    built = estimator(
+        instance_type=ParameterString("Type"),
+        instance_count=ParameterInteger("Count"),
+        image_uri=ParameterString("Image"),
+        output_path=ParameterString("Output"),
+        checkpoint_s3_uri=ParameterString("Checkpoints"),
+        sagemaker_session=pipeline,
+    )
+    built.fit({"training": TrainingInput(ParameterString("Data"))})
+
+    assert DataParallel() == parse(built.hyperparameters()[KEY])
+
+
+def test_a_model_is_the_parents(estimator, session):
+    """`create_model` serves with the image that the user named."""
+    built = estimator()
+    built.fit(wait=False)
+    model = built.create_model(entry_point="serve.py")
+
+    assert IMAGE == model.image_uri
+    assert built.model_data == model.model_data
+
+
+def faults_of(call):
+    with pytest.raises(OptionError) as caught:
+        call()
+    error = caught.value
+    assert str(error) == str(pickle.loads(pickle.dumps(error)))
+    return [str(fault) for fault in getattr(error, "faults", (error,))]
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        (
+            {"image_uri": None, "framework_version": "2.8", "py_version": "py312"},
+            "image_uri is left out: the images of AWS do not hold the runtime of sagemaker_dist."
+            " Build an image with it (pip install 'sagemaker-dist-runtime[torch]'),"
+            " push it to Amazon ECR and pass image_uri=....",
+        ),
+        (
+            {"instance_type": "ml.p4d.24large"},
+            "instance_type is 'ml.p4d.24large': SageMaker training has no such instance type."
+            " Did you mean 'ml.p4d.24xlarge'?.",
+        ),
+        (
+            {"instance_type": "local"},
+            "instance_type is 'local': the distribution of sagemaker_dist does not run in Docker"
+            " on this machine yet. Pass instance_type='local_process'.",
+        ),
+        (
+            {"use_spot_instance": True},
+            "the estimator was given use_spot_instance=: no such argument exists; SageMaker's SDK"
+            " would drop it silently. Did you mean 'use_spot_instances'?.",
+        ),
+        (
+            {
+                "distribution": {
+                    "smdist": {"dataparallel": {}},
+                    "torch_distributed": {"enabled": True},
+                }
+            },
+            "distribution asks for sagemaker_dist and for 'torch_distributed': a job has one"
+            " launcher. Leave 'torch_distributed' out.",
+        ),
+    ],
+)
+def test_faults_of_the_constructor(estimator, changes, fault):
+    faults = faults_of(lambda: estimator(**changes))
+
+    assert [fault] == faults
+
+
+def test_two_faults_come_together_and_bring_the_entry_points(estimator, script):
+    """Once something is wrong, the script that is not there is told as well."""
+    with pytest.raises(OptionErrors) as caught:
+        estimator(
+            distribution={"smdist": {"dataparallel": {"fusion_byte": 1}}},
+            instance_type="ml.p4d.24large",
+            entry_point="tran.py",
+        )
+
+    assert str(caught.value) == (
+        "3 faults in this request:\n"
+        "  1. distribution['smdist']['dataparallel'] has the key 'fusion_byte': no such key"
+        " exists. Did you mean 'fusion_bytes'?.\n"
+        "  2. instance_type is 'ml.p4d.24large': SageMaker training has no such instance type."
+        " Did you mean 'ml.p4d.24xlarge'?.\n"
+        "  3. entry_point is 'tran.py': there is no such file in source_dir"
+        f" {script()!r}. Correct the path."
+    )
+
+
+def test_faults_of_fit_come_before_anything_is_sent(estimator, session, tmp_path):
+    built = estimator(entry_point="tran.py", instance_count=0)
+    inputs = {
+        "a": f"file://{tmp_path}",
+        "b": "data/b",
+        "c": "gs://bucket/c",
+        "d": "s3://bucket/d",
+        "e": FileSystemInput("fs-0123456789", "EFS", "/e"),
+    }
+    faults = faults_of(lambda: built.fit(inputs, job_name="a_b"))
+
+    assert [] == session.requests
+    assert [
+        f"entry_point is 'tran.py': there is no such file in source_dir {built.source_dir!r}."
+        " Correct the path.",
+        "instance_count is 0: a job has at least one host. Pass an integer of at least 1.",
+        "job_name is 'a_b': a name is 1 to 63 letters, digits and inner hyphens."
+        " Pass such a name, or leave job_name out.",
+        f"channel 'a' is 'file://{tmp_path}': an instance of SageMaker cannot read this machine's"
+        " disk. Upload it (sagemaker_session.upload_data) and pass the s3:// prefix,"
+        " or use instance_type='local_process'.",
+        "channel 'b' is 'data/b': a bare path does not say where the data lies."
+        " Pass s3:// and a prefix.",
+        "channel 'c' is 'gs://bucket/c': gs:// is not read. Pass s3:// and a prefix.",
+    ] == faults

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans are pure: the same request gives the same job, which survives a trip through JSON."""
+
+import json
+
+import pytest
+
+from sagemaker_dist.contract import KEY, DataParallel, render
+from sagemaker_dist.planning import (
+    Channel,
+    Job,
+    LocalHost,
+    LocalJob,
+    directory_of,
+    fit_faults,
+    plan_local_job,
+)
+
+REQUEST = {
+    "TrainingJobName": "job",
+    "AlgorithmSpecification": {"TrainingInputMode": "File"},
+    "HyperParameters": {KEY: json.dumps(render(DataParallel(processes_per_host=4)))},
+    "InputDataConfig": [
+        {
+            "ChannelName": "training",
+            "ContentType": "text/csv",
+            "DataSource": {"FileDataSource": {"FileUri": "file:///my%20data"}},
+        }
+    ],
+    "ResourceConfig": {"InstanceType": "local_process", "InstanceCount": 300},
+    "OutputDataConfig": {"S3OutputPath": "file:///out"},
+    "CheckpointConfig": {"S3Uri": "file:///keep", "LocalPath": "/opt/ml/state/here"},
+    "StoppingCondition": {"MaxRuntimeInSeconds": 60},
+}
+
+
+def test_job():
+    job = plan_local_job(REQUEST)
+
+    assert LocalHost(label="algo-2", address="127.0.0.2") == job.hosts[1]
+    assert LocalHost(label="algo-300", address="127.0.1.44") == job.hosts[-1]
+    assert "300 hosts x 4 ranks" == job.layout
+    assert ("/out", "/keep", "state/here") == (job.output, job.checkpoints, job.checkpoint_folder)
+    assert "/my data" == job.channels[0].path
+    assert "text/csv" == job.input_data_config()["training"]["ContentType"]
+
+
+def test_job_survives_json():
+    job = plan_local_job(REQUEST)
+
+    assert job == LocalJob.load(json.loads(json.dumps(job.dump())))
+
+
+@pytest.mark.parametrize(
+    ("options", "layout"),
+    [({}, "1 host x 1 rank"), ({KEY: render(DataParallel())}, "1 host")],
+)
+def test_ranks_are_one_without_a_distribution_and_open_without_a_number(options, layout):
+    resources = {"InstanceType": "local_process", "InstanceCount": 1}
+    request = {**REQUEST, "HyperParameters": options, "ResourceConfig": resources}
+
+    assert layout == plan_local_job(request).layout
+
+
+@pytest.mark.parametrize(
+    ("uri", "path"),
+    [("file:///a%20b", "/a b"), ("file:///a b?#", "/a b?#"), ("/plain%20", "/plain%20")],
+)
+def test_directory_of_a_uri(uri, path):
+    assert path == directory_of(uri)
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "faults"), [("local", 0), ("local_process", 0), ("ml.c5.xlarge", 1)]
+)
+def test_a_file_is_refused_only_where_it_cannot_be_read(instance_type, faults):
+    """SageMaker's own local mode reads file:// too."""
+    job = Job(
+        instance_type=instance_type,
+        instance_count=1,
+        channels=(Channel(name="training", uri="file:///data"),),
+    )
+
+    assert faults == len(list(fit_faults(job)))
+
+
+def test_a_file_system_is_refused_on_this_machine():
+    channels = (Channel(name="training", kind="FileSystemInput"),)
+    (fault,) = fit_faults(Job(instance_type="local_process", channels=channels))
+
+    assert str(fault) == (
+        "channel 'training' is a FileSystemInput: local_process reads directories of this machine."
+        " Mount it and pass the directory as file://."
+    )

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How jobs of processes end: by failing, by being stopped, with their driver or without it."""
+
+import json
+import os
+import tarfile
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sagemaker_dist.runners import TERMINAL
+
+pytestmark = pytest.mark.timeout(30)
+
+
+def run(runner, request, **how):
+    """Start a job and return what became of it."""
+    return finish(runner, runner.start(request, **how))
+
+
+def finish(runner, name, seconds=20):
+    wait_until(lambda: runner.describe(name)["TrainingJobStatus"] in TERMINAL, seconds)
+    return runner.describe(name)
+
+
+def wait_until(condition, seconds=10):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it took too long"
+        time.sleep(0.02)
+
+
+def log(runner, name="job"):
+    return Path(runner.logs_at(name), "all.log").read_text()
+
+
+def processes_of(folder):
+    """Processes that know of a folder: supervisors, launchers and what these started."""
+    found = []
+    for process in psutil.process_iter(["pid", "cmdline"]):
+        try:
+            around = {**process.environ(), "": " ".join(process.cmdline())}
+        except psutil.Error:
+            continue
+        if process.pid != os.getpid() and any(
+            str(folder) in around.get(name, "") for name in ("", "SAGEMAKER_BASE_DIR")
+        ):
+            found.append(process)
+    return found
+
+
+def members(path):
+    with tarfile.open(path) as archive:
+        return {
+            member.name: archive.extractfile(member).read().decode()
+            for member in archive.getmembers()
+            if member.isfile()
+        }
+
+
+def model_of(description):
+    return Path(description["ModelArtifacts"]["S3ModelArtifacts"].removeprefix("file://"))
+
+
+def test_first_failure_is_told_and_ends_the_job_soon(runner, request_for, script):
+    """A host that hangs is killed 6 s after another failed; the cause wins over its echo."""
+    script("""
+        import signal, sys, time
+        if host == "algo-1":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            (base / "output" / "failure").write_text("rank 0: PeerError: rank 1 is gone")
+            time.sleep(100)
+        (base / "output" / "failure").write_text("algo-2 rank 1: ValueError: nope")
+        sys.exit(3)
+    """)
+    began = time.monotonic()
+    described = run(runner, request_for())
+
+    assert "Failed" == described["TrainingJobStatus"]
+    assert "algo-2 rank 1: ValueError: nope" == described["FailureReason"]
+    assert time.monotonic() - began < 10
+
+
+def test_failed_job_keeps_what_it_made(runner, request_for, script):
+    script("""
+        (base / "model" / "half").write_text("half")
+        raise SystemExit(2)
+    """)
+    described = run(runner, request_for(hosts=1))
+
+    assert {"half": "half"} == members(model_of(described))
+    assert (
+        "The launcher of algo-1 exited with code 2, giving no reason." == described["FailureReason"]
+    )
+
+
+def test_grandchildren_do_not_survive(runner, request_for, script, tmp_path):
+    """Whatever a host leaves behind, in a session of its own too, is killed at the end."""
+    script("""
+        import subprocess
+        subprocess.Popen(["sleep", "100"], start_new_session=True)
+        subprocess.Popen(["sh", "-c", "trap '' TERM HUP; sleep 100 & sleep 100"])
+    """)
+    assert "Completed" == run(runner, request_for())["TrainingJobStatus"]
+    wait_until(lambda: not processes_of(tmp_path / "jobs"))
+
+
+def test_stop_gives_hosts_their_time(runner, request_for, script, tmp_path):
+    """SIGTERM reaches every host, what they then save is kept, the job is Stopped."""
+    script("""
+        import signal, sys, time
+        def stop(*_):
+            (base / "model" / host).write_text("saved")
+            sys.exit(143)
+        signal.signal(signal.SIGTERM, stop)
+        print("ready")
+        time.sleep(100)
+    """)
+    name = runner.start(request_for())
+    wait_until(lambda: log(runner).count("ready") == 2)
+    runner.stop(name)
+    described = finish(runner, name)
+
+    assert "Stopped" == described["TrainingJobStatus"]
+    assert "Stopped" == described["SecondaryStatus"]
+    assert {"algo-1": "saved", "algo-2": "saved"} == members(model_of(described))
+    wait_until(lambda: not processes_of(tmp_path / "jobs"))
+
+
+def test_kill_does_not_wait(runner, request_for, script):
+    """A host that ignores SIGTERM is gone at once."""
+    script("""
+        import signal, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print("ready")
+        time.sleep(100)
+    """)
+    name = runner.start(request_for())
+    wait_until(lambda: log(runner).count("ready") == 2)
+    runner.stop(name)
+    time.sleep(0.3)
+    assert "Stopping" == runner.describe(name)["TrainingJobStatus"]
+    runner.stop(name, now=True)
+
+    assert "Stopped" == finish(runner, name, seconds=3)["TrainingJobStatus"]
+
+
+def test_job_stops_when_its_time_is_up(runner, request_for, script):
+    script("import time; time.sleep(100)")
+    described = run(runner, request_for(StoppingCondition={"MaxRuntimeInSeconds": 1}))
+
+    assert "Stopped" == described["TrainingJobStatus"]
+    assert "MaxRuntimeExceeded" == described["SecondaryStatus"]
+
+
+DRIVER = """
+    import sys
+    from pathlib import Path
+    from sagemaker_dist.runners import ProcessRunner
+    from sagemaker_dist.runners.viewer import watch
+    import json
+    runner = ProcessRunner(root=Path(sys.argv[1]))
+    name = runner.start(json.loads(sys.argv[2]), attended=sys.argv[3] == "attended")
+    if sys.argv[3] == "attended":
+        watch(runner, name)
+"""
+SLEEPER = """
+    import signal, sys, time
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    print("ready")
+    time.sleep(100)
+"""
+
+
+def test_killed_driver_takes_its_job_along(runner, request_for, script, driver, tmp_path):
+    """An attended job ends when its driver is killed with SIGKILL; nothing is left."""
+    script(SLEEPER)
+    process = driver(DRIVER, str(runner.root), json.dumps(request_for()), "attended")
+    wait_until(lambda: runner.exists("job") and log(runner).count("ready") == 2)
+    process.kill()
+
+    assert "Stopped" == finish(runner, "job")["TrainingJobStatus"]
+    wait_until(lambda: not processes_of(tmp_path / "jobs"))
+
+
+def test_detached_job_outlives_its_driver(runner, request_for, script, driver):
+    """A driver that does not wait may exit; any process can see the job through."""
+    script("import time; print('ready'); time.sleep(1); print('done')")
+    process = driver(DRIVER, str(runner.root), json.dumps(request_for()), "detached")
+
+    assert 0 == process.wait(10)
+    assert "InProgress" == runner.describe("job")["TrainingJobStatus"]
+    assert "Completed" == finish(runner, "job")["TrainingJobStatus"]
+    assert 2 == log(runner).count("done")
+
+
+def test_killed_supervisor_is_noticed(runner, request_for, script, tmp_path):
+    """Its hosts go with it, and the job is Failed rather than forever InProgress."""
+    script(SLEEPER)
+    name = runner.start(request_for())
+    wait_until(lambda: log(runner).count("ready") == 2)
+    (supervisor,) = [
+        each for each in processes_of(tmp_path / "jobs") if "supervisor" in str(each.cmdline())
+    ]
+    supervisor.kill()
+    described = finish(runner, name)
+
+    assert "The supervisor of the job was killed." == described["FailureReason"]
+    wait_until(lambda: not processes_of(tmp_path / "jobs"))
+
+
+def test_unwritable_output_fails_the_job_and_keeps_the_trees(runner, request_for, script, tmp_path):
+    script("(base / 'model' / 'weights').write_text('1')")
+    (tmp_path / "file").touch()
+    output = {"S3OutputPath": f"file://{tmp_path}/file"}
+    described = run(runner, request_for(hosts=1, OutputDataConfig=output))
+
+    assert "Failed" == described["TrainingJobStatus"]
+    assert described["FailureReason"].startswith("The model could not be written: ")
+    assert "1" == (tmp_path / "jobs/job/hosts/algo-1/model/weights").read_text()

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a person sees of a job, in a terminal and through a pipe."""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from datetime import datetime, timezone
+from textwrap import dedent
+
+import pytest
+
+from sagemaker_dist.runners import RecordingRunner
+from sagemaker_dist.runners.viewer import watch
+
+pytestmark = pytest.mark.timeout(30)
+
+
+class Scripted(RecordingRunner):
+    """A job of the past that says what a test wants it to say."""
+
+    def __init__(self, segments, status="Completed"):
+        super().__init__()
+        self.segments, self.status = segments, status
+
+    def describe(self, name):
+        then = datetime.now(timezone.utc)
+        return {
+            "TrainingJobStatus": self.status,
+            "SecondaryStatus": self.status,
+            "CreationTime": then,
+            "TrainingEndTime": then,
+            "ModelArtifacts": {"S3ModelArtifacts": "file:///model.tar.gz"},
+        }
+
+    def logs(self, name, *, follow=False):
+        return iter(self.segments)
+
+
+def shown(capsys, *segments, **how):
+    watch(Scripted(segments, **how), "job", layout="2 hosts")
+    return capsys.readouterr().out.splitlines()[1:-1]
+
+
+def test_heading_and_ending(capsys):
+    watch(Scripted([]), "job", layout="2 hosts x 1 rank")
+
+    assert "job  2 hosts x 1 rank\nCompleted after 00:00, model: file:///model.tar.gz\n" == (
+        capsys.readouterr().out
+    )
+
+
+def test_failure_points_to_the_logs(capsys):
+    watch(Scripted([], status="Failed"), "job")
+
+    assert "Failed after 00:00, logs: nowhere: nothing ran" in capsys.readouterr().out
+
+
+def test_pipe_gets_plain_lines(capsys):
+    """Long lines stay whole, brackets and numbers are not dressed up."""
+    line = "[algo-2 rank 3] " + "x" * 200 + " [bold]1[/bold]"
+
+    assert [line] == shown(capsys, line + "\n")
+
+
+def test_pipe_gets_the_last_state_of_a_progress_bar(capsys):
+    """A bar that a line break ends is shown once; one that other output replaces is not."""
+    assert ["[algo-1 rank 0] 100%", "[algo-1 rank 0] text", "[algo-2 rank 1] 7%"] == shown(
+        capsys,
+        "[algo-1 rank 0] 50%\r",
+        "[algo-2 rank 1] 7%\r",
+        "[algo-1 rank 0] 100%\r",
+        "[algo-1 rank 0] \n",
+        "[algo-1 rank 0] 1%\r",
+        "[algo-1 rank 0] text\n",
+        "[algo-2 rank 1] \n",
+    )
+
+
+def test_terminal_shows_a_coloured_host_and_a_live_line():
+    """In a terminal the host has a colour, the bar and the state are at the bottom."""
+    program = """
+        import time
+        from sagemaker_dist.runners import RecordingRunner
+        from sagemaker_dist.runners.viewer import watch
+
+        class Slow(RecordingRunner):
+            def logs(self, name, *, follow=False):
+                yield "[algo-2 rank 1] hello\\n"
+                for step in range(5):
+                    yield f"[algo-1 rank 0] step {step}\\r"
+                    time.sleep(0.2)
+
+        runner = Slow()
+        runner.start({"TrainingJobName": "job", "OutputDataConfig": {"S3OutputPath": "file:///o"}})
+        watch(runner, "job", layout="2 hosts")
+    """
+    master, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", dedent(program)],
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "80"},
+    )
+    os.close(terminal)
+    seen = b""
+    try:
+        while data := os.read(master, 1 << 16):
+            seen += data
+    except OSError:  # Linux: EIO once the other end is closed
+        pass
+    finally:
+        os.close(master)
+        process.wait()
+    text = seen.decode()
+
+    assert "\x1b[32m[algo-2 rank 1]\x1b[0m hello" in text
+    assert re.search(r"step 3\b", text)
+    assert re.search(r"00:0\d  Completed  2 hosts", text)
+    assert "Completed\x1b[0m after 00:0" in text
