@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 SDK := $(VENV)/.sdk
 RUNTIME := $(VENV)/.runtime
 LINT := $(VENV)/.lint
-RUNTIME_FILES := $(shell find container -type f -not -path '*/__pycache__/*')
+RUNTIME_FILES := $(shell find container -type f -not -path '*/__pycache__/*' -not -path '*/build/*')
 SANITIZERS := address thread
 
 .PHONY: demo test native lint clean
@@ -51,7 +51,7 @@ $(RUNTIME): $(SDK) $(RUNTIME_FILES)
 	@echo "building the runtime against torch $$($(BIN)/python -c 'import torch; print(torch.__version__)')"
 	@mkdir -p build
 	$(PIP) install --quiet --no-build-isolation --no-deps --force-reinstall \
-	  --config-settings=build-dir=build/runtime ./container
+	  --config-settings=build-dir=$(abspath build/runtime) ./container
 	@touch $@
 
 $(LINT): $(SDK)

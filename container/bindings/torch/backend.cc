@@ -10,8 +10,7 @@ using Tensors = Backend::Tensors;
 using TensorLists = Backend::TensorLists;
 
 at::Tensor& only(Tensors& tensors) {
-  TORCH_CHECK_VALUE(tensors.size() == 1, "smdist takes one tensor per call, not ",
-                    tensors.size());
+  TORCH_CHECK_VALUE(tensors.size() == 1, "smdist takes one tensor per call, not ", tensors.size());
   return tensors[0];
 }
 
@@ -167,9 +166,8 @@ Backend::WorkPtr Backend::alltoall(Tensors& outputs, Tensors& inputs,
                 .outputs = outputs});
 }
 
-Backend::WorkPtr Backend::alltoall_base(at::Tensor& output, at::Tensor& input,
-                                        Sizes& output_sizes, Sizes& input_sizes,
-                                        const c10d::AllToAllOptions& options) {
+Backend::WorkPtr Backend::alltoall_base(at::Tensor& output, at::Tensor& input, Sizes& output_sizes,
+                                        Sizes& input_sizes, const c10d::AllToAllOptions& options) {
   return start({.type = c10d::OpType::ALLTOALL_BASE,
                 .kind = Collective::kAllToAll,
                 .timeout = options.timeout,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The Python face of the adapter: an engine to connect, a backend to hand to torch.
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/utils/pybind.h>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "backend.h"
 
@@ -25,9 +26,7 @@ Options options_from(int rank, int size, const std::string& address,
   TORCH_CHECK_VALUE(session.size() == options.session.size(), "a session has ",
                     options.session.size(), " bytes, not ", session.size());
   std::copy(session.begin(), session.end(), options.session.begin());
-  options.log = [](const std::string& line) {
-    fprintf(stderr, "smdist: %s\n", line.c_str());
-  };
+  options.log = [](const std::string& line) { fprintf(stderr, "smdist: %s\n", line.c_str()); };
   return options;
 }
 

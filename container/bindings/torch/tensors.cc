@@ -53,8 +53,8 @@ Reduction reduction_of(const c10d::ReduceOp& op) {
     case c10d::ReduceOp::PREMUL_SUM: {
       const auto* factor = static_cast<c10d::PreMulSumSupplement*>(op.supplement_.get());
       const bool is_tensor = factor->tensor_factor.defined();
-      return {ReduceOp::kSum, is_tensor ? factor->tensor_factor.item<double>()
-                                        : factor->double_factor};
+      return {ReduceOp::kSum,
+              is_tensor ? factor->tensor_factor.item<double>() : factor->double_factor};
     }
     case c10d::ReduceOp::UNUSED:
       break;

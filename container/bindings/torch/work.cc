@@ -35,8 +35,8 @@ std::exception_ptr as(const std::exception& error) {
 OperationWork::OperationWork(int rank, c10d::OpType type, std::vector<at::Tensor> results)
     : Work(rank, type),
       results_(std::move(results)),
-      future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(
-          c10::TensorType::get()))),
+      future_(
+          c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))),
       result_future_(c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get())) {}
 
 void OperationWork::complete(std::exception_ptr error) {

@@ -4,7 +4,8 @@
 A superset of what SageMaker's training toolkit 5.1.4 and the SDK's ModelTrainer
 3.27 set, with SM_CHECKPOINT_DIR beside them. SM_HOSTS names every host of the
 job; SM_HOST_COUNT, SM_CURRENT_HOST_RANK and SM_MASTER_ADDR speak of the hosts
-that train together. A name that a shell could not spell is set twice: SM_HP_BATCH-SIZE and SM_HP_BATCH_SIZE.
+that train together. A name that a shell could not spell is set twice:
+SM_HP_BATCH-SIZE and SM_HP_BATCH_SIZE.
 """
 
 from __future__ import annotations
