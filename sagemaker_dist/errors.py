@@ -24,7 +24,8 @@ class DistError(Exception):
         self.what, self.why, self.mend = what, why, mend
 
     def __str__(self) -> str:
-        return f"{self.what}: {self.why}. {self.mend}."
+        end = "" if self.mend.endswith("?") else "."
+        return f"{self.what}: {self.why}. {self.mend}{end}"
 
 
 class OptionError(DistError, ValueError):

@@ -116,16 +116,18 @@ def test_kill_9_of_a_rank_ends_the_job_with_its_name(job, victim, capfd):
     wait_until(lambda: not processes_of(name), seconds=2)
 
 
-def test_an_exception_is_the_failure_reason(job):
-    """FailureReason has the message, the host and the rank."""
+def test_an_exception_is_the_failure_reason(job, capfd):
+    """FailureReason has the message, the host and the rank; the other ranks heard of it, too."""
     estimator = job("boom.py")
     with pytest.raises(JobError):
         estimator.fit()
     reason = estimator.latest_training_job.describe()["FailureReason"]
+    shown = capfd.readouterr()
 
     assert "boom" in reason
     assert "algo-2" in reason
     assert "rank 3" in reason
+    assert "DistBackendError: rank 3 on algo-2 raised ValueError: boom" in shown.out + shown.err
 
 
 def test_stopped_ranks_agree_on_a_step_and_a_second_run_resumes(job, channel, tmp_path, capfd):

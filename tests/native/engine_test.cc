@@ -21,6 +21,7 @@ using testing::start;
 using testing::sum_of;
 using testing::text_of;
 using Ints = std::vector<int32_t>;
+using Spans = std::vector<Span>;
 
 constexpr Network kNetworks[] = {Network::kMemory, Network::kTcp};
 constexpr int kLargestWorld = 5;
@@ -56,8 +57,9 @@ Ints sum_of_all(int size, size_t count) {
 }
 
 Ints slice(const Ints& all, size_t number, size_t count) {
-  const auto begin = all.begin() + static_cast<std::ptrdiff_t>(number * count);
-  return Ints(begin, begin + static_cast<std::ptrdiff_t>(count));
+  Ints part;
+  for (size_t i = 0; i < count; ++i) part.push_back(all[number * count + i]);
+  return part;
 }
 
 void expect_success(std::vector<Result>& results) {
@@ -217,7 +219,7 @@ void groups_overlap_in_any_order() {
           Ints& values = data[r][group * kOperations + number];
           values = values_of(rank, number % 7 == 0 ? 40'000 : 1 + number);
           Operation operation = make(Collective::kAllReduce);
-          operation.inputs = operation.outputs = {span(values)};
+          operation.inputs = operation.outputs = Spans{span(values)};
           results[r].push_back(start(cluster[rank], group == 0 ? 0 : 7, std::move(operation)));
         }
       });
@@ -268,7 +270,7 @@ void premultiplied_and_averaged_halves() {
     operation.dtype = Dtype::kFloat16;
     operation.op = ReduceOp::kAverage;
     operation.scale = 4;
-    operation.inputs = operation.outputs = {span(data[static_cast<size_t>(rank)])};
+    operation.inputs = operation.outputs = Spans{span(data[static_cast<size_t>(rank)])};
     results.push_back(start(cluster[rank], 0, std::move(operation)));
   }
   expect_success(results);
@@ -297,8 +299,8 @@ void wrong_calls_are_refused_at_once() {
   operation.op = ReduceOp::kSum;
   operation.outputs[0].bytes = 36;
   CHECK_CONTAINS("the input has 40 bytes, the output 36", refusal(cluster[0], operation));
-  operation.outputs = {{values.data() + 1, 36}};
-  operation.inputs = {{values.data(), 36}};
+  operation.outputs = Spans{{values.data() + 1, 36}};
+  operation.inputs = Spans{{values.data(), 36}};
   CHECK_CONTAINS("overlap", refusal(cluster[0], operation));
   operation.inputs[0].bytes = operation.outputs[0].bytes = 35;
   CHECK_CONTAINS("not whole int32 elements", refusal(cluster[0], operation));
@@ -307,7 +309,7 @@ void wrong_calls_are_refused_at_once() {
   CHECK_CONTAINS("root 2 is not a rank of a group of 2", refusal(cluster[0], operation));
   operation = make(Collective::kAllToAll);
   operation.timeout = std::chrono::seconds(1);
-  operation.inputs = {{values.data(), 12}};
+  operation.inputs = Spans{{values.data(), 12}};
   CHECK_CONTAINS("no 2 equal chunks", refusal(cluster[0], operation));
 }
 

@@ -92,6 +92,16 @@ void a_timeout_names_who_is_missing() {
   }
 }
 
+// One element has one owner, which alone hears from everybody else.
+void a_timeout_leaves_the_verdict_to_who_knows() {
+  for (const Network network : kNetworks) {
+    Cluster cluster(3, network);
+    Data data = data_of(3, 1);
+    auto results = start_sums(cluster, data, {0, 2}, milliseconds(200));
+    for (Result& result : results) CHECK_CONTAINS("it waits for rank 1 on algo-2", text_of(result));
+  }
+}
+
 void a_dead_rank_fails_who_needs_it() {
   Cluster cluster(4);
   cluster.hub->delay(milliseconds(5), 3);
@@ -254,6 +264,7 @@ int main() {
   RUN(different_calls_fail_on_every_rank);
   RUN(a_call_of_nothing_is_a_different_call);
   RUN(a_timeout_names_who_is_missing);
+  RUN(a_timeout_leaves_the_verdict_to_who_knows);
   RUN(a_dead_rank_fails_who_needs_it);
   RUN(death_in_mid_flight);
   RUN(a_rank_that_left_is_an_error_for_who_needs_it);

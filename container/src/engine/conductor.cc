@@ -15,7 +15,8 @@ namespace {
 constexpr size_t kIdleScratchBytes = 256 << 20;
 constexpr size_t kMaxEarly = 1 << 16;  // READY frames; more is a peer gone wild
 constexpr size_t kHistory = 64;        // operations per group
-constexpr int kChunksInFlight = 2;     // per peer: one leaves, one waits
+constexpr std::chrono::milliseconds kPatience{500};
+constexpr int kChunksInFlight = 2;  // per peer: one leaves, one waits
 
 }  // namespace
 
@@ -79,7 +80,8 @@ void Conductor::meet_early(Number number) {
 
 void Conductor::check_deadlines() {
   if (deadlines_.empty() || deadlines_.begin()->first > Clock::now()) return;
-  const Pending& late = pending_.at(deadlines_.begin()->second);
+  Pending& late = pending_.at(deadlines_.begin()->second);
+  if (extend(late)) return;
   const std::vector<int> missing = late.missing();
   const std::vector<int>& members = late.submission().group->members;
   std::string who;
@@ -92,6 +94,19 @@ void Conductor::check_deadlines() {
         title_of(late.submission()) + " was not complete on " + name_of_rank(options_.rank) +
             " after " + timeout + " ms; it waits for " + who},
        true);
+}
+
+// Who has posted and still keeps us waiting waits for somebody itself, whom it
+// can name and we cannot: its verdict comes first, if it comes soon.
+bool Conductor::extend(Pending& late) {
+  Submission& submission = late.submission();
+  if (submission.is_extended || !late.is_stuck_elsewhere()) return false;
+  const Number number = deadlines_.begin()->second;
+  deadlines_.erase(deadlines_.begin());
+  submission.is_extended = true;
+  submission.deadline = Clock::now() + kPatience;
+  deadlines_.insert({submission.deadline, number});
+  return true;
 }
 
 std::chrono::milliseconds Conductor::until_deadline() const {

@@ -86,6 +86,7 @@ class Conductor final : public Sink {
   void finish(Number number);
   Pending* find(Number number);
   void check_partners(const Pending& pending);
+  bool extend(Pending& late);
 
   // Faults
   void fail(Fault fault, bool is_ours);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/pending.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -108,6 +109,12 @@ std::vector<int> Pending::missing() const {
   }
   // Who has not even called keeps all others from contributing.
   return unready.empty() ? waited_for : unready;
+}
+
+bool Pending::is_stuck_elsewhere() const {
+  const std::vector<int> members = missing();
+  return !members.empty() &&
+         std::all_of(members.begin(), members.end(), [this](int each) { return is_ready(each); });
 }
 
 Span Pending::message_of(uint32_t step_index) const {

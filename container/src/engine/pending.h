@@ -26,6 +26,7 @@ struct Submission {
   Descriptor descriptor;
   Plan plan;
   Clock::time_point deadline;
+  bool is_extended = false;  // the deadline was moved, once
 };
 
 // Knows which steps are done and does those that need no other rank. "Member"
@@ -58,6 +59,7 @@ class Pending final {
   bool needs(int member) const;       // to become complete
   std::vector<int> partners() const;  // members that we exchange messages with
   std::vector<int> missing() const;   // members that keep us waiting
+  bool is_stuck_elsewhere() const;    // all of those have posted, and wait for others
 
   // The memory of the message that a step sends.
   Span message_of(uint32_t step) const;

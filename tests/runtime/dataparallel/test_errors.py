@@ -71,6 +71,16 @@ def test_a_killed_rank_is_named_on_every_other(world):
         assert seconds < 2
 
 
+def refuse_options(rank, size):
+    with pytest.raises(ValueError, match="no options per group"):
+        dist.new_group([0], pg_options=object())
+
+
+def test_options_that_would_do_nothing_are_refused(world):
+    """pg_options for a backend that has none."""
+    world.run(refuse_options, size=1)
+
+
 def wait_for_nobody(rank, size):
     group = dist.new_group(list(range(size)), timeout=timedelta(seconds=1))
     if rank == 1:

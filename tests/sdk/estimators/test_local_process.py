@@ -236,7 +236,7 @@ def faults_of(call):
         (
             {"instance_type": "local_proces"},
             "instance_type is 'local_proces': SageMaker training has no such instance type."
-            " Did you mean 'local_process'?.",
+            " Did you mean 'local_process'?",
         ),
     ],
 )

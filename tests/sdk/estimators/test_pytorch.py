@@ -258,7 +258,7 @@ def faults_of(call):
         (
             {"instance_type": "ml.p4d.24large"},
             "instance_type is 'ml.p4d.24large': SageMaker training has no such instance type."
-            " Did you mean 'ml.p4d.24xlarge'?.",
+            " Did you mean 'ml.p4d.24xlarge'?",
         ),
         (
             {"instance_type": "local"},
@@ -268,7 +268,7 @@ def faults_of(call):
         (
             {"use_spot_instance": True},
             "the estimator was given use_spot_instance=: no such argument exists; SageMaker's SDK"
-            " would drop it silently. Did you mean 'use_spot_instances'?.",
+            " would drop it silently. Did you mean 'use_spot_instances'?",
         ),
         (
             {
@@ -300,9 +300,9 @@ def test_two_faults_come_together_and_bring_the_entry_points(estimator, script):
     assert str(caught.value) == (
         "3 faults in this request:\n"
         "  1. distribution['smdist']['dataparallel'] has the key 'fusion_byte': no such key"
-        " exists. Did you mean 'fusion_bytes'?.\n"
+        " exists. Did you mean 'fusion_bytes'?\n"
         "  2. instance_type is 'ml.p4d.24large': SageMaker training has no such instance type."
-        " Did you mean 'ml.p4d.24xlarge'?.\n"
+        " Did you mean 'ml.p4d.24xlarge'?\n"
         "  3. entry_point is 'tran.py': there is no such file in source_dir"
         f" {script()!r}. Correct the path."
     )

@@ -9,20 +9,22 @@ is another backend's, a group gets an engine of its own.
 from __future__ import annotations
 
 import atexit
+import sys
 import zlib
 from typing import Any
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import _DistributedBackendOptions
 
+from sagemaker_dist.errors import require
 from smdist.config import read_rank_config
 from smdist.dataparallel.torch import _C
-from smdist.dataparallel.torch.rendezvous import connect
+from smdist.dataparallel.torch.rendezvous import connect, name_of
 
 NAME = "smdist"
 _DEFAULT_GROUP = 0
 _TORCH_DEFAULT_SECONDS = 1800.0
-_engines: list[_C.Engine] = []
+_engines: list[tuple[_C.Engine, str]] = []  # the latest, with what others call this rank
 
 
 def register() -> None:
@@ -34,19 +36,30 @@ def register() -> None:
         atexit.register(_say_goodbye)
 
 
-def create_backend(options: _DistributedBackendOptions, _: Any) -> dist.Backend:
-    """Make the backend of one process group; torch calls this on every member."""
+def create_backend(options: _DistributedBackendOptions, pg_options: Any) -> dist.Backend:
+    """Make the backend of one process group; torch calls this on every member.
+
+    Raises:
+        OptionError: `pg_options` is given.
+    """
+    require(
+        pg_options is None,
+        what=f"pg_options is {pg_options!r}",
+        why="the backend smdist has no options per group",
+        mend="Leave pg_options out; DataParallel(...) sets the options of a job",
+    )
     config = read_rank_config()
     timeout = _timeout_seconds(options, config.timeout_seconds)
     members = list(options.global_ranks_in_group)
     rank, size = options.group_rank, options.group_size
     if members and _engines and dist.is_initialized():
         group = _group_number(options.group_id)
-        _engines[-1].add_group(group, members)
-        return _C.make_backend(_engines[-1], group, rank, size, timeout, owns_engine=False)
+        engine, _ = _engines[-1]
+        engine.add_group(group, members)
+        return _C.make_backend(engine, group, rank, size, timeout, owns_engine=False)
     engine = connect(options.store, rank, size, config)
     engine.add_group(_DEFAULT_GROUP, list(range(size)))
-    _engines[:] = [engine]
+    _engines[:] = [(engine, name_of(rank, config))]
     return _C.make_backend(engine, _DEFAULT_GROUP, rank, size, timeout, owns_engine=True)
 
 
@@ -62,6 +75,10 @@ def _group_number(name: str) -> int:
 
 
 def _say_goodbye() -> None:
-    """A rank that ends without destroy_process_group() has left, not died."""
+    """Tell the others why this rank ends: it raised, or it has simply finished."""
+    error = getattr(sys, "last_value", None)
     while _engines:
-        _engines.pop().shutdown()
+        engine, name = _engines.pop()
+        if error is not None:
+            engine.abort(f"{name} raised {type(error).__name__}: {error}"[:500])
+        engine.shutdown()

@@ -40,7 +40,7 @@ def connect(store: Store, rank: int, size: int, config: RankConfig) -> _C.Engine
     store = PrefixStore(f"smdist/{generation}", store)
     patience = timedelta(seconds=config.start_timeout_seconds)
     session, secret = _session_and_secret(store, rank, config, patience)
-    me = {"label": f"rank {rank} on {config.host_label}", "version": smdist.__version__}
+    me = {"label": name_of(rank, config), "version": smdist.__version__}
     others = _exchange(store, "who", rank, size, me, patience)
     _check_releases(others)
     names = [other["label"] for other in others]
@@ -49,6 +49,11 @@ def connect(store: Store, rank: int, size: int, config: RankConfig) -> _C.Engine
     places = _exchange(store, "where", rank, size, {"host": host, "port": port}, patience)
     engine.join([(place["host"], place["port"]) for place in places])
     return engine
+
+
+def name_of(rank: int, config: RankConfig) -> str:
+    """What messages on other ranks call this one."""
+    return f"rank {rank} on {config.host_label}"
 
 
 def _session_and_secret(
