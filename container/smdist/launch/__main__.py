@@ -2,12 +2,13 @@
 """`train`: what SageMaker runs in the container; also `python -m smdist.launch`.
 
 Exits with the status of the rank that failed first, 128 + n after signal n,
-1 when it could not start, 0 when all is well. Arguments are ignored: SageMaker
-runs an image as `docker run <image> train`.
+1 when it could not start, 0 when all is well. SageMaker runs an image as
+`docker run <image> train`, which reaches an entry point as the argument "train".
 """
 
 from __future__ import annotations
 
+import argparse
 import shlex
 import signal
 import sys
@@ -58,6 +59,7 @@ class Place:
 
 def main() -> int:
     """Run this host's part of the job and return the exit status."""
+    _read_arguments()
     say = speaker("train")
     try:
         with _stoppable():
@@ -75,6 +77,17 @@ def main() -> int:
     if outcome.failure:
         write_failure(read_base(), outcome.failure)
     return outcome.status
+
+
+def _read_arguments() -> None:
+    """Everything that matters is in SageMaker's files; what is asked for besides is refused."""
+    parser = argparse.ArgumentParser(
+        prog="train",
+        description="Run this host's part of a SageMaker training job, as the files in"
+        " /opt/ml/input/config describe it (or below SAGEMAKER_BASE_DIR).",
+    )
+    parser.add_argument("train", nargs="?", choices=["train"], help="what SageMaker passes")
+    parser.parse_args()
 
 
 @contextmanager

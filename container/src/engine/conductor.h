@@ -36,6 +36,9 @@ class Conductor final : public Sink {
   void check_deadlines();
   std::chrono::milliseconds until_deadline() const;
 
+  // Something failed, and there are peers who may yet connect and hear of it.
+  bool has_untold_peers() const;
+
   // Fails what is pending here and says goodbye to all peers.
   void leave();
 

@@ -80,6 +80,7 @@ class Engine::Impl final {
   Inbox take_inbox() SMDIST_EXCLUDES(mutex_);
   void run();
   bool run_once();
+  void spread_fault();
 
   const Options options_;
   const std::unique_ptr<Transport> transport_;
@@ -221,10 +222,20 @@ void Engine::Impl::run() {
     }
   }
   try {
+    spread_fault();
     conductor_.leave();
     transport_->close(kFarewell);
   } catch (const std::exception& error) {
     if (options_.log) options_.log(std::string("the goodbye failed: ") + error.what());
+  }
+}
+
+// A connection that is still being greeted would otherwise end without a word,
+// and its rank would blame us instead of whoever we know to be at fault.
+void Engine::Impl::spread_fault() {
+  const Clock::time_point end = Clock::now() + kFarewell;
+  while (conductor_.has_untold_peers() && Clock::now() < end) {
+    transport_->poll(std::chrono::milliseconds(20));
   }
 }
 

@@ -126,6 +126,13 @@ void Conductor::tell(const Fault& fault, bool is_ours) {
   }
 }
 
+bool Conductor::has_untold_peers() const {
+  if (!broken_) return false;
+  int untold = 0;
+  for (const Peer& each : peers_) untold += !each.is_connected && each.lost_because.empty();
+  return untold > 1;  // this rank itself is one of them
+}
+
 void Conductor::leave() {
   if (!broken_) {
     broken_ = error_of({FaultKind::kAborted, options_.rank,

@@ -90,7 +90,7 @@ bool Greeting::fill() {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) return true;
     if (got <= 0) {
-      fail(got == 0 ? "closed the connection during the greeting"
+      fail(got == 0 ? "closed the connection during the greeting (has it another secret?)"
                     : std::string("broke the greeting off: ") + std::strerror(errno));
       return false;
     }

@@ -4,6 +4,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -134,3 +136,26 @@ def test_nothing_stays_in_the_temporary_directory(stage, tmp_path):
 
     assert 1 == run.wait()
     assert [] == list(folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "text"),
+    [
+        (["--help"], 0, "/opt/ml/input/config"),
+        (["serve"], 2, "invalid choice: 'serve'"),
+        (["train"], 1, "no script is named"),
+        ([], 1, "no script is named"),
+    ],
+)
+def test_train_takes_what_sagemaker_passes_and_nothing_else(tmp_path, arguments, status, text):
+    """`docker run <image> train` reaches an entry point as an argument."""
+    done = subprocess.run(
+        [sys.executable, "-m", "smdist.launch", *arguments],
+        env={**os.environ, "SAGEMAKER_BASE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+
+    assert status == done.returncode
+    assert text in done.stdout + done.stderr

@@ -14,6 +14,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from torch._C._distributed_c10d import PrefixStore, Store
@@ -64,8 +65,23 @@ def _session_and_secret(
     with _named(store, ["session"], patience):
         store.wait(["session"], patience)
     shared = bytes.fromhex(store.get("session").decode())
-    given = config.secret_file.read_bytes() if config.secret_file else None
-    return shared[:_SESSION_BYTES], given or shared[_SESSION_BYTES:]
+    given = _read_secret(config.secret_file) if config.secret_file else shared[_SESSION_BYTES:]
+    return shared[:_SESSION_BYTES], given
+
+
+def _read_secret(path: Path) -> bytes:
+    try:
+        secret, why = path.read_bytes().strip(), "it is empty"
+    except OSError as error:
+        secret, why = b"", error.strerror or str(error)
+    if not secret:
+        raise LaunchError(
+            f"the secret of the job cannot be read from {str(path)!r}",
+            why,
+            "Put the same random text into this file on every host,"
+            " or unset SMDIST_SECRET_FILE to let rank 0 make a secret",
+        )
+    return secret
 
 
 def _exchange(
