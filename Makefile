@@ -12,17 +12,16 @@ SDK := $(VENV)/.sdk
 RUNTIME := $(VENV)/.runtime
 LINT := $(VENV)/.lint
 RUNTIME_FILES := $(shell find container -type f -not -path '*/__pycache__/*' -not -path '*/build/*')
-SANITIZERS := address thread
 
 .PHONY: demo test native lint clean
 
 demo: $(RUNTIME)
 	$(BIN)/python notebooks/digits/demo.py
 
-test: $(RUNTIME) native
+test: $(RUNTIME) native-address
 	$(BIN)/python -m pytest
 
-native: $(SANITIZERS:%=native-%)
+native: native-address native-thread
 
 native-%: $(SDK)
 	@$(BIN)/cmake -S container -B build/native-$* -G Ninja -DSMDIST_CORE_ONLY=ON \

@@ -19,8 +19,11 @@ estimator = PyTorch(
 )
 estimator.fit({"training": write_digits(work / "data").as_uri()})
 
+model = Path(estimator.model_data.removeprefix("file://")).relative_to(Path.cwd())
 print(f"""
-The model: {estimator.model_data}
-Load it:   tar -xzf {estimator.model_data.removeprefix("file://")} -C build/demo
-           python -c "import torch; print(torch.load('build/demo/model.pt').keys())"
+The model is {model}
+Load it, here, with
+
+tar -xzf {model} -C build/demo
+.venv/bin/python -c "import torch; print(torch.load('build/demo/model.pt').keys())"
 """)

@@ -19,18 +19,18 @@ from sagemaker_dist.errors import OptionError, closest, raise_all
 
 OURS: Final = "smdist"
 AWS: Final = "smdistributed"
-PARENT_KEYS: Final = frozenset(  # SageMaker SDK 2.257.7, fw_utils.py and estimator.py
-    (
-        "torch_distributed",
-        "pytorchddp",
-        "pytorchxla",
-        "mpi",
-        "parameter_server",
-        "multi_worker_mirrored_strategy",
-        "instance_groups",
-    )
-)
+_MPI: Final = ("enabled", "processes_per_host", "custom_mpi_options")
+PARENT_KEYS: Final = {  # SageMaker SDK 2.257.7, fw_utils.py and estimator.py: key to its own keys
+    "torch_distributed": ("enabled",),
+    "pytorchddp": ("enabled", "custom_mpi_options"),
+    "pytorchxla": ("enabled",),
+    "mpi": _MPI,
+    "parameter_server": ("enabled",),
+    "multi_worker_mirrored_strategy": ("enabled",),
+    "instance_groups": (),
+}
 _STRATEGY: Final = "dataparallel"
+_AWS_STRATEGIES: Final = (_STRATEGY, "modelparallel")
 _OPTIONS: Final = frozenset(option.name for option in fields(DataParallel))
 
 
@@ -66,7 +66,7 @@ def read_distribution(value: object) -> Distribution:
         )
     raise_all(_faults(value))
     rest = {key: part for key, part in value.items() if not _is_ours(key, part)}
-    ours = [_build(part[_STRATEGY]) for key, part in value.items() if _is_ours(key, part)]
+    ours = [_build(key, part[_STRATEGY]) for key, part in value.items() if _is_ours(key, part)]
     return Distribution(ours=next(filter(None, ours), None), rest=rest)
 
 
@@ -74,16 +74,19 @@ def _is_ours(key: str, part: Any) -> bool:
     return key == OURS or (key == AWS and isinstance(part, dict) and _STRATEGY in part)
 
 
-def _build(section: dict[str, Any]) -> DataParallel | None:
+def _build(key: str, section: dict[str, Any]) -> DataParallel | None:
     options = {name: section[name] for name in _OPTIONS & set(section)}
-    return DataParallel(**options) if section.get("enabled", True) else None
+    is_on = section.get("enabled", key == OURS)  # AWS's form is off unless it says otherwise
+    return DataParallel(**options) if is_on else None
 
 
 def _faults(value: dict[str, Any]) -> Iterator[OptionError]:
     valid = {OURS, AWS, *PARENT_KEYS}
-    for key in value:
+    for key, part in value.items():
         if key not in valid:
             yield _unknown("distribution", key, valid)
+        elif not _is_ours(key, part):
+            yield from _parent_faults(key, part)
     sections = [key for key, part in value.items() if _is_ours(key, part)]
     for key in sections:
         yield from _section_faults(key, value[key])
@@ -95,6 +98,15 @@ def _faults(value: dict[str, Any]) -> Iterator[OptionError]:
         )
 
 
+def _parent_faults(key: str, part: Any) -> Iterator[OptionError]:
+    """SageMaker's SDK ignores a key it does not know; we do not."""
+    valid = _AWS_STRATEGIES if key == AWS else PARENT_KEYS[key]
+    if valid and isinstance(part, dict):
+        for name in part:
+            if name not in valid:
+                yield _unknown(f"distribution[{key!r}]", name, valid)
+
+
 def _section_faults(key: str, part: Any) -> Iterator[OptionError]:
     where = f"distribution[{key!r}]"
     if not isinstance(part, dict) or not isinstance(part.get(_STRATEGY, {}), dict):
@@ -104,11 +116,18 @@ def _section_faults(key: str, part: Any) -> Iterator[OptionError]:
             f"Pass {{{key!r}: {{{_STRATEGY!r}: {{'enabled': True}}}}}}",
         )
         return
+    valid = _AWS_STRATEGIES if key == AWS else (_STRATEGY,)
     for name in part:
-        if name != _STRATEGY:
-            yield _unknown(where, name, {_STRATEGY})
+        if name not in valid:
+            yield _unknown(where, name, valid)
     if not part:
-        yield _unknown(where, "", {_STRATEGY})
+        yield OptionError(f"{where} is empty", "it names no strategy", f"Name {_STRATEGY!r}")
+    if key == AWS and len(set(part) & set(_AWS_STRATEGIES)) > 1:
+        yield OptionError(
+            f"{where} has both {_AWS_STRATEGIES[0]!r} and {_AWS_STRATEGIES[1]!r}",
+            "a job has one strategy of the two",
+            "Keep one",
+        )
     yield from _option_faults(f"{where}[{_STRATEGY!r}]", key, part.get(_STRATEGY, {}))
 
 

@@ -102,8 +102,8 @@ def test_kill_9_of_a_rank_ends_the_job_with_its_name(job, victim, capfd):
     estimator.fit(wait=False)
     name = estimator.latest_training_job.name
     log = estimator.latest_training_job
-    wait_until(lambda: len(ranks_of(name, "forever.py")) == 4)
-    time.sleep(6)  # imports of torch and the first collectives
+    runner = estimator.sagemaker_session.runner
+    wait_until(lambda: "".join(runner.logs(name)).count("all ranks are at work") == 4)
     ranks_of(name, "forever.py")[victim].send_signal(signal.SIGKILL)
     start = time.monotonic()
     with pytest.raises(JobError) as caught:

@@ -43,6 +43,14 @@ Tensors parts_for(const at::Tensor& tensor, const Backend::Sizes& sizes, int ran
   return tensor.split_with_sizes(std::vector<int64_t>(ranks, rows / ranks));
 }
 
+[[noreturn]] void refuse(const char* name) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, "smdist has no ", name,
+      " yet: it moves tensors by collectives only. Make a group for it with "
+      "torch.distributed.new_group(backend=\"gloo\") and pass group= to ",
+      name, ".");
+}
+
 Dtype dtype_of(const Tensors& inputs, const Tensors& outputs) {
   const Tensors& known = inputs.empty() ? outputs : inputs;
   return known.empty() ? Dtype::kUint8 : wire_of(known[0].scalar_type()).dtype;
@@ -183,9 +191,14 @@ Backend::WorkPtr Backend::barrier(const c10d::BarrierOptions& options) {
                 .outputs = {}});
 }
 
+Backend::WorkPtr Backend::send(Tensors&, int, int) { refuse("send"); }
+Backend::WorkPtr Backend::recv(Tensors&, int, int) { refuse("recv"); }
+Backend::WorkPtr Backend::recvAnysource(Tensors&, int) { refuse("recv"); }
+
 Backend::WorkPtr Backend::start(Call call) {
   check_tensors(call.inputs);
   check_tensors(call.outputs);
+  check_outputs(call.outputs);
   check_same_dtype(call.inputs, call.outputs);
   const bool is_set = call.timeout != c10d::kUnsetTimeout && call.timeout != kNoTimeout;
 
@@ -202,7 +215,11 @@ Backend::WorkPtr Backend::start(Call call) {
   operation.outputs = outputs.spans();
   operation.timeout = is_set ? call.timeout : options_->timeout;
   operation.done = [work, inputs, outputs](std::exception_ptr error) {
-    if (!error) outputs.copy_back();
+    try {
+      if (!error) outputs.copy_back();
+    } catch (...) {
+      error = std::current_exception();
+    }
     work->complete(error);
   };
   try {
@@ -217,10 +234,11 @@ Backend::WorkPtr Backend::start(Call call) {
 void Backend::abort() { engine_->abort("the group was aborted by rank " + std::to_string(rank_)); }
 
 void Backend::shutdown() {
-  if (owns_engine_) {
-    engine_->shutdown();
-  } else {
+  if (owns_engine_) return engine_->shutdown();
+  try {
     engine_->remove_group(group_);
+  } catch (const UsageError&) {
+    // Operations are on their way: they end by themselves, and the number stays taken.
   }
 }
 

@@ -79,6 +79,8 @@ PYBIND11_MODULE(_C, module) {
       .def("add_group", &Engine::add_group, py::arg("group"), py::arg("members"),
            py::call_guard<py::gil_scoped_release>())
       .def("abort", &Engine::abort, py::arg("reason"), py::call_guard<py::gil_scoped_release>())
+      .def("is_running", &Engine::is_running)
+      .def("close_in_child", &Engine::close_in_child)
       .def("shutdown", &Engine::shutdown, py::call_guard<py::gil_scoped_release>());
 
   module.def("make_backend", &make_backend, py::arg("engine"), py::arg("group"), py::arg("rank"),

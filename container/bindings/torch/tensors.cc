@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensors.h"
 
+#include <ATen/MemoryOverlap.h>
+
 #include <utility>
 
 namespace smdist::torch_binding {
@@ -70,6 +72,14 @@ void check_tensors(const std::vector<at::Tensor>& tensors) {
         tensor.device().is_cpu(), "the tensor is on ", tensor.device(),
         ": smdist carries CPU tensors only, so far. Call init_process_group"
         "(\"cpu:smdist,cuda:nccl\") to send CUDA tensors by NCCL, or move the tensor to the CPU.");
+  }
+}
+
+void check_outputs(const std::vector<at::Tensor>& outputs) {
+  for (const at::Tensor& output : outputs) {
+    TORCH_CHECK_VALUE(at::has_internal_overlap(output) != at::MemOverlap::Yes,
+                      "several elements of the output share their memory, as expand() makes them: "
+                      "there is no place for the result. Call contiguous() on it first.");
   }
 }
 

@@ -29,6 +29,9 @@ Reduction reduction_of(const c10d::ReduceOp& op);
 // Raises ValueError for tensors that are sparse, or not on the CPU.
 void check_tensors(const std::vector<at::Tensor>& tensors);
 
+// Raises ValueError for outputs whose elements share memory.
+void check_outputs(const std::vector<at::Tensor>& outputs);
+
 // Raises ValueError if the core cannot do arithmetic on the tensor's dtype.
 void check_arithmetic(const at::Tensor& tensor);
 

@@ -40,9 +40,10 @@ OperationWork::OperationWork(int rank, c10d::OpType type, std::vector<at::Tensor
       result_future_(c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get())) {}
 
 void OperationWork::complete(std::exception_ptr error) {
-  result_future_->markCompleted(c10::IValue(static_cast<int64_t>(result_of(error))));
+  const auto result = static_cast<int64_t>(result_of(error));
   error = translated(error);
-  finish(error);
+  finish(error);  // first: callbacks of the futures may wait for this very work
+  result_future_->markCompleted(c10::IValue(result));
   if (error) {
     future_->setError(error);
   } else {

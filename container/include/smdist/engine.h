@@ -30,8 +30,8 @@ class Transport;
 // that shut down in order is an error only for an operation that needs it.
 //
 // Thread safety: every method may be called from any thread, except from `done`
-// callbacks, which may call submit() and abort() only. shutdown() and the
-// destructor take less than a second, if no `done` callback blocks.
+// callbacks, which may not call join(). shutdown() and the destructor take less
+// than a second, if no `done` callback blocks.
 class Engine final {
  public:
   // Opens the listener. Throws UsageError, SystemError.
@@ -71,6 +71,13 @@ class Engine final {
   // Says goodbye to the other ranks, fails what is pending here and ends the
   // threads. Idempotent. Does not wait for operations: wait for `done` first.
   void shutdown();
+
+  // Between join() and shutdown().
+  bool is_running() const;
+
+  // For a forked child, right after fork(): closes its copies of the connections.
+  // The child must then neither use nor destroy the engine.
+  void close_in_child() noexcept;
 
  private:
   class Impl;

@@ -55,8 +55,8 @@ struct Operation {
   // aborted, on all ranks, with a TimeoutError naming who did not contribute.
   std::chrono::milliseconds timeout{};
 
-  // Called exactly once, on the completion thread; null means success. Must not
-  // throw, nor destroy or shut down the engine. It is destroyed on that thread.
+  // Called exactly once, on a completion thread; null means success. Must not
+  // throw. It is destroyed on that thread.
   std::function<void(std::exception_ptr)> done;
 };
 

@@ -87,6 +87,10 @@ class Transport {
 
   virtual void wake() = 0;
 
+  // For a forked child: closes its copies of all connections, so that peers see
+  // the parent end when it ends. Takes no lock; the transport is of no use after it.
+  virtual void close_in_child() noexcept {}
+
   // Sends what is queued, for at most `limit`, then closes all connections. Calls
   // the sink no more.
   virtual void close(std::chrono::milliseconds limit) = 0;

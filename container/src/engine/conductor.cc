@@ -13,10 +13,15 @@ namespace smdist {
 namespace {
 
 constexpr size_t kIdleScratchBytes = 256 << 20;
-constexpr size_t kMaxEarly = 1 << 16;  // READY frames; more is a peer gone wild
+constexpr size_t kMaxEarly = 1 << 16;  // READY frames of a peer; more is one gone wild
 constexpr size_t kHistory = 64;        // operations per group
 constexpr std::chrono::milliseconds kPatience{500};
 constexpr int kChunksInFlight = 2;  // per peer: one leaves, one waits
+
+std::string text_of(std::chrono::milliseconds time) {
+  const auto count = time.count();
+  return count % 1000 == 0 ? std::to_string(count / 1000) + " s" : std::to_string(count) + " ms";
+}
 
 }  // namespace
 
@@ -67,7 +72,7 @@ void Conductor::meet_early(Number number) {
   const auto early = early_.find(number);
   if (early == early_.end()) return;
   const std::map<int, Descriptor> descriptors = std::move(early->second);
-  early_count_ -= descriptors.size();
+  for (const auto& [rank, descriptor] : descriptors) --peer(rank).num_early;
   early_.erase(early);
   for (const auto& [rank, descriptor] : descriptors) {
     try {
@@ -79,6 +84,7 @@ void Conductor::meet_early(Number number) {
 }
 
 void Conductor::check_deadlines() {
+  check_absent();
   if (deadlines_.empty() || deadlines_.begin()->first > Clock::now()) return;
   Pending& late = pending_.at(deadlines_.begin()->second);
   if (extend(late)) return;
@@ -88,11 +94,13 @@ void Conductor::check_deadlines() {
   for (const int member : missing) {
     who += (who.empty() ? "" : ", ") + name_of_rank(members[static_cast<size_t>(member)]);
   }
-  const auto timeout = std::to_string(late.submission().operation.timeout.count());
+  const std::chrono::milliseconds timeout = late.submission().operation.timeout;
   const int culprit = missing.empty() ? options_.rank : members[static_cast<size_t>(missing[0])];
   fail({FaultKind::kTimeout, culprit,
         title_of(late.submission()) + " was not complete on " + name_of_rank(options_.rank) +
-            " after " + timeout + " ms; it waits for " + who},
+            " after " + text_of(timeout) + "; it waits for " + who +
+            ". Every rank must call the same collectives; if one is only slow, give a longer "
+            "timeout"},
        true);
 }
 
@@ -112,8 +120,10 @@ bool Conductor::extend(Pending& late) {
 std::chrono::milliseconds Conductor::until_deadline() const {
   using std::chrono::milliseconds;
   constexpr milliseconds kLongest{60'000};
-  if (deadlines_.empty()) return kLongest;
-  const auto left = deadlines_.begin()->first - Clock::now();
+  Clock::time_point next = Clock::now() + kLongest;
+  if (!deadlines_.empty()) next = std::min(next, deadlines_.begin()->first);
+  if (!excuses_.empty()) next = std::min(next, *excuses_.begin());
+  const auto left = next - Clock::now();
   const auto rounded = std::chrono::duration_cast<milliseconds>(left) + milliseconds(1);
   return std::clamp(rounded, milliseconds(0), kLongest);
 }
@@ -237,13 +247,13 @@ void Conductor::take_ready(int rank, const Frame& frame) {
   const bool is_past = past != history_.end() && !past->second.empty() &&
                        frame.sequence <= past->second.back().sequence;
   if (is_past) return take_ready_of_past(rank, frame, theirs);
-  if (early_count_ == kMaxEarly) {
+  if (peer(rank).num_early == kMaxEarly) {
     throw PeerError("is more than " + std::to_string(kMaxEarly) + " operations ahead");
   }
   if (!early_[number].insert({rank, theirs}).second) {
     throw PeerError("announced the same operation twice");
   }
-  ++early_count_;
+  ++peer(rank).num_early;
 }
 
 void Conductor::take_data(int rank, const Frame& frame) {

@@ -56,8 +56,10 @@ class Conductor final : public Sink {
     Presence presence = Presence::kPresent;
     bool is_connected = false;
     std::string lost_because;
+    Clock::time_point excused_until;  // for one that left in order
     Outbox outbox;
     int chunks_in_flight = 0;
+    size_t num_early = 0;          // its READY frames that wait for a local post
     std::vector<uint8_t> control;  // the payload of a READY or an ABORT that comes in
   };
   struct InFlight {
@@ -90,6 +92,7 @@ class Conductor final : public Sink {
   Pending* find(Number number);
   void check_partners(const Pending& pending);
   bool extend(Pending& late);
+  void check_absent();
 
   // Faults
   void fail(Fault fault, bool is_ours);
@@ -110,8 +113,8 @@ class Conductor final : public Sink {
   BufferPool pool_;
   std::map<Number, Pending> pending_;
   std::set<std::pair<Clock::time_point, Number>> deadlines_;
-  std::map<Number, std::map<int, Descriptor>> early_;  // READY before the local post, by peer
-  size_t early_count_ = 0;
+  std::set<Clock::time_point> excuses_;                     // when those of peers who left end
+  std::map<Number, std::map<int, Descriptor>> early_;       // READY before the local post, by peer
   std::unordered_map<uint32_t, std::deque<Past>> history_;  // by group: the last few
   std::unordered_map<uint64_t, InFlight> in_flight_;        // by token
   uint64_t last_token_ = 0;

@@ -20,6 +20,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kFarewell{300};  // how long a goodbye may take
 constexpr std::chrono::milliseconds kAfterFault{100};
+constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365 * 10);
 
 void check_options(const Options& options) {
   const auto require = [](bool holds, const std::string& fault) {
@@ -59,6 +60,11 @@ class Engine::Impl final {
   uint64_t submit(uint32_t group, Operation operation) SMDIST_EXCLUDES(mutex_);
   void abort(FaultKind kind, const std::string& reason) SMDIST_EXCLUDES(mutex_);
   void shutdown() SMDIST_EXCLUDES(mutex_, ending_mutex_);
+  void close_in_child() noexcept { transport_->close_in_child(); }
+  bool is_running() SMDIST_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return stage_ == Stage::kRunning;
+  }
 
  private:
   enum class Stage : uint8_t { kNew, kRunning, kEnded };
@@ -161,7 +167,7 @@ uint64_t Engine::Impl::submit(uint32_t group_id, Operation operation) {
   const int rank = submission.group->rank;
   const int size = submission.group->size();
   check(operation, rank, size);
-  submission.deadline = Clock::now() + operation.timeout;
+  submission.deadline = Clock::now() + std::min(operation.timeout, kLongest);
   submission.descriptor = descriptor_of(operation, rank, size);
   submission.plan = plan_of(operation, rank, size);
   submission.operation = std::move(operation);
@@ -266,5 +272,7 @@ uint64_t Engine::submit(uint32_t group, Operation operation) {
 }
 void Engine::abort(const std::string& reason) { impl_->abort(FaultKind::kAborted, reason); }
 void Engine::shutdown() { impl_->shutdown(); }
+bool Engine::is_running() const { return impl_->is_running(); }
+void Engine::close_in_child() noexcept { impl_->close_in_child(); }
 
 }  // namespace smdist

@@ -7,6 +7,11 @@
 #include "smdist/errors.h"
 
 namespace smdist {
+namespace {
+
+constexpr std::chrono::milliseconds kExcuse{1000};
+
+}  // namespace
 
 void Conductor::abort(FaultKind kind, const std::string& reason) {
   fail({kind, options_.rank, reason}, true);
@@ -26,6 +31,8 @@ void Conductor::on_peer_lost(int rank, const std::string& reason) {
   lost.outbox.clear();
   if (lost.presence == Presence::kLeft) {
     lost.lost_because = "has left the group";
+    lost.excused_until = Clock::now() + kExcuse;
+    excuses_.insert(lost.excused_until);
   } else {
     lost.presence = Presence::kDead;
     lost.lost_because = reason;
@@ -36,14 +43,26 @@ void Conductor::on_peer_lost(int rank, const std::string& reason) {
   }
 }
 
-// Fails if the operation needs a member that is gone.
+// Fails if the operation needs a member that is gone. Who left in order is
+// excused for a moment: it may be ending with an error of its own, and whoever
+// watches the processes shall see that one first.
 void Conductor::check_partners(const Pending& pending) {
   const std::vector<int>& members = pending.submission().group->members;
   for (const int member : pending.partners()) {
     const Peer& partner = peer(members[static_cast<size_t>(member)]);
-    if (!partner.lost_because.empty() && pending.needs(member)) {
+    const bool is_absent = !partner.lost_because.empty() && partner.excused_until <= Clock::now();
+    if (is_absent && pending.needs(member)) {
       return fail_for_lost(pending, member);
     }
+  }
+}
+
+void Conductor::check_absent() {
+  if (excuses_.empty() || *excuses_.begin() > Clock::now()) return;
+  excuses_.erase(excuses_.begin());
+  for (const auto& [number, pending] : pending_) {
+    check_partners(pending);
+    if (broken_) return;
   }
 }
 
@@ -75,8 +94,12 @@ void Conductor::take_ready_of_past(int rank, const Frame& frame, const Descripto
     if (past.sequence != frame.sequence) continue;
     return fail_for_mismatch({frame.group, frame.sequence}, past.descriptor, rank, theirs);
   }
-  throw PeerError("called " + text_of(theirs) + " as operation " + std::to_string(frame.sequence) +
-                  " of group " + std::to_string(frame.group) + ", which is long over");
+  fail({FaultKind::kUsage, rank,
+        name_of_rank(rank) + " called " + text_of(theirs) + " as operation " +
+            std::to_string(frame.sequence) + " of group " + std::to_string(frame.group) +
+            ", which is long over on " + name_of_rank(options_.rank) +
+            ": ranks have called different numbers of collectives"},
+       true);
 }
 
 void Conductor::take_abort(int rank) {
@@ -90,7 +113,10 @@ void Conductor::fail(Fault fault, bool is_ours) {
   if (broken_) return;
   fault_ = std::move(fault);
   broken_ = error_of(fault_);
-  if (options_.log) options_.log("the job is aborted: " + fault_.text);
+  // Who waits for an operation is told by it.
+  const bool is_own_wish = is_ours && fault_.kind == FaultKind::kAborted;
+  const bool is_silent = pending_.empty() && !is_own_wish;
+  if (options_.log && is_silent) options_.log("the job is aborted: " + fault_.text);
   fail_all(broken_);
   tell(fault_, is_ours);
 }
@@ -102,6 +128,7 @@ void Conductor::fail_all(const std::exception_ptr& error) {
   for (Peer& each : peers_) {
     each.outbox.clear();
     each.chunks_in_flight = 0;
+    each.num_early = 0;
   }
   for (auto& [number, pending] : pending_) {
     --pending.submission().group->pending;
@@ -109,8 +136,8 @@ void Conductor::fail_all(const std::exception_ptr& error) {
   }
   pending_.clear();
   deadlines_.clear();
+  excuses_.clear();
   early_.clear();
-  early_count_ = 0;
 }
 
 // Connected peers pass it on. Whoever found the fault also dials those it may

@@ -17,6 +17,8 @@ using std::chrono::milliseconds;
 
 constexpr size_t kMaxStrangers = 64;              // connections that nobody vouches for yet
 constexpr milliseconds kStrangerPatience{5'000};  // how long each of them may take
+constexpr milliseconds kPatienceInACrowd{250};
+constexpr int kMaxStrangerLines = 16;  // per tick; a flood must not fill the disk
 constexpr milliseconds kProbeEvery{1'000};
 
 }  // namespace
@@ -46,7 +48,9 @@ void TcpTransport::accept_all() {
     const auto strangers = static_cast<size_t>(
         std::count_if(greetings_.begin(), greetings_.end(),
                       [](const auto& each) { return !each.second.is_dialling(); }));
-    if (strangers >= kMaxStrangers) return listen_later();  // the others wait in the kernel
+    if (strangers >= kMaxStrangers && !drop_strangers(kPatienceInACrowd)) {
+      return listen_later();  // the others wait in the kernel
+    }
     UniqueFd fd;
     try {
       fd = accept_from(listener_.get());
@@ -94,7 +98,7 @@ void TcpTransport::advance(uint64_t number) {
     const int peer = probes_[number];
     const bool is_dead = connect_error(greeting.fd()) == ECONNREFUSED;
     probes_.erase(number);
-    greetings_.erase(found);
+    end_greeting(found);
     if (is_dead) lose(peer, "refused the connection: its process has ended");
     return;
   }
@@ -130,26 +134,50 @@ void TcpTransport::give_up(Greetings::iterator greeting) {
   const int peer = greeting->second.peer();
   // Who comes and goes without a word was only looking whether we live.
   if (!is_dialling && !greeting->second.is_silent()) {
-    log("dropped a connection from " + peer_text(greeting->second.fd()) + ": " + fault);
+    log_stranger("dropped a connection from " + peer_text(greeting->second.fd()) + ": " + fault);
   }
-  greetings_.erase(greeting);
+  end_greeting(greeting);
   listen_again();
   if (is_dialling) lose(peer, fault);
+}
+
+TcpTransport::Greetings::iterator TcpTransport::end_greeting(Greetings::iterator greeting) {
+  unwatch(greeting->second.fd());
+  return greetings_.erase(greeting);
+}
+
+// Drops who was accepted and has not vouched for itself in time.
+bool TcpTransport::drop_strangers(Clock::duration patience) {
+  const Clock::time_point now = Clock::now();
+  bool is_any = false;
+  for (auto it = greetings_.begin(); it != greetings_.end();) {
+    const Greeting& greeting = it->second;
+    if (greeting.is_dialling() || now - greeting.begin() <= patience) {
+      ++it;
+      continue;
+    }
+    const auto ms = std::chrono::duration_cast<milliseconds>(patience).count();
+    log_stranger("dropped a connection from " + peer_text(greeting.fd()) +
+                 ": it took longer than " + std::to_string(ms) + " ms");
+    it = end_greeting(it);
+    is_any = true;
+  }
+  return is_any;
+}
+
+void TcpTransport::log_stranger(const std::string& line) {
+  if (++num_stranger_lines_ <= kMaxStrangerLines) log(line);
 }
 
 void TcpTransport::check_times() {
   const Clock::time_point now = Clock::now();
   next_check_ = now + kTick;
-  listen_again();
-  for (auto it = greetings_.begin(); it != greetings_.end();) {
-    const auto current = it++;
-    const Greeting& greeting = current->second;
-    const bool is_late = !greeting.is_dialling() && now - greeting.begin() > kStrangerPatience;
-    if (!is_late) continue;
-    log("dropped a connection from " + peer_text(greeting.fd()) + ": it took longer than 5 s");
-    greetings_.erase(current);
-    listen_again();
+  if (num_stranger_lines_ > kMaxStrangerLines) {
+    log("dropped " + std::to_string(num_stranger_lines_ - kMaxStrangerLines) + " more connections");
   }
+  num_stranger_lines_ = 0;
+  listen_again();
+  drop_strangers(kStrangerPatience);
   for (auto& [peer, when] : awaited_) {
     if (when > now) continue;
     when = now + kProbeEvery;

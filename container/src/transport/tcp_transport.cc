@@ -4,9 +4,11 @@
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <utility>
 
 #include "smdist/errors.h"
@@ -67,6 +69,10 @@ void TcpTransport::watch(int fd, uint32_t events, uint64_t what, bool is_new) {
     throw SystemError("a connection could not be watched", errno);
   }
 }
+
+// Closing is not enough: while a forked child has a copy of the connection, epoll
+// would go on telling of it.
+void TcpTransport::unwatch(int fd) { ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr); }
 
 milliseconds TcpTransport::patience(milliseconds timeout) const {
   const bool has_work = std::any_of(dirty_.begin(), dirty_.end(), [this](int peer) {
@@ -143,6 +149,7 @@ void TcpTransport::read_from(int peer) {
 }
 
 void TcpTransport::lose(int peer, const std::string& reason) {
+  if (lane(peer).is_live()) unwatch(lane(peer).fd());
   lane(peer).lose();
   awaited_.erase(peer);
   if (sink_ != nullptr) sink_->on_peer_lost(peer, reason);
@@ -174,7 +181,25 @@ void TcpTransport::close(milliseconds limit) {
     }
     wait(std::min(milliseconds(20), limit));
   }
-  for (Lane& each : lanes_) each.lose();
+  for (Lane& each : lanes_) {
+    if (each.is_live()) unwatch(each.fd());
+    each.lose();
+  }
+}
+
+// What epoll watches is all that is open; the kernel lists it without our locks.
+void TcpTransport::close_in_child() noexcept {
+  char path[64];
+  std::snprintf(path, sizeof path, "/proc/self/fdinfo/%d", epoll_.get());
+  if (std::FILE* list = std::fopen(path, "re")) {
+    char line[256];
+    int fd = -1;
+    while (std::fgets(line, sizeof line, list) != nullptr) {
+      if (std::sscanf(line, "tfd: %d", &fd) == 1) ::close(fd);
+    }
+    std::fclose(list);
+  }
+  ::close(epoll_.get());
 }
 
 void TcpTransport::log(const std::string& line) const {

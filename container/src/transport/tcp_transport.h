@@ -45,6 +45,7 @@ class TcpTransport final : public Transport {
   void release_payloads() override;
   void poll(std::chrono::milliseconds timeout) override;
   void wake() override;
+  void close_in_child() noexcept override;
   void close(std::chrono::milliseconds limit) override;
 
  private:
@@ -55,6 +56,8 @@ class TcpTransport final : public Transport {
   bool dials(int peer) const { return options_.rank > peer; }
 
   void watch(int fd, uint32_t events, uint64_t what, bool is_new);
+  void unwatch(int fd);
+  Greetings::iterator end_greeting(Greetings::iterator greeting);
   std::chrono::milliseconds patience(std::chrono::milliseconds timeout) const;
   void wait(std::chrono::milliseconds timeout);
   void handle(uint64_t what, uint32_t events);
@@ -72,6 +75,8 @@ class TcpTransport final : public Transport {
   void trust(Greetings::iterator greeting);
   void give_up(Greetings::iterator greeting);
   void check_times();
+  bool drop_strangers(Clock::duration patience);
+  void log_stranger(const std::string& line);
   void probe(int peer);
   bool has_farewells() const;
   void log(const std::string& line) const;
@@ -95,6 +100,7 @@ class TcpTransport final : public Transport {
   std::map<uint64_t, int> probes_;            // greetings that only probe, and whom
   uint64_t last_greeting_ = 0;
   Clock::time_point next_check_ = Clock::now();
+  int num_stranger_lines_ = 0;  // logged since the last check of the times
 };
 
 }  // namespace smdist

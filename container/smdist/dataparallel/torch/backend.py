@@ -9,6 +9,8 @@ is another backend's, a group gets an engine of its own.
 from __future__ import annotations
 
 import atexit
+import ctypes
+import os
 import sys
 import zlib
 from typing import Any
@@ -24,7 +26,9 @@ from smdist.dataparallel.torch.rendezvous import connect, name_of
 NAME = "smdist"
 _DEFAULT_GROUP = 0
 _TORCH_DEFAULT_SECONDS = 1800.0
-_engines: list[tuple[_C.Engine, str]] = []  # the latest, with what others call this rank
+_live: list[tuple[_C.Engine, str]] = []  # engines, with what others call this rank
+_world: list[_C.Engine] = []  # the default group's, if that is ours
+_left_to_the_parent: list[_C.Engine] = []  # in a forked child: never used, never destroyed
 
 
 def register() -> None:
@@ -34,6 +38,7 @@ def register() -> None:
             NAME, create_backend, extended_api=True, devices=["cpu", "cuda"]
         )
         atexit.register(_say_goodbye)
+        os.register_at_fork(after_in_child=_leave_to_the_parent)
 
 
 def create_backend(options: _DistributedBackendOptions, pg_options: Any) -> dist.Backend:
@@ -52,14 +57,15 @@ def create_backend(options: _DistributedBackendOptions, pg_options: Any) -> dist
     timeout = _timeout_seconds(options, config.timeout_seconds)
     members = list(options.global_ranks_in_group)
     rank, size = options.group_rank, options.group_size
-    if members and _engines and dist.is_initialized():
+    is_default = not dist.is_initialized()
+    if not is_default and _world and _world[0].is_running():
         group = _group_number(options.group_id)
-        engine, _ = _engines[-1]
-        engine.add_group(group, members)
-        return _C.make_backend(engine, group, rank, size, timeout, owns_engine=False)
+        _world[0].add_group(group, members)
+        return _C.make_backend(_world[0], group, rank, size, timeout, owns_engine=False)
     engine = connect(options.store, rank, size, config)
     engine.add_group(_DEFAULT_GROUP, list(range(size)))
-    _engines[:] = [(engine, name_of(rank, config))]
+    _live[:] = [each for each in _live if each[0].is_running()] + [(engine, name_of(rank, config))]
+    _world[:] = [engine] if is_default else _world
     return _C.make_backend(engine, _DEFAULT_GROUP, rank, size, timeout, owns_engine=True)
 
 
@@ -77,8 +83,18 @@ def _group_number(name: str) -> int:
 def _say_goodbye() -> None:
     """Tell the others why this rank ends: it raised, or it has simply finished."""
     error = getattr(sys, "last_value", None)
-    while _engines:
-        engine, name = _engines.pop()
+    while _live:
+        engine, name = _live.pop()
         if error is not None:
             engine.abort(f"{name} raised {type(error).__name__}: {error}"[:500])
         engine.shutdown()
+
+
+def _leave_to_the_parent() -> None:
+    """A forked child, such as a DataLoader worker, must not keep the rank's connections open."""
+    for engine, _ in _live:
+        engine.close_in_child()
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(engine))  # its threads are not here to join
+        _left_to_the_parent.append(engine)
+    _live.clear()
+    _world.clear()

@@ -14,11 +14,11 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 from torch._C._distributed_c10d import PrefixStore, Store
-from torch.distributed import DistStoreError
 
 import smdist
 from sagemaker_dist.errors import LaunchError, SkewError
@@ -48,6 +48,7 @@ def connect(store: Store, rank: int, size: int, config: RankConfig) -> _C.Engine
     engine = _C.Engine(rank, size, own_address(config), names, secret, session)
     host, port = engine.endpoint()
     places = _exchange(store, "where", rank, size, {"host": host, "port": port}, patience)
+    _check_places([place["host"] for place in places], names)
     engine.join([(place["host"], place["port"]) for place in places])
     return engine
 
@@ -99,7 +100,7 @@ def _exchange(
 def _named(store: Store, keys: list[str], patience: timedelta) -> Iterator[None]:
     try:
         yield
-    except DistStoreError as error:
+    except RuntimeError as error:  # each kind of store raises another
         missing = [key for key in keys if not store.check([key])]
         raise LaunchError(
             f"still waiting for {', '.join(missing)} after {patience.total_seconds():.0f} s",
@@ -107,6 +108,22 @@ def _named(store: Store, keys: list[str], patience: timedelta) -> Iterator[None]
             "Look for the ranks that never started in the hosts' logs,"
             " or give a longer start_timeout_seconds",
         ) from error
+
+
+def _check_places(hosts: list[str], names: list[str]) -> None:
+    """Loopback addresses reach one machine only; mixed with others they are a mistake."""
+    local = [name for host, name in zip(hosts, names, strict=True) if _is_loopback(host)]
+    if 0 < len(local) < len(hosts):
+        raise LaunchError(
+            f"{local[0]} listens at a loopback address",
+            "other ranks of the job are on other machines and cannot reach it;"
+            " its own host name may stand for 127.0.1.1 in /etc/hosts",
+            "Name the network interface of each host in SMDIST_INTERFACE",
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    return ip_address(host).is_loopback
 
 
 def _check_releases(others: list[dict[str, Any]]) -> None:

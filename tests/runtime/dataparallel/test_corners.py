@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Callbacks that wait, forks, groups of other backends: what real programs do."""
+
+import os
+import resource
+import signal
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+
+def powersgd(rank, size):
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Linear(64, 64))
+    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=2)
+    model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    for _ in range(4):
+        model(torch.full((2, 64), rank + 1.0)).square().mean().backward()
+    return model.module.weight.grad
+
+
+def test_a_callback_may_wait_for_another_operation(world):
+    """PowerSGD's hook all-reduces inside the callback of an all-reduce, and waits."""
+    one, other = world.run(powersgd, size=2, deadline=30)
+
+    assert torch.equal(one, other)
+
+
+def reduce_expanded(rank, size):
+    with pytest.raises(ValueError, match="Call contiguous"):
+        dist.all_reduce(torch.zeros(1).expand(4))
+    total = torch.ones(2)
+    dist.all_reduce(total)
+    return total.tolist()
+
+
+def test_an_output_that_shares_its_memory_is_refused(world):
+    """expand() makes many elements of one; the group works on."""
+    assert [[2.0, 2.0]] * 2 == world.run(reduce_expanded, size=2)
+
+
+def destroy_in_callback(rank, size):
+    future = dist.all_reduce(torch.ones(2), async_op=True).get_future()
+    future.then(lambda _: dist.destroy_process_group()).wait()
+    return dist.is_initialized()
+
+
+def test_a_callback_may_destroy_the_group(world):
+    """The thread that ends the engine is one of its own."""
+    assert [False, False] == world.run(destroy_in_callback, size=2)
+
+
+def destroy_with_pending(rank, size):
+    group = dist.new_group([0, 1])
+    if rank == 0:
+        dist.all_reduce(torch.ones(2), group=group, async_op=True)
+    dist.destroy_process_group()
+    return dist.is_initialized()
+
+
+def test_a_group_with_pending_work_can_be_destroyed(world):
+    """What is pending fails; nothing is left that would stop a new start."""
+    assert [False, False] == world.run(destroy_with_pending, size=2)
+
+
+def wait_very_long(rank, size):
+    group = dist.new_group([0], timeout=timedelta(days=365 * 300))
+    total = torch.ones(2)
+    dist.all_reduce(total, group=group)
+    return total.tolist()
+
+
+def test_a_timeout_of_centuries_is_long(world):
+    """It does not overflow into the past."""
+    assert [[1.0, 1.0]] == world.run(wait_very_long, size=1)
+
+
+def under_gloo(rank, size, store):
+    """Leave the group the world made; make a gloo one with two smdist groups in it."""
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", store=dist.FileStore(store, size), rank=rank, world_size=size)
+    sums = []
+    for members in ([0, 1], [1, 2], [0, 1]):
+        group = dist.new_group(members, backend="smdist")
+        if rank in members:
+            total = torch.tensor([10.0**rank])
+            dist.all_reduce(total, group=group)
+            sums.append(total.item())
+            dist.destroy_process_group(group)
+    return sums
+
+
+def test_groups_under_another_default_backend(world, tmp_path):
+    """Each smdist group has an engine of its own, also one made again."""
+    sums = world.run(under_gloo, str(tmp_path / "store"), size=3)
+
+    assert [[11.0, 11.0], [11.0, 110.0, 11.0], [110.0]] == sums
+
+
+def fork_and_die(rank, size):
+    dist.barrier()
+    if rank == 1:
+        if os.fork() == 0:
+            time.sleep(20)  # as a DataLoader worker whose rank is killed
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+    start = time.monotonic()
+    try:
+        dist.all_reduce(torch.ones(1000))
+    except dist.DistBackendError:
+        return time.monotonic() - start
+    return None
+
+
+def test_a_forked_child_does_not_keep_a_dead_rank_alive(world):
+    """The child has closed its copies of the rank's connections."""
+    (survived, seconds), (lived, _) = world.outcomes(fork_and_die, size=2, deadline=15)
+
+    assert survived
+    assert not lived
+    assert seconds < 2
+
+
+def idle_after_fork(rank, size):
+    dist.barrier()
+    child = os.fork()
+    if child == 0:
+        time.sleep(3)
+        os._exit(0)
+    if rank == 1:
+        dist.destroy_process_group()
+        os.waitpid(child, 0)
+        return 0.0
+    time.sleep(0.5)
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    time.sleep(1.5)
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    os.waitpid(child, 0)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def test_the_engine_does_not_spin_after_a_fork(world):
+    """A peer has left while a child has copies of the connections: still idle."""
+    seconds, _ = world.run(idle_after_fork, size=2)
+
+    assert 0.3 > seconds
