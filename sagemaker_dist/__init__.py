@@ -21,6 +21,7 @@ from sagemaker_dist.errors import (
 )
 
 if TYPE_CHECKING:
+    from sagemaker_dist.estimators.process_session import ProcessSession
     from sagemaker_dist.estimators.pytorch import PyTorch
 
 __all__ = [
@@ -29,12 +30,16 @@ __all__ = [
     "JobError",
     "OptionError",
     "OptionErrors",
+    "ProcessSession",
     "PyTorch",
     "SetupError",
     "SkewError",
 ]
 
-_HEAVY = {"PyTorch": "sagemaker_dist.estimators.pytorch"}
+_HEAVY = {
+    "ProcessSession": "sagemaker_dist.estimators.process_session",
+    "PyTorch": "sagemaker_dist.estimators.pytorch",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,9 @@ check touches.
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Iterator, Mapping
+from operator import index
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +20,7 @@ from sagemaker.local.local_session import file_input
 from sagemaker.workflow import is_pipeline_variable
 
 from sagemaker_dist.catalog import LOCAL, LOCAL_PROCESS, training_instances
-from sagemaker_dist.planning import Channel, Source, directory_of
+from sagemaker_dist.planning import Channel, Obstacle, Source, directory_of
 from sagemaker_dist.planning.locations import FILE, S3
 
 # Names of version 1 that SageMaker SDK 2.257.7 still reads (estimator.py).
@@ -62,7 +64,9 @@ def is_known_to_boto3(instance_type: Any) -> bool:
     return instance_type in model.shape_for("TrainingInstanceType").enum
 
 
-def source(entry_point: Any, source_dir: Any, git_config: Any) -> Source | None:
+def source(
+    entry_point: Any, source_dir: Any, git_config: Any, *, is_launched: bool = False
+) -> Source | None:
     """Where the entry point should lie, or None where it cannot be looked for."""
     places = (entry_point, source_dir)
     if git_config or entry_point is None or any(is_pipeline_variable(each) for each in places):
@@ -76,7 +80,47 @@ def source(entry_point: Any, source_dir: Any, git_config: Any) -> Source | None:
         directory=directory,
         exists=(folder / str(entry_point)).is_file(),
         directory_exists=folder.is_dir(),
+        is_launched=is_launched,
     )
+
+
+def obstacle(uri: Any) -> Obstacle | None:
+    """What keeps a file:// place from being written to, or None."""
+    if not isinstance(uri, str) or not uri.startswith(FILE + "/"):
+        return None
+    path = Path(directory_of(uri))
+    nearest = next(each for each in (path, *path.parents) if os.path.lexists(each))
+    if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
+        return None
+    return Obstacle(path=str(nearest), is_directory=nearest.is_dir())
+
+
+def environment(given: Any) -> Any:
+    """The variables of a job, with "" for what only a pipeline will know."""
+    if not isinstance(given, Mapping):
+        return {} if given is None or is_pipeline_variable(given) else given
+    return {name: "" if is_pipeline_variable(value) else value for name, value in given.items()}
+
+
+def count(value: Any) -> Any:
+    """A number of hosts as a plain int, whoever's integer it was (numpy has its own)."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        return value
+    return index(value)
+
+
+def as_uris(inputs: Any) -> Any:
+    """Inputs of local processes: a Path says that it lies on this machine."""
+    if isinstance(inputs, Path):
+        return inputs.absolute().as_uri()
+    if isinstance(inputs, Mapping):
+        return {name: as_uris(value) for name, value in inputs.items()}
+    return inputs
+
+
+def model_channel(name: Any, uri: Any) -> tuple[Channel, ...]:
+    """The channel that the SDK makes of model_uri."""
+    return () if uri is None else (_channel(str(name), uri),)
 
 
 def channels(inputs: Any) -> tuple[Channel, ...]:

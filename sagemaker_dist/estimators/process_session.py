@@ -17,8 +17,9 @@ from sagemaker.exceptions import UnexpectedStatusException
 from sagemaker.local import LocalSession
 from sagemaker.local.local_session import LocalSagemakerClient
 
-from sagemaker_dist.errors import JobError
-from sagemaker_dist.planning import plan_local_job
+from sagemaker_dist.errors import JobError, OptionError
+from sagemaker_dist.estimators.sdk import as_given
+from sagemaker_dist.planning import LocalSource, plan_local_job
 from sagemaker_dist.planning.local_job import REGION
 from sagemaker_dist.runners import TERMINAL, ProcessRunner, Runner
 from sagemaker_dist.runners.protocol import Description
@@ -47,12 +48,39 @@ class ProcessClient(LocalSagemakerClient):  # type: ignore[misc]  # SageMaker's 
         super().__init__(session)
         self.runner = runner
         self.attended = False
-        self.started: str | None = None
+        self.asked = ""
+        self.source: LocalSource | None = None
 
     def create_training_job(self, **request: Any) -> dict[str, str]:
-        """Start the job."""
-        self.started = self.runner.start(request, attended=self.attended)
+        """Start the job; where its code lies is known here alone, the API has no place for it."""
+        if self.source is not None:
+            request["LocalSource"] = self.source.request()
+        self.asked = request["TrainingJobName"]
+        with as_given():
+            self.runner.start(request, attended=self.attended)
         return {"TrainingJobArn": plan_local_job(request).arn}
+
+    @contextmanager
+    def attending(self) -> Iterator[None]:
+        """Inside, an interrupt stops the job that was started, however far it came."""
+        self.asked = ""
+        try:
+            yield
+        except KeyboardInterrupt:
+            if self.asked and self.runner.exists(self.asked):
+                self.sagemaker_session.abandon(self.asked)
+            raise
+        finally:
+            if self.asked:
+                self.runner.release(self.asked)
+
+    def create_hyper_parameter_tuning_job(self, **_: Any) -> None:
+        """Refused: a tuner would wait for jobs that nobody starts."""
+        raise OptionError(
+            "a tuner was given an estimator of local processes",
+            "local_process has no tuning jobs",
+            "Call fit() for each set of hyperparameters, or pass an instance type of SageMaker",
+        )
 
     def describe_training_job(self, TrainingJobName: str) -> Description:  # noqa: N803 - AWS's name
         """What has become of the job."""
@@ -98,14 +126,17 @@ class ProcessSession(LocalSession):  # type: ignore[misc]  # SageMaker's SDK is 
         return role
 
     @contextmanager
-    def starting(self, *, attended: bool, **extra: Any) -> Iterator[ProcessClient]:
-        """Inside, `train` starts jobs with these arguments besides its own."""
+    def starting(
+        self, *, attended: bool, source: LocalSource | None = None, **extra: Any
+    ) -> Iterator[ProcessClient]:
+        """Inside, `train` starts jobs of this source, with these arguments besides its own."""
         client: ProcessClient = self.sagemaker_client
-        client.attended, client.started, self._extra = attended, None, extra
+        client.attended, self._extra = attended, extra
+        client.source = source
         try:
             yield client
         finally:
-            client.attended, self._extra = False, {}
+            client.attended, client.source, self._extra = False, None, {}
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Start a job; the arguments of `starting` win."""

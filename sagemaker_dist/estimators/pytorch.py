@@ -11,7 +11,6 @@ before the parent sees it, and come back as one hyperparameter.
 from __future__ import annotations
 
 import json
-import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -34,15 +33,24 @@ from sagemaker_dist.contract import (
 from sagemaker_dist.contract.distribution import OURS
 from sagemaker_dist.errors import OptionError, raise_all
 from sagemaker_dist.estimators import facts
-from sagemaker_dist.estimators.process_session import ROLE, ProcessSession
+from sagemaker_dist.estimators.process_session import ROLE, ProcessClient, ProcessSession
 from sagemaker_dist.estimators.sdk import offline, quiet
-from sagemaker_dist.planning import Job, construction_faults, fit_faults, gpu_warning
-from sagemaker_dist.planning.faults import source_faults
+from sagemaker_dist.planning import Job, LocalSource, construction_faults, fit_faults, gpu_warning
+from sagemaker_dist.planning.faults import JOB_NAME, source_faults
+from sagemaker_dist.planning.local_faults import NO_EFFECT
 from sagemaker_dist.planning.local_job import PROGRAM
 from sagemaker_dist.planning.locations import FILE
+from sagemaker_dist.runners import ProcessRunner
 
 _NO_IMAGE: Final = "pytorch-training:local_process"  # gives jobs their usual name
-_OTHER: Final = ("instance_groups", "training_recipe", "compiler_config", "use_spot_instances")
+_CHECKPOINTS: Final = "SM_CHECKPOINT_DIR"
+_OTHER: Final = (
+    "instance_groups",
+    "training_recipe",
+    "compiler_config",
+    "use_spot_instances",
+    *NO_EFFECT,
+)
 
 
 class PyTorch(SageMakerPyTorch):  # type: ignore[misc]  # SageMaker's SDK is untyped
@@ -142,13 +150,38 @@ class PyTorch(SageMakerPyTorch):  # type: ignore[misc]  # SageMaker's SDK is unt
             OptionError: The request is wrong; every fault is reported at once.
             JobError: A job of local processes failed.
         """
+        inputs = facts.as_uris(inputs) if self._is_local_process else inputs
         raise_all(fit_faults(self._fit_job(inputs, job_name)))
         if not self._is_local_process:
             return super().fit(inputs, wait, logs, job_name, experiment_config)
-        self._start_locally(inputs, wait, job_name, experiment_config)
-        if wait:
-            self._attend(logs)
+        client: ProcessClient = self.sagemaker_session.sagemaker_client
+        with client.attending():
+            self._start_locally(inputs, wait, job_name, experiment_config)
+            if wait:
+                self.latest_training_job.wait(logs=logs)
         return None
+
+    @classmethod
+    def attach(
+        cls,
+        training_job_name: str,
+        sagemaker_session: Any = None,
+        model_channel_name: str = "model",
+    ) -> PyTorch:
+        """An estimator of a job by its name; without a session, local jobs are looked at first."""
+        if sagemaker_session is None and JOB_NAME.fullmatch(training_job_name):
+            runner = ProcessRunner()
+            if runner.exists(training_job_name):
+                sagemaker_session = ProcessSession(runner=runner)
+        attached: PyTorch = super().attach(training_job_name, sagemaker_session, model_channel_name)
+        return attached
+
+    def _prepare_for_training(self, job_name: str | None = None) -> None:
+        super()._prepare_for_training(job_name=job_name)
+        path: Any = self.checkpoint_local_path  # SageMaker tells its place to nobody in the job
+        if self._wire is not None and path:
+            given = self.environment  # type: ignore[has-type]  # SageMaker's SDK is untyped
+            self.environment = {_CHECKPOINTS: path, **(given or {})}
 
     def _fit_job(self, inputs: Any, job_name: Any) -> Job:
         runner = getattr(self.sagemaker_session, "runner", None)
@@ -157,30 +190,24 @@ class PyTorch(SageMakerPyTorch):  # type: ignore[misc]  # SageMaker's SDK is unt
             instance_count=facts.settled(self.instance_count),
             job_name=facts.settled(job_name),
             job_exists=bool(runner and job_name and runner.exists(job_name)),
-            source=facts.source(self.entry_point, self.source_dir, self.git_config),
-            channels=facts.channels(inputs),
+            source=facts.source(
+                self.entry_point,
+                self.source_dir,
+                self.git_config,
+                is_launched=self._is_local_process or self._wire is not None,
+            ),
+            channels=facts.channels(inputs)
+            + facts.model_channel(self.model_channel_name, self.model_uri),
         )
 
     def _start_locally(
         self, inputs: Any, wait: bool, job_name: str | None, experiment_config: Any
     ) -> None:
         session, before = self.sagemaker_session, self.latest_training_job
-        with self._laid_out() as extra, session.starting(attended=wait, **extra) as client, quiet():
-            super().fit(_as_strings(inputs), False, "None", job_name, experiment_config)
-        if self.latest_training_job is before:  # the parent swallows an interrupt
-            if client.started:
-                session.abandon(client.started)
-            raise KeyboardInterrupt
-
-    def _attend(self, logs: Any) -> None:
-        session, name = self.sagemaker_session, self.latest_training_job.name
-        try:
-            self.latest_training_job.wait(logs=logs)
-        except KeyboardInterrupt:
-            session.abandon(name)
-            raise
-        finally:
-            session.runner.release(name)
+        with self._laid_out() as extra, session.starting(attended=wait, **extra), quiet():
+            super().fit(inputs, False, "None", job_name, experiment_config)
+        if self.latest_training_job is before:
+            raise KeyboardInterrupt  # the parent swallowed it
 
     @contextmanager
     def _laid_out(self) -> Iterator[dict[str, Any]]:
@@ -191,25 +218,30 @@ class PyTorch(SageMakerPyTorch):  # type: ignore[misc]  # SageMaker's SDK is unt
         """
         names = ("source_dir", "entry_point", "checkpoint_s3_uri", "checkpoint_local_path")
         before = {name: getattr(self, name) for name in names}
-        if not self.git_config:
-            self._script = before["entry_point"] if before["source_dir"] else None
-            self.source_dir = _source_folder(before["source_dir"], before["entry_point"])
-        self.checkpoint_s3_uri = self.checkpoint_local_path = None
         extra = {name: before[name] for name in names[2:] if before[name]}
+        if not self.git_config:
+            source = self._local_source()
+            self._script = str(before["entry_point"]) if source.only is None else None
+            self.source_dir = str(source.folder)
+            self.entry_point = source.only or before["entry_point"]
+            extra["source"] = source
+        self.checkpoint_s3_uri = self.checkpoint_local_path = None
         try:
-            yield {**extra, "environment": self._environment()}
+            yield extra
         finally:
             self._script = None
             for name, value in before.items():
                 setattr(self, name, value)
 
-    def _environment(self) -> dict[str, str] | None:
-        folders = dict.fromkeys(str(Path(each).absolute().parent) for each in self.dependencies)
-        if not folders:
-            return self.environment  # type: ignore[no-any-return]  # SageMaker's SDK is untyped
-        given = self.environment or {}
-        paths = [*filter(None, [given.get("PYTHONPATH")]), *folders]
-        return {**given, "PYTHONPATH": os.pathsep.join(paths)}
+    def _local_source(self) -> LocalSource:
+        """The code that SageMaker's SDK would upload: without source_dir, the script alone."""
+        directory: Any = self.source_dir
+        script = Path(self.entry_point).absolute()
+        return LocalSource(
+            folder=Path(directory).absolute() if directory else script.parent,
+            only=None if directory else script.name,
+            dependencies=tuple(Path(each).absolute() for each in self.dependencies),
+        )
 
     @classmethod
     def _prepare_init_params_from_job_description(
@@ -223,7 +255,7 @@ class PyTorch(SageMakerPyTorch):  # type: ignore[misc]  # SageMaker's SDK is unt
         if wire is not None:
             params["distribution"] = parse(wire)
         if params["instance_type"] == LOCAL_PROCESS:
-            params["source_dir"] = params["source_dir"].removeprefix(FILE)
+            params.update(_source_params(params, job_details))
             checkpoint = job_details.get("CheckpointConfig", {})
             params["checkpoint_s3_uri"] = checkpoint.get("S3Uri")
             params["checkpoint_local_path"] = checkpoint.get("LocalPath")
@@ -234,14 +266,18 @@ class PyTorch(SageMakerPyTorch):  # type: ignore[misc]  # SageMaker's SDK is unt
 def _job(estimator: type, asked: Distribution, given: dict[str, Any]) -> Job:
     valid = facts.known_arguments(estimator)
     instance_type = facts.settled(given.get("instance_type", given.get("train_instance_type")))
-    names = ("output_path", "checkpoint_s3_uri", "checkpoint_local_path")
+    names = ("output_path", "checkpoint_s3_uri", "checkpoint_local_path", "base_job_name")
+    places = {name: facts.obstacle(given.get(name)) for name in names[:2]}
     return Job(
         distribution=asked,
         instance_type=instance_type,
         known_to_boto3=facts.is_known_to_boto3(instance_type),
         own_session=isinstance(given.get("sagemaker_session"), (ProcessSession, type(None))),
         has_image=given["image_uri"] is not None or "image_name" in given,
+        obstacles={name: obstacle for name, obstacle in places.items() if obstacle},
+        environment=facts.environment(given.get("environment")),
         other={name: given.get(name) for name in _OTHER},
+        keeps_checkpoints=bool(given.get("checkpoint_s3_uri")),
         unknown=tuple(name for name in given if name not in valid),
         valid=valid,
         **{name: facts.settled(given.get(name)) for name in names},
@@ -250,6 +286,8 @@ def _job(estimator: type, asked: Distribution, given: dict[str, Any]) -> Job:
 
 def _set_defaults(kwargs: dict[str, Any], asked: Distribution, is_local: bool) -> None:
     """Leave out what the parent adds to every job but our image does not hold."""
+    if "instance_count" in kwargs:
+        kwargs["instance_count"] = facts.count(kwargs["instance_count"])
     if is_local:
         kwargs["sagemaker_session"] = kwargs.get("sagemaker_session") or ProcessSession()
         kwargs["role"] = kwargs.get("role") or ROLE
@@ -266,14 +304,15 @@ def _cut_off(kwargs: dict[str, Any]) -> Iterator[None]:
         yield
 
 
-def _source_folder(source_dir: str | None, entry_point: str) -> str:
-    return str((Path(source_dir) if source_dir else Path(entry_point).parent).absolute())
-
-
-def _as_strings(inputs: Any) -> Any:
-    if isinstance(inputs, Path):
-        return str(inputs)
-    return inputs
+def _source_params(params: dict[str, Any], job_details: dict[str, Any]) -> dict[str, Any]:
+    """The arguments that name the code of a job of local processes."""
+    source = LocalSource.parse(job_details.get("LocalSource"))
+    if source is None:
+        return {"source_dir": params["source_dir"].removeprefix(FILE)}
+    named = {"dependencies": [str(each) for each in source.dependencies]}
+    if source.only is not None:
+        return {**named, "source_dir": None, "entry_point": str(source.folder / source.only)}
+    return {**named, "source_dir": str(source.folder)}
 
 
 def _image(job_details: dict[str, Any]) -> str | None:

@@ -6,11 +6,13 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterator
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from sagemaker_dist.errors import SetupError
 
@@ -22,6 +24,11 @@ _EC2_MARKS: Final = {
     Path("/sys/hypervisor/uuid"): "ec2",  # Xen
 }
 _CHATTY: Final = ("sagemaker.config", "sagemaker.telemetry.telemetry_logging", "sagemaker")
+
+_SHELL_HOOKS: Final = ("showtraceback", "_showtraceback", "showsyntaxerror")
+_LOCK: Final = threading.RLock()  # guards the environment and the two below
+_INSIDE: Final[Counter[str]] = Counter()
+_BEFORE: Final[dict[str, str | None]] = {}  # what the user's environment said
 
 
 def check_sdk() -> None:
@@ -50,14 +57,17 @@ def quiet() -> Iterator[None]:
     user's own code builds one of the SDK's classes.
     """
     loggers = [logging.getLogger(name) for name in _CHATTY]
-    for logger in loggers:
-        logger.addFilter(_is_warning)
-    try:
-        with _environment(_SILENCE, "1"):
-            yield
-    finally:
+
+    def hush() -> None:
+        for logger in loggers:
+            logger.addFilter(_is_warning)
+
+    def unhush() -> None:
         for logger in loggers:
             logger.removeFilter(_is_warning)
+
+    with _shared("loggers", hush, unhush), _environment(_SILENCE, "1"):
+        yield
 
 
 @contextmanager
@@ -76,16 +86,71 @@ def offline() -> Iterator[None]:
 
 
 @contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    before = os.environ.get(name)
-    os.environ[name] = value
+def as_given() -> Iterator[None]:
+    """Inside, the environment is the user's: what starts now inherits no switch of ours."""
+    with _LOCK:
+        ours = {name: os.environ.get(name) for name in _BEFORE}
+        for name, value in _BEFORE.items():
+            _put(name, value)
+        try:
+            yield
+        finally:
+            for name, value in ours.items():
+                _put(name, value)
+
+
+@contextmanager
+def own_tracebacks() -> Iterator[None]:
+    """Put back the hooks for tracebacks, which importing the SDK replaces by rich's."""
+    hook, shell = sys.excepthook, _ipython()
+    before = {name: vars(shell).get(name) for name in _SHELL_HOOKS} if shell else {}
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
+        sys.excepthook = hook
+        for name, value in before.items():
+            if value is not None:
+                setattr(shell, name, value)
+            elif name in vars(shell):
+                delattr(shell, name)
+
+
+def _ipython() -> Any:
+    module = sys.modules.get("IPython")
+    return module.get_ipython() if module else None
+
+
+@contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    def begin() -> None:
+        _BEFORE[name] = os.environ.get(name)
+        os.environ[name] = value
+
+    with _shared(name, begin, lambda: _put(name, _BEFORE.pop(name))):
+        yield
+
+
+@contextmanager
+def _shared(name: str, begin: Callable[[], None], end: Callable[[], None]) -> Iterator[None]:
+    """Begin with the first of the threads inside, end with the last."""
+    with _LOCK:
+        _INSIDE[name] += 1
+        if _INSIDE[name] == 1:
+            begin()
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _INSIDE[name] -= 1
+            if not _INSIDE[name]:
+                end()
+
+
+def _put(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
 
 
 def _may_be_ec2() -> bool:

@@ -2,14 +2,15 @@
 """Everything that is decided before a job starts. Pure: no network, no disk."""
 
 from sagemaker_dist.planning.channels import Channel, channel_faults
-from sagemaker_dist.planning.faults import (
-    Job,
-    Source,
-    construction_faults,
-    fit_faults,
-    gpu_warning,
+from sagemaker_dist.planning.faults import construction_faults, fit_faults, gpu_warning
+from sagemaker_dist.planning.job import Job, Obstacle, Source
+from sagemaker_dist.planning.local_job import (
+    LocalChannel,
+    LocalHost,
+    LocalJob,
+    LocalSource,
+    plan_local_job,
 )
-from sagemaker_dist.planning.local_job import LocalChannel, LocalHost, LocalJob, plan_local_job
 from sagemaker_dist.planning.locations import directory_of
 
 __all__ = [
@@ -18,6 +19,8 @@ __all__ = [
     "LocalChannel",
     "LocalHost",
     "LocalJob",
+    "LocalSource",
+    "Obstacle",
     "Source",
     "channel_faults",
     "construction_faults",

@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from sagemaker_dist.errors import OptionError
 from sagemaker_dist.planning.locations import FILE, S3, directory_of, scheme_of
+
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")  # CreateTrainingJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +29,17 @@ class Channel:
     uri: str | None = None
     exists: bool = True
     kind: str | None = None
+
+
+def name_faults(channels: Iterable[Channel]) -> Iterator[OptionError]:
+    """Every channel that SageMaker would not take by its name, which names a directory too."""
+    for channel in channels:
+        if not _NAME.fullmatch(channel.name) or channel.name in {".", ".."}:
+            yield OptionError(
+                f"a channel is called {channel.name!r}",
+                "a name is 1 to 64 letters, digits, '.', '-' and '_'",
+                "Pass such a name",
+            )
 
 
 def channel_faults(channels: Iterable[Channel], *, on_this_machine: bool) -> Iterator[OptionError]:

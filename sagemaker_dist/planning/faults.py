@@ -2,78 +2,26 @@
 """Every fault that can be found before a job starts.
 
 Facts come in gathered, faults go out as errors that are not raised yet: the
-caller raises all of them at once. A value of None is one that is left out or
-that only a pipeline will know; no check touches it.
+caller raises all of them at once.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from operator import index
+from pathlib import PurePosixPath
+from posixpath import normpath
 from typing import Any, Final
 
 from sagemaker_dist.catalog import LOCAL, LOCAL_PROCESS, training_instances
-from sagemaker_dist.contract import Distribution
 from sagemaker_dist.errors import OptionError, closest
-from sagemaker_dist.planning.channels import Channel, channel_faults
-from sagemaker_dist.planning.locations import FILE, scheme_of
+from sagemaker_dist.planning.channels import channel_faults, name_faults
+from sagemaker_dist.planning.job import Job, Source
+from sagemaker_dist.planning.local_faults import local_faults
 
+_BASE_NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9-]*")  # the SDK cuts and adds the time
 JOB_NAME: Final = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")  # CreateTrainingJob
-_ML_ROOT: Final = "/opt/ml/"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """Where the entry point is looked for.
-
-    Attributes:
-        entry_point: As given.
-        directory: The source_dir, as given.
-        exists: Whether the entry point is there.
-        directory_exists: Whether the source_dir is there.
-    """
-
-    entry_point: str
-    directory: str | None = None
-    exists: bool = True
-    directory_exists: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """What an estimator was asked to do, with the facts that the checks need.
-
-    Attributes:
-        known_to_boto3: boto3's service model knows the instance type.
-        has_image: An image is named, be it by a pipeline.
-        own_session: The session is one of ours, or none was given.
-        other: Arguments that change what kind of job it is, by name.
-        unknown: Names of arguments that no class of SageMaker's SDK takes.
-        valid: The names that they take.
-    """
-
-    distribution: Distribution = field(default_factory=Distribution)
-    instance_type: Any = None
-    instance_count: Any = None
-    known_to_boto3: bool = False
-    has_image: bool = True
-    own_session: bool = True
-    output_path: Any = None
-    checkpoint_s3_uri: Any = None
-    checkpoint_local_path: Any = None
-    other: dict[str, Any] = field(default_factory=dict)
-    unknown: tuple[str, ...] = ()
-    valid: frozenset[str] = frozenset()
-    job_name: Any = None
-    job_exists: bool = False
-    source: Source | None = None
-    channels: tuple[Channel, ...] = ()
-
-    @property
-    def on_this_machine(self) -> bool:
-        """Whether the job runs as plain processes here."""
-        return bool(self.instance_type == LOCAL_PROCESS)
 
 
 def construction_faults(job: Job) -> Iterator[OptionError]:
@@ -85,22 +33,30 @@ def construction_faults(job: Job) -> Iterator[OptionError]:
             closest(name, job.valid),
         )
     yield from _instance_faults(job)
+    if job.checkpoint_local_path and not job.keeps_checkpoints:
+        yield OptionError(
+            f"checkpoint_local_path is {job.checkpoint_local_path!r}",
+            "without checkpoint_s3_uri nothing that is written there is kept",
+            "Pass checkpoint_s3_uri as well, or leave checkpoint_local_path out",
+        )
+    if job.base_job_name is not None and not _BASE_NAME.fullmatch(str(job.base_job_name)):
+        yield OptionError(
+            f"base_job_name is {job.base_job_name!r}",
+            "a name is letters, digits and inner hyphens",
+            "Pass such a name, or leave base_job_name out",
+        )
+    if job.instance_type not in LOCAL:
+        yield from _environment_faults(job.environment)
     if job.distribution.ours is not None:
         yield from _distribution_faults(job)
     if job.on_this_machine:
-        yield from _local_faults(job)
+        yield from local_faults(job)
 
 
 def fit_faults(job: Job) -> Iterator[OptionError]:
     """What would keep this job from starting or from reading its data."""
     yield from source_faults(job.source)
-    count = job.instance_count
-    if count is not None and (type(count) is not int or count < 1):
-        yield OptionError(
-            f"instance_count is {count!r}",
-            "a job has at least one host",
-            "Pass an integer of at least 1",
-        )
+    yield from _count_faults(job.instance_count)
     if job.job_name is not None and not JOB_NAME.fullmatch(str(job.job_name)):
         yield OptionError(
             f"job_name is {job.job_name!r}",
@@ -113,8 +69,24 @@ def fit_faults(job: Job) -> Iterator[OptionError]:
             "a job of this name exists",
             "Pass another name, or leave job_name out",
         )
+    yield from name_faults(job.channels)
     if job.instance_type not in LOCAL:  # SageMaker's local mode reads and checks in its own way
         yield from channel_faults(job.channels, on_this_machine=job.on_this_machine)
+
+
+def _count_faults(count: Any) -> Iterator[OptionError]:
+    if count is None:
+        return
+    try:
+        is_integer = not isinstance(count, bool) and index(count) is not None
+    except TypeError:
+        is_integer = False
+    if not is_integer or count < 1:
+        yield OptionError(
+            f"instance_count is {count!r}",
+            "a job has at least one host" if is_integer else "it is no integer",
+            "Pass an integer of at least 1",
+        )
 
 
 def source_faults(source: Source | None) -> Iterator[OptionError]:
@@ -134,6 +106,21 @@ def source_faults(source: Source | None) -> Iterator[OptionError]:
             f"there is no such file in {where}",
             "Correct the path",
         )
+    elif source.is_launched:
+        yield from _launch_faults(source)
+
+
+def _launch_faults(source: Source) -> Iterator[OptionError]:
+    what = f"entry_point is {source.entry_point!r}"
+    if not source.entry_point.endswith(".py"):
+        yield OptionError(what, "only Python scripts are started", "Pass a .py file")
+    path = PurePosixPath(normpath(source.entry_point))
+    if source.directory is not None and (path.is_absolute() or path.parts[:1] == ("..",)):
+        yield OptionError(
+            what,
+            f"it is not relative to source_dir {source.directory!r}, all that the job sees",
+            "Pass the path of the script below source_dir",
+        )
 
 
 def gpu_warning(job: Job) -> str | None:
@@ -146,6 +133,29 @@ def gpu_warning(job: Job) -> str | None:
         ' Use init_process_group("cpu:smdist,cuda:nccl") in the script:'
         " CUDA tensors then travel with NCCL, CPU tensors with smdist."
     )
+
+
+def _environment_faults(environment: Any) -> Iterator[OptionError]:
+    if not isinstance(environment, Mapping):
+        yield OptionError(
+            f"environment is a {type(environment).__name__}",
+            "it maps names to values",
+            "Pass a dict such as {'NAME': 'value'}",
+        )
+        return
+    for name, value in environment.items():
+        if not isinstance(name, str) or not name or "=" in name or "\0" in name:
+            yield OptionError(
+                f"environment has the name {name!r}",
+                "a name is text without '=' and NUL",
+                "Correct the name",
+            )
+        if not isinstance(value, str) or "\0" in value:
+            yield OptionError(
+                f"environment[{name!r}] is {value!r}",
+                "a value is text without NUL",
+                "Pass a str",
+            )
 
 
 def _instance_faults(job: Job) -> Iterator[OptionError]:
@@ -181,52 +191,10 @@ def _distribution_faults(job: Job) -> Iterator[OptionError]:
             "the distribution of sagemaker_dist does not run in Docker on this machine yet",
             "Pass instance_type='local_process'",
         )
-    elif not job.on_this_machine and not job.has_image:
+    elif not job.on_this_machine and not job.has_image and not any(_instance_faults(job)):
         yield OptionError(
             "image_uri is left out",
             "the images of AWS do not hold the runtime of sagemaker_dist",
-            "Build an image with it (pip install 'sagemaker-dist-runtime[torch]'),"
-            " push it to Amazon ECR and pass image_uri=...",
-        )
-
-
-def _local_faults(job: Job) -> Iterator[OptionError]:
-    if not job.own_session:
-        yield OptionError(
-            "sagemaker_session is not a ProcessSession",
-            "local_process does not talk to SageMaker",
-            "Leave sagemaker_session out",
-        )
-    if job.distribution.ours is None:
-        for name in sorted(job.distribution.rest):
-            yield OptionError(
-                f"distribution has the key {name!r}",
-                "local_process starts the distribution of sagemaker_dist, or one process per host",
-                "Pass distribution=DataParallel(), or leave distribution out",
-            )
-    for name in ("instance_groups", "training_recipe", "use_spot_instances"):
-        if job.other.get(name) and not (name != "use_spot_instances" and job.distribution.ours):
-            yield OptionError(
-                f"{name} is set", "local_process has no such thing", f"Leave {name} out"
-            )
-    yield from _place_faults(job)
-
-
-def _place_faults(job: Job) -> Iterator[OptionError]:
-    for name in ("output_path", "checkpoint_s3_uri"):
-        uri = getattr(job, name)
-        if uri and not str(uri).startswith(FILE + "/"):
-            known = {"s3": "local_process does not upload to S3", "": "it is a bare path"}
-            why = known.get(scheme_of(str(uri)), "only absolute file:// places are written")
-            yield OptionError(
-                f"{name} is {uri!r}",
-                why,
-                "Pass Path(...).absolute().as_uri(), or leave it out",
-            )
-    path = job.checkpoint_local_path
-    if path is not None and not (str(path) + "/").startswith(_ML_ROOT):
-        yield OptionError(
-            f"checkpoint_local_path is {path!r}",
-            "local_process maps only what lies below /opt/ml",
-            "Leave it out: checkpoints lie in SM_CHECKPOINT_DIR",
+            "Build an image from one with torch and `pip install` this repository's root and"
+            " container/ in it, push it to Amazon ECR and pass image_uri=...",
         )

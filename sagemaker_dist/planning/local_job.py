@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from ipaddress import IPv4Address
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from sagemaker_dist.contract import KEY, parse
@@ -47,6 +47,34 @@ class LocalHost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LocalSource:
+    """The user's code where it lies on this machine.
+
+    Attributes:
+        folder: Where the entry point is.
+        only: The one file that is meant; None means the whole folder.
+        dependencies: Files and directories that lie beside the entry point in the job.
+    """
+
+    folder: Path
+    only: str | None = None
+    dependencies: tuple[Path, ...] = ()
+
+    def request(self) -> dict[str, Any]:
+        """As the request of a local job carries it; SageMaker's API has no such part."""
+        dependencies = [str(each) for each in self.dependencies]
+        return {"Folder": str(self.folder), "Only": self.only, "Dependencies": dependencies}
+
+    @classmethod
+    def parse(cls, part: Mapping[str, Any] | None) -> LocalSource | None:
+        """What `request` wrote, or None where there was none."""
+        if part is None:
+            return None
+        dependencies = tuple(Path(each) for each in part["Dependencies"])
+        return cls(folder=Path(part["Folder"]), only=part["Only"], dependencies=dependencies)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LocalJob:
     """Everything the supervisor of a job needs to know.
 
@@ -58,6 +86,8 @@ class LocalJob:
         checkpoint_folder: Where a host finds it, below its root.
         compress: Whether the model becomes model.tar.gz or a directory.
         max_run_seconds: A job that takes longer is stopped.
+        source: The user's code, or None where the hyperparameter
+            sagemaker_submit_directory says where it lies.
     """
 
     name: str
@@ -72,6 +102,7 @@ class LocalJob:
     checkpoint_folder: str
     compress: bool
     max_run_seconds: int
+    source: LocalSource | None = None
 
     @property
     def arn(self) -> str:
@@ -108,7 +139,7 @@ class LocalJob:
 
     def dump(self) -> dict[str, Any]:
         """As JSON carries it."""
-        return asdict(self)
+        return {**asdict(self), "source": self.source and self.source.request()}
 
     @classmethod
     def load(cls, document: Mapping[str, Any]) -> LocalJob:
@@ -116,7 +147,7 @@ class LocalJob:
         parts = dict(document)
         parts["hosts"] = tuple(LocalHost(**host) for host in parts["hosts"])
         parts["channels"] = tuple(LocalChannel(**channel) for channel in parts["channels"])
-        return cls(**parts)
+        return cls(**{**parts, "source": LocalSource.parse(parts.get("source"))})
 
 
 def plan_local_job(request: Mapping[str, Any]) -> LocalJob:
@@ -139,6 +170,7 @@ def plan_local_job(request: Mapping[str, Any]) -> LocalJob:
         checkpoint_folder=_below_root(checkpoint.get("LocalPath", "/opt/ml/checkpoints")),
         compress=output.get("CompressionType", "GZIP") == "GZIP",
         max_run_seconds=request["StoppingCondition"]["MaxRuntimeInSeconds"],
+        source=LocalSource.parse(request.get("LocalSource")),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol, TypeAlias
 Request: TypeAlias = Mapping[str, Any]  # as CreateTrainingJob takes it
 Description: TypeAlias = dict[str, Any]  # as DescribeTrainingJob gives it
 
+NO_MODEL: Final = "[sagemaker-dist] no model was saved"  # how the log begins to say so
 TERMINAL: Final = frozenset({"Completed", "Failed", "Stopped"})
 
 
@@ -43,11 +44,12 @@ class Runner(Protocol):
         """Ask a job to stop; with `now`, kill it. Returns at once."""
         ...
 
-    def logs(self, name: str, *, follow: bool = False) -> Iterator[str]:
+    def logs(self, name: str, *, follow: bool = False, new_only: bool = False) -> Iterator[str]:
         r"""Segments of output, each ending in \n, or in \r where the next replaces it.
 
         With `follow`, goes on until the job is over; an empty string then marks
-        each moment in which nothing new came.
+        each moment in which nothing new came. With `new_only`, what was said
+        before the call is left out.
         """
         ...
 

@@ -51,7 +51,13 @@ class RecordingRunner:
         """Write down that it was asked to stop."""
         self.stopped.append(name)
 
-    def logs(self, name: str, *, follow: bool = False) -> Iterator[str]:  # noqa: ARG002 - protocol
+    def logs(
+        self,
+        name: str,  # noqa: ARG002 - protocol
+        *,
+        follow: bool = False,  # noqa: ARG002 - protocol
+        new_only: bool = False,  # noqa: ARG002 - protocol
+    ) -> Iterator[str]:
         """Nothing ran, so nothing was said."""
         return iter(())
 

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from time import time
+from time import monotonic, time
 from typing import Final, Protocol
 
 from rich.console import Console, Group
@@ -22,10 +22,11 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
-from sagemaker_dist.runners.protocol import TERMINAL, Description, Runner
+from sagemaker_dist.runners.protocol import NO_MODEL, TERMINAL, Description, Runner
 
 _PREFIX: Final = re.compile(r"\[(algo-(\d+)[^\]]*)\] ?")
 _COLOURS: Final = ("cyan", "green", "yellow", "magenta", "blue", "bright_red")
+_LOOK_SECONDS: Final = 0.1
 _DONE: Final = {"Completed": "green", "Failed": "red", "Stopped": "yellow"}
 
 
@@ -46,18 +47,28 @@ class Screen(Protocol):
 
 
 def watch(runner: Runner, name: str, *, layout: str = "", output: bool = True) -> Description:
-    """Show a job until it is over and return how it ended."""
+    """Show a job until it is over and return how it ended.
+
+    Of a job that is being stopped, only what is new: the rest was seen before.
+    """
     description = runner.describe(name)
     heading = f"{name}  {layout}".rstrip()
+    only = {"new_only": True} if description["TrainingJobStatus"] == "Stopping" else {}
+    look_at_seconds, has_model = 0.0, True
     with _screen(layout) as screen:
         screen.line(heading)
-        for segment in runner.logs(name, follow=True):
+        for segment in runner.logs(name, follow=True, **only):
+            has_model = has_model and not segment.startswith(NO_MODEL)
             if segment and output:
                 _show(screen, segment)
-            description = runner.describe(name)
-            screen.status(_clock(description), description["SecondaryStatus"])
+            if monotonic() >= look_at_seconds:  # not for every line: this reads files
+                description = runner.describe(name)
+                screen.status(_clock(description), description["SecondaryStatus"])
+                look_at_seconds = monotonic() + _LOOK_SECONDS
     description = runner.describe(name)
-    _console().print(_ending(description, runner.logs_at(name)), soft_wrap=True)
+    model = description["ModelArtifacts"]["S3ModelArtifacts"]
+    made = f"model: {model}" if has_model else "no model was saved"
+    _console().print(_ending(description, runner.logs_at(name), made), soft_wrap=True)
     return description
 
 
@@ -178,9 +189,8 @@ def _clock(description: Description) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes:02}:{seconds:02}"
 
 
-def _ending(description: Description, logs_at: str) -> Text:
+def _ending(description: Description, logs_at: str, made: str) -> Text:
     status = description["TrainingJobStatus"]
     assert status in TERMINAL, "the logs of a job end with the job"
-    model = description["ModelArtifacts"]["S3ModelArtifacts"]
-    what = f"logs: {logs_at}" if status == "Failed" else f"model: {model}"
+    what = f"logs: {logs_at}" if status == "Failed" else made
     return Text.assemble((status, f"bold {_DONE[status]}"), f" after {_clock(description)}, {what}")

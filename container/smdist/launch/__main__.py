@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Final
 
 from sagemaker_dist.contract import DataParallel, World
 from sagemaker_dist.errors import DistError
@@ -29,10 +30,13 @@ from smdist.launch.environment import rank_environment, script_arguments, sm_env
 from smdist.launch.failure import write_failure
 from smdist.launch.hosts import wait_for_hosts
 from smdist.launch.machine import Machine, inspect_machine
+from smdist.launch.outlet import write_whole
 from smdist.launch.source import fetch, install_requirements
 from smdist.launch.supervise import Order, Outcome, Supervisor
 
 Say = Callable[[str], None]
+
+_SPEECH_SECONDS: Final = 1.0
 
 
 class Stopped(BaseException):
@@ -153,11 +157,11 @@ def plan(place: Place, addresses: dict[str, str], script: Path, directory: Path)
 
 
 def speaker(label: str) -> Say:
-    """Print one line as this host, at once and whole."""
+    """Print one line as this host, at once and whole; nobody waits long for a reader."""
 
     def say(text: str) -> None:
-        sys.stderr.write(f"[{label}] {text}\n")
-        sys.stderr.flush()
+        line = f"[{label}] {text}\n".encode("utf-8", "backslashreplace")
+        write_whole(sys.stderr.fileno(), line, None, _SPEECH_SECONDS)
 
     return say
 

@@ -17,11 +17,14 @@ from pathlib import PurePath
 from typing import Final
 
 MAX_LINES: Final = 5
+_GROUP_HEADER: Final = "+ Exception Group Traceback (most recent call last):"
+_GROUP = re.compile(r"^\s+(?:\| ?|\+[-+ ]+)", re.MULTILINE)
+_LEAF = re.compile(r"^\s+\+[-+]*-{4,} \d+ -{4,}\n", re.MULTILINE)
 _RANK = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
 _HEADER = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>.+))?$')
 _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?::\s|$)")
-_NOISE = re.compile(r"^\[?(?:rank\d+\]:)?\[?[WEIF]\d{4}\b|^\S+:\d+: \w*Warning\b")
+_NOISE = re.compile(r"^\[?(?:rank\d+\]:)?\[?[WEIF]\d{4}\b|^\S+:\d+: \w*Warning\b|^smdist: ")
 
 
 def find_culprit(stderr: bytes, directory: str) -> tuple[str, str]:
@@ -30,12 +33,19 @@ def find_culprit(stderr: bytes, directory: str) -> tuple[str, str]:
     Without a traceback the error is the last line, as argparse and the dynamic
     linker write it.
     """
-    lines = _RANK.sub("", stderr.decode("utf-8", "replace")).splitlines()
+    text = _RANK.sub("", stderr.decode("utf-8", "replace"))
+    lines = (_first_leaf(text) if _GROUP_HEADER in text else text).splitlines()
     starts = [number for number, line in enumerate(lines) if line.rstrip().endswith(_HEADER)]
     block = lines[starts[-1] + 1 :] if starts else lines
     frames = [match for line in block if (match := _FRAME.match(line))]
     error = _error(block) if frames else ""
     return error or _last_line(lines), _frame(frames, directory)
+
+
+def _first_leaf(text: str) -> str:
+    """The first exception of an ExceptionGroup, without the frame that is drawn around it."""
+    before, *leaves = _LEAF.split(text[text.rindex(_GROUP_HEADER) :])
+    return _GROUP.sub("", next((leaf for leaf in leaves if "Group Traceback" not in leaf), before))
 
 
 def _error(block: list[str]) -> str:

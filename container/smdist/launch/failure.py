@@ -24,6 +24,11 @@ _HINTS: Final = {
     signal.SIGSEGV: "compiled code crashed; run with PYTHONFAULTHANDLER=1 to see where",
 }
 
+_MENDS: Final = {  # what torch says without the mend
+    "Unknown backend type smdist": "Add `import smdist.dataparallel.torch` to the script",
+    "environment variable RANK expected": "Pass distribution=DataParallel() to the estimator",
+}
+
 
 def first_failure(reports: Iterable[Report]) -> Report | None:
     """The rank nearest to the cause that failed first."""
@@ -34,17 +39,16 @@ def first_failure(reports: Iterable[Report]) -> Report | None:
 def describe(report: Report, label: str) -> str:
     """One rank's end in at most 1,024 characters."""
     who = label if report.rank is None else f"{label} rank {report.rank}"
-    code = exit_status(report.status)
-    if report.status < 0:
+    code = report.exit_code
+    how = f"exited with code {code}"
+    if exit_status(report.status) == code > 128 and report.status < 0:
         how = f"was killed by {signal_name(-report.status)}"
-    else:
-        how = f"exited with code {code}"
-    hint = next((text for number, text in _HINTS.items() if code == 128 + number), "")
     place = f" ({report.frame})" if report.frame else ""
-    if hint:
+    if hint := next((text for number, text in _HINTS.items() if code == 128 + number), ""):
         last = f". The last it said: {report.error}" if report.error else ""
         return shorten(f"{who} {how}: {hint}{last}", place)
-    return shorten(f"{who} {how}: {report.error}" if report.error else f"{who} {how}", place)
+    mend = next((f". {text}" for part, text in _MENDS.items() if part in report.error), "")
+    return shorten(f"{who} {how}: {report.error}" if report.error else f"{who} {how}", place + mend)
 
 
 def shorten(text: str, end: str = "") -> str:

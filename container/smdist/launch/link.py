@@ -18,6 +18,7 @@ import contextlib
 import json
 import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -33,10 +34,21 @@ _ANSWER_SECONDS: Final = 30.0
 def listen(directory: Path) -> socket.socket:
     """The launcher's end, for any number of guards."""
     server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    server.bind(str(directory / SOCKET))
+    with _short(directory / SOCKET) as name:
+        server.bind(name)
     server.listen(1024)
     (directory / LOCK).touch()
     return server
+
+
+@contextlib.contextmanager
+def _short(path: Path) -> Iterator[str]:
+    """A name of any path within the 107 bytes that the kernel takes for a socket."""
+    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{directory}/{path.name}"
+    finally:
+        os.close(directory)
 
 
 def give_output(guard: socket.socket) -> None:
@@ -49,7 +61,7 @@ class Call:
 
     def __init__(self, address: str | None, rank: int | None) -> None:
         self.output = (1, 2)
-        self.lock: int | None = None
+        self.lock: Path | None = None
         self._socket: socket.socket | None = None
         if address:
             with contextlib.suppress(OSError):
@@ -58,13 +70,14 @@ class Call:
     def _connect(self, address: str, rank: int | None) -> None:
         caller = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         caller.settimeout(_ANSWER_SECONDS)
-        caller.connect(address)
+        with _short(Path(address)) as name:
+            caller.connect(name)
         self._socket = caller
         caller.send(json.dumps({"rank": rank}).encode())
         _, descriptors, _, _ = socket.recv_fds(caller, MAX_MESSAGE, 2)
         if len(descriptors) == 2:
             self.output = (descriptors[0], descriptors[1])
-        self.lock = os.open(Path(address).with_name(LOCK), os.O_RDONLY | os.O_CLOEXEC)
+        self.lock = Path(address).with_name(LOCK)
 
     @property
     def socket(self) -> socket.socket | None:

@@ -20,18 +20,51 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from smdist.config import GuardConfig, read_guard_config
 from smdist.launch.culprit import find_culprit
 from smdist.launch.link import Call
+from smdist.launch.outlet import Outlet
 from smdist.launch.processes import die_with_parent, end_by, hear_signals
-from smdist.launch.relay import Relay, write_whole
+from smdist.launch.relay import Relay
 from smdist.launch.report import MAX_ERROR, Report
 
 _READ_BYTES: Final = 1 << 16
 _TAIL_BYTES: Final = 1 << 16
+_PAUSE_SECONDS: Final = 0.05
+_SEE_OFF_SECONDS: Final = 3.0  # less than the launcher leaves after a failure
+_ORPHAN_SECONDS: Final = 5.0
 _DRAIN_SECONDS: Final = 1.0  # a daemon of the rank may hold its pipes open forever
+
+
+@dataclass(slots=True)
+class Stream:
+    """One stream of the rank's output on its way. Thread safety: none.
+
+    Attributes:
+        also: Gets what was read, besides the outlet.
+    """
+
+    source: int
+    relay: Relay
+    outlet: Outlet
+    also: Callable[[bytes], None]
+    is_open: bool = True
+
+    def pump(self) -> bool:
+        """Read once and pass it on; False at the end."""
+        data = os.read(self.source, _READ_BYTES)
+        self.also(data)
+        self.outlet.put(self.relay.feed(data))
+        self.is_open = bool(data)
+        return self.is_open
+
+    def finish(self) -> None:
+        """Pass on a last line without an end."""
+        self.outlet.put(self.relay.finish())
 
 
 class Guard:
@@ -45,7 +78,7 @@ class Guard:
         self._tail = bytearray()
         self._passed: set[int] = set()
         self._kill_at = float("inf")
-        self._flush: list[Callable[[], None]] = []
+        self._streams: list[Stream] = []
         self._rank = self._start(command)
 
     def run(self) -> int:
@@ -58,10 +91,17 @@ class Guard:
             if time.monotonic() >= self._kill_at:
                 self._kill_group()
                 self._kill_at = time.monotonic() + 1.0
-        ended_at_seconds = time.time()
+        report = Report(
+            rank=self._config.rank,
+            status=self._rank.returncode,
+            at_seconds=time.time(),
+            stopped=bool(self._passed),
+        )
         self._kill_group()
         self._drain()
-        self._call.tell(self._report(self._rank.returncode, ended_at_seconds).encode())
+        self._write_out(_DRAIN_SECONDS)  # if it is read, before the launcher's word about its end
+        self._call.tell(self._with_culprit(report).encode())
+        self._see_off()
         return int(self._rank.returncode)
 
     def _start(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -86,28 +126,35 @@ class Guard:
 
     def _relay(self, source: int, target: int, also: Callable[[bytes], None]) -> None:
         number = self._config.rank
-        relay = Relay(self._config.host_label + ("" if number is None else f" rank {number}"))
+        name = self._config.host_label + ("" if number is None else f" rank {number}")
+        stream = Stream(source, Relay(name), Outlet(target, self._call.lock), also)
+        self._streams.append(stream)
+        self._watch(source, partial(self._pump, stream))
 
-        def pump() -> None:
-            data = os.read(source, _READ_BYTES)
-            also(data)
-            write_whole(target, relay.feed(data), self._call.lock)
-            if not data:
-                self._selector.unregister(source)
+    def _pump(self, stream: Stream) -> None:
+        if not stream.pump() or stream.outlet.is_full:
+            self._selector.unregister(stream.source)
 
-        self._flush.append(lambda: write_whole(target, relay.finish(), self._call.lock))
-        self._watch(source, pump)
+    def _resume(self, *, full: bool = False) -> bool:
+        """Read again what had to wait for its reader; whether something still waits."""
+        waiting = [s for s in self._streams if s.is_open and not self._reads(s)]
+        for stream in waiting:
+            if full or not stream.outlet.is_full:
+                self._watch(stream.source, partial(self._pump, stream))
+        return bool(waiting)
+
+    def _reads(self, stream: Stream) -> bool:
+        return stream.source in self._selector.get_map()
 
     def _watch(self, source: socket.socket | int, act: Callable[[], None]) -> None:
         self._selector.register(source, selectors.EVENT_READ, act)
 
-    def _turn(self, timeout_seconds: float) -> bool:
-        """Wait for something and act on it; False when nothing came."""
-        wait = None if timeout_seconds == float("inf") else max(0.0, timeout_seconds)
-        ready = self._selector.select(wait)
-        for key, _ in ready:
+    def _turn(self, timeout_seconds: float) -> None:
+        """Wait for something and act on it."""
+        seconds = min(timeout_seconds, _PAUSE_SECONDS) if self._resume() else timeout_seconds
+        wait = None if seconds == float("inf") else max(0.0, seconds)
+        for key, _ in self._selector.select(wait):
             key.data()
-        return bool(ready)
 
     def _remember(self, data: bytes) -> None:
         self._tail += data
@@ -123,6 +170,8 @@ class Guard:
         if number is None:  # the launcher is gone
             assert self._call.socket
             self._selector.unregister(self._call.socket)
+            if signal.SIGTERM in self._passed:  # nobody is left to wait for the rank
+                self._kill_at = min(self._kill_at, time.monotonic() + _ORPHAN_SECONDS)
         self._pass_on(number or signal.SIGTERM)
 
     def _pass_on(self, number: int) -> None:
@@ -139,28 +188,34 @@ class Guard:
             os.killpg(self._rank.pid, signal.SIGKILL)
 
     def _drain(self) -> None:
-        """Read what the rank left in its pipes."""
-        for source in (self._signals, self._call.socket):
-            if source and source in self._selector.get_map():
-                self._selector.unregister(source)
+        """Read what the rank left in its pipes, whether or not it can be written yet."""
         deadline = time.monotonic() + _DRAIN_SECONDS
-        while self._selector.get_map() and self._turn(deadline - time.monotonic()):
-            continue
-        for flush in self._flush:
-            flush()
+        while any(stream.is_open for stream in self._streams) and time.monotonic() < deadline:
+            self._resume(full=True)
+            self._turn(deadline - time.monotonic())
+        for stream in self._streams:
+            if self._reads(stream):
+                self._selector.unregister(stream.source)
+            stream.finish()
 
-    def _report(self, status: int, at_seconds: float) -> Report:
-        error, frame = "", ""
-        if status:
-            error, frame = find_culprit(bytes(self._tail), self._config.directory or "")
-        return Report(
-            rank=self._config.rank,
-            status=status,
-            at_seconds=at_seconds,
-            stopped=bool(self._passed),
-            error=error[:MAX_ERROR],
-            frame=frame[:MAX_ERROR],
-        )
+    def _write_out(self, seconds: float) -> bool:
+        """Wait until all output is written; False when the time was too short."""
+        deadline = time.monotonic() + seconds
+        return all(s.outlet.wait(deadline - time.monotonic()) for s in self._streams)
+
+    def _see_off(self) -> None:
+        """Wait for a slow reader, but no longer than a stop allows."""
+        give_up = float("inf")
+        while not self._write_out(_PAUSE_SECONDS) and time.monotonic() < give_up:
+            self._turn(0.0)
+            if self._passed:
+                give_up = min(give_up, time.monotonic() + _SEE_OFF_SECONDS)
+
+    def _with_culprit(self, report: Report) -> Report:
+        if not report.status:
+            return report
+        error, frame = find_culprit(bytes(self._tail), self._config.directory or "")
+        return replace(report, error=error[:MAX_ERROR], frame=frame[:MAX_ERROR])
 
 
 def main() -> None:

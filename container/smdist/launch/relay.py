@@ -9,9 +9,6 @@ Works on bytes throughout: what is no UTF-8 passes unchanged.
 
 from __future__ import annotations
 
-import fcntl
-import os
-import select
 from typing import Final
 
 MAX_SEGMENT: Final = 1 << 16  # a line without an end is cut here
@@ -47,31 +44,3 @@ def _cut(data: bytes) -> list[bytes]:
     r"""Cut after every \r\n, \n and \r; the last part has no end and may be empty."""
     parts = data.splitlines(keepends=True)
     return [*parts, b""] if not parts or parts[-1][-1:] in b"\r\n" else parts
-
-
-def write_whole(target: int, data: bytes, lock: int | None) -> None:
-    """Write all of `data` with no other guard's output in between.
-
-    A reader that went away is no reason to end a training.
-    """
-    if not data:
-        return
-    if lock is not None:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-    try:
-        view = memoryview(data)
-        while view:
-            view = view[_write(target, view) :]
-    except OSError:
-        return
-    finally:
-        if lock is not None:
-            fcntl.flock(lock, fcntl.LOCK_UN)
-
-
-def _write(target: int, data: memoryview) -> int:
-    try:
-        return os.write(target, data)
-    except BlockingIOError:
-        select.select([], [target], [], 1.0)
-        return 0

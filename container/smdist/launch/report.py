@@ -46,12 +46,25 @@ class Report:
         traceback, so an exception after a signal (1) counts more than the word
         of a rank that only lost a peer (2).
         """
-        name = self.error.partition(":")[0].rpartition(".")[2]
-        lost_peer = name in _SECONDARY or any(text in self.error for text in _LOST_PEER)
+        lost_peer = self._name in _SECONDARY or any(text in self.error for text in _LOST_PEER)
         if not self.stopped:
             return 2 if lost_peer else 0
-        raised = self.status > 0 and self.frame and name != "KeyboardInterrupt"
-        return 1 if raised and not lost_peer else 3
+        return 1 if self.raised and not lost_peer else 3
+
+    @property
+    def raised(self) -> bool:
+        """Whether an exception ended it; a signal may have come before its end did."""
+        return bool(self.status and self.frame) and self._name != "KeyboardInterrupt"
+
+    @property
+    def exit_code(self) -> int:
+        """A shell's, of what the rank did by itself."""
+        cut_short = self.stopped and self.status < 0 and self.raised
+        return 1 if cut_short else exit_status(self.status)
+
+    @property
+    def _name(self) -> str:
+        return self.error.partition(":")[0].rpartition(".")[2]
 
     def encode(self) -> bytes:
         """Write it as one message."""

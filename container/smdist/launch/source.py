@@ -3,16 +3,23 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 import subprocess
 import tarfile
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 from urllib.parse import unquote
 
 from sagemaker_dist.errors import LaunchError, closest
 from smdist.config import Source
 from smdist.launch.command import python_command
+
+_NEVER: Final = frozenset({".git", "__pycache__"})
 
 
 def fetch(source: Source, code: Path) -> Path:
@@ -38,13 +45,23 @@ def install_requirements(code: Path) -> None:
         return
     flags = ("--disable-pip-version-check", "--no-input")
     command = python_command("-m", "pip", "install", *flags, "-r", str(requirements))
-    status = subprocess.run(command, cwd=code, check=False).returncode
+    with _one_at_a_time():
+        status = subprocess.run(command, cwd=code, check=False).returncode
     if status:
         raise LaunchError(
             "the packages of requirements.txt were not installed",
             f"pip exited with code {status}",
             "Read pip's output above and correct requirements.txt",
         )
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Emulated hosts share one environment, which two pips must not write at once."""
+    path = Path(tempfile.gettempdir()) / f"smdist-pip-{os.getuid()}.lock"
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _place(source: Source, code: Path) -> None:
@@ -58,11 +75,36 @@ def _place(source: Source, code: Path) -> None:
     local = Path(unquote(rest) if scheme == "file" else source.submit_directory)
     if local.is_dir():
         if local.resolve() != code.resolve():
-            shutil.copytree(local, code, dirs_exist_ok=True, ignore_dangling_symlinks=True)
+            _copy(local, code, source.submit_directory)
     elif local.is_file():
         _extract(local, code, source.submit_directory)
     else:
         raise _no_code(source.submit_directory, "there is no such directory or tarball")
+
+
+def _copy(local: Path, code: Path, origin: str) -> None:
+    """Copy a directory that may hold this very host's own, or links in circles."""
+    base = code.parent.resolve()
+
+    def left_out(directory: str, names: list[str]) -> set[str]:
+        return {name for name in names if _is_left_out(Path(directory, name), base)}
+
+    try:
+        shutil.copytree(local, code, dirs_exist_ok=True, ignore=left_out)
+    except shutil.Error as error:
+        raise _no_code(origin, "; ".join(str(fault[2]) for fault in error.args[0][:3])) from error
+    except (OSError, RecursionError) as error:
+        raise _no_code(origin, str(error)) from error
+
+
+def _is_left_out(path: Path, base: Path) -> bool:
+    if path.name in _NEVER:
+        return True
+    if not path.is_dir():
+        return not path.is_file()  # dangling links, sockets, fifos, devices
+    real = Path(os.path.realpath(path))
+    around = (Path(os.path.realpath(above)) for above in path.parents)
+    return real == base or (path.is_symlink() and any(each.is_relative_to(real) for each in around))
 
 
 def _download(source: Source, target: Path) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import selectors
 import signal
 import socket
@@ -29,6 +28,7 @@ from sagemaker_dist.errors import LaunchError
 from smdist.launch.culprit import find_culprit
 from smdist.launch.failure import describe, first_failure, shorten
 from smdist.launch.link import MAX_MESSAGE, SOCKET, give_output, listen
+from smdist.launch.outlet import write_whole
 from smdist.launch.processes import (
     adopt_orphans,
     die_with_parent,
@@ -40,6 +40,7 @@ from smdist.launch.report import Report, decode_report, exit_status, signal_name
 Say = Callable[[str], None]
 
 _TICK_SECONDS: Final = 0.1
+_SPEECH_SECONDS: Final = 1.0
 _PROGRESS_SECONDS: Final = 10.0
 _LOG: Final = "starter.log"
 _LOG_BYTES: Final = 1 << 16
@@ -163,9 +164,9 @@ class Supervisor:
     def _pass_on(self, starter: subprocess.Popen[bytes]) -> None:
         order = self._order
         seconds = order.stop_seconds if self._ranks else order.failure_seconds
-        self._say(f"{signal_name(self._stop_signal)}: the ranks have {seconds:g} s to end")
         starter.send_signal(self._stop_signal)  # first: torchrun must not take it for a failure
         self._end(self._stop_signal, seconds)
+        self._say(f"{signal_name(self._stop_signal)}: the ranks have {seconds:g} s to end")
 
     def _end(self, number: int, seconds: float) -> None:
         self._ending = True
@@ -228,7 +229,7 @@ class Supervisor:
         culprit = first_failure(self._reports.values())
         if culprit:
             text = describe(culprit, self._order.label)
-            return Outcome(status=exit_status(culprit.status), failure=text)
+            return Outcome(status=culprit.exit_code, failure=text)
         if status:
             return Outcome(status=exit_status(status), failure=self._starter_failure(status))
         return Outcome(status=0)
@@ -236,7 +237,7 @@ class Supervisor:
     def _starter_failure(self, status: int) -> str:
         """torchrun failed though no rank did: now its own words matter."""
         tail = (self._order.directory / _LOG).read_bytes()[-_LOG_BYTES:]
-        os.write(2, tail)
+        write_whole(2, tail, None, _SPEECH_SECONDS)
         error, _ = find_culprit(tail, "")
         how = f"was killed by {signal_name(-status)}" if status < 0 else f"ended with code {status}"
         return shorten(f"{self._order.label} could not start its ranks: torchrun {how}: {error}")

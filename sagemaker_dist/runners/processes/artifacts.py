@@ -14,6 +14,7 @@ from pathlib import Path
 from sagemaker_dist.planning import LocalJob
 from sagemaker_dist.runners.processes.folder import JobFolder
 from sagemaker_dist.runners.processes.tree import HostTree
+from sagemaker_dist.runners.protocol import NO_MODEL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +45,23 @@ def merge(roots: Iterable[Path]) -> Merged:
     return Merged(files=files, clashes=tuple(clashes))
 
 
+class Unwanted(Exception):  # noqa: N818  nothing went wrong
+    """The job was stopped while its model was being written."""
+
+
 def gather(
-    folder: JobFolder, job: LocalJob, trees: list[HostTree], say: Callable[[str], None]
+    folder: JobFolder,
+    job: LocalJob,
+    trees: list[HostTree],
+    say: Callable[[str], None],
+    check: Callable[[], None] = lambda: None,
 ) -> None:
     """Write the model and the output data of a job.
 
+    `check` is called before each file, to raise Unwanted.
+
     Raises:
+        Unwanted: What `check` raised; nothing half is left.
         OSError: The disk is full, or a file cannot be read or written.
     """
     model, data = merge(t.model for t in trees), merge(t.output_data for t in trees)
@@ -58,9 +70,11 @@ def gather(
     output = folder.output(job)
     output.mkdir(parents=True, exist_ok=True)
     pack = _pack if job.compress else _copy
-    pack(model, folder.model(job))
+    if not model.files:
+        say(f"{NO_MODEL.partition(' ')[2]}: SM_MODEL_DIR stayed empty on every host")
+    pack(model, folder.model(job), check)
     if data.files:
-        pack(data, output / ("output.tar.gz" if job.compress else "data"))
+        pack(data, output / ("output.tar.gz" if job.compress else "data"), check)
 
 
 def _walk(root: Path) -> Iterator[Path]:
@@ -78,17 +92,22 @@ def _same(ours: Path, theirs: Path) -> bool:
     return filecmp.cmp(ours, theirs, shallow=False)
 
 
-def _pack(tree: Merged, target: Path) -> None:
+def _pack(tree: Merged, target: Path, check: Callable[[], None]) -> None:
     beside = target.with_name(target.name + ".part")
-    with tarfile.open(beside, "w:gz", compresslevel=1) as archive:  # weights hardly compress
-        for name, path in tree.files.items():
-            archive.add(path, arcname=name, recursive=False)
-    beside.replace(target)
+    try:
+        with tarfile.open(beside, "w:gz", compresslevel=1) as archive:  # weights hardly compress
+            for name, path in tree.files.items():
+                check()
+                archive.add(path, arcname=name, recursive=False)
+        beside.replace(target)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
-def _copy(tree: Merged, target: Path) -> None:
+def _copy(tree: Merged, target: Path, check: Callable[[], None]) -> None:
     target.mkdir(parents=True)
     for name, path in tree.files.items():
+        check()
         if path.is_dir() and not path.is_symlink():
             (target / name).mkdir(exist_ok=True)
         else:

@@ -11,16 +11,20 @@ hosts/       one tree like /opt/ml per host, removed at the end
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
+import shutil
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import time
-from typing import Any
+from typing import Any, Final
 
 from sagemaker_dist.planning import LocalJob
 from sagemaker_dist.runners.protocol import TERMINAL
+
+_LOCK_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +65,12 @@ class State:
             modified=now,
             transitions=(*self.transitions, (secondary, now)),
         )
+
+
+def append(log: Path, data: bytes) -> None:
+    """Write to a log; one that cannot be written, as on a full disk, ends no training."""
+    with contextlib.suppress(OSError), log.open("ab") as file:
+        file.write(data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +114,15 @@ class JobFolder:
         """
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path.mkdir(mode=0o700)
-        self.logs.mkdir()
-        self.all_log.touch()
-        self._write("job.json", {"request": request, "job": job.dump()})
-        first = State()
-        self.write_state(replace(first, transitions=((first.secondary, first.created),)))
+        try:
+            self.logs.mkdir()
+            self.all_log.touch()
+            self._write("job.json", {"request": request, "job": job.dump()})
+            first = State()
+            self.write_state(replace(first, transitions=((first.secondary, first.created),)))
+        except BaseException:  # half a job would be in the way of the next of its name
+            shutil.rmtree(self.path, ignore_errors=True)
+            raise
 
     def request(self) -> dict[str, Any]:
         """The request as it came."""
@@ -122,7 +136,7 @@ class JobFolder:
     def state(self) -> State:
         """What has become of the job; a supervisor that is gone has failed it."""
         state = self._state()
-        if state.is_terminal or self._is_locked():
+        if state.is_terminal or self._is_locked(state):
             return state
         state = self._state()  # it may have ended between the two looks
         if state.is_terminal:
@@ -144,11 +158,11 @@ class JobFolder:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return descriptor
 
-    def _is_locked(self) -> bool:
+    def _is_locked(self, state: State) -> bool:
         try:
             descriptor = os.open(self.path / "lock", os.O_RDWR)
-        except FileNotFoundError:
-            return True  # the driver is about to take it
+        except FileNotFoundError:  # the driver is about to take it, or died before it could
+            return time() - state.created < _LOCK_SECONDS
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:

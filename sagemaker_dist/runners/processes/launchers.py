@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Final
 
 from sagemaker_dist.planning import LocalHost, LocalJob
+from sagemaker_dist.runners.processes.code import Code, own_places
 from sagemaker_dist.runners.processes.family import die_with_parent
-from sagemaker_dist.runners.processes.folder import JobFolder
+from sagemaker_dist.runners.processes.folder import JobFolder, append
 from sagemaker_dist.runners.processes.tree import HostTree, host_environment
 
 LAUNCHER: Final = "smdist.launch"
@@ -68,7 +69,7 @@ class Launcher:
     def start(cls, folder: JobFolder, job: LocalJob, host: LocalHost, master_port: int) -> Launcher:
         """Make the host's tree and start its launcher in it."""
         tree = HostTree(folder.hosts / host.label)
-        tree.create(job, host, folder.checkpoints(job))
+        tree.create(job, host, folder.checkpoints(job), _code(folder, job))
         process = subprocess.Popen(
             [sys.executable, "-m", LAUNCHER],
             cwd=tree.root,
@@ -111,12 +112,22 @@ class Launcher:
             self.process.stdout.close()
 
     def _write(self, data: bytes, segments: Iterator[bytes]) -> None:
-        with self.log.open("ab") as log:
-            log.write(data)
+        append(self.log, data)
         mark = f"[{self.host.label}".encode()
         lines = [s if s.startswith(mark) else mark + b"] " + s for s in segments]
-        with self.all_log.open("ab") as log:
-            log.write(b"".join(lines))
+        append(self.all_log, b"".join(lines))
+
+
+def _code(folder: JobFolder, job: LocalJob) -> Code | None:
+    source = job.source
+    if source is None:
+        return None
+    return Code(
+        folder=source.folder,
+        only=source.only,
+        dependencies=source.dependencies,
+        own=own_places(folder.path, job.output, job.name),
+    )
 
 
 def _descriptor(process: subprocess.Popen[bytes]) -> int:

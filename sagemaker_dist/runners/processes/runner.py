@@ -39,11 +39,15 @@ class ProcessRunner:
     root: Path = field(default_factory=_default_root)
     _pipes: dict[str, int] = field(default_factory=dict, init=False, repr=False)
 
+    def __post_init__(self) -> None:
+        self.root = Path(self.root).absolute()  # the supervisor works elsewhere
+
     def start(self, request: Request, *, attended: bool = False) -> str:
         """Start a supervisor for the job and return the job's name.
 
         Raises:
-            SetupError: This is not Linux, or the runtime is not installed.
+            SetupError: This is not Linux, the runtime is not installed, or the root
+                cannot be written.
             OptionError: There is a job of this name.
         """
         check_setup()
@@ -57,18 +61,25 @@ class ProcessRunner:
                 f"a job of this name exists in {self.root}",
                 "Pass another name, or leave job_name out",
             ) from None
+        except OSError as error:
+            raise SetupError(
+                f"the folder of job {job.name!r} cannot be written",
+                str(error),
+                "Pass a writable directory: ProcessRunner(root=...)",
+            ) from error
         self._launch(folder, job.name, attended)
         return job.name
 
     def _launch(self, folder: JobFolder, name: str, attended: bool) -> None:
-        passed, flags = [folder.lock()], []
-        if attended:
-            theirs, ours = os.pipe()
-            self._pipes[name] = ours
-            passed.append(theirs)
-            flags = ["--driver", str(theirs)]
-        command = [sys.executable, "-m", SUPERVISOR, str(folder.path), *flags]
+        passed: list[int] = []
+        flags: list[str] = []
         try:
+            passed.append(folder.lock())
+            if attended:
+                theirs, self._pipes[name] = os.pipe()
+                passed.append(theirs)
+                flags = ["--driver", str(theirs)]
+            command = [sys.executable, "-m", SUPERVISOR, str(folder.path), *flags]
             with (folder.logs / "supervisor.log").open("wb") as log:
                 subprocess.run(
                     command,
@@ -88,6 +99,10 @@ class ProcessRunner:
                 f"it exited with code {error.returncode}",
                 f"Read {folder.logs / 'supervisor.log'}",
             ) from error
+        except BaseException:  # interrupted: a supervisor may be there already
+            self.release(name)
+            folder.ask_to_stop(now=True)
+            raise
         finally:
             for descriptor in passed:
                 os.close(descriptor)
@@ -105,7 +120,10 @@ class ProcessRunner:
     def describe(self, name: str) -> Description:
         """What DescribeTrainingJob would answer."""
         folder = self._existing(name)
-        return _description(folder.request(), folder.job(), folder.state(), folder)
+        state = folder.state()
+        if state.status == "InProgress" and folder.wish():  # the supervisor is about to hear of it
+            state = state.become("Stopping", "Stopping")
+        return _description(folder.request(), folder.job(), state, folder)
 
     def stop(self, name: str, *, now: bool = False) -> None:
         """Ask the supervisor to stop the job; with `now`, to kill it."""
@@ -113,11 +131,13 @@ class ProcessRunner:
         if not folder.state().is_terminal:
             folder.ask_to_stop(now=now)
 
-    def logs(self, name: str, *, follow: bool = False) -> Iterator[str]:
+    def logs(self, name: str, *, follow: bool = False, new_only: bool = False) -> Iterator[str]:
         """The output of every host, in the order of arrival."""
         folder = self._existing(name)
         segments = Segments()
         with folder.all_log.open("rb") as log:
+            if new_only:
+                log.seek(0, os.SEEK_END)
             while True:
                 over = not follow or folder.state().is_terminal
                 while data := log.read(1 << 20):

@@ -24,10 +24,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from sagemaker_dist.errors import DistError
 from sagemaker_dist.planning import LocalJob
-from sagemaker_dist.runners.processes.artifacts import gather
+from sagemaker_dist.runners.processes.artifacts import Unwanted, gather
 from sagemaker_dist.runners.processes.family import adopt_orphans, kill_descendants
-from sagemaker_dist.runners.processes.folder import JobFolder, State
+from sagemaker_dist.runners.processes.folder import JobFolder, State, append
 from sagemaker_dist.runners.processes.launchers import Launcher
 from sagemaker_dist.runners.processes.reasons import Failure, choose_reason
 
@@ -64,6 +65,9 @@ class Supervisor:
             for launcher in launchers:
                 launcher.close()
             self._finish(launchers)
+        except DistError as error:
+            kill_descendants()
+            self._become("Failed", "Failed", str(error))
         except Exception as error:  # whatever it is, the driver must hear of it
             kill_descendants()
             self._become("Failed", "Failed", f"The supervisor failed: {error!r}")
@@ -138,13 +142,23 @@ class Supervisor:
 
     def _finish(self, launchers: list[Launcher]) -> None:
         self._become(self.state.status, "Uploading")
+        trees = [each.tree for each in launchers]
         try:
-            gather(self.folder, self.job, [each.tree for each in launchers], self._say)
+            gather(self.folder, self.job, trees, self._say, self._check_wanted)
+        except Unwanted:
+            self._become("Stopped", "Stopped")  # the trees hold what was not written
+            return
         except (OSError, ValueError) as error:
             kept = f"Everything the hosts wrote is kept in {self.folder.hosts}."
-            self._become("Failed", "Failed", f"The model could not be written: {error}. {kept}")
+            unwritten = f"The model could not be written: {error}. {kept}"
+            causes = [choose_reason(self.failures)] if self.failures else []
+            self._become("Failed", "Failed", " ".join([*causes, unwritten]))
             return
-        shutil.rmtree(self.folder.hosts, ignore_errors=True)
+        if self.failures:
+            for tree in trees:
+                tree.keep_code()  # tracebacks in the log point there
+        else:
+            shutil.rmtree(self.folder.hosts, ignore_errors=True)
         if self.failures:
             self._become("Failed", "Failed", choose_reason(self.failures))
         elif self.stopping:
@@ -152,13 +166,24 @@ class Supervisor:
         else:
             self._become("Completed", "Completed")
 
+    def _check_wanted(self) -> None:
+        """Raise Unwanted when someone stopped the job, or killed one that was stopping."""
+        if self.failures:
+            return
+        wish = self.folder.wish()
+        if wish == "kill" or (not self.stopping and (wish or self.signalled)):
+            raise Unwanted
+
     def _become(self, status: str, secondary: str, reason: str | None = None) -> None:
         self.state = self.state.become(status, secondary, reason)
-        self.folder.write_state(self.state)
+        try:
+            self.folder.write_state(self.state)
+        except OSError:
+            if self.state.is_terminal:  # on the way there a full disk ends no training
+                raise
 
     def _say(self, text: str) -> None:
-        with self.folder.all_log.open("a") as log:
-            log.write(f"[sagemaker-dist] {text}\n")
+        append(self.folder.all_log, f"[sagemaker-dist] {text}\n".encode())
 
 
 def main() -> None:

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from sagemaker_dist.planning import LocalHost, LocalJob
-from sagemaker_dist.planning.local_job import REGION
+from sagemaker_dist.planning.local_job import REGION, SUBMIT_DIRECTORY
+from sagemaker_dist.runners.processes.code import Code
 
 _FOLDERS: Final = ("input/config", "input/data", "model", "output/data", "code")
 _FOREIGN: Final = (  # a launcher around the driver would confuse ours
@@ -48,17 +50,40 @@ class HostTree:
             return ""
         return text.strip()
 
-    def create(self, job: LocalJob, host: LocalHost, checkpoints: Path) -> None:
-        """Make the directories, link the data and write the configuration."""
+    @property
+    def code(self) -> Path:
+        """Where the script runs."""
+        return self.root / "code"
+
+    def keep_code(self) -> None:
+        """Remove everything but the code; links are removed, not followed."""
+        for entry in list(self.root.iterdir()):
+            if entry.is_symlink() or not entry.is_dir():
+                entry.unlink(missing_ok=True)
+            elif entry != self.code:
+                shutil.rmtree(entry, ignore_errors=True)
+
+    def create(
+        self, job: LocalJob, host: LocalHost, checkpoints: Path, code: Code | None = None
+    ) -> None:
+        """Make the directories, place code and data and write the configuration.
+
+        Raises:
+            SetupError: The code cannot be copied.
+        """
         for folder in _FOLDERS:
             (self.root / folder).mkdir(parents=True)
+        hyperparameters = dict(job.hyperparameters)
+        if code:
+            code.place(self.code)  # the launcher finds it in its place and copies nothing
+            hyperparameters[SUBMIT_DIRECTORY] = json.dumps(str(self.code))
         for channel in job.channels:
             _link(self.root / "input/data" / channel.name, Path(channel.path))
         shared = self.root / job.checkpoint_folder
         shared.parent.mkdir(parents=True, exist_ok=True)
         shared.symlink_to(checkpoints, target_is_directory=True)
         config = {
-            "hyperparameters": job.hyperparameters,
+            "hyperparameters": hyperparameters,
             "resourceconfig": job.resource_config(host),
             "inputdataconfig": job.input_data_config(),
         }
@@ -82,6 +107,7 @@ def host_environment(
         "AWS_REGION": kept.get("AWS_REGION", REGION),
         "CURRENT_HOST": host.address,
         "SAGEMAKER_BASE_DIR": str(tree.root),
+        "SM_CHECKPOINT_DIR": str(tree.root / job.checkpoint_folder),
         "SMDIST_MASTER_PORT": str(master_port),
         "TRAINING_JOB_ARN": job.arn,
         "TRAINING_JOB_NAME": job.name,

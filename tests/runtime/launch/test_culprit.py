@@ -37,6 +37,11 @@ CASES = {
         "ValueError: boom",
         "train.py:12 in main",
     ),
+    "the engine speaks afterwards": (
+        PLAIN + "smdist: the job is aborted: rank 3 raised ValueError: boom\n",
+        "ValueError: boom",
+        "train.py:12 in main",
+    ),
     "the last of a chain": (
         PLAIN + "\nDuring handling of the above exception, another exception occurred:\n\n"
         'Traceback (most recent call last):\n  File "/opt/ml/code/a.py", line 3, in f\n    x\n'
@@ -88,3 +93,15 @@ def test_syntax_error_is_found(tmp_path):
 
     assert error.startswith("SyntaxError: ")
     assert "train.py:2" == frame
+
+
+def test_first_exception_of_a_group_is_told(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "def fail(error):\n    try:\n        raise error\n    except Exception as caught:\n"
+        "        return caught\n"
+        "raise ExceptionGroup('two', [fail(ValueError('boom')), fail(KeyError('x'))])\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, check=False)
+
+    assert ("ValueError: boom", "train.py:3 in fail") == find_culprit(done.stderr, str(tmp_path))

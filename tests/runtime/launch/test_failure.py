@@ -21,6 +21,15 @@ def report(**parts):
         ({"rank": None, "status": 7}, "algo-2 exited with code 7"),
         ({"status": -15}, "algo-2 rank 3 was killed by SIGTERM"),
         ({"status": -40}, "algo-2 rank 3 was killed by signal 40"),
+        (
+            {"status": -15, "stopped": True, "error": "ValueError: boom", "frame": "t.py:1 in f"},
+            "algo-2 rank 3 exited with code 1: ValueError: boom (t.py:1 in f)",
+        ),
+        (
+            {"error": "AssertionError: Unknown backend type smdist", "frame": "t.py:1 in f"},
+            "algo-2 rank 3 exited with code 1: AssertionError: Unknown backend type smdist"
+            " (t.py:1 in f). Add `import smdist.dataparallel.torch` to the script",
+        ),
     ],
 )
 def test_sentence(parts, text):
@@ -63,6 +72,7 @@ PEER = {"error": "smdist.PeerError: algo-1 rank 0 left", "frame": "train.py:9 in
         ({"stopped": True, "status": -15}, OWN),
         ({"status": 0}, OWN),
         (PEER, OWN | {"stopped": True}),
+        (PEER, OWN | {"stopped": True, "status": -15}),
         ({"stopped": True, "status": -15}, PEER),
         (PEER | {"stopped": True}, PEER),
         (OWN | {"stopped": True, "error": "KeyboardInterrupt"}, PEER),

@@ -159,3 +159,55 @@ def test_train_takes_what_sagemaker_passes_and_nothing_else(tmp_path, arguments,
 
     assert status == done.returncode
     assert text in done.stdout + done.stderr
+
+
+def test_nobody_reads_and_the_script_still_hears_the_signal(stage, until):
+    """Output that blocks keeps neither a signal nor a deadline."""
+    script = (
+        "import os, signal, sys, time\n"
+        "model = os.environ['SM_MODEL_DIR']\n"
+        "def save(*_):\n    open(f'{model}/at', 'w').write(str(time.time()))\n    os._exit(0)\n"
+        "signal.signal(15, save)\nopen(f'{model}/ready', 'w').close()\n"
+        "while True:\n    os.write(1, b'x' * 99 + b'\\n')\n"
+    )
+    base = stage.base(script)
+    os.mkfifo(stage.root / "base.log")
+    reader = os.open(stage.root / "base.log", os.O_RDONLY | os.O_NONBLOCK)
+    run = stage.train(base)
+    until((base / "model/ready").exists)
+    time.sleep(1.0)  # every pipe and queue is full by now
+    sent = time.time()
+    run.process.terminate()
+    until(lambda: (base / "model/at").exists() and (base / "model/at").read_text(), 5)
+
+    assert float((base / "model/at").read_text()) - sent < 2.0
+    assert 143 == run.wait(15)
+    os.close(reader)
+
+
+def test_nobody_reads_and_a_stubborn_script_is_killed(stage, until):
+    script = (
+        "import os, signal\nsignal.signal(15, signal.SIG_IGN)\n"
+        "open(os.environ['SM_MODEL_DIR'] + '/ready', 'w').close()\n"
+        "while True:\n    os.write(2, b'x' * 99 + b'\\n')\n"
+    )
+    base = stage.base(script)
+    os.mkfifo(stage.root / "base.log")
+    reader = os.open(stage.root / "base.log", os.O_RDONLY | os.O_NONBLOCK)
+    run = stage.train(base, SMDIST_STOP_SECONDS="1")
+    until((base / "model/ready").exists)
+    time.sleep(0.5)
+    run.process.terminate()
+
+    assert 143 == run.wait(10)
+    os.close(reader)
+
+
+def test_a_long_temporary_directory_holds_the_socket(stage, tmp_path):
+    """The name of a socket has 107 bytes; a cluster's TMPDIR may have more."""
+    folder = tmp_path / ("x" * 120)
+    folder.mkdir()
+    run = stage.train(stage.base("print('fine')"), TMPDIR=str(folder))
+
+    assert 0 == run.wait(), run.said()
+    assert "[algo-1] fine" in run.said()

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each line of a rank's output carries its name; nothing else about it changes."""
 
-import os
-
 import pytest
 
-from smdist.launch.relay import MAX_SEGMENT, Relay, write_whole
+from smdist.launch.relay import MAX_SEGMENT, Relay
 
 N = b"[algo-2 rank 3] "
 
@@ -38,25 +36,3 @@ def test_line_without_end_is_cut():
 
     assert relay.feed(b"a" * (MAX_SEGMENT + 1)).endswith(b"a\n")
     assert b"" == relay.finish()
-
-
-def test_writing_survives_a_reader_that_left():
-    source, target = os.pipe()
-    os.close(source)
-    write_whole(target, b"text", None)
-    os.close(target)
-
-
-def test_writing_waits_for_a_full_pipe():
-    """A pipe that does not block loses nothing."""
-    source, target = os.pipe()
-    os.set_blocking(target, False)
-    data = b"x" * 300_000
-    pid = os.fork()
-    if not pid:
-        write_whole(target, data, None)
-        os._exit(0)
-    os.close(target)
-    with os.fdopen(source, "rb") as file:
-        assert data == file.read()
-    os.waitpid(pid, 0)

@@ -14,29 +14,16 @@ from sagemaker.exceptions import UnexpectedStatusException
 from sagemaker.inputs import TrainingInput
 from sagemaker.local.local_session import file_input
 
-from sagemaker_dist import DataParallel, JobError, OptionError, OptionErrors, PyTorch
+from sagemaker_dist import (
+    DataParallel,
+    JobError,
+    ProcessSession,
+    PyTorch,
+)
 from sagemaker_dist.contract import KEY, parse
-from sagemaker_dist.estimators.process_session import ProcessSession
 from sagemaker_dist.runners import ProcessRunner, RecordingRunner
 
 pytestmark = pytest.mark.timeout(60)
-
-
-@pytest.fixture
-def estimator(script, tmp_path):
-    """Builds an estimator of two hosts, with what a test changes."""
-
-    def build(**changes):
-        arguments = {
-            "entry_point": "train.py",
-            "source_dir": str(tmp_path / "src"),
-            "instance_type": "local_process",
-            "instance_count": 2,
-            "distribution": DataParallel(processes_per_host=2),
-        }
-        return PyTorch(**{**arguments, **changes})
-
-    return build
 
 
 def members(uri):
@@ -81,6 +68,44 @@ def test_fit_trains_and_says_where_the_model_is(estimator, script, data, tmp_pat
     assert f"after 00:00, model: {built.model_data}" == shown[-1].partition(" ")[2]
 
 
+def test_a_path_is_a_directory_of_this_machine(estimator, script, data, tmp_path):
+    script("assert (base / 'input/data/training/numbers.txt').exists()")
+    built = estimator(distribution=None, instance_count=One())
+    built.fit(tmp_path / "my data", logs=False)
+    built.fit({"training": tmp_path / "my data"}, logs=False)
+
+    assert "Completed" == built.latest_training_job.describe()["TrainingJobStatus"]
+
+
+class One:
+    """An integer that is none of Python's own, as numpy has them."""
+
+    def __index__(self):
+        return 1
+
+
+class Interrupted(RecordingRunner):
+    """A runner whose user presses Ctrl-C right after the supervisor has started."""
+
+    released = ""
+
+    def start(self, request, *, attended=False):
+        super().start(request, attended=attended)
+        raise KeyboardInterrupt
+
+    def release(self, name):
+        self.released = name
+
+
+def test_an_interrupt_while_a_job_starts_stops_it(estimator):
+    runner = Interrupted()
+    built = estimator(sagemaker_session=ProcessSession(runner=runner))
+    with pytest.raises(KeyboardInterrupt):
+        built.fit(job_name="job")
+
+    assert (["job"], "job") == (runner.stopped, runner.released)
+
+
 @pytest.mark.parametrize("spell", [str, TrainingInput, file_input])
 def test_one_channel_is_called_training(estimator, script, data, spell):
     """However the directory is named; without a distribution each host runs one process."""
@@ -115,28 +140,57 @@ def test_the_request_is_what_sagemaker_would_get(estimator, data):
     assert "file:///checkpoints" == built.checkpoint_s3_uri
 
 
-def test_dependencies_and_a_script_in_a_folder(estimator, script, tmp_path):
-    """What SageMaker's local mode drops: the folder of a script, and dependencies."""
+def test_a_script_in_a_folder_of_the_source(estimator, script):
+    """SageMaker's local mode drops the folder of a script."""
     folder = Path(script())
     (folder / "inner").mkdir()
-    (folder / "inner" / "main.py").write_text("import extra, beside")
+    (folder / "inner" / "main.py").write_text("import beside")
     (folder / "beside.py").touch()
-    library = tmp_path / "libraries" / "extra"
-    library.mkdir(parents=True)
-    (library / "__init__.py").touch()
-    built = estimator(entry_point="inner/main.py", dependencies=[str(library)])
+    built = estimator(entry_point="inner/main.py")
     built.fit(logs=False)
 
     assert "Completed" == built.latest_training_job.describe()["TrainingJobStatus"]
 
 
-def test_an_entry_point_needs_no_source_dir(estimator, script, monkeypatch):
-    monkeypatch.chdir(script())
-    built = estimator(source_dir=None)
+@pytest.mark.parametrize("entry_point", ["train.py", "src/train.py", "{folder}/train.py"])
+def test_an_entry_point_needs_no_source_dir(estimator, script, monkeypatch, entry_point):
+    folder = Path(script())
+    monkeypatch.chdir(folder if entry_point == "train.py" else folder.parent)
+    given = entry_point.format(folder=folder)
+    built = estimator(source_dir=None, entry_point=given)
     built.fit(logs=False)
 
-    assert built.source_dir is None
+    assert (None, given) == (built.source_dir, built.entry_point)
     assert "Completed" == built.latest_training_job.describe()["TrainingJobStatus"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "only"),
+    [({}, None), ({"source_dir": None, "entry_point": "src/train.py"}, "train.py")],
+)
+def test_the_request_says_where_the_code_lies(
+    estimator, script, tmp_path, monkeypatch, changes, only
+):
+    """Without source_dir the entry point travels alone, as to SageMaker; attach finds it again."""
+    monkeypatch.chdir(tmp_path)
+    script("import extra")
+    Path("libraries/extra").mkdir(parents=True)
+    Path("libraries/extra/__init__.py").touch()
+    session = ProcessSession(runner=ProcessRunner())
+    built = estimator(dependencies=["libraries/extra"], sagemaker_session=session, **changes)
+    built.fit(wait=False, job_name="job")
+    described = built.latest_training_job.describe()
+    attached = PyTorch.attach("job", sagemaker_session=session)
+    attached.fit(job_name="again", logs=False)
+    again = attached.latest_training_job.describe()
+
+    assert {
+        "Folder": script(),
+        "Only": only,
+        "Dependencies": [f"{tmp_path}/libraries/extra"],
+    } == described["LocalSource"]
+    assert described["LocalSource"] == again["LocalSource"]
+    assert "PYTHONPATH" not in described.get("Environment", {})
 
 
 def test_failure_is_an_error_of_ours_and_of_the_sdks(estimator, script):
@@ -193,97 +247,6 @@ def test_logs_of_a_finished_job_are_shown_again(estimator, script, capsys):
     assert "[algo-1] hello" in capsys.readouterr().out.splitlines()
 
 
-def faults_of(call):
-    with pytest.raises(OptionError) as caught:
-        call()
-    return [str(fault) for fault in getattr(caught.value, "faults", (caught.value,))]
-
-
-@pytest.mark.parametrize(
-    ("changes", "fault"),
-    [
-        (
-            {"output_path": "s3://bucket/x"},
-            "output_path is 's3://bucket/x': local_process does not upload to S3."
-            " Pass Path(...).absolute().as_uri(), or leave it out.",
-        ),
-        (
-            {"checkpoint_s3_uri": "checkpoints"},
-            "checkpoint_s3_uri is 'checkpoints': it is a bare path."
-            " Pass Path(...).absolute().as_uri(), or leave it out.",
-        ),
-        (
-            {"checkpoint_local_path": "/tmp/x"},
-            "checkpoint_local_path is '/tmp/x': local_process maps only what lies below /opt/ml."
-            " Leave it out: checkpoints lie in SM_CHECKPOINT_DIR.",
-        ),
-        (
-            {"distribution": {"torch_distributed": {"enabled": True}}},
-            "distribution has the key 'torch_distributed': local_process starts the distribution"
-            " of sagemaker_dist, or one process per host."
-            " Pass distribution=DataParallel(), or leave distribution out.",
-        ),
-        (
-            {"use_spot_instances": True},
-            "use_spot_instances is set: local_process has no such thing."
-            " Leave use_spot_instances out.",
-        ),
-        (
-            {"sagemaker_session": object()},
-            "sagemaker_session is not a ProcessSession: local_process does not talk to SageMaker."
-            " Leave sagemaker_session out.",
-        ),
-        (
-            {"instance_type": "local_proces"},
-            "instance_type is 'local_proces': SageMaker training has no such instance type."
-            " Did you mean 'local_process'?",
-        ),
-    ],
-)
-def test_faults_of_the_constructor(estimator, changes, fault):
-    assert fault in faults_of(lambda: estimator(**changes))
-
-
-def test_two_faults_come_together(estimator):
-    with pytest.raises(OptionErrors) as caught:
-        estimator(output_path="s3://b/x", checkpoint_s3_uri="s3://b/c")
-
-    assert str(caught.value) == (
-        "2 faults in this request:\n"
-        "  1. output_path is 's3://b/x': local_process does not upload to S3."
-        " Pass Path(...).absolute().as_uri(), or leave it out.\n"
-        "  2. checkpoint_s3_uri is 's3://b/c': local_process does not upload to S3."
-        " Pass Path(...).absolute().as_uri(), or leave it out."
-    )
-
-
-def test_faults_of_fit_come_before_anything_starts(estimator, tmp_path):
-    built = estimator(source_dir=str(tmp_path / "nowhere"))
-    inputs = {"a": "file:///nowhere", "b": "data", "c": "s3://bucket/c", "d": "file://data"}
-
-    assert [
-        f"source_dir is '{tmp_path}/nowhere': there is no such directory. Correct the path.",
-        "channel 'a' is 'file:///nowhere': there is no /nowhere."
-        " Create the directory or correct the path.",
-        "channel 'b' is 'data': a bare path does not say where the data lies."
-        " Pass Path(...).absolute().as_uri().",
-        "channel 'c' is 's3://bucket/c': local_process does not download from S3 yet. Download it"
-        " first (aws s3 sync s3://bucket/c data) and pass the directory as file://.",
-        "channel 'd' is 'file://data': a file:// place is an absolute path."
-        " Pass Path(...).absolute().as_uri().",
-    ] == faults_of(lambda: built.fit(inputs))
-    assert not (tmp_path / "home").exists()
-
-
-def test_a_job_name_is_used_once(estimator):
-    built = estimator(instance_count=1)
-    built.fit(logs=False, job_name="job")
-
-    assert [
-        "job_name is 'job': a job of this name exists. Pass another name, or leave job_name out."
-    ] == faults_of(lambda: built.fit(job_name="job"))
-
-
 OFFLINE = """
     import os, socket, sys
     connect = socket.socket.connect
@@ -315,7 +278,9 @@ def test_no_network_credentials_or_region(script, driver, monkeypatch):
     assert 0 == process.returncode, shown
     assert {"[algo-1] hello", "[algo-2] hello"} <= set(shown)
     assert all(
-        line.startswith(("pytorch-training-", "[algo-", "00:0", "Completed", "name"))
+        line.startswith(
+            ("pytorch-training-", "[algo-", "[sagemaker-dist] ", "00:0", "Completed", "name")
+        )
         for line in shown
     ), shown
 
@@ -326,7 +291,7 @@ def test_a_job_that_is_not_waited_for_is_found_by_another_process(script, driver
     process = driver(OFFLINE, "nowait")
     name = process.communicate(timeout=30)[0].split()[-1]
     began = ProcessRunner().describe(name)["TrainingJobStatus"]
-    attached = PyTorch.attach(name, sagemaker_session=ProcessSession())
+    attached = PyTorch.attach(name)
 
     assert "InProgress" == began
     assert "Completed" == attached.latest_training_job.describe()["TrainingJobStatus"]

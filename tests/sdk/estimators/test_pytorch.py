@@ -82,6 +82,24 @@ def estimator(session, script):
     return build
 
 
+@pytest.mark.parametrize(
+    ("changes", "folder"),
+    [
+        ({}, "/state"),
+        ({"environment": {"SM_CHECKPOINT_DIR": "/mine"}}, "/mine"),
+        ({"distribution": None}, None),
+        ({"checkpoint_local_path": None}, None),
+    ],
+)
+def test_ranks_are_told_where_checkpoints_lie(estimator, session, changes, folder):
+    """SageMaker itself tells nobody about checkpoint_local_path."""
+    places = {"checkpoint_s3_uri": "s3://bucket/state", "checkpoint_local_path": "/state"}
+    estimator(**{**places, **changes}).fit(wait=False)
+    (sent,) = session.requests
+
+    assert folder == sent.get("Environment", {}).get("SM_CHECKPOINT_DIR")
+
+
 @GPU
 def test_request(estimator, session):
     """The whole request: the parent's, plus one hyperparameter, minus debugger and profiler."""
@@ -252,11 +270,17 @@ def faults_of(call):
         (
             {"image_uri": None, "framework_version": "2.8", "py_version": "py312"},
             "image_uri is left out: the images of AWS do not hold the runtime of sagemaker_dist."
-            " Build an image with it (pip install 'sagemaker-dist-runtime[torch]'),"
-            " push it to Amazon ECR and pass image_uri=....",
+            " Build an image from one with torch and `pip install` this repository's root and"
+            " container/ in it, push it to Amazon ECR and pass image_uri=....",
         ),
         (
-            {"instance_type": "ml.p4d.24large"},
+            {"checkpoint_local_path": "/opt/ml/state"},
+            "checkpoint_local_path is '/opt/ml/state': without checkpoint_s3_uri nothing that is"
+            " written there is kept. Pass checkpoint_s3_uri as well, or leave"
+            " checkpoint_local_path out.",
+        ),
+        (
+            {"instance_type": "ml.p4d.24large", "image_uri": None},
             "instance_type is 'ml.p4d.24large': SageMaker training has no such instance type."
             " Did you mean 'ml.p4d.24xlarge'?",
         ),

@@ -3,7 +3,10 @@
 
 import logging
 import os
+import subprocess
+import sys
 from importlib.metadata import PackageNotFoundError
+from types import SimpleNamespace
 
 import pytest
 
@@ -35,6 +38,50 @@ def test_sdk_without_estimators(monkeypatch):
         " sagemaker_dist.PyTorch builds on. Run: pip install 'sagemaker-dist[v2]' in an environment"
         " of its own."
     )
+
+
+def test_switches_last_as_long_as_the_longest_thread():
+    """Threads leave in any order; what starts meanwhile inherits none of our switches."""
+    name = "SAGEMAKER_SUPPRESS_V2_WARNING"
+    before = os.environ.get(name)
+    first, second = sdk.quiet(), sdk.quiet()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert "1" == os.environ[name]
+    with sdk.as_given():
+        assert before == os.environ.get(name)
+    assert "1" == os.environ[name]
+    del os.environ[name]
+    second.__exit__(None, None, None)
+
+    assert before == os.environ.get(name)
+
+
+def test_errors_look_as_they_did_before_the_import():
+    """SageMaker's SDK would draw a box around every error of the process."""
+    program = (
+        "import sys; hook = sys.excepthook\n"
+        "from sagemaker_dist import ProcessSession, PyTorch\n"
+        "assert sys.excepthook is hook, sys.excepthook"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+    assert (0, "") == (done.returncode, done.stderr)
+
+
+def test_the_hooks_of_a_notebook_come_back(monkeypatch):
+    class Shell:
+        def showtraceback(self):
+            """What IPython defines on the class, and others replace on the instance."""
+
+    shell = Shell()
+    shell.showsyntaxerror = print
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    with sdk.own_tracebacks():
+        shell.showtraceback = shell._showtraceback = shell.showsyntaxerror = repr
+
+    assert {"showsyntaxerror": print} == vars(shell)
 
 
 def test_quiet_holds_back_asides_and_leaves_the_environment_as_it_was(caplog):

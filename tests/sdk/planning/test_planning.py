@@ -2,6 +2,7 @@
 """Plans are pure: the same request gives the same job, which survives a trip through JSON."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,9 @@ from sagemaker_dist.planning import (
     Job,
     LocalHost,
     LocalJob,
+    LocalSource,
+    Obstacle,
+    construction_faults,
     directory_of,
     fit_faults,
     plan_local_job,
@@ -45,10 +49,23 @@ def test_job():
     assert "text/csv" == job.input_data_config()["training"]["ContentType"]
 
 
-def test_job_survives_json():
-    job = plan_local_job(REQUEST)
+@pytest.mark.parametrize(
+    "source",
+    [
+        None,
+        LocalSource(folder=Path("/src")),
+        LocalSource(folder=Path("/src"), only="train.py", dependencies=(Path("/lib"),)),
+    ],
+)
+def test_job_survives_json(source):
+    job = plan_local_job({**REQUEST, "LocalSource": source and source.request()})
 
+    assert source == job.source
     assert job == LocalJob.load(json.loads(json.dumps(job.dump())))
+
+
+def test_a_request_may_leave_its_source_to_the_hyperparameters():
+    assert plan_local_job(REQUEST).source is None
 
 
 @pytest.mark.parametrize(
@@ -92,3 +109,48 @@ def test_a_file_system_is_refused_on_this_machine():
         "channel 'training' is a FileSystemInput: local_process reads directories of this machine."
         " Mount it and pass the directory as file://."
     )
+
+
+@pytest.mark.parametrize(
+    ("path", "faults"),
+    [
+        ("/opt/ml/checkpoints", 0),
+        ("/opt/ml/inputs/x", 0),
+        ("/opt/ml", 1),
+        ("/opt/ml/", 1),
+        ("/opt/mlx", 1),
+        ("/opt/ml/../x", 1),
+        ("/opt/ml/model", 1),
+        ("/opt/ml/input/data", 1),
+        ("/opt/ml/output", 1),
+        ("/opt/ml/code", 1),
+        ("checkpoints", 1),
+    ],
+)
+def test_checkpoints_get_a_folder_of_their_own(path, faults):
+    job = Job(instance_type="local_process", checkpoint_local_path=path)
+
+    assert faults == len(list(construction_faults(job)))
+
+
+def test_a_place_that_may_not_be_written_to():
+    """Told apart from a file in the way; root's own tests could not make one."""
+    obstacles = {"output_path": Obstacle(path="/usr", is_directory=True)}
+    job = Job(instance_type="local_process", output_path="file:///usr/x", obstacles=obstacles)
+
+    assert [
+        "output_path is 'file:///usr/x': /usr is not writable."
+        " Pass a directory that can be written to, or leave it out."
+    ] == [str(fault) for fault in construction_faults(job)]
+
+
+@pytest.mark.parametrize(
+    ("name", "faults"),
+    [("a.b-c_1", 0), ("a" * 64, 0), ("a" * 65, 1), ("", 1), (".", 1), ("..", 1), ("a/b", 1)],
+)
+def test_names_of_channels(name, faults):
+    """Wherever the job runs, the name of a channel is the name of a directory."""
+    for instance_type in ("local_process", "local", "ml.c5.xlarge"):
+        job = Job(instance_type=instance_type, channels=(Channel(name=name),))
+
+        assert faults == len(list(fit_faults(job)))

@@ -10,7 +10,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sagemaker_dist.runners import TERMINAL
+from sagemaker_dist.errors import SetupError
+from sagemaker_dist.runners import TERMINAL, ProcessRunner
+from sagemaker_dist.runners.processes import artifacts
+from sagemaker_dist.runners.processes import folder as folder_module
+from sagemaker_dist.runners.processes import runner as runner_module
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -220,3 +224,99 @@ def test_unwritable_output_fails_the_job_and_keeps_the_trees(runner, request_for
     assert "Failed" == described["TrainingJobStatus"]
     assert described["FailureReason"].startswith("The model could not be written: ")
     assert "1" == (tmp_path / "jobs/job/hosts/algo-1/model/weights").read_text()
+
+
+def test_interrupted_start_leaves_no_supervisor(runner, request_for, script, tmp_path, monkeypatch):
+    """Ctrl-C after the supervisor came to be: it stops, and the job is over."""
+    script(SLEEPER)
+    real = runner_module.subprocess.run
+
+    def interrupted(*args, **kwargs):
+        real(*args, **kwargs)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner_module.subprocess, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        runner.start(request_for())
+
+    assert finish(runner, "job")["TrainingJobStatus"] in {"Stopped", "Failed"}
+    wait_until(lambda: not processes_of(tmp_path / "jobs"))
+
+
+def test_a_job_that_never_got_a_supervisor_has_failed(runner, request_for, monkeypatch):
+    """The driver was killed between writing the job down and starting it."""
+    monkeypatch.setattr(type(runner), "_launch", lambda *_: None)
+    name = runner.start(request_for())
+    assert "InProgress" == runner.describe(name)["TrainingJobStatus"]
+    monkeypatch.setattr(folder_module, "_LOCK_SECONDS", 0.0)
+
+    assert "Failed" == runner.describe(name)["TrainingJobStatus"]
+
+
+def test_failed_job_keeps_the_code_that_its_traceback_names(runner, request_for, tmp_path, script):
+    script("raise SystemExit(2)")
+    source = {"Folder": str(tmp_path / "src"), "Only": None, "Dependencies": []}
+    run(runner, request_for(hosts=1, LocalSource=source))
+    tree = tmp_path / "jobs/job/hosts/algo-1"
+
+    assert ["code"] == [path.name for path in tree.iterdir()]
+    assert (tree / "code" / "train.py").exists()
+
+
+def test_log_that_cannot_be_written_ends_no_training(runner, request_for, script):
+    script("""
+        import shutil
+        shutil.rmtree(base.parents[1] / "logs")
+        print("lost")
+        (base / "model" / "weights").write_text("1")
+    """)
+
+    assert {"weights": "1"} == members(model_of(run(runner, request_for(hosts=1))))
+
+
+def test_cause_is_told_besides_a_model_that_cannot_be_written(
+    runner, request_for, script, tmp_path
+):
+    script("raise SystemExit(2)")
+    (tmp_path / "file").touch()
+    output = {"S3OutputPath": f"file://{tmp_path}/file"}
+    reason = run(runner, request_for(hosts=1, OutputDataConfig=output))["FailureReason"]
+
+    assert reason.startswith("The launcher of algo-1 exited with code 2, giving no reason.")
+    assert "The model could not be written: " in reason
+
+
+def test_empty_model_is_said(runner, request_for):
+    run(runner, request_for(hosts=1))
+
+    assert "[sagemaker-dist] no model was saved" in log(runner)
+
+
+def test_stop_while_a_model_is_packed_leaves_no_half(tmp_path):
+    """Between two files the wish is heard."""
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "a").write_text("a")
+
+    def stopped():
+        raise artifacts.Unwanted
+
+    with pytest.raises(artifacts.Unwanted):
+        artifacts._pack(artifacts.merge([tmp_path / "tree"]), tmp_path / "model.tar.gz", stopped)
+    assert ["tree"] == [
+        path.name
+        for path in tmp_path.iterdir()
+        if path.name in {"tree", "model.tar.gz", "model.tar.gz.part"}
+    ]
+
+
+def test_relative_root_is_made_absolute(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    assert tmp_path / "jobs" == ProcessRunner(root=Path("jobs")).root
+
+
+def test_root_that_cannot_be_written_is_named(request_for, tmp_path):
+    (tmp_path / "file").touch()
+
+    with pytest.raises(SetupError, match=r"writable directory: ProcessRunner\(root="):
+        ProcessRunner(root=tmp_path / "file" / "jobs").start(request_for())

@@ -2,6 +2,7 @@
 """Jobs as processes of this machine, with a launcher that does what the test says."""
 
 import json
+import os
 import tarfile
 import time
 from pathlib import Path
@@ -223,6 +224,7 @@ def test_output_arrives_in_order_with_its_host(runner, request_for, script):
         "[algo-1 rank 0] marked\n",
         "[algo-1] half\r",
         "[algo-1] done\n",
+        "[sagemaker-dist] no model was saved: SM_MODEL_DIR stayed empty on every host\n",
     ] == list(runner.logs("job"))
     assert "plain" in Path(runner.logs_at("job"), "algo-1.log").read_text()
 
@@ -242,7 +244,7 @@ def test_logs_can_be_followed(runner, request_for, script, tmp_path):
         if seen:
             (tmp_path / "go").touch()
 
-    assert ["[algo-1] first\n", "[algo-1] second\n"] == seen
+    assert ["[algo-1] first\n", "[algo-1] second\n"] == seen[:2]
 
 
 def test_a_name_is_used_once(runner, request_for):
@@ -274,3 +276,53 @@ def test_other_systems_are_told(request_for, monkeypatch):
     monkeypatch.setattr("sys.platform", "darwin")
     with pytest.raises(SetupError, match="the runtime is built for Linux, this is darwin"):
         ProcessRunner().start(request_for())
+
+
+def source_of(folder, only=None, *dependencies):
+    return {
+        "Folder": str(folder),
+        "Only": only,
+        "Dependencies": [str(each) for each in dependencies],
+    }
+
+
+def test_the_source_may_be_the_folder_that_the_jobs_lie_in(runner, request_for, script, tmp_path):
+    """Every host runs its own copy, and the copy does not hold itself."""
+    script("""
+        import pathlib
+        assert pathlib.Path(__file__) == base / "code" / "train.py"
+        seen = sorted(str(path.relative_to(base)) for path in (base / "code").rglob("*.py"))
+        (base / "model" / host).write_text(" ".join(seen))
+    """)
+    (tmp_path / "src" / "part").mkdir()
+    (tmp_path / "src" / "part" / "a.py").touch()
+    inside = ProcessRunner(root=tmp_path / "src" / "jobs")
+    described = run(inside, request_for(LocalSource=source_of(tmp_path / "src")))
+
+    assert "Completed" == described["TrainingJobStatus"]
+    assert "code/part/a.py code/train.py" == members(model_of(described))["algo-2"]
+
+
+def test_code_that_cannot_be_copied_fails_the_job_in_one_sentence(runner, request_for, tmp_path):
+    described = run(runner, request_for(LocalSource=source_of(tmp_path / "src", "other.py")))
+
+    assert "Failed" == described["TrainingJobStatus"]
+    assert described["FailureReason"].startswith(f"the code in {tmp_path}/src/other.py cannot be")
+    assert "" == Path(runner.logs_at("job"), "supervisor.log").read_text()
+
+
+def test_a_moved_checkpoint_folder_is_where_the_script_looks(
+    runner, request_for, script, tmp_path, monkeypatch
+):
+    """The real launcher hands on the directory that checkpoint_local_path names."""
+    root = Path(__file__).parents[3]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(root / "container"), str(root)]))
+    script("""
+        import os, pathlib
+        pathlib.Path(os.environ["SM_CHECKPOINT_DIR"], "step").write_text("7")
+    """)
+    config = {"S3Uri": (tmp_path / "kept").as_uri(), "LocalPath": "/opt/ml/saved/here"}
+    described = run(runner, request_for(hosts=1, CheckpointConfig=config))
+
+    assert "Completed" == described["TrainingJobStatus"], log(runner)
+    assert "7" == (tmp_path / "kept" / "step").read_text()

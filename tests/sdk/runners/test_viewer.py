@@ -120,3 +120,46 @@ def test_terminal_shows_a_coloured_host_and_a_live_line():
     assert re.search(r"step 3\b", text)
     assert re.search(r"00:0\d  Completed  2 hosts", text)
     assert "Completed\x1b[0m after 00:0" in text
+
+
+def test_a_job_that_is_being_stopped_shows_only_what_is_new(runner, request_for, script, capsys):
+    """After an interrupt the log is not printed again."""
+    script("""
+        import signal, sys, time
+        def stop(*_):
+            time.sleep(0.5)
+            print("saved")
+            sys.exit(143)
+        signal.signal(signal.SIGTERM, stop)
+        print("ready")
+        time.sleep(100)
+    """)
+    name = runner.start(request_for(hosts=1))
+    next(segment for segment in runner.logs(name, follow=True) if "ready" in segment)
+    runner.stop(name)
+    watch(runner, name)
+    shown = capsys.readouterr().out
+
+    assert "ready" not in shown
+    assert "saved" in shown
+
+
+def test_the_state_is_not_read_for_every_line(capsys):
+    class Counting(Scripted):
+        looks = 0
+
+        def describe(self, name):
+            self.looks += 1
+            return super().describe(name)
+
+    runner = Counting(["line\n"] * 10_000)
+    watch(runner, "job")
+
+    assert 10_000 <= len(capsys.readouterr().out.splitlines())
+    assert runner.looks < 100
+
+
+def test_ending_names_no_model_where_none_was_saved(capsys):
+    watch(Scripted(["[sagemaker-dist] no model was saved: why\n"]), "job")
+
+    assert "Completed after 00:00, no model was saved" == capsys.readouterr().out.splitlines()[-1]

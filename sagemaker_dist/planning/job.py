@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the checks know of a job: gathered facts, so that the checks stay pure.
+
+A value of None is one that is left out or that only a pipeline will know; no
+check touches it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sagemaker_dist.catalog import LOCAL_PROCESS
+from sagemaker_dist.contract import Distribution
+from sagemaker_dist.planning.channels import Channel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where the entry point is looked for.
+
+    Attributes:
+        entry_point: As given.
+        directory: The source_dir, as given.
+        exists: Whether the entry point is there.
+        directory_exists: Whether the source_dir is there.
+        is_launched: Our launcher starts it, which sees the source_dir alone.
+    """
+
+    entry_point: str
+    directory: str | None = None
+    exists: bool = True
+    directory_exists: bool = True
+    is_launched: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Obstacle:
+    """The nearest existing part of a place, where nothing can be written below it.
+
+    Attributes:
+        path: That part.
+        is_directory: Whether it is a directory that may not be written to.
+    """
+
+    path: str
+    is_directory: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What an estimator was asked to do, with the facts that the checks need.
+
+    Attributes:
+        known_to_boto3: boto3's service model knows the instance type.
+        has_image: An image is named, be it by a pipeline.
+        keeps_checkpoints: A checkpoint_s3_uri is named, be it by a pipeline.
+        own_session: The session is one of ours, or none was given.
+        obstacles: What is in the way of a place, by the argument that names the place.
+        environment: By name; "" where only a pipeline will know the value.
+        other: Arguments that change what kind of job it is, by name.
+        unknown: Names of arguments that no class of SageMaker's SDK takes.
+        valid: The names that they take.
+    """
+
+    distribution: Distribution = field(default_factory=Distribution)
+    instance_type: Any = None
+    instance_count: Any = None
+    known_to_boto3: bool = False
+    has_image: bool = True
+    keeps_checkpoints: bool = True
+    own_session: bool = True
+    output_path: Any = None
+    checkpoint_s3_uri: Any = None
+    checkpoint_local_path: Any = None
+    obstacles: Mapping[str, Obstacle] = field(default_factory=dict)
+    environment: Any = field(default_factory=dict)
+    base_job_name: Any = None
+    other: dict[str, Any] = field(default_factory=dict)
+    unknown: tuple[str, ...] = ()
+    valid: frozenset[str] = frozenset()
+    job_name: Any = None
+    job_exists: bool = False
+    source: Source | None = None
+    channels: tuple[Channel, ...] = ()
+
+    @property
+    def on_this_machine(self) -> bool:
+        """Whether the job runs as plain processes here."""
+        return bool(self.instance_type == LOCAL_PROCESS)

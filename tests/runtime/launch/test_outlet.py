@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Output arrives whole, and a reader who does not read holds nobody."""
+
+import fcntl
+import os
+import threading
+import time
+
+from smdist.launch.outlet import MAX_WAITING_BYTES, Outlet, write_whole
+
+
+def test_writing_survives_a_reader_that_left():
+    source, target = os.pipe()
+    os.close(source)
+    write_whole(target, b"text", None)
+    os.close(target)
+
+
+def test_writing_waits_for_a_full_pipe():
+    """A pipe that does not block loses nothing."""
+    source, target = os.pipe()
+    os.set_blocking(target, False)
+    data = b"x" * 300_000
+    pid = os.fork()
+    if not pid:
+        write_whole(target, data, None)
+        os._exit(0)
+    os.close(target)
+    with os.fdopen(source, "rb") as file:
+        assert data == file.read()
+    os.waitpid(pid, 0)
+
+
+def test_what_is_not_read_in_time_is_lost():
+    source, target = os.pipe()
+    began = time.monotonic()
+    write_whole(target, b"x" * 300_000, None, seconds=0.3)
+
+    assert 0.2 < time.monotonic() - began < 2.0
+    os.close(source)
+    os.close(target)
+
+
+def test_nobody_holds_the_lock_while_nobody_reads(tmp_path):
+    """The other stream of the host may have a reader."""
+    (tmp_path / "lock").touch()
+    source, target = os.pipe()
+    outlet = Outlet(target, tmp_path / "lock")
+    outlet.put(b"line\n" * MAX_WAITING_BYTES)
+
+    assert outlet.is_full
+    assert not outlet.wait(0.3)
+    with (tmp_path / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(source)
+
+    assert outlet.wait(5)
+    os.close(target)
+
+
+def test_lines_of_several_writers_stay_whole(tmp_path):
+    (tmp_path / "lock").touch()
+    source, target = os.pipe()
+    lines = [bytes([letter]) * 10_000 + b"\n" for letter in b"abc"]
+    outlets = [Outlet(target, tmp_path / "lock") for _ in lines]
+    for outlet, line in zip(outlets, lines, strict=True):
+        outlet.put(line * 20)
+    ending = threading.Thread(target=lambda: [all(o.wait(20) for o in outlets), os.close(target)])
+    ending.start()
+    with os.fdopen(source, "rb") as file:
+        seen = file.readlines()
+    ending.join()
+
+    assert sorted(lines * 20) == sorted(seen)

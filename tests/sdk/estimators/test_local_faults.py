@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is wrong with a request for local processes is said before anything starts."""
+
+from pathlib import Path
+
+import pytest
+from sagemaker.tuner import ContinuousParameter, HyperparameterTuner
+
+from sagemaker_dist import OptionError, OptionErrors
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def faults_of(call):
+    with pytest.raises(OptionError) as caught:
+        call()
+    return [str(fault) for fault in getattr(caught.value, "faults", (caught.value,))]
+
+
+@pytest.mark.parametrize(
+    ("changes", "inputs", "fault"),
+    [
+        (
+            {"instance_count": "2"},
+            None,
+            "instance_count is '2': it is no integer. Pass an integer of at least 1.",
+        ),
+        (
+            {},
+            {"../up": "file:///tmp"},
+            "a channel is called '../up': a name is 1 to 64 letters, digits, '.', '-' and '_'."
+            " Pass such a name.",
+        ),
+        (
+            {"model_uri": "s3://bucket/model"},
+            None,
+            "channel 'model' is 's3://bucket/model': local_process does not download from S3 yet."
+            " Download it first (aws s3 sync s3://bucket/model data) and pass the directory as"
+            " file://.",
+        ),
+        (
+            {"entry_point": "run.sh"},
+            None,
+            "entry_point is 'run.sh': only Python scripts are started. Pass a .py file.",
+        ),
+    ],
+)
+def test_faults_of_fit(estimator, script, changes, inputs, fault):
+    script(name="run.sh")
+    built = estimator(**changes)
+
+    assert [fault] == faults_of(lambda: built.fit(inputs))
+
+
+@pytest.mark.parametrize("form", ["../beside.py", "{folder}/train.py"])
+def test_the_script_lies_below_source_dir(estimator, script, form):
+    folder = Path(script())
+    (folder.parent / "beside.py").touch()
+    given = form.format(folder=folder)
+    built = estimator(entry_point=given)
+
+    assert [
+        f"entry_point is {given!r}: it is not relative to source_dir {script()!r}, all that the job"
+        " sees. Pass the path of the script below source_dir."
+    ] == faults_of(lambda: built.fit())
+
+
+@pytest.mark.filterwarnings("ignore::sagemaker.deprecations.SageMakerV2DeprecationWarning")
+def test_a_tuner_is_refused(estimator):
+    tuner = HyperparameterTuner(
+        estimator(),
+        "loss",
+        {"lr": ContinuousParameter(0.1, 1)},
+        metric_definitions=[{"Name": "loss", "Regex": "loss=(.*)"}],
+    )
+
+    assert [
+        "a tuner was given an estimator of local processes: local_process has no tuning jobs. Call"
+        " fit() for each set of hyperparameters, or pass an instance type of SageMaker."
+    ] == faults_of(tuner.fit)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        (
+            {"output_path": "s3://bucket/x"},
+            "output_path is 's3://bucket/x': local_process does not upload to S3."
+            " Pass Path(...).absolute().as_uri(), or leave it out.",
+        ),
+        (
+            {"checkpoint_s3_uri": "checkpoints"},
+            "checkpoint_s3_uri is 'checkpoints': it is a bare path."
+            " Pass Path(...).absolute().as_uri(), or leave it out.",
+        ),
+        (
+            {"checkpoint_local_path": "/tmp/x"},
+            "checkpoint_local_path is '/tmp/x': local_process maps only what lies below /opt/ml."
+            " Leave it out: checkpoints lie in SM_CHECKPOINT_DIR.",
+        ),
+        (
+            {"checkpoint_local_path": "/opt/ml/input/data", "checkpoint_s3_uri": "file:///tmp"},
+            "checkpoint_local_path is '/opt/ml/input/data': /opt/ml/input holds something else."
+            " Leave it out: checkpoints lie in SM_CHECKPOINT_DIR.",
+        ),
+        (
+            {"distribution": {"torch_distributed": {"enabled": True}}},
+            "distribution has the key 'torch_distributed': local_process starts the distribution"
+            " of sagemaker_dist, or one process per host."
+            " Pass distribution=DataParallel(), or leave distribution out.",
+        ),
+        (
+            {"use_spot_instances": True},
+            "use_spot_instances is set: local_process has no such thing."
+            " Leave use_spot_instances out.",
+        ),
+        (
+            {"sagemaker_session": object()},
+            "sagemaker_session is not a ProcessSession: local_process does not talk to SageMaker."
+            " Leave sagemaker_session out.",
+        ),
+        (
+            {"subnets": ["subnet-1"]},
+            "subnets is set: it has no effect on local processes. Leave subnets out.",
+        ),
+        (
+            {"output_path": Path(__file__).as_uri()},
+            f"output_path is {Path(__file__).as_uri()!r}: {__file__} is no directory."
+            " Pass a directory that can be written to, or leave it out.",
+        ),
+        (
+            {"checkpoint_s3_uri": (Path(__file__) / "below").as_uri()},
+            f"checkpoint_s3_uri is {(Path(__file__) / 'below').as_uri()!r}: {__file__} is no"
+            " directory. Pass a directory that can be written to, or leave it out.",
+        ),
+        (
+            {"base_job_name": "my_job"},
+            "base_job_name is 'my_job': a name is letters, digits and inner hyphens."
+            " Pass such a name, or leave base_job_name out.",
+        ),
+        (
+            {"environment": {"A=B": "1"}},
+            "environment has the name 'A=B': a name is text without '=' and NUL. Correct the name.",
+        ),
+        (
+            {"environment": {"A": 1}},
+            "environment['A'] is 1: a value is text without NUL. Pass a str.",
+        ),
+        (
+            {"environment": ["A"]},
+            "environment is a list: it maps names to values."
+            " Pass a dict such as {'NAME': 'value'}.",
+        ),
+        (
+            {"instance_type": "local_proces"},
+            "instance_type is 'local_proces': SageMaker training has no such instance type."
+            " Did you mean 'local_process'?",
+        ),
+    ],
+)
+def test_faults_of_the_constructor(estimator, changes, fault):
+    assert fault in faults_of(lambda: estimator(**changes))
+
+
+def test_two_faults_come_together(estimator):
+    with pytest.raises(OptionErrors) as caught:
+        estimator(output_path="s3://b/x", checkpoint_s3_uri="s3://b/c")
+
+    assert str(caught.value) == (
+        "2 faults in this request:\n"
+        "  1. output_path is 's3://b/x': local_process does not upload to S3."
+        " Pass Path(...).absolute().as_uri(), or leave it out.\n"
+        "  2. checkpoint_s3_uri is 's3://b/c': local_process does not upload to S3."
+        " Pass Path(...).absolute().as_uri(), or leave it out."
+    )
+
+
+def test_faults_of_fit_come_before_anything_starts(estimator, tmp_path):
+    built = estimator(source_dir=str(tmp_path / "nowhere"))
+    inputs = {"a": "file:///nowhere", "b": "data", "c": "s3://bucket/c", "d": "file://data"}
+
+    assert [
+        f"source_dir is '{tmp_path}/nowhere': there is no such directory. Correct the path.",
+        "channel 'a' is 'file:///nowhere': there is no /nowhere."
+        " Create the directory or correct the path.",
+        "channel 'b' is 'data': a bare path does not say where the data lies."
+        " Pass Path(...).absolute().as_uri().",
+        "channel 'c' is 's3://bucket/c': local_process does not download from S3 yet. Download it"
+        " first (aws s3 sync s3://bucket/c data) and pass the directory as file://.",
+        "channel 'd' is 'file://data': a file:// place is an absolute path."
+        " Pass Path(...).absolute().as_uri().",
+    ] == faults_of(lambda: built.fit(inputs))
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_job_name_is_used_once(estimator):
+    built = estimator(instance_count=1)
+    built.fit(logs=False, job_name="job")
+
+    assert [
+        "job_name is 'job': a job of this name exists. Pass another name, or leave job_name out."
+    ] == faults_of(lambda: built.fit(job_name="job"))
