@@ -177,7 +177,7 @@ def check_setup() -> None:
         raise SetupError(
             "the runtime is not installed",
             "local_process starts the ranks on this machine",
-            "Run: pip install 'sagemaker-dist-runtime[torch]'",
+            "Beside torch 2.13, in a clone of the project, run: pip install ./container",
         )
 
 
