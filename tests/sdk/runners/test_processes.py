@@ -268,7 +268,7 @@ def test_missing_runtime_is_found_before_anything_starts(runner, request_for, mo
     with pytest.raises(SetupError) as caught:
         runner.start(request_for())
 
-    assert "Run: pip install 'sagemaker-dist-runtime[torch]'." in str(caught.value)
+    assert "pip install ./container" in str(caught.value)
     assert not runner.root.exists()
 
 
