@@ -84,9 +84,11 @@ def test_the_hooks_of_a_notebook_come_back(monkeypatch):
     assert {"showsyntaxerror": print} == vars(shell)
 
 
-def test_quiet_holds_back_asides_and_leaves_the_environment_as_it_was(caplog):
+def test_quiet_holds_back_asides_and_leaves_the_environment_as_it_was(caplog, monkeypatch):
     before = dict(os.environ)
     logger = logging.getLogger("sagemaker.config")
+    monkeypatch.setattr(logger, "propagate", False)  # the SDK changes it in some of its modules
+    monkeypatch.setattr(logger, "handlers", [caplog.handler])
     with caplog.at_level(logging.INFO, logger="sagemaker.config"), sdk.quiet():
         logger.info("an aside")
         logger.warning("a warning")
