@@ -140,10 +140,13 @@ def test_stopped_ranks_agree_on_a_step_and_a_second_run_resumes(job, channel, tm
     wait_until((checkpoints / "checkpoint.pt").exists)
     first.latest_training_job.stop()
     wait_until(lambda: first.latest_training_job.describe()["TrainingJobStatus"] == "Stopped")
+    log = "".join(first.sagemaker_session.runner.logs(first.latest_training_job.name))
     saved = torch.load(checkpoints / "checkpoint.pt")
     second = job("train.py", hyperparameters={"epochs": saved["epoch"] + 1}, **options)
     second.fit({"training": channel})
     shown = capfd.readouterr()
 
+    assert "[algo-1] stopped with status 143" in log
+    assert "[algo-2] stopped with status 143" in log
     assert saved["step"] > 0
     assert f"resuming at epoch {saved['epoch'] + 1}, step {saved['step']}" in shown.out + shown.err
