@@ -24,6 +24,8 @@ Frame data_frame() {
   Frame frame;
   frame.type = FrameType::kData;
   frame.group = 7;
+  frame.way = Way::kReceive;
+  frame.channel = 9;
   frame.source = 3;
   frame.sequence = uint64_t{1} << 40;
   frame.tag = 12;
@@ -37,6 +39,8 @@ void frames_survive_the_wire() {
   const Frame read = decode(encode(sent));
   CHECK(read.type == sent.type);
   CHECK_EQ(sent.group, read.group);
+  CHECK(sent.way == read.way);
+  CHECK_EQ(sent.channel, read.channel);
   CHECK_EQ(sent.source, read.source);
   CHECK_EQ(sent.sequence, read.sequence);
   CHECK_EQ(sent.tag, read.tag);
@@ -145,13 +149,13 @@ void short_messages_overtake_long_ones() {
   Outgoing big;
   big.bytes = 1000;
   Outgoing small;
-  small.sequence = 1;
+  small.id.sequence = 1;
   small.bytes = 10;
   outbox.push(big);
   outbox.push(small);
   CHECK(!outbox.next(100)->is_last);
   const Chunk chunk = *outbox.next(100);
-  CHECK_EQ(1u, chunk.message.sequence);
+  CHECK_EQ(1u, chunk.message.id.sequence);
   CHECK(chunk.is_last);
   size_t total = 100;
   while (const auto next = outbox.next(100)) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The collectives the engine knows.
+// What the engine can do: the collectives, and messages from one rank to another.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,14 @@ enum class Collective : uint8_t {
   kScatter = 6,
   kAllToAll = 7,
   kBarrier = 8,
+  kSend = 9,
+  kReceive = 10,
 };
-constexpr uint8_t kCollectives = 9;
+constexpr uint8_t kCollectives = 11;
 
 const char* name_of(Collective kind);
 bool is_reducing(Collective kind);  // has a ReduceOp and a scale
 bool is_rooted(Collective kind);    // has a root
+bool is_point_to_point(Collective kind);
 
 }  // namespace smdist

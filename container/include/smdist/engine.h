@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,14 +16,14 @@ namespace smdist {
 
 class Transport;
 
-// Runs collectives over numbered groups of ranks.
+// Runs collectives and messages over numbered groups of ranks.
 //
 // Life: construct (opens the listener), tell every rank's endpoint() to all
 // ranks by other means, join(), add_group(), submit()..., shutdown().
 //
-// Operations of one group are numbered from 0 in the order of submit(); every
-// member must submit the same operations in the same order, each group by
-// itself. Operations overlap, and may complete in any order.
+// The collectives of one group are numbered from 0 in the order of submit(); every
+// member must submit the same ones in the same order, each group by itself.
+// Operations overlap, and may complete in any order.
 //
 // One failure ends the engine: a rank that dies while an operation needs it, a
 // timeout, ranks that call different things, or abort(). All pending and later
@@ -59,7 +60,8 @@ class Engine final {
   // Removing an unknown group does nothing.
   void remove_group(uint32_t id);
 
-  // Starts an operation and returns its number. Throws UsageError if this call
+  // Starts an operation and returns its number among the collectives of the group,
+  // or among its sends and receives. Throws UsageError if this call
   // is wrong by itself, or comes before join() or after shutdown(); every other
   // error goes to `done`, also that of an engine which failed before.
   uint64_t submit(uint32_t group, Operation operation);
@@ -71,6 +73,9 @@ class Engine final {
   // Says goodbye to the other ranks, fails what is pending here and ends the
   // threads. Idempotent. Does not wait for operations: wait for `done` first.
   void shutdown();
+
+  // What ended the engine, null while nothing has.
+  std::exception_ptr failure() const;
 
   // Between join() and shutdown().
   bool is_running() const;

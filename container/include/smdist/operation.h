@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One collective, as one rank asks for it.
+// One operation, as one rank asks for it.
 #pragma once
 
 #include <chrono>
@@ -33,6 +33,8 @@ struct Span {
 //   scatter         root: one or N; others: any   one chunk
 //   all_to_all      one or N (any sizes)          one or N (any sizes)
 //   barrier         none                          none
+//   send            one                           none
+//   receive         none                          one
 //
 // "Any" buffers are neither read nor written. Inputs are not written, except
 // where they are an output too: an output may be exactly the input (all_reduce,
@@ -42,14 +44,22 @@ struct Span {
 // The memory must live, and an input keep its value, until `done` was called;
 // afterwards the engine never touches it again, also if the operation failed.
 // After a failure the outputs hold anything.
+// Sends and receives meet in the order in which they were submitted, those of each
+// sender, receiver and `tag` for themselves. A send is complete when the receiver
+// has asked for it and the data have left.
+constexpr int kAnyRank = -1;
+
 struct Operation {
   Collective kind = Collective::kBarrier;
   Dtype dtype = Dtype::kUint8;
   ReduceOp op = ReduceOp::kSum;
   double scale = 1;  // every contribution is multiplied by it first; floating dtypes only
   int root = 0;      // rank in the group
+  int peer = 0;      // rank in the group: a send's receiver, a receive's sender or kAnyRank
+  uint32_t tag = 0;  // of a send or receive
   std::vector<Span> inputs;
   std::vector<Span> outputs;
+  int* source = nullptr;  // receive: where the sender's rank in the group is written, or null
 
   // From submit() on. Must be above zero. When it is over, the whole engine is
   // aborted, on all ranks, with a TimeoutError naming who did not contribute.

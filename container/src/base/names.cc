@@ -116,6 +116,10 @@ const char* name_of(Collective kind) {
       return "all_to_all";
     case Collective::kBarrier:
       return "barrier";
+    case Collective::kSend:
+      return "send";
+    case Collective::kReceive:
+      return "receive";
   }
   return "?";
 }
@@ -128,6 +132,10 @@ bool is_reducing(Collective kind) {
 bool is_rooted(Collective kind) {
   return kind == Collective::kBroadcast || kind == Collective::kReduce ||
          kind == Collective::kGather || kind == Collective::kScatter;
+}
+
+bool is_point_to_point(Collective kind) {
+  return kind == Collective::kSend || kind == Collective::kReceive;
 }
 
 }  // namespace smdist

@@ -62,6 +62,9 @@ Plan all_to_all(int rank, int size, const std::vector<Region>& to, const std::ve
 // Everybody tells everybody.
 Plan barrier(int rank, int size);
 
+Plan send_to(int rank, int size, int receiver, size_t bytes);
+Plan receive_from(int rank, int size, int sender, size_t bytes);
+
 // The regions of N chunks.
 std::vector<Region> chunks_of(Room room, int size, size_t chunk_bytes, Layout layout);
 

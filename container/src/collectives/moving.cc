@@ -144,4 +144,26 @@ Plan barrier(int rank, int size) {
   return builder.finish();
 }
 
+Plan send_to(int rank, int size, int receiver, size_t bytes) {
+  PlanBuilder builder(rank, size);
+  if (bytes > 0) {
+    builder.send(receiver, 0, whole(Room::kInput, bytes));
+  } else {
+    builder.signal(receiver);
+    builder.await_signal(receiver);  // an empty message waits for its receiver, too
+  }
+  return builder.finish();
+}
+
+Plan receive_from(int rank, int size, int sender, size_t bytes) {
+  PlanBuilder builder(rank, size);
+  if (bytes > 0) {
+    builder.receive(sender, 0, whole(Room::kOutput, bytes));
+  } else {
+    builder.signal(sender);
+    builder.await_signal(sender);
+  }
+  return builder.finish();
+}
+
 }  // namespace smdist

@@ -7,8 +7,10 @@
 // of two ranks fit if every Send of one has a Receive of the same tag and length
 // in the other.
 //
-// A Receive depends on nothing: its region may be written from the moment the
-// rank posted the operation. No message is empty, but for the barrier's; an empty
+// A Receive that depends on nothing is open: its region may be written from the
+// moment the rank posted the operation. One that comes after other steps, such as
+// the sum that reads its region before, is opened by a grant to its sender, whose
+// Send says so. No message is empty, but for the barrier's; an empty
 // message arrives with the news that its sender has posted the operation.
 #pragma once
 
@@ -41,6 +43,7 @@ struct Step {
   std::vector<Region> sources;
   Region target;
   std::vector<uint32_t> after;  // indices of earlier steps
+  bool awaits_grant = false;    // a Send whose Receive comes after other steps
 };
 
 struct Plan {

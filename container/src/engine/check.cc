@@ -35,6 +35,13 @@ void check_basics(const Call& call) {
   call.require(!is_rooted(operation.kind) || (operation.root >= 0 && operation.root < call.size),
                "root " + std::to_string(operation.root) + " is not a rank of a group of " +
                    std::to_string(call.size));
+  if (is_point_to_point(operation.kind)) {
+    const bool is_any = operation.kind == Collective::kReceive && operation.peer == kAnyRank;
+    call.require(is_any || (operation.peer >= 0 && operation.peer < call.size),
+                 "rank " + std::to_string(operation.peer) + " is not in a group of " +
+                     std::to_string(call.size));
+    call.require(operation.peer != call.rank, "a rank cannot exchange messages with itself");
+  }
   if (!is_reducing(operation.kind)) return;
   call.require(
       is_defined(operation.op, operation.dtype),
@@ -124,6 +131,10 @@ void check_shape(const Call& call) {
     case Collective::kAllToAll:
       check_splits(call, inputs, "input");
       return check_splits(call, outputs, "output");
+    case Collective::kSend:
+      return check_one(call, inputs, "input");
+    case Collective::kReceive:
+      return check_one(call, outputs, "output");
     case Collective::kBarrier:
       return;
   }
@@ -156,6 +167,8 @@ bool may_share(const Call& call, const Span& input, const Span& output) {
       return in == own_chunk(call, call.operation.outputs, input.bytes);
     case Collective::kAllToAll:
     case Collective::kBarrier:
+    case Collective::kSend:
+    case Collective::kReceive:
       return false;
   }
   return false;

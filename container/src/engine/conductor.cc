@@ -18,11 +18,6 @@ constexpr size_t kHistory = 64;        // operations per group
 constexpr std::chrono::milliseconds kPatience{500};
 constexpr int kChunksInFlight = 2;  // per peer: one leaves, one waits
 
-std::string text_of(std::chrono::milliseconds time) {
-  const auto count = time.count();
-  return count % 1000 == 0 ? std::to_string(count / 1000) + " s" : std::to_string(count) + " ms";
-}
-
 }  // namespace
 
 Conductor::Conductor(const Options& options, Transport& transport, Completions& completions)
@@ -38,20 +33,30 @@ Conductor::Conductor(const Options& options, Transport& transport, Completions& 
 }
 
 void Conductor::post(Submission submission) {
+  if (submission.id.way == Way::kCollective || broken_) return begin(std::move(submission));
+  begin_all(matching_.post(std::move(submission), announced_));
+  check_waiting();
+}
+
+void Conductor::begin_all(std::vector<Submission> submissions) {
+  for (Submission& submission : submissions) begin(std::move(submission));
+}
+
+void Conductor::begin(Submission submission) {
   Buffer scratch = broken_ ? Buffer{} : scratch_for(submission);
   if (broken_) {
     --submission.group->pending;
     completions_.push(std::move(submission.operation.done), broken_);
     return;
   }
-  const Number number{submission.group->id, submission.sequence};
-  deadlines_.insert({submission.deadline, number});
+  const OperationId id = submission.id;
+  deadlines_.insert({submission.deadline, id});
   Pending& pending =
-      pending_.try_emplace(number, std::move(submission), std::move(scratch), pool_).first->second;
+      pending_.try_emplace(id, std::move(submission), std::move(scratch), pool_).first->second;
   for (const int member : pending.partners()) send_ready(pending, member);
   run(pending, pending.begin());
-  meet_early(number);
-  if (const Pending* still = find(number)) check_partners(*still);
+  meet_early(id);
+  if (const Pending* still = find(id)) check_partners(*still);
 }
 
 Buffer Conductor::scratch_for(const Submission& submission) {
@@ -68,15 +73,12 @@ Buffer Conductor::scratch_for(const Submission& submission) {
 }
 
 // Those who announced the operation before we did.
-void Conductor::meet_early(Number number) {
-  const auto early = early_.find(number);
-  if (early == early_.end()) return;
-  const std::map<int, Descriptor> descriptors = std::move(early->second);
+void Conductor::meet_early(const OperationId& id) {
+  const Announced::Descriptors descriptors = announced_.take(id);
   for (const auto& [rank, descriptor] : descriptors) --peer(rank).num_early;
-  early_.erase(early);
   for (const auto& [rank, descriptor] : descriptors) {
     try {
-      if (Pending* pending = find(number)) meet(*pending, rank, descriptor);
+      if (Pending* pending = find(id)) meet(*pending, rank, descriptor);
     } catch (const PeerError& error) {
       fail({FaultKind::kPeer, rank, name_of_rank(rank) + " " + error.what()}, true);
     }
@@ -85,23 +87,10 @@ void Conductor::meet_early(Number number) {
 
 void Conductor::check_deadlines() {
   check_absent();
+  check_waiting();
   if (deadlines_.empty() || deadlines_.begin()->first > Clock::now()) return;
   Pending& late = pending_.at(deadlines_.begin()->second);
-  if (extend(late)) return;
-  const std::vector<int> missing = late.missing();
-  const std::vector<int>& members = late.submission().group->members;
-  std::string who;
-  for (const int member : missing) {
-    who += (who.empty() ? "" : ", ") + name_of_rank(members[static_cast<size_t>(member)]);
-  }
-  const std::chrono::milliseconds timeout = late.submission().operation.timeout;
-  const int culprit = missing.empty() ? options_.rank : members[static_cast<size_t>(missing[0])];
-  fail({FaultKind::kTimeout, culprit,
-        title_of(late.submission()) + " was not complete on " + name_of_rank(options_.rank) +
-            " after " + text_of(timeout) + "; it waits for " + who +
-            ". Every rank must call the same collectives; if one is only slow, give a longer "
-            "timeout"},
-       true);
+  if (!extend(late)) fail_late(late);
 }
 
 // Who has posted and still keeps us waiting waits for somebody itself, whom it
@@ -109,11 +98,10 @@ void Conductor::check_deadlines() {
 bool Conductor::extend(Pending& late) {
   Submission& submission = late.submission();
   if (submission.is_extended || !late.is_stuck_elsewhere()) return false;
-  const Number number = deadlines_.begin()->second;
   deadlines_.erase(deadlines_.begin());
   submission.is_extended = true;
   submission.deadline = Clock::now() + kPatience;
-  deadlines_.insert({submission.deadline, number});
+  deadlines_.insert({submission.deadline, submission.id});
   return true;
 }
 
@@ -123,6 +111,7 @@ std::chrono::milliseconds Conductor::until_deadline() const {
   Clock::time_point next = Clock::now() + kLongest;
   if (!deadlines_.empty()) next = std::min(next, deadlines_.begin()->first);
   if (!excuses_.empty()) next = std::min(next, *excuses_.begin());
+  for (const Submission& receive : matching_.waiting()) next = std::min(next, receive.deadline);
   const auto left = next - Clock::now();
   const auto rounded = std::chrono::duration_cast<milliseconds>(left) + milliseconds(1);
   return std::clamp(rounded, milliseconds(0), kLongest);
@@ -144,12 +133,19 @@ void Conductor::send_ready(const Pending& pending, int member) {
   const Group& group = *submission.group;
   const DescriptorBytes bytes =
       encode(descriptor_for(submission.descriptor, submission.operation, member, group.size()));
-  Frame frame;
+  Frame frame = frame_of(submission.id);
   frame.type = FrameType::kReady;
-  frame.group = group.id;
-  frame.sequence = submission.sequence;
   send_text(group.members[static_cast<size_t>(member)], frame,
             std::string(bytes.begin(), bytes.end()));
+}
+
+void Conductor::send_grant(const Pending& pending, uint32_t receive) {
+  const Submission& submission = pending.submission();
+  const Step& step = pending.step(receive);
+  Frame frame = frame_of(submission.id);
+  frame.type = FrameType::kGrant;
+  frame.tag = step.tag;
+  send_text(submission.group->members[static_cast<size_t>(step.peer)], frame, {});
 }
 
 void Conductor::pump(int rank) {
@@ -158,15 +154,13 @@ void Conductor::pump(int rank) {
     const std::optional<Chunk> chunk = to.outbox.next(options_.chunk_bytes);
     if (!chunk) return;
     const Outgoing& whole = chunk->message;
-    Frame frame;
+    Frame frame = frame_of(whole.id);
     frame.type = FrameType::kData;
-    frame.group = whole.group;
     frame.source = static_cast<uint32_t>(options_.rank);
-    frame.sequence = whole.sequence;
     frame.tag = whole.tag;
     frame.offset = chunk->offset;
     frame.length = chunk->bytes;
-    in_flight_[++last_token_] = {{whole.group, whole.sequence}, whole.step, chunk->is_last};
+    in_flight_[++last_token_] = {whole.id, whole.step, chunk->is_last};
     ++to.chunks_in_flight;
     const Span payload{whole.data + chunk->offset, chunk->bytes};
     transport_.send(rank, {encode(frame), payload, {}, last_token_});
@@ -179,7 +173,7 @@ void Conductor::on_sent(int rank, uint64_t token) {
   const InFlight chunk = found->second;
   in_flight_.erase(found);
   --peer(rank).chunks_in_flight;
-  Pending* pending = chunk.is_last ? find(chunk.number) : nullptr;
+  Pending* pending = chunk.is_last ? find(chunk.id) : nullptr;
   if (pending != nullptr) run(*pending, pending->sent(chunk.step));
   pump(rank);
 }
@@ -201,13 +195,9 @@ Span Conductor::on_header(int rank, const HeaderBytes& header) {
 
 Span Conductor::place_data(int rank, const Frame& frame) {
   if (broken_) return {nullptr, frame.length};
-  const Pending* pending = find({frame.group, frame.sequence});
+  const Pending* pending = find(id_of(frame, rank));
   if (pending == nullptr) throw PeerError("sent data of an operation that nobody asked for");
-  const std::vector<int>& members = pending->submission().group->members;
-  const auto member = std::find(members.begin(), members.end(), rank);
-  if (member == members.end()) throw PeerError("sent data to a group that it is not in");
-  return pending->place(static_cast<int>(member - members.begin()), frame.tag, frame.offset,
-                        frame.length);
+  return pending->place(pending->member_of(rank), frame.tag, frame.offset, frame.length);
 }
 
 Span Conductor::place_control(int rank, const Frame& frame) {
@@ -224,6 +214,8 @@ void Conductor::on_message(int rank, const HeaderBytes& header) {
         return take_ready(rank, frame);
       case FrameType::kData:
         return take_data(rank, frame);
+      case FrameType::kGrant:
+        return take_grant(rank, frame);
       case FrameType::kAbort:
         return take_abort(rank);
       case FrameType::kGoodbye:
@@ -241,84 +233,85 @@ void Conductor::take_ready(int rank, const Frame& frame) {
   std::copy_n(peer(rank).control.begin(), bytes.size(), bytes.begin());
   const Descriptor theirs = decode(bytes);
   if (broken_) return;
-  const Number number{frame.group, frame.sequence};
-  if (Pending* pending = find(number)) return meet(*pending, rank, theirs);
-  const auto past = history_.find(frame.group);
-  const bool is_past = past != history_.end() && !past->second.empty() &&
-                       frame.sequence <= past->second.back().sequence;
-  if (is_past) return take_ready_of_past(rank, frame, theirs);
+  const OperationId id = id_of(frame, rank);
+  if (id.way == Way::kReceive && find(id) == nullptr) begin_all(matching_.announce(id));
+  if (Pending* pending = find(id)) return meet(*pending, rank, theirs);
+  if (broken_ || take_ready_of_past(rank, id, theirs)) return;
   if (peer(rank).num_early == kMaxEarly) {
     throw PeerError("is more than " + std::to_string(kMaxEarly) + " operations ahead");
   }
-  if (!early_[number].insert({rank, theirs}).second) {
-    throw PeerError("announced the same operation twice");
-  }
+  if (!announced_.add(id, rank, theirs)) throw PeerError("announced the same operation twice");
   ++peer(rank).num_early;
 }
 
 void Conductor::take_data(int rank, const Frame& frame) {
-  Pending* pending = find({frame.group, frame.sequence});
+  Pending* pending = find(id_of(frame, rank));
   if (pending == nullptr) return;  // failed while the payload came in
-  const std::vector<int>& members = pending->submission().group->members;
-  const auto member = std::find(members.begin(), members.end(), rank) - members.begin();
-  run(*pending, pending->arrived(static_cast<int>(member), frame.tag, frame.length));
+  run(*pending, pending->arrived(pending->member_of(rank), frame.tag, frame.length));
+}
+
+void Conductor::take_grant(int rank, const Frame& frame) {
+  Pending* pending = find(id_of(frame, rank));
+  if (broken_) return;
+  if (pending == nullptr) throw PeerError("granted a message of an operation that nobody posted");
+  run(*pending, pending->granted(pending->member_of(rank), frame.tag));
 }
 
 // ------------------------------------------------------------------ operations
 
 // Queues the sends that may leave, and ends the operation if that was all.
-void Conductor::run(Pending& pending, const Pending::Steps& sends) {
+void Conductor::run(Pending& pending, const Pending::Moves& moves) {
   const Submission& submission = pending.submission();
-  const Number number{submission.group->id, submission.sequence};
+  const OperationId id = submission.id;
   std::set<int> ranks;
-  for (const uint32_t index : sends) {
+  for (const uint32_t index : moves.sends) {
     const Step& step = pending.step(index);
     const Span message = pending.message_of(index);
     const int rank = submission.group->members[static_cast<size_t>(step.peer)];
-    peer(rank).outbox.push({number.first, number.second, index, step.tag,
-                            static_cast<uint8_t*>(message.data), message.bytes});
+    peer(rank).outbox.push(
+        {id, index, step.tag, static_cast<uint8_t*>(message.data), message.bytes});
     ranks.insert(rank);
   }
-  if (pending.is_done()) finish(number);
+  for (const uint32_t index : moves.grants) send_grant(pending, index);
+  if (pending.is_done()) finish(id);
   for (const int rank : ranks) pump(rank);
 }
 
 // A peer has posted the operation, too.
 void Conductor::meet(Pending& pending, int rank, const Descriptor& theirs) {
   const Submission& submission = pending.submission();
-  const std::vector<int>& members = submission.group->members;
-  const auto found = std::find(members.begin(), members.end(), rank);
-  if (found == members.end()) {
-    throw PeerError("announced an operation of group " + std::to_string(submission.group->id) +
-                    ", which it is not in");
-  }
-  const int member = static_cast<int>(found - members.begin());
+  const int member = pending.member_of(rank);
   if (pending.is_ready(member)) throw PeerError("announced the same operation twice");
   const Descriptor ours =
       descriptor_for(submission.descriptor, submission.operation, member, submission.group->size());
   if (!agree(ours, theirs)) {
-    return fail_for_mismatch({submission.group->id, submission.sequence}, ours, rank, theirs);
+    return fail_for_mismatch(submission.id, ours, rank, theirs);
   }
   run(pending, pending.member_ready(member));
 }
 
-void Conductor::finish(Number number) {
-  const auto found = pending_.find(number);
+void Conductor::finish(const OperationId& id) {
+  const auto found = pending_.find(id);
   Submission& submission = found->second.submission();
-  deadlines_.erase({submission.deadline, number});
-  std::deque<Past>& past = history_[number.first];
-  // Kept in order, although operations end in any.
-  const auto after = std::find_if(
-      past.begin(), past.end(), [&](const Past& other) { return other.sequence > number.second; });
-  past.insert(after, {number.second, submission.descriptor});
-  if (past.size() > kHistory) past.pop_front();
+  deadlines_.erase({submission.deadline, id});
+  if (id.way == Way::kCollective) remember(submission);
   --submission.group->pending;
   completions_.push(std::move(submission.operation.done), nullptr);
   pending_.erase(found);
 }
 
-Pending* Conductor::find(Number number) {
-  const auto found = pending_.find(number);
+// Kept in order, although operations end in any.
+void Conductor::remember(const Submission& submission) {
+  const uint64_t sequence = submission.id.sequence;
+  std::deque<Past>& past = history_[submission.id.group];
+  const auto after = std::find_if(past.begin(), past.end(),
+                                  [&](const Past& other) { return other.sequence > sequence; });
+  past.insert(after, {sequence, submission.descriptor});
+  if (past.size() > kHistory) past.pop_front();
+}
+
+Pending* Conductor::find(const OperationId& id) {
+  const auto found = pending_.find(id);
   return found == pending_.end() ? nullptr : &found->second;
 }
 

@@ -5,7 +5,8 @@
 // exchange messages with, by a READY frame that describes the operation. Data
 // flow to a peer only after its READY, so that every payload has a place to go
 // and nothing is ever parked. READY frames that come before the local post are
-// remembered. Descriptors that differ, a peer that is needed and gone, a frame
+// remembered. A message whose place is still taken, by an earlier piece that is
+// not summed yet, waits for a GRANT frame. Descriptors that differ, a peer that is needed and gone, a frame
 // that makes no sense, a deadline: each is a fault, and one fault fails all
 // operations, here and, by ABORT frames, on all ranks.
 #pragma once
@@ -16,7 +17,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/announced.h"
 #include "engine/completions.h"
+#include "engine/matching.h"
 #include "engine/pending.h"
 #include "messaging/fault.h"
 #include "messaging/frame.h"
@@ -25,7 +28,7 @@
 
 namespace smdist {
 
-// Thread safety: none; lives on the I/O thread.
+// Thread safety: lives on the I/O thread, but for failure(), which any may call.
 class Conductor final : public Sink {
  public:
   Conductor(const Options& options, Transport& transport, Completions& completions);
@@ -35,6 +38,12 @@ class Conductor final : public Sink {
   void abort(FaultKind kind, const std::string& reason);
   void check_deadlines();
   std::chrono::milliseconds until_deadline() const;
+
+  // What ended the engine, or null.
+  std::exception_ptr failure() const SMDIST_EXCLUDES(failure_mutex_) {
+    MutexLock lock(failure_mutex_);
+    return failure_;
+  }
 
   // Something failed, and there are peers who may yet connect and hear of it.
   bool has_untold_peers() const;
@@ -49,7 +58,6 @@ class Conductor final : public Sink {
   void on_peer_lost(int peer, const std::string& reason) override;
 
  private:
-  using Number = std::pair<uint32_t, uint64_t>;  // group, sequence
   enum class Presence : uint8_t { kPresent, kLeft, kDead };
 
   struct Peer {
@@ -63,7 +71,7 @@ class Conductor final : public Sink {
     std::vector<uint8_t> control;  // the payload of a READY or an ABORT that comes in
   };
   struct InFlight {
-    Number number;
+    OperationId id;
     uint32_t step;
     bool is_last;
   };
@@ -74,24 +82,32 @@ class Conductor final : public Sink {
 
   // Frames
   void send_ready(const Pending& pending, int member);
+  void send_grant(const Pending& pending, uint32_t receive);
   void send_text(int peer, Frame frame, std::string text);
   void pump(int peer);
   Span place_data(int peer, const Frame& frame);
   Span place_control(int peer, const Frame& frame);
   void take_ready(int peer, const Frame& frame);
-  void take_ready_of_past(int peer, const Frame& frame, const Descriptor& theirs);
+  bool take_ready_of_past(int peer, const OperationId& id, const Descriptor& theirs);
   void take_data(int peer, const Frame& frame);
+  void take_grant(int peer, const Frame& frame);
   void take_abort(int peer);
 
   // Operations
-  void run(Pending& pending, const Pending::Steps& sends);
+  void begin(Submission submission);
+  void begin_all(std::vector<Submission> submissions);
+  void run(Pending& pending, const Pending::Moves& moves);
   Buffer scratch_for(const Submission& submission);
-  void meet_early(Number number);
+  void meet_early(const OperationId& id);
   void meet(Pending& pending, int peer, const Descriptor& theirs);
-  void finish(Number number);
-  Pending* find(Number number);
+  void finish(const OperationId& id);
+  void remember(const Submission& submission);
+  Pending* find(const OperationId& id);
+  void check_partners();
   void check_partners(const Pending& pending);
+  void check_waiting();
   bool extend(Pending& late);
+  void fail_late(const Pending& late);
   void check_absent();
 
   // Faults
@@ -99,10 +115,14 @@ class Conductor final : public Sink {
   void fail_all(const std::exception_ptr& error);
   void tell(const Fault& fault, bool is_ours);
   void fail_for_lost(const Pending& pending, int member);
-  void fail_for_mismatch(Number number, const Descriptor& ours, int peer, const Descriptor& theirs);
+  void fail_for_mismatch(const OperationId& id, const Descriptor& ours, int peer,
+                         const Descriptor& theirs);
+  void fail_for_late_receive(const Submission& receive);
+  bool is_absent(int rank) const;
   std::string title_of(const Submission& submission) const;
   const std::string& name_of_rank(int rank) const;
   Peer& peer(int rank) { return peers_[static_cast<size_t>(rank)]; }
+  const Peer& peer(int rank) const { return peers_[static_cast<size_t>(rank)]; }
 
   const Options& options_;
   Transport& transport_;
@@ -111,15 +131,18 @@ class Conductor final : public Sink {
   std::vector<std::string> names_;
   std::vector<Peer> peers_;
   BufferPool pool_;
-  std::map<Number, Pending> pending_;
-  std::set<std::pair<Clock::time_point, Number>> deadlines_;
+  Matching matching_;
+  Announced announced_;
+  std::map<OperationId, Pending> pending_;
+  std::set<std::pair<Clock::time_point, OperationId>> deadlines_;
   std::set<Clock::time_point> excuses_;                     // when those of peers who left end
-  std::map<Number, std::map<int, Descriptor>> early_;       // READY before the local post, by peer
   std::unordered_map<uint32_t, std::deque<Past>> history_;  // by group: the last few
   std::unordered_map<uint64_t, InFlight> in_flight_;        // by token
   uint64_t last_token_ = 0;
   std::exception_ptr broken_;  // set by the first fault
   Fault fault_;
+  mutable Mutex failure_mutex_;
+  std::exception_ptr failure_ SMDIST_GUARDED_BY(failure_mutex_);  // broken_, for other threads
 };
 
 }  // namespace smdist

@@ -41,6 +41,17 @@ Options checked(Options options) {
   return options;
 }
 
+OperationId id_for(uint32_t group, const Operation& operation) {
+  switch (operation.kind) {
+    case Collective::kSend:
+      return {group, Way::kSend, operation.tag, -1, 0};
+    case Collective::kReceive:
+      return {group, Way::kReceive, operation.tag, -1, 0};
+    default:
+      return {group, Way::kCollective, 0, -1, 0};
+  }
+}
+
 }  // namespace
 
 // What callers and the I/O thread share, and that thread itself.
@@ -61,6 +72,7 @@ class Engine::Impl final {
   void abort(FaultKind kind, const std::string& reason) SMDIST_EXCLUDES(mutex_);
   void shutdown() SMDIST_EXCLUDES(mutex_, ending_mutex_);
   void close_in_child() noexcept { transport_->close_in_child(); }
+  std::exception_ptr failure() const { return conductor_.failure(); }
   bool is_running() SMDIST_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     return stage_ == Stage::kRunning;
@@ -78,8 +90,11 @@ class Engine::Impl final {
   };
   struct Member {
     std::shared_ptr<Group> group;
-    uint64_t next_sequence = 0;
+    uint64_t collectives = 0;  // submitted so far
+    uint64_t messages = 0;
     bool is_removed = false;
+
+    uint64_t next(Way way) { return way == Way::kCollective ? collectives++ : messages++; }
   };
 
   std::shared_ptr<Group> group_of(uint32_t id) SMDIST_EXCLUDES(mutex_);
@@ -168,8 +183,9 @@ uint64_t Engine::Impl::submit(uint32_t group_id, Operation operation) {
   const int size = submission.group->size();
   check(operation, rank, size);
   submission.deadline = Clock::now() + std::min(operation.timeout, kLongest);
+  submission.id = id_for(group_id, operation);
   submission.descriptor = descriptor_of(operation, rank, size);
-  submission.plan = plan_of(operation, rank, size);
+  submission.plan = plan_of(operation, *submission.group);
   submission.operation = std::move(operation);
 
   uint64_t sequence = 0;
@@ -178,7 +194,8 @@ uint64_t Engine::Impl::submit(uint32_t group_id, Operation operation) {
     MutexLock lock(mutex_);
     if (stage_ == Stage::kNew) throw UsageError("call join() before submit()");
     if (stage_ == Stage::kEnded) throw UsageError("the engine was shut down");
-    sequence = submission.sequence = groups_[group_id].next_sequence++;
+    sequence = groups_[group_id].next(submission.id.way);
+    submission.id.sequence = sequence;  // of a message: until its channel gives it one
     ++submission.group->pending;
     was_empty = inbox_.submissions.empty();
     inbox_.submissions.push_back(std::move(submission));
@@ -272,6 +289,7 @@ uint64_t Engine::submit(uint32_t group, Operation operation) {
 }
 void Engine::abort(const std::string& reason) { impl_->abort(FaultKind::kAborted, reason); }
 void Engine::shutdown() { impl_->shutdown(); }
+std::exception_ptr Engine::failure() const { return impl_->failure(); }
 bool Engine::is_running() const { return impl_->is_running(); }
 void Engine::close_in_child() noexcept { impl_->close_in_child(); }
 

@@ -11,6 +11,11 @@ namespace {
 
 constexpr std::chrono::milliseconds kExcuse{1000};
 
+std::string text_of(std::chrono::milliseconds time) {
+  const auto count = time.count();
+  return count % 1000 == 0 ? std::to_string(count / 1000) + " s" : std::to_string(count) + " ms";
+}
+
 }  // namespace
 
 void Conductor::abort(FaultKind kind, const std::string& reason) {
@@ -37,10 +42,20 @@ void Conductor::on_peer_lost(int rank, const std::string& reason) {
     lost.presence = Presence::kDead;
     lost.lost_because = reason;
   }
-  for (const auto& [number, pending] : pending_) {
+  check_partners();
+}
+
+void Conductor::check_partners() {
+  for (const auto& [id, pending] : pending_) {
     check_partners(pending);
     if (broken_) return;
   }
+  check_waiting();
+}
+
+bool Conductor::is_absent(int rank) const {
+  const Peer& other = peer(rank);
+  return !other.lost_because.empty() && other.excused_until <= Clock::now();
 }
 
 // Fails if the operation needs a member that is gone. Who left in order is
@@ -49,9 +64,7 @@ void Conductor::on_peer_lost(int rank, const std::string& reason) {
 void Conductor::check_partners(const Pending& pending) {
   const std::vector<int>& members = pending.submission().group->members;
   for (const int member : pending.partners()) {
-    const Peer& partner = peer(members[static_cast<size_t>(member)]);
-    const bool is_absent = !partner.lost_because.empty() && partner.excused_until <= Clock::now();
-    if (is_absent && pending.needs(member)) {
+    if (is_absent(members[static_cast<size_t>(member)]) && pending.needs(member)) {
       return fail_for_lost(pending, member);
     }
   }
@@ -60,10 +73,57 @@ void Conductor::check_partners(const Pending& pending) {
 void Conductor::check_absent() {
   if (excuses_.empty() || *excuses_.begin() > Clock::now()) return;
   excuses_.erase(excuses_.begin());
-  for (const auto& [number, pending] : pending_) {
-    check_partners(pending);
+  check_partners();
+}
+
+// Receives whose sender is not known yet: one who died might have been it, and of
+// those who left in order the last one was.
+void Conductor::check_waiting() {
+  for (const Submission& receive : matching_.waiting()) {
     if (broken_) return;
+    if (receive.deadline <= Clock::now()) return fail_for_late_receive(receive);
+    const std::vector<int>& members = receive.group->members;
+    const int named = receive.operation.peer;
+    int absent = 0;
+    for (int member = 0; member < receive.group->size(); ++member) {
+      const int rank = members[static_cast<size_t>(member)];
+      if (rank == options_.rank || (named != kAnyRank && named != member)) continue;
+      if (!is_absent(rank)) continue;
+      const bool is_last = named != kAnyRank || ++absent == receive.group->size() - 1;
+      if (!is_last && peer(rank).presence != Presence::kDead) continue;
+      return fail({FaultKind::kPeer, rank,
+                   title_of(receive) + ": " + name_of_rank(rank) + " " + peer(rank).lost_because +
+                       " before sending anything for it"},
+                  true);
+    }
   }
+}
+
+void Conductor::fail_late(const Pending& late) {
+  const std::vector<int> missing = late.missing();
+  const std::vector<int>& members = late.submission().group->members;
+  std::string who;
+  for (const int member : missing) {
+    who += (who.empty() ? "" : ", ") + name_of_rank(members[static_cast<size_t>(member)]);
+  }
+  const std::chrono::milliseconds timeout = late.submission().operation.timeout;
+  const int culprit = missing.empty() ? options_.rank : members[static_cast<size_t>(missing[0])];
+  const bool is_message = late.submission().id.way != Way::kCollective;
+  fail({FaultKind::kTimeout, culprit,
+        title_of(late.submission()) + " was not complete on " + name_of_rank(options_.rank) +
+            " after " + text_of(timeout) + "; it waits for " + who + ". " +
+            (is_message ? "Every send needs its receive" : "Every rank must call the same collectives") +
+            "; if one is only slow, give a longer timeout"},
+       true);
+}
+
+void Conductor::fail_for_late_receive(const Submission& receive) {
+  fail({FaultKind::kTimeout, options_.rank,
+        title_of(receive) + " was not complete on " + name_of_rank(options_.rank) + " after " +
+            text_of(receive.operation.timeout) +
+            ": nobody has sent anything for it. Every receive needs its send; if that is only slow, "
+            "give a longer timeout"},
+       true);
 }
 
 void Conductor::fail_for_lost(const Pending& pending, int member) {
@@ -76,30 +136,36 @@ void Conductor::fail_for_lost(const Pending& pending, int member) {
        true);
 }
 
-void Conductor::fail_for_mismatch(Number number, const Descriptor& ours, int rank,
+void Conductor::fail_for_mismatch(const OperationId& id, const Descriptor& ours, int rank,
                                   const Descriptor& theirs) {
   const std::string our_call = name_of_rank(options_.rank) + " called " + text_of(ours);
   const std::string their_call = name_of_rank(rank) + " called " + text_of(theirs);
   const bool is_lower = options_.rank < rank;
   fail({FaultKind::kUsage, rank,
         (is_lower ? their_call : our_call) + " while " + (is_lower ? our_call : their_call) +
-            " as operation " + std::to_string(number.second) + " of group " +
-            std::to_string(number.first)},
+            " as " + text_of(id)},
        true);
 }
 
-// A peer announces what is over here: ranks that agree never do.
-void Conductor::take_ready_of_past(int rank, const Frame& frame, const Descriptor& theirs) {
-  for (const Past& past : history_[frame.group]) {
-    if (past.sequence != frame.sequence) continue;
-    return fail_for_mismatch({frame.group, frame.sequence}, past.descriptor, rank, theirs);
+// A peer announces what is over here: ranks that agree never do. False: it is not over.
+bool Conductor::take_ready_of_past(int rank, const OperationId& id, const Descriptor& theirs) {
+  if (id.way != Way::kCollective) {
+    if (matching_.was_posted(id)) throw PeerError("announced a message again that is over");
+    return false;
+  }
+  const std::deque<Past>& past = history_[id.group];
+  if (past.empty() || id.sequence > past.back().sequence) return false;
+  for (const Past& each : past) {
+    if (each.sequence != id.sequence) continue;
+    fail_for_mismatch(id, each.descriptor, rank, theirs);
+    return true;
   }
   fail({FaultKind::kUsage, rank,
-        name_of_rank(rank) + " called " + text_of(theirs) + " as operation " +
-            std::to_string(frame.sequence) + " of group " + std::to_string(frame.group) +
+        name_of_rank(rank) + " called " + text_of(theirs) + " as " + text_of(id) +
             ", which is long over on " + name_of_rank(options_.rank) +
             ": ranks have called different numbers of collectives"},
        true);
+  return true;
 }
 
 void Conductor::take_abort(int rank) {
@@ -113,9 +179,13 @@ void Conductor::fail(Fault fault, bool is_ours) {
   if (broken_) return;
   fault_ = std::move(fault);
   broken_ = error_of(fault_);
+  {
+    MutexLock lock(failure_mutex_);
+    failure_ = broken_;
+  }
   // Who waits for an operation is told by it.
   const bool is_own_wish = is_ours && fault_.kind == FaultKind::kAborted;
-  const bool is_silent = pending_.empty() && !is_own_wish;
+  const bool is_silent = pending_.empty() && matching_.waiting().empty() && !is_own_wish;
   if (options_.log && is_silent) options_.log("the job is aborted: " + fault_.text);
   fail_all(broken_);
   tell(fault_, is_ours);
@@ -134,10 +204,14 @@ void Conductor::fail_all(const std::exception_ptr& error) {
     --pending.submission().group->pending;
     completions_.push(std::move(pending.submission().operation.done), error);
   }
+  for (Submission& receive : matching_.take_waiting()) {
+    --receive.group->pending;
+    completions_.push(std::move(receive.operation.done), error);
+  }
   pending_.clear();
   deadlines_.clear();
   excuses_.clear();
-  early_.clear();
+  announced_.clear();
 }
 
 // Connected peers pass it on. Whoever found the fault also dials those it may
@@ -173,8 +247,11 @@ void Conductor::leave() {
 }
 
 std::string Conductor::title_of(const Submission& submission) const {
-  return "operation " + std::to_string(submission.sequence) + " of group " +
-         std::to_string(submission.group->id) + ", " + text_of(submission.descriptor);
+  const bool is_waiting = submission.id.way == Way::kReceive && submission.id.peer < 0;
+  const std::string what = is_waiting ? "a message with tag " + std::to_string(submission.id.channel) +
+                                            " of group " + std::to_string(submission.id.group)
+                                      : text_of(submission.id);
+  return what + ", " + text_of(submission.descriptor);
 }
 
 const std::string& Conductor::name_of_rank(int rank) const {

@@ -32,6 +32,9 @@ void Pending::link(uint32_t step_index) {
   member.is_partner = true;
   if (step.kind == StepKind::kSend) {
     ++member.open_sends;
+    if (!step.awaits_grant) return;
+    ++progress_[step_index].waits_for;
+    ungranted_[key(step.peer, step.tag)] = step_index;
   } else {
     ++member.open_receives;
     receives_[key(step.peer, step.tag)] = step_index;
@@ -39,27 +42,39 @@ void Pending::link(uint32_t step_index) {
   }
 }
 
-Pending::Steps Pending::begin() {
-  Steps sends;
+Pending::Moves Pending::begin() {
+  Moves moves;
   for (uint32_t step = 0; step < progress_.size(); ++step) {
-    if (this->step(step).after.empty()) start(step, sends);
+    if (this->step(step).after.empty() && !this->step(step).awaits_grant) start(step, moves);
   }
-  return sends;
+  return moves;
 }
 
-Pending::Steps Pending::member_ready(int member_rank) {
+Pending::Moves Pending::member_ready(int member_rank) {
   Member& member = members_[index(member_rank)];
   member.is_ready = true;
-  Steps sends;
-  for (const uint32_t step : std::exchange(member.blocked_sends, {})) start(step, sends);
-  for (const uint32_t step : std::exchange(member.signals, {})) complete(step, sends);
-  return sends;
+  Moves moves;
+  for (const uint32_t step : std::exchange(member.blocked_sends, {})) start(step, moves);
+  for (const uint32_t step : std::exchange(member.signals, {})) complete(step, moves);
+  return moves;
 }
 
-Pending::Steps Pending::sent(uint32_t step) {
-  Steps sends;
-  complete(step, sends);
-  return sends;
+Pending::Moves Pending::sent(uint32_t step) {
+  Moves moves;
+  complete(step, moves);
+  return moves;
+}
+
+Pending::Moves Pending::granted(int member, uint32_t tag) {
+  const auto found = ungranted_.find(key(member, tag));
+  if (found == ungranted_.end()) {
+    throw PeerError("granted message " + std::to_string(tag) + ", which nobody asked for");
+  }
+  const uint32_t step = found->second;
+  ungranted_.erase(found);
+  Moves moves;
+  if (--progress_[step].waits_for == 0) start(step, moves);
+  return moves;
 }
 
 Span Pending::place(int member, uint32_t tag, uint64_t offset, uint64_t bytes) const {
@@ -68,7 +83,8 @@ Span Pending::place(int member, uint32_t tag, uint64_t offset, uint64_t bytes) c
   const size_t received = progress_[found].received;
   // In this order, so that no sum of two numbers from the wire can wrap.
   const bool is_expected =
-      is_ready(member) && offset == received && bytes <= target.bytes - received;
+      is_ready(member) && progress_[found].waits_for == 0 && offset == received &&
+      bytes <= target.bytes - received;
   if (!is_expected) {
     throw PeerError("sent bytes " + std::to_string(offset) + " to " +
                     std::to_string(offset + bytes) + " of a message of " +
@@ -78,18 +94,28 @@ Span Pending::place(int member, uint32_t tag, uint64_t offset, uint64_t bytes) c
   return {address(target) + offset, bytes};
 }
 
-Pending::Steps Pending::arrived(int member, uint32_t tag, uint64_t bytes) {
+Pending::Moves Pending::arrived(int member, uint32_t tag, uint64_t bytes) {
   const uint32_t found = receive_of(member, tag);
   Progress& progress = progress_[found];
   progress.received += bytes;
-  Steps sends;
-  if (progress.received == step(found).target.bytes) complete(found, sends);
-  return sends;
+  Moves moves;
+  if (progress.received == step(found).target.bytes) complete(found, moves);
+  return moves;
 }
 
 bool Pending::needs(int member) const {
   const Member& state = members_[index(member)];
   return state.open_sends > 0 || state.open_receives > 0;
+}
+
+int Pending::member_of(int rank) const {
+  const std::vector<int>& members = submission_.group->members;
+  const auto found = std::find(members.begin(), members.end(), rank);
+  if (found == members.end()) {
+    throw PeerError("takes part in an operation of group " +
+                    std::to_string(submission_.group->id) + ", which it is not in");
+  }
+  return static_cast<int>(found - members.begin());
 }
 
 std::vector<int> Pending::partners() const {
@@ -147,33 +173,34 @@ uint32_t Pending::receive_of(int member, uint32_t tag) const {
   return found->second;
 }
 
-void Pending::start(uint32_t step_index, Steps& sends) {
+void Pending::start(uint32_t step_index, Moves& moves) {
   const Step& step = this->step(step_index);
   switch (step.kind) {
     case StepKind::kReceive:
-      return;  // open from the beginning
+      if (!step.after.empty()) moves.grants.push_back(step_index);
+      return;  // else it is open from the beginning
     case StepKind::kCopy:
       copy(step);
-      return complete(step_index, sends);
+      return complete(step_index, moves);
     case StepKind::kReduce:
       sum(step);
-      return complete(step_index, sends);
+      return complete(step_index, moves);
     case StepKind::kSend:
       Member& member = members_[index(step.peer)];
       const bool is_signal = step.sources[0].bytes == 0;
-      if (is_signal) return complete(step_index, sends);  // being ready says it all
-      (member.is_ready ? sends : member.blocked_sends).push_back(step_index);
+      if (is_signal) return complete(step_index, moves);  // being ready says it all
+      (member.is_ready ? moves.sends : member.blocked_sends).push_back(step_index);
       return;
   }
 }
 
-void Pending::complete(uint32_t step_index, Steps& sends) {
+void Pending::complete(uint32_t step_index, Moves& moves) {
   const Step& step = this->step(step_index);
   --open_steps_;
   if (step.kind == StepKind::kSend) --members_[index(step.peer)].open_sends;
   if (step.kind == StepKind::kReceive) --members_[index(step.peer)].open_receives;
   for (const uint32_t dependent : progress_[step_index].dependents) {
-    if (--progress_[dependent].waits_for == 0) start(dependent, sends);
+    if (--progress_[dependent].waits_for == 0) start(dependent, moves);
   }
 }
 

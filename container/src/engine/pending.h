@@ -10,6 +10,7 @@
 
 #include "collectives/plan.h"
 #include "engine/group.h"
+#include "messaging/operation_id.h"
 #include "memory/buffer_pool.h"
 #include "messaging/descriptor.h"
 #include "smdist/operation.h"
@@ -21,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 // An operation with all that follows from it.
 struct Submission {
   std::shared_ptr<Group> group;
-  uint64_t sequence = 0;
+  OperationId id;
   Operation operation;
   Descriptor descriptor;
   Plan plan;
@@ -30,13 +31,18 @@ struct Submission {
 };
 
 // Knows which steps are done and does those that need no other rank. "Member"
-// is a rank in the group. Methods that return steps return the sends that may
-// leave now: what they depend on is done, and the member is ready.
+// is a rank in the group. Methods that return moves say what may leave now: sends
+// whose dependencies are done and whose receiver is ready, and grants to the
+// senders of messages that have a place now.
 //
 // Thread safety: none.
 class Pending final {
  public:
   using Steps = std::vector<uint32_t>;
+  struct Moves {
+    Steps sends;
+    Steps grants;  // receives
+  };
 
   // Gives the scratch memory back to the pool at the end.
   Pending(Submission submission, Buffer scratch, BufferPool& pool);
@@ -44,19 +50,22 @@ class Pending final {
   Pending(const Pending&) = delete;
   Pending& operator=(const Pending&) = delete;
 
-  Steps begin();                   // first call, once
-  Steps member_ready(int member);  // it has posted the operation, too
-  Steps sent(uint32_t step);       // the whole message has left its memory
+  Moves begin();                   // first call, once
+  Moves member_ready(int member);  // it has posted the operation, too
+  Moves sent(uint32_t step);       // the whole message has left its memory
+  // The member has a place for this message now. Throws PeerError if it had no need to say so.
+  Moves granted(int member, uint32_t tag);
 
   // Where the next part of a message belongs. Throws PeerError if no such part
   // is expected.
   Span place(int member, uint32_t tag, uint64_t offset, uint64_t bytes) const;
-  Steps arrived(int member, uint32_t tag, uint64_t bytes);
+  Moves arrived(int member, uint32_t tag, uint64_t bytes);
 
   bool is_done() const { return open_steps_ == 0; }
   bool is_ready(int member) const { return members_[index(member)].is_ready; }
   bool owes_us(int member) const { return members_[index(member)].open_receives > 0; }
   bool needs(int member) const;       // to become complete
+  int member_of(int rank) const;      // of an engine rank. Throws PeerError if it is none
   std::vector<int> partners() const;  // members that we exchange messages with
   std::vector<int> missing() const;   // members that keep us waiting
   bool is_stuck_elsewhere() const;    // all of those have posted, and wait for others
@@ -87,8 +96,8 @@ class Pending final {
   uint8_t* address(const Region& region) const;
   uint32_t receive_of(int member, uint32_t tag) const;
   void link(uint32_t step);
-  void start(uint32_t step, Steps& sends);
-  void complete(uint32_t step, Steps& sends);
+  void start(uint32_t step, Moves& moves);
+  void complete(uint32_t step, Moves& moves);
   void copy(const Step& step) const;
   void sum(const Step& step) const;
 
@@ -98,6 +107,7 @@ class Pending final {
   std::vector<Progress> progress_;
   std::vector<Member> members_;
   std::unordered_map<uint64_t, uint32_t> receives_;  // by member and tag
+  std::unordered_map<uint64_t, uint32_t> ungranted_;  // sends
   size_t open_steps_ = 0;
 };
 

@@ -28,6 +28,7 @@ size_t chunk_bytes_of(const Operation& operation, int rank, int size) {
   const bool scatters = operation.kind == Collective::kScatter && rank == operation.root;
   if (scatters) return regions_of(Room::kInput, operation.inputs, size)[0].bytes;
   const bool takes_output = operation.kind == Collective::kScatter ||
+                            operation.kind == Collective::kReceive ||
                             operation.kind == Collective::kReduceScatter ||
                             (operation.kind == Collective::kBroadcast && rank != operation.root);
   return takes_output ? operation.outputs[0].bytes : operation.inputs[0].bytes;
@@ -70,7 +71,9 @@ Descriptor descriptor_for(Descriptor common, const Operation& operation, int pee
   return common;
 }
 
-Plan plan_of(const Operation& operation, int rank, int size) {
+Plan plan_of(const Operation& operation, const Group& group) {
+  const int rank = group.rank;
+  const int size = group.size();
   const bool has_one_length =
       operation.kind != Collective::kBarrier && operation.kind != Collective::kAllToAll;
   const size_t bytes = has_one_length ? chunk_bytes_of(operation, rank, size) : 0;
@@ -95,6 +98,11 @@ Plan plan_of(const Operation& operation, int rank, int size) {
                         regions_of(Room::kOutput, operation.outputs, size));
     case Collective::kBarrier:
       return barrier(rank, size);
+    case Collective::kSend:
+      return send_to(rank, size, operation.peer, bytes);
+    case Collective::kReceive:
+      // One from any rank is planned when its sender is known.
+      return operation.peer == kAnyRank ? Plan{} : receive_from(rank, size, operation.peer, bytes);
   }
   return {};
 }

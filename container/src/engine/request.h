@@ -3,6 +3,7 @@
 #pragma once
 
 #include "collectives/plan.h"
+#include "engine/group.h"
 #include "messaging/descriptor.h"
 #include "smdist/operation.h"
 
@@ -18,6 +19,6 @@ Descriptor descriptor_of(const Operation& operation, int rank, int size);
 // The same as told to one peer, a rank of the group.
 Descriptor descriptor_for(Descriptor common, const Operation& operation, int peer, int size);
 
-Plan plan_of(const Operation& operation, int rank, int size);
+Plan plan_of(const Operation& operation, const Group& group);
 
 }  // namespace smdist

@@ -54,6 +54,10 @@ Descriptor decode(const DescriptorBytes& bytes) {
 }
 
 bool agree(const Descriptor& ours, const Descriptor& theirs) {
+  if (is_point_to_point(ours.kind)) {
+    return is_point_to_point(theirs.kind) && ours.dtype == theirs.dtype &&
+           ours.bytes == theirs.bytes;
+  }
   if (ours.kind != theirs.kind) return false;
   if (ours.kind == Collective::kBarrier) return true;
   const bool same_sum = ours.op == theirs.op && scale_bits(ours.scale) == scale_bits(theirs.scale);

@@ -17,7 +17,7 @@ void require(bool holds, const std::string& fault) {
 
 FrameType type_of(uint8_t byte) {
   const bool is_known = byte >= static_cast<uint8_t>(FrameType::kReady) &&
-                        byte <= static_cast<uint8_t>(FrameType::kGoodbye);
+                        byte <= static_cast<uint8_t>(FrameType::kGrant);
   require(is_known, "type " + std::to_string(byte));
   return static_cast<FrameType>(byte);
 }
@@ -36,11 +36,14 @@ void check_length(const Frame& frame) {
       require(frame.length >= 5 && frame.length <= kMaxFaultBytes, length);
       break;
     case FrameType::kGoodbye:
+    case FrameType::kGrant:
       require(frame.length == 0, length);
       break;
   }
   const bool is_data = frame.type == FrameType::kData;
-  require(is_data || (frame.tag == 0 && frame.offset == 0), "a tag or an offset without data");
+  const bool has_tag = is_data || frame.type == FrameType::kGrant;
+  require(has_tag || frame.tag == 0, "a tag without data");
+  require(is_data || frame.offset == 0, "an offset without data");
 }
 
 }  // namespace
@@ -50,10 +53,12 @@ HeaderBytes encode(const Frame& frame) {
   put<uint32_t>(&header[0], kMagic);
   header[4] = kWireVersion;
   header[5] = static_cast<uint8_t>(frame.type);
+  header[6] = static_cast<uint8_t>(frame.way);
   put<uint32_t>(&header[8], frame.group);
   put<uint32_t>(&header[12], frame.source);
   put<uint64_t>(&header[16], frame.sequence);
   put<uint32_t>(&header[24], frame.tag);
+  put<uint32_t>(&header[28], frame.channel);
   put<uint64_t>(&header[32], frame.offset);
   put<uint64_t>(&header[40], frame.length);
   return header;
@@ -63,16 +68,20 @@ Frame decode(const HeaderBytes& header) {
   require(get<uint32_t>(&header[0]) == kMagic, "wrong magic number");
   require(header[4] == kWireVersion,
           "version " + std::to_string(header[4]) + " instead of " + std::to_string(kWireVersion));
-  require(get<uint16_t>(&header[6]) == 0, "unknown epoch");
-  require(get<uint32_t>(&header[28]) == 0, "unknown flags");
+  require(header[6] <= static_cast<uint8_t>(Way::kReceive), "way " + std::to_string(header[6]));
+  require(header[7] == 0, "unknown flags");
   Frame frame;
   frame.type = type_of(header[5]);
+  frame.way = static_cast<Way>(header[6]);
   frame.group = get<uint32_t>(&header[8]);
   frame.source = get<uint32_t>(&header[12]);
   frame.sequence = get<uint64_t>(&header[16]);
   frame.tag = get<uint32_t>(&header[24]);
+  frame.channel = get<uint32_t>(&header[28]);
   frame.offset = get<uint64_t>(&header[32]);
   frame.length = get<uint64_t>(&header[40]);
+  const bool has_channel = frame.way != Way::kCollective;
+  require(has_channel || frame.channel == 0, "a collective with a channel");
   check_length(frame);
   return frame;
 }

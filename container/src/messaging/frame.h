@@ -3,9 +3,10 @@
 //
 //   byte  0  u32 magic "SMD1"        byte 16  u64 sequence (operation number)
 //         4  u8  version                  24  u32 tag
-//         5  u8  type                     28  u32 flags (0)
-//         6  u16 epoch (0)                32  u64 offset
-//         8  u32 group                    40  u64 length of the payload
+//         5  u8  type                     28  u32 channel
+//         6  u8  way                      32  u64 offset
+//         7  u8  (0)                      40  u64 length of the payload
+//         8  u32 group
 //        12  u32 source (engine rank)
 //
 // All numbers are little-endian. The wire is hostile: decode() accepts nothing
@@ -20,20 +21,30 @@
 
 namespace smdist {
 
-constexpr uint8_t kWireVersion = 1;
+constexpr uint8_t kWireVersion = 2;
+
+// What the sender of a frame does in the operation that the frame is about.
+enum class Way : uint8_t {
+  kCollective = 0,  // the same as everybody
+  kSend = 1,
+  kReceive = 2,
+};
 
 enum class FrameType : uint8_t {
   kReady = 1,    // the sender has posted (group, sequence); payload: a descriptor
   kData = 2,     // bytes [offset, offset + length) of message `tag` of an operation
   kAbort = 3,    // the job has failed; payload: a fault
   kGoodbye = 4,  // nothing more will come; the sender leaves in order
+  kGrant = 5,    // message `tag` of an operation may be sent now
 };
 
 struct Frame {
   FrameType type = FrameType::kGoodbye;
   uint32_t group = 0;
   uint32_t source = 0;
-  uint64_t sequence = 0;
+  Way way = Way::kCollective;
+  uint32_t channel = 0;   // the tag of a send or receive
+  uint64_t sequence = 0;  // of collectives in the group; of messages in the channel
   uint32_t tag = 0;
   uint64_t offset = 0;
   uint64_t length = 0;

@@ -7,12 +7,13 @@
 #include <deque>
 #include <optional>
 
+#include "messaging/operation_id.h"
+
 namespace smdist {
 
 // A message of an operation that may go now.
 struct Outgoing {
-  uint32_t group = 0;
-  uint64_t sequence = 0;
+  OperationId id;
   uint32_t step = 0;  // of the operation's plan
   uint32_t tag = 0;
   uint8_t* data = nullptr;
