@@ -55,7 +55,9 @@ void a_message_arrives_whole() {
         Ints sent(count, 7);
         Ints got(count, 0);
         int source = -2;
-        const auto begin_receive = [&] { return start(cluster[1], 0, receive(got, 0, 3, &source)); };
+        const auto begin_receive = [&] {
+          return start(cluster[1], 0, receive(got, 0, 3, &source));
+        };
         Result received;
         if (is_receiver_first) received = begin_receive();
         settle();

@@ -30,6 +30,11 @@ void check_same_dtype(const Tensors& inputs, const Tensors& outputs) {
   }
 }
 
+void check_same_count(const Tensors& inputs, const Tensors& outputs) {
+  TORCH_CHECK_VALUE(inputs.size() == outputs.size(), "there are ", inputs.size(), " inputs and ",
+                    outputs.size(), " outputs. Give one output for each input.");
+}
+
 // One part for each rank along the first dimension; equal parts without sizes.
 Tensors parts_for(const at::Tensor& tensor, const Backend::Sizes& sizes, int ranks) {
   const int64_t rows = tensor.dim() == 0 ? 0 : tensor.size(0);
@@ -41,14 +46,6 @@ Tensors parts_for(const at::Tensor& tensor, const Backend::Sizes& sizes, int ran
   TORCH_CHECK_VALUE(rows % ranks == 0, "the tensor has ", rows, " rows, which ", ranks,
                     " ranks cannot share equally. Give split sizes.");
   return tensor.split_with_sizes(std::vector<int64_t>(ranks, rows / ranks));
-}
-
-[[noreturn]] void refuse(const char* name) {
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      false, "smdist has no ", name,
-      " yet: it moves tensors by collectives only. Make a group for it with "
-      "torch.distributed.new_group(backend=\"gloo\") and pass group= to ",
-      name, ".");
 }
 
 Dtype dtype_of(const Tensors& inputs, const Tensors& outputs) {
@@ -71,19 +68,19 @@ Backend::~Backend() = default;
 Backend::WorkPtr Backend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
   at::Tensor& tensor = only(tensors);
   const int root = static_cast<int>(options.rootRank);
-  return start({.type = c10d::OpType::BROADCAST,
-                .kind = Collective::kBroadcast,
-                .timeout = options.timeout,
-                .inputs = {tensor},
-                .outputs = {tensor},
-                .root = root});
+  return start({c10d::OpType::BROADCAST, "smdist:broadcast"}, {.kind = Collective::kBroadcast,
+                                                               .timeout = options.timeout,
+                                                               .inputs = {tensor},
+                                                               .outputs = {tensor},
+                                                               .root = root});
 }
 
 Backend::WorkPtr Backend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
   at::Tensor& tensor = only(tensors);
+  if (tensor.is_sparse()) return allreduce_sparse_tensor(tensor, options);
   check_arithmetic(tensor);
-  return start({.type = c10d::OpType::ALLREDUCE,
-                .kind = Collective::kAllReduce,
+  return start({c10d::OpType::ALLREDUCE, "smdist:all_reduce"},
+               {.kind = Collective::kAllReduce,
                 .timeout = options.timeout,
                 .inputs = {tensor},
                 .outputs = {tensor},
@@ -92,17 +89,16 @@ Backend::WorkPtr Backend::allreduce(Tensors& tensors, const c10d::AllreduceOptio
 
 Backend::WorkPtr Backend::allgather(TensorLists& outputs, Tensors& inputs,
                                     const c10d::AllgatherOptions& options) {
-  return start({.type = c10d::OpType::ALLGATHER,
-                .kind = Collective::kAllGather,
-                .timeout = options.timeout,
-                .inputs = {only(inputs)},
-                .outputs = only(outputs)});
+  return start({c10d::OpType::ALLGATHER, "smdist:all_gather"}, {.kind = Collective::kAllGather,
+                                                                .timeout = options.timeout,
+                                                                .inputs = {only(inputs)},
+                                                                .outputs = only(outputs)});
 }
 
 Backend::WorkPtr Backend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                           const c10d::AllgatherOptions& options) {
-  return start({.type = c10d::OpType::_ALLGATHER_BASE,
-                .kind = Collective::kAllGather,
+  return start({c10d::OpType::_ALLGATHER_BASE, "smdist:_all_gather_base"},
+               {.kind = Collective::kAllGather,
                 .timeout = options.timeout,
                 .inputs = {input},
                 .outputs = {output}});
@@ -111,8 +107,8 @@ Backend::WorkPtr Backend::_allgather_base(at::Tensor& output, at::Tensor& input,
 Backend::WorkPtr Backend::reduce_scatter(Tensors& outputs, TensorLists& inputs,
                                          const c10d::ReduceScatterOptions& options) {
   check_arithmetic(only(outputs));
-  return start({.type = c10d::OpType::REDUCE_SCATTER,
-                .kind = Collective::kReduceScatter,
+  return start({c10d::OpType::REDUCE_SCATTER, "smdist:reduce_scatter"},
+               {.kind = Collective::kReduceScatter,
                 .timeout = options.timeout,
                 .inputs = only(inputs),
                 .outputs = {only(outputs)},
@@ -122,8 +118,8 @@ Backend::WorkPtr Backend::reduce_scatter(Tensors& outputs, TensorLists& inputs,
 Backend::WorkPtr Backend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                const c10d::ReduceScatterOptions& options) {
   check_arithmetic(output);
-  return start({.type = c10d::OpType::_REDUCE_SCATTER_BASE,
-                .kind = Collective::kReduceScatter,
+  return start({c10d::OpType::_REDUCE_SCATTER_BASE, "smdist:_reduce_scatter_base"},
+               {.kind = Collective::kReduceScatter,
                 .timeout = options.timeout,
                 .inputs = {input},
                 .outputs = {output},
@@ -134,8 +130,8 @@ Backend::WorkPtr Backend::reduce(Tensors& tensors, const c10d::ReduceOptions& op
   at::Tensor& tensor = only(tensors);
   check_arithmetic(tensor);
   const int root = static_cast<int>(options.rootRank);
-  return start({.type = c10d::OpType::REDUCE,
-                .kind = Collective::kReduce,
+  return start({c10d::OpType::REDUCE, "smdist:reduce"},
+               {.kind = Collective::kReduce,
                 .timeout = options.timeout,
                 .inputs = {tensor},
                 .outputs = rank_ == root ? Tensors{tensor} : Tensors{},
@@ -146,8 +142,8 @@ Backend::WorkPtr Backend::reduce(Tensors& tensors, const c10d::ReduceOptions& op
 Backend::WorkPtr Backend::gather(TensorLists& outputs, Tensors& inputs,
                                  const c10d::GatherOptions& options) {
   const int root = static_cast<int>(options.rootRank);
-  return start({.type = c10d::OpType::GATHER,
-                .kind = Collective::kGather,
+  return start({c10d::OpType::GATHER, "smdist:gather"},
+               {.kind = Collective::kGather,
                 .timeout = options.timeout,
                 .inputs = {only(inputs)},
                 .outputs = rank_ == root ? only(outputs) : Tensors{},
@@ -157,8 +153,8 @@ Backend::WorkPtr Backend::gather(TensorLists& outputs, Tensors& inputs,
 Backend::WorkPtr Backend::scatter(Tensors& outputs, TensorLists& inputs,
                                   const c10d::ScatterOptions& options) {
   const int root = static_cast<int>(options.rootRank);
-  return start({.type = c10d::OpType::SCATTER,
-                .kind = Collective::kScatter,
+  return start({c10d::OpType::SCATTER, "smdist:scatter"},
+               {.kind = Collective::kScatter,
                 .timeout = options.timeout,
                 .inputs = rank_ == root ? only(inputs) : Tensors{},
                 .outputs = {only(outputs)},
@@ -167,50 +163,161 @@ Backend::WorkPtr Backend::scatter(Tensors& outputs, TensorLists& inputs,
 
 Backend::WorkPtr Backend::alltoall(Tensors& outputs, Tensors& inputs,
                                    const c10d::AllToAllOptions& options) {
-  return start({.type = c10d::OpType::ALLTOALL,
-                .kind = Collective::kAllToAll,
-                .timeout = options.timeout,
-                .inputs = inputs,
-                .outputs = outputs});
+  return start({c10d::OpType::ALLTOALL, "smdist:all_to_all"}, {.kind = Collective::kAllToAll,
+                                                               .timeout = options.timeout,
+                                                               .inputs = inputs,
+                                                               .outputs = outputs});
 }
 
 Backend::WorkPtr Backend::alltoall_base(at::Tensor& output, at::Tensor& input, Sizes& output_sizes,
                                         Sizes& input_sizes, const c10d::AllToAllOptions& options) {
-  return start({.type = c10d::OpType::ALLTOALL_BASE,
-                .kind = Collective::kAllToAll,
+  return start({c10d::OpType::ALLTOALL_BASE, "smdist:all_to_all"},
+               {.kind = Collective::kAllToAll,
                 .timeout = options.timeout,
                 .inputs = parts_for(input, input_sizes, size_),
                 .outputs = parts_for(output, output_sizes, size_)});
 }
 
 Backend::WorkPtr Backend::barrier(const c10d::BarrierOptions& options) {
-  return start({.type = c10d::OpType::BARRIER,
-                .kind = Collective::kBarrier,
-                .timeout = options.timeout,
-                .inputs = {},
-                .outputs = {}});
+  return start(
+      {c10d::OpType::BARRIER, "smdist:barrier"},
+      {.kind = Collective::kBarrier, .timeout = options.timeout, .inputs = {}, .outputs = {}});
 }
 
-Backend::WorkPtr Backend::send(Tensors&, int, int) { refuse("send"); }
-Backend::WorkPtr Backend::recv(Tensors&, int, int) { refuse("recv"); }
-Backend::WorkPtr Backend::recvAnysource(Tensors&, int) { refuse("recv"); }
+Backend::WorkPtr Backend::allreduce_coalesced(Tensors& tensors,
+                                              const c10d::AllreduceCoalescedOptions& options) {
+  std::vector<Call> calls;
+  for (const at::Tensor& tensor : tensors) {
+    check_arithmetic(tensor);
+    calls.push_back({.kind = Collective::kAllReduce,
+                     .timeout = options.timeout,
+                     .inputs = {tensor},
+                     .outputs = {tensor},
+                     .reduction = reduction_of(options.reduceOp)});
+  }
+  return start_all({c10d::OpType::ALLREDUCE_COALESCED, "smdist:all_reduce"}, calls);
+}
 
-Backend::WorkPtr Backend::start(Call call) {
-  check_tensors(call.inputs);
-  check_tensors(call.outputs);
-  check_outputs(call.outputs);
-  check_same_dtype(call.inputs, call.outputs);
+// outputs[rank][i] takes the i-th input of that rank.
+Backend::WorkPtr Backend::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
+                                              const c10d::AllgatherOptions& options) {
+  TORCH_CHECK_VALUE(outputs.size() == static_cast<size_t>(size_), "there are ", outputs.size(),
+                    " lists of outputs for ", size_, " ranks. Give one for each rank.");
+  std::vector<Call> calls;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    Call call{.kind = Collective::kAllGather,
+              .timeout = options.timeout,
+              .inputs = {inputs[i]},
+              .outputs = {}};
+    for (const Tensors& of_rank : outputs) {
+      TORCH_CHECK_VALUE(of_rank.size() == inputs.size(), "a list has ", of_rank.size(),
+                        " outputs for ", inputs.size(), " inputs. Give one for each input.");
+      call.outputs.push_back(of_rank[i]);
+    }
+    calls.push_back(std::move(call));
+  }
+  return start_all({c10d::OpType::ALLGATHER_COALESCED, "smdist:all_gather"}, calls);
+}
+
+Backend::WorkPtr Backend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                          const c10d::AllgatherOptions& options) {
+  check_same_count(inputs, outputs);
+  std::vector<Call> calls;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    calls.push_back({.kind = Collective::kAllGather,
+                     .timeout = options.timeout,
+                     .inputs = {inputs[i]},
+                     .outputs = {outputs[i]}});
+  }
+  return start_all({c10d::OpType::COALESCED, "smdist:all_gather_into_tensor_coalesced"}, calls);
+}
+
+Backend::WorkPtr Backend::reduce_scatter_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
+  check_same_count(inputs, outputs);
+  std::vector<Call> calls;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    check_arithmetic(outputs[i]);
+    calls.push_back({.kind = Collective::kReduceScatter,
+                     .timeout = options.timeout,
+                     .inputs = {inputs[i]},
+                     .outputs = {outputs[i]},
+                     .reduction = reduction_of(options.reduceOp)});
+  }
+  return start_all({c10d::OpType::COALESCED, "smdist:reduce_scatter_tensor_coalesced"}, calls);
+}
+
+Backend::WorkPtr Backend::send(Tensors& tensors, int to, int tag) {
+  return start({c10d::OpType::SEND, "smdist:send"}, {.kind = Collective::kSend,
+                                                     .timeout = kNoTimeout,
+                                                     .inputs = {only(tensors)},
+                                                     .outputs = {},
+                                                     .peer = to,
+                                                     .tag = tag});
+}
+
+Backend::WorkPtr Backend::recv(Tensors& tensors, int from, int tag) {
+  return receive({c10d::OpType::RECV, "smdist:recv"}, tensors, from, tag);
+}
+
+Backend::WorkPtr Backend::recvAnysource(Tensors& tensors, int tag) {
+  return receive({c10d::OpType::RECVANYSOURCE, "smdist:recvAnySource"}, tensors, kAnyRank, tag);
+}
+
+Backend::WorkPtr Backend::receive(const Name& name, Tensors& tensors, int from, int tag) {
+  return start(name, {.kind = Collective::kReceive,
+                      .timeout = kNoTimeout,
+                      .inputs = {},
+                      .outputs = {only(tensors)},
+                      .peer = from,
+                      .tag = tag});
+}
+
+void Backend::monitoredBarrier(const c10d::BarrierOptions& options, bool) {
+  barrier(options)->wait();
+}
+
+at::Tensor Backend::allocateTensor(long size, at::TensorOptions options) {
+  TORCH_CHECK_VALUE(options.device().is_cpu(), "smdist allocates CPU memory, not ",
+                    options.device(), ".");
+  return at::empty({size}, options);
+}
+
+c10d::ErrorType Backend::getError() { return error_type_of(engine_->failure()); }
+
+Backend::WorkPtr Backend::start(const Name& name, Call call) { return start_all(name, {call}); }
+
+Backend::WorkPtr Backend::start_all(const Name& name, const std::vector<Call>& calls) {
+  Tensors inputs;
+  Tensors outputs;
+  for (const Call& call : calls) {
+    check_tensors(call.inputs);
+    check_tensors(call.outputs);
+    check_outputs(call.outputs);
+    check_same_dtype(call.inputs, call.outputs);
+    TORCH_CHECK_VALUE(call.tag >= 0, "the tag is ", call.tag, ": it may not be negative.");
+    inputs.insert(inputs.end(), call.inputs.begin(), call.inputs.end());
+    outputs.insert(outputs.end(), call.outputs.begin(), call.outputs.end());
+  }
+  auto work = c10::make_intrusive<OperationWork>(rank_, name.type, name.title, inputs, outputs,
+                                                 calls.size());
+  for (const Call& call : calls) submit(call, work);
+  return work;
+}
+
+void Backend::submit(const Call& call, const c10::intrusive_ptr<OperationWork>& work) {
   const bool is_set = call.timeout != c10d::kUnsetTimeout && call.timeout != kNoTimeout;
-
   const Staged inputs(call.inputs);
   const Staged outputs(call.outputs);
-  auto work = c10::make_intrusive<OperationWork>(rank_, call.type, call.outputs);
   Operation operation;
   operation.kind = call.kind;
   operation.dtype = dtype_of(call.inputs, call.outputs);
   operation.op = call.reduction.op;
   operation.scale = call.reduction.scale;
   operation.root = call.root;
+  operation.peer = call.peer;
+  operation.tag = static_cast<uint32_t>(call.tag);
+  operation.source = work->source();
   operation.inputs = inputs.spans();
   operation.outputs = outputs.spans();
   operation.timeout = is_set ? call.timeout : options_->timeout;
@@ -228,7 +335,6 @@ Backend::WorkPtr Backend::start(Call call) {
     std::rethrow_exception(translated(std::current_exception()));
   }
   work->set_sequence(sequence_);
-  return work;
 }
 
 void Backend::abort() { engine_->abort("the group was aborted by rank " + std::to_string(rank_)); }

@@ -57,27 +57,57 @@ class Backend final : public c10d::Backend {
                         Sizes& input_sizes, const c10d::AllToAllOptions& options) override;
   WorkPtr barrier(const c10d::BarrierOptions& options) override;
 
-  // Not there yet; refused with the mend.
+  // Several operations that complete as one.
+  WorkPtr allreduce_coalesced(Tensors& tensors,
+                              const c10d::AllreduceCoalescedOptions& options) override;
+  WorkPtr allgather_coalesced(TensorLists& outputs, Tensors& inputs,
+                              const c10d::AllgatherOptions& options) override;
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::AllgatherOptions& options) override;
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::ReduceScatterOptions& options) override;
+
   WorkPtr send(Tensors& tensors, int to, int tag) override;
   WorkPtr recv(Tensors& tensors, int from, int tag) override;
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
+
+  // Raises an error that names the ranks which did not come in time. It always
+  // names all of them, so wait_all_ranks changes nothing.
+  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
+
+  // Memory that begins on a cache line, as the shards of a sum do.
+  bool supportsTensorAlloc(c10::DeviceIndex) override { return true; }
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override;
+
+  // How the engine ended, if it did.
+  c10d::ErrorType getError() override;
 
   void abort() override;
   void shutdown() override;
 
  private:
-  // What one collective needs; filled in by the methods above.
-  struct Call {
+  // What torch calls an operation; the title is for its profiler.
+  struct Name {
     c10d::OpType type;
+    const char* title;
+  };
+  // What one operation needs; filled in by the methods above.
+  struct Call {
     Collective kind;
     std::chrono::milliseconds timeout;
     Tensors inputs;
     Tensors outputs;
     Reduction reduction{ReduceOp::kSum, 1};
     int root = 0;
+    int peer = 0;
+    int tag = 0;
   };
 
-  WorkPtr start(Call call);
+  WorkPtr start(const Name& name, Call call);
+  WorkPtr start_all(const Name& name, const std::vector<Call>& calls);
+  void submit(const Call& call, const c10::intrusive_ptr<OperationWork>& work);
+  WorkPtr receive(const Name& name, Tensors& tensors, int from, int tag);
+  WorkPtr allreduce_sparse_tensor(const at::Tensor& tensor, const c10d::AllreduceOptions& options);
 
   const std::shared_ptr<Engine> engine_;
   const uint32_t group_;

@@ -32,14 +32,29 @@ std::exception_ptr as(const std::exception& error) {
 
 }  // namespace
 
-OperationWork::OperationWork(int rank, c10d::OpType type, std::vector<at::Tensor> results)
-    : Work(rank, type),
+OperationWork::OperationWork(int rank, c10d::OpType type, const char* title,
+                             const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> results,
+                             size_t operations)
+    : Work(rank, type, title, inputs),
       results_(std::move(results)),
       future_(
           c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))),
-      result_future_(c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get())) {}
+      result_future_(c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get())),
+      open_parts_(operations) {
+  if (operations == 0) finish_all(nullptr);
+}
 
 void OperationWork::complete(std::exception_ptr error) {
+  {
+    const std::lock_guard<std::mutex> lock(parts_mutex_);
+    if (!error_) error_ = std::move(error);
+    if (--open_parts_ > 0) return;
+    error = error_;
+  }
+  finish_all(error);
+}
+
+void OperationWork::finish_all(std::exception_ptr error) {
   const auto result = static_cast<int64_t>(result_of(error));
   error = translated(error);
   finish(error);  // first: callbacks of the futures may wait for this very work
@@ -63,6 +78,19 @@ bool OperationWork::wait(std::chrono::milliseconds timeout) {
   }
   if (exception_) std::rethrow_exception(exception_);
   return true;
+}
+
+c10d::ErrorType error_type_of(const std::exception_ptr& error) {
+  if (!error) return c10d::ErrorType::SUCCESS;
+  try {
+    std::rethrow_exception(error);
+  } catch (const TimeoutError&) {
+    return c10d::ErrorType::TIMEOUT;
+  } catch (const PeerError&) {
+    return c10d::ErrorType::REMOTE_ERROR;
+  } catch (...) {
+    return c10d::ErrorType::COMM_ERROR;
+  }
 }
 
 std::exception_ptr translated(std::exception_ptr error) {

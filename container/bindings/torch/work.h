@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// One operation on its way, as torch sees it.
+// Operations on their way, as torch sees them.
 #pragma once
 
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
 namespace smdist::torch_binding {
 
-// Completed by the engine's completion thread, exactly once.
+// One Work for one or more operations, each of which completes it in part, on the
+// engine's completion threads.
 //
 // DDP keeps only the Future and drops the Work, so the operation's callback
 // owns the Work until then, and a failure completes the Future too.
@@ -15,24 +17,40 @@ namespace smdist::torch_binding {
 // Thread safety: all methods may be called from any thread.
 class OperationWork final : public c10d::Work {
  public:
-  OperationWork(int rank, c10d::OpType type, std::vector<at::Tensor> results);
+  // title: for torch's profiler, with the shapes of the inputs.
+  OperationWork(int rank, c10d::OpType type, const char* title,
+                const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> results,
+                size_t operations);
 
-  // Called by the completion thread; null means success.
+  // One operation has ended; null means success. The first error is the Work's.
   void complete(std::exception_ptr error);
+
+  // Where a receive writes who sent.
+  int* source() { return &source_; }
   void set_sequence(uint64_t sequence) { sequence_ = sequence; }
 
   bool wait(std::chrono::milliseconds timeout) override;
+  int sourceRank() const override { return source_; }
   std::vector<at::Tensor> result() override { return results_; }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
   c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override { return result_future_; }
   uint64_t getSequencenumber() const override { return sequence_; }
 
  private:
+  void finish_all(std::exception_ptr error);
+
   const std::vector<at::Tensor> results_;
   const c10::intrusive_ptr<c10::ivalue::Future> future_;
   const c10::intrusive_ptr<c10::ivalue::Future> result_future_;
   std::atomic<uint64_t> sequence_{0};
+  int source_ = -1;
+  std::mutex parts_mutex_;
+  size_t open_parts_;
+  std::exception_ptr error_;
 };
+
+// What torch's watchdogs are told of the engine's end; null: it goes on.
+c10d::ErrorType error_type_of(const std::exception_ptr& error);
 
 // The core's errors as the exceptions torch's Python layer knows:
 // ValueError for a wrong call, DistBackendError for everything else.

@@ -6,8 +6,8 @@
 #include <optional>
 #include <vector>
 
-#include "messaging/operation_id.h"
 #include "messaging/descriptor.h"
+#include "messaging/operation_id.h"
 
 namespace smdist {
 

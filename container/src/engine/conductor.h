@@ -6,9 +6,9 @@
 // flow to a peer only after its READY, so that every payload has a place to go
 // and nothing is ever parked. READY frames that come before the local post are
 // remembered. A message whose place is still taken, by an earlier piece that is
-// not summed yet, waits for a GRANT frame. Descriptors that differ, a peer that is needed and gone, a frame
-// that makes no sense, a deadline: each is a fault, and one fault fails all
-// operations, here and, by ABORT frames, on all ranks.
+// not summed yet, waits for a GRANT frame. Descriptors that differ, a peer that is needed and gone,
+// a frame that makes no sense, a deadline: each is a fault, and one fault fails all operations,
+// here and, by ABORT frames, on all ranks.
 #pragma once
 
 #include <deque>

@@ -112,18 +112,20 @@ void Conductor::fail_late(const Pending& late) {
   fail({FaultKind::kTimeout, culprit,
         title_of(late.submission()) + " was not complete on " + name_of_rank(options_.rank) +
             " after " + text_of(timeout) + "; it waits for " + who + ". " +
-            (is_message ? "Every send needs its receive" : "Every rank must call the same collectives") +
+            (is_message ? "Every send needs its receive"
+                        : "Every rank must call the same collectives") +
             "; if one is only slow, give a longer timeout"},
        true);
 }
 
 void Conductor::fail_for_late_receive(const Submission& receive) {
-  fail({FaultKind::kTimeout, options_.rank,
-        title_of(receive) + " was not complete on " + name_of_rank(options_.rank) + " after " +
-            text_of(receive.operation.timeout) +
-            ": nobody has sent anything for it. Every receive needs its send; if that is only slow, "
-            "give a longer timeout"},
-       true);
+  fail(
+      {FaultKind::kTimeout, options_.rank,
+       title_of(receive) + " was not complete on " + name_of_rank(options_.rank) + " after " +
+           text_of(receive.operation.timeout) +
+           ": nobody has sent anything for it. Every receive needs its send; if that is only slow, "
+           "give a longer timeout"},
+      true);
 }
 
 void Conductor::fail_for_lost(const Pending& pending, int member) {
@@ -248,9 +250,10 @@ void Conductor::leave() {
 
 std::string Conductor::title_of(const Submission& submission) const {
   const bool is_waiting = submission.id.way == Way::kReceive && submission.id.peer < 0;
-  const std::string what = is_waiting ? "a message with tag " + std::to_string(submission.id.channel) +
-                                            " of group " + std::to_string(submission.id.group)
-                                      : text_of(submission.id);
+  const std::string what = is_waiting
+                               ? "a message with tag " + std::to_string(submission.id.channel) +
+                                     " of group " + std::to_string(submission.id.group)
+                               : text_of(submission.id);
   return what + ", " + text_of(submission.descriptor);
 }
 

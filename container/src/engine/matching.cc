@@ -30,13 +30,13 @@ bool may_come_from(const Submission& submission, int rank) {
 
 std::vector<Submission> Matching::post(Submission submission, const Announced& announced) {
   const OperationId& id = submission.id;
-  const bool waits = std::any_of(
-      waiting_.begin(), waiting_.end(), [&](const Submission& receive) {
-        return id.way == Way::kReceive && is_from_any(receive) && has_same_tag(receive.id, id);
-      });
+  const bool waits = std::any_of(waiting_.begin(), waiting_.end(), [&](const Submission& receive) {
+    return id.way == Way::kReceive && is_from_any(receive) && has_same_tag(receive.id, id);
+  });
   std::optional<int> peer;
   if (!waits && !is_from_any(submission)) peer = engine_rank_of_peer(submission);
-  if (!waits && is_from_any(submission)) peer = announced.first_sender(id.group, id.channel, submission.group->members);
+  if (!waits && is_from_any(submission))
+    peer = announced.first_sender(id.group, id.channel, submission.group->members);
   std::vector<Submission> ready;
   if (peer) {
     number(submission, *peer);
@@ -52,8 +52,7 @@ std::vector<Submission> Matching::announce(const OperationId& ours) {
   bool is_taken = false;
   for (auto at = waiting_.begin(); at != waiting_.end();) {
     const bool is_candidate = has_same_tag(at->id, ours);
-    const bool takes = is_candidate && !is_taken &&
-                       may_come_from(*at, ours.peer);
+    const bool takes = is_candidate && !is_taken && may_come_from(*at, ours.peer);
     const bool is_free = is_candidate && is_taken && !is_from_any(*at) && !is_behind_another(at);
     if (takes || is_free) {
       number(*at, takes ? ours.peer : engine_rank_of_peer(*at));

@@ -82,9 +82,8 @@ Span Pending::place(int member, uint32_t tag, uint64_t offset, uint64_t bytes) c
   const Region& target = step(found).target;
   const size_t received = progress_[found].received;
   // In this order, so that no sum of two numbers from the wire can wrap.
-  const bool is_expected =
-      is_ready(member) && progress_[found].waits_for == 0 && offset == received &&
-      bytes <= target.bytes - received;
+  const bool is_expected = is_ready(member) && progress_[found].waits_for == 0 &&
+                           offset == received && bytes <= target.bytes - received;
   if (!is_expected) {
     throw PeerError("sent bytes " + std::to_string(offset) + " to " +
                     std::to_string(offset + bytes) + " of a message of " +
@@ -112,8 +111,8 @@ int Pending::member_of(int rank) const {
   const std::vector<int>& members = submission_.group->members;
   const auto found = std::find(members.begin(), members.end(), rank);
   if (found == members.end()) {
-    throw PeerError("takes part in an operation of group " +
-                    std::to_string(submission_.group->id) + ", which it is not in");
+    throw PeerError("takes part in an operation of group " + std::to_string(submission_.group->id) +
+                    ", which it is not in");
   }
   return static_cast<int>(found - members.begin());
 }

@@ -10,9 +10,9 @@
 
 #include "collectives/plan.h"
 #include "engine/group.h"
-#include "messaging/operation_id.h"
 #include "memory/buffer_pool.h"
 #include "messaging/descriptor.h"
+#include "messaging/operation_id.h"
 #include "smdist/operation.h"
 
 namespace smdist {
@@ -106,7 +106,7 @@ class Pending final {
   Buffer scratch_;
   std::vector<Progress> progress_;
   std::vector<Member> members_;
-  std::unordered_map<uint64_t, uint32_t> receives_;  // by member and tag
+  std::unordered_map<uint64_t, uint32_t> receives_;   // by member and tag
   std::unordered_map<uint64_t, uint32_t> ungranted_;  // sends
   size_t open_steps_ = 0;
 };

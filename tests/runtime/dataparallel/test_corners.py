@@ -150,3 +150,21 @@ def test_the_engine_does_not_spin_after_a_fork(world):
     seconds, _ = world.run(idle_after_fork, size=2)
 
     assert 0.3 > seconds
+
+
+def add_sparse(rank, size):
+    """Every rank has element 0 and another one; the last has none at all."""
+    count = 0 if rank == size - 1 else 2
+    indices = torch.tensor([[0, rank + 1]])[:, :count]
+    values = torch.tensor([1.0, 10.0 * (rank + 1)])[:count]
+    tensor = torch.sparse_coo_tensor(indices, values, (5,), check_invariants=True)
+    work = dist.all_reduce(tensor, async_op=True)
+    (result,) = work.get_future().wait()
+    return tensor.to_dense().tolist(), result.to_dense().tolist()
+
+
+def test_sparse_tensors_are_added(world):
+    """Ranks may have different numbers of elements, also none."""
+    total = [2.0, 10.0, 20.0, 0.0, 0.0]
+
+    assert [(total, total)] * 3 == world.run(add_sparse, size=3)

@@ -10,6 +10,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from smdist.dataparallel.torch import monitored_barrier
+
 
 def refused(rank, size, tensor):
     backend = dist.group.WORLD._get_backend(torch.device("cpu"))
@@ -20,16 +22,27 @@ def refused(rank, size, tensor):
     ("tensor", "text"),
     [
         (torch.empty(3, device="meta"), 'init_process_group("cpu:smdist,cuda:nccl")'),
-        (torch.eye(3).to_sparse(), "to_dense()"),
         (torch.zeros(3, dtype=torch.uint16), "Convert it to float32"),
     ],
 )
 def test_tensors_that_cannot_travel_are_refused_with_the_mend(world, tensor, text):
-    """Another device than the CPU, sparse, a dtype without arithmetic."""
+    """Another device than the CPU, a dtype without arithmetic."""
     ((ok, said),) = world.outcomes(refused, tensor, size=1)
 
     assert not ok
     assert text in said
+
+
+def broadcast_sparse(rank, size):
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    backend.broadcast(torch.eye(3).to_sparse(), 0)
+
+
+def test_sparse_tensors_are_refused_but_for_sums(world):
+    ((ok, said),) = world.outcomes(broadcast_sparse, size=1)
+
+    assert not ok
+    assert "to_dense()" in said
 
 
 def disagree(rank, size):
@@ -102,19 +115,46 @@ def test_a_missing_rank_is_named_after_the_timeout(world):
     assert "rank 1" in third
 
 
-def send_and_use_gloo_instead(rank, size):
-    """The mend of the error works."""
-    with pytest.raises(NotImplementedError, match="smdist has no send yet"):
-        dist.send(torch.ones(2), dst=1 - rank)
-    gloo = dist.new_group(backend="gloo")
-    tensor = torch.full((2,), float(rank))
+def wait_at_barrier(rank, size):
+    if rank in (1, 2):
+        time.sleep(2)
+        return "slept"
+    try:
+        monitored_barrier(timeout=timedelta(milliseconds=500))
+    except dist.DistBackendError as error:
+        return str(error)
+    return "no error"
+
+
+def test_a_monitored_barrier_names_all_who_did_not_come(world):
+    """Two of four ranks sleep."""
+    first, _, _, last = world.run(wait_at_barrier, deadline=20)
+
+    for said in (first, last):
+        assert "rank 1" in said
+        assert "rank 2" in said
+        assert "500 ms" in said
+
+
+def pass_barrier(rank, size):
+    monitored_barrier()
+    monitored_barrier(dist.new_group([0, 1]), timeout=timedelta(seconds=5))
+
+
+def test_a_monitored_barrier_lets_everybody_through(world):
+    world.run(pass_barrier, size=2)
+
+
+def send_too_much(rank, size):
+    tensor = torch.ones(4 + rank)
     if rank == 0:
-        dist.send(tensor, dst=1, group=gloo)
+        dist.send(tensor, dst=1)
     else:
-        dist.recv(tensor, src=0, group=gloo)
-    return tensor.tolist()
+        dist.recv(tensor, src=0)
 
 
-def test_send_is_refused_with_a_mend_that_works(world):
-    """Point-to-point goes through a group of gloo's, for now."""
-    assert [[0.0, 0.0]] * 2 == world.run(send_and_use_gloo_instead, size=2)
+def test_messages_that_do_not_fit_name_both_sides(world):
+    for ok, said in world.outcomes(send_too_much, size=2, deadline=20):
+        assert not ok
+        assert "called send(float32, 4)" in said
+        assert "called receive(float32, 5)" in said

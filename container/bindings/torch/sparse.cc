@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// all_reduce of sparse tensors: everybody gathers everybody's elements and adds
+// them in rank order.
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "backend.h"
+
+namespace smdist::torch_binding {
+namespace {
+
+using Tensors = Backend::Tensors;
+
+// Completed when the gathered elements are added.
+class SparseWork final : public c10d::Work {
+ public:
+  SparseWork(int rank, at::Tensor result, const char* title)
+      : Work(rank, c10d::OpType::_ALLREDUCE_SPARSE, title, Tensors{result}),
+        result_(std::move(result)),
+        future_(c10::make_intrusive<c10::ivalue::Future>(
+            c10::ListType::create(c10::TensorType::get()))) {}
+
+  void complete(std::exception_ptr error) {
+    finish(error);
+    if (error) {
+      future_->setError(error);
+    } else {
+      future_->markCompleted(c10::IValue(Tensors{result_}));
+    }
+  }
+  Tensors result() override { return {result_}; }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
+
+ private:
+  const at::Tensor result_;
+  const c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+Tensors rooms_for(const at::Tensor& like, int ranks) {
+  Tensors rooms;
+  for (int i = 0; i < ranks; ++i) rooms.push_back(at::empty_like(like));
+  return rooms;
+}
+
+// With as many columns (indices) or rows (values) as the longest of all ranks.
+at::Tensor padded(const at::Tensor& tensor, int64_t dimension, int64_t length) {
+  auto sizes = tensor.sizes().vec();
+  sizes[dimension] = length;
+  at::Tensor room = at::zeros(sizes, tensor.options());
+  room.narrow(dimension, 0, tensor.size(dimension)).copy_(tensor);
+  return room;
+}
+
+}  // namespace
+
+// The lengths are exchanged before this returns, the elements afterwards.
+Backend::WorkPtr Backend::allreduce_sparse_tensor(const at::Tensor& tensor,
+                                                  const c10d::AllreduceOptions& options) {
+  TORCH_CHECK_VALUE(options.reduceOp == c10d::ReduceOp::SUM,
+                    "smdist adds sparse tensors and knows no other reduce operation for them.");
+  const at::Tensor own = tensor.coalesce();
+  check_arithmetic(own.values());
+  at::Tensor length = at::empty({1}, at::kLong).fill_(own._nnz());
+  std::vector<Tensors> lengths = {rooms_for(length, size_)};
+  Tensors own_length = {length};
+  c10d::AllgatherOptions gather;
+  gather.timeout = options.timeout;
+  allgather(lengths, own_length, gather)->wait();
+  int64_t longest = 0;
+  for (const at::Tensor& each : lengths[0]) longest = std::max(longest, each.item<int64_t>());
+
+  Tensors parts = {padded(own.indices(), 1, longest), padded(own.values(), 0, longest)};
+  std::vector<Tensors> gathered(static_cast<size_t>(size_));
+  for (Tensors& of_rank : gathered) {
+    of_rank = {at::empty_like(parts[0]), at::empty_like(parts[1])};
+  }
+  WorkPtr moving = allgather_coalesced(gathered, parts, gather);
+  auto work = c10::make_intrusive<SparseWork>(rank_, tensor, "smdist:sparse_all_reduce");
+  moving->getFuture()->addCallback(
+      [work, tensor, gathered, lengths = lengths[0]](c10::ivalue::Future& moved) {
+        if (moved.hasError()) return work->complete(moved.exception_ptr());
+        try {
+          Tensors indices;
+          Tensors values;
+          for (size_t rank = 0; rank < gathered.size(); ++rank) {
+            const int64_t count = lengths[rank].item<int64_t>();
+            indices.push_back(gathered[rank][0].narrow(1, 0, count));
+            values.push_back(gathered[rank][1].narrow(0, 0, count));
+          }
+          const at::Tensor sum = at::_sparse_coo_tensor_unsafe(
+              at::cat(indices, 1), at::cat(values, 0), tensor.sizes(), tensor.options());
+          const at::NoGradGuard no_gradient;
+          tensor.copy_(sum.coalesce());  // into itself: a detached one would not share the elements
+          work->complete(nullptr);
+        } catch (...) {
+          work->complete(std::current_exception());
+        }
+      });
+  return work;
+}
+
+}  // namespace smdist::torch_binding
