@@ -6,6 +6,7 @@
 #include <map>
 #include <numeric>
 #include <random>
+#include <set>
 
 #include "check.h"
 
@@ -27,11 +28,12 @@ struct Player {
   bool is_in_place = false;
 };
 
-// Plays plans step by step, in random order, as the messages allow. "Sums" are
-// byte sums.
+// Plays plans step by step, in random order, as the messages and grants allow. "Sums"
+// are byte sums; `widening` partial ones take two bytes each, the low one first.
 class Game final {
  public:
-  Game(std::vector<Player> players, uint32_t seed) : players_(std::move(players)), random_(seed) {
+  Game(std::vector<Player> players, uint32_t seed, size_t widening)
+      : players_(std::move(players)), random_(seed), widening_(widening) {
     for (Player& player : players_) {
       player.is_done.assign(player.plan.steps.size(), false);
       player.scratch.assign(player.plan.scratch_bytes, 0xee);
@@ -47,13 +49,16 @@ class Game final {
     }
     while (!open.empty()) {
       const size_t before = open.size();
+      const size_t granted_before = granted_.size();
       std::shuffle(open.begin(), open.end(), random_);
       for (auto it = open.begin(); it != open.end();) {
         it = try_step(it->first, it->second) ? open.erase(it) : it + 1;
       }
-      CHECK(open.size() < before);  // else the plans wait for each other for ever
+      // Else the plans wait for each other for ever.
+      CHECK(open.size() < before || granted_.size() > granted_before);
     }
     CHECK(messages_.empty());  // nobody was sent what he did not want
+    CHECK(grants_.empty());
     return std::move(players_);
   }
 
@@ -84,8 +89,9 @@ class Game final {
   }
 
   bool receive(int rank, const Step& step) {
-    CHECK(step.after.empty());
-    const auto found = messages_.find({step.peer, rank, step.tag});
+    const Envelope envelope{step.peer, rank, step.tag};
+    if (!step.after.empty() && granted_.insert(envelope).second) grants_.insert(envelope);
+    const auto found = messages_.find(envelope);
     if (found == messages_.end()) return false;
     CHECK_EQ(step.target.bytes, found->second.size());
     uint8_t* to = at(players_[index(rank)], step.target);
@@ -99,25 +105,45 @@ class Game final {
     const uint8_t* from = at(player, step.sources[0]);
     if (step.kind == StepKind::kSend) {
       CHECK(step.peer != rank);
+      const Envelope envelope{rank, step.peer, step.tag};
+      if (step.awaits_grant && grants_.erase(envelope) == 0) return false;
       Bytes message(from, from + step.sources[0].bytes);
-      CHECK(messages_.insert({{rank, step.peer, step.tag}, message}).second);
+      CHECK(messages_.insert({envelope, message}).second);
       return true;
     }
-    Bytes result(from, from + step.target.bytes);
-    for (size_t s = 1; s < step.sources.size(); ++s) {
-      const uint8_t* source = at(player, step.sources[s]);
-      for (size_t i = 0; i < result.size(); ++i) {
-        result[i] = static_cast<uint8_t>(result[i] + source[i]);
-      }
+    if (step.kind == StepKind::kReduce) {
+      sum(player, step);
+    } else {
+      const Bytes copy(from, from + step.target.bytes);
+      std::copy(copy.begin(), copy.end(), at(player, step.target));
     }
-    if (step.kind == StepKind::kReduce) CHECK_EQ(players_.size(), step.sources.size());
-    std::copy(result.begin(), result.end(), at(player, step.target));
     return true;
   }
 
+  void sum(Player& player, const Step& step) {
+    const size_t source_width = step.stage == Stage::kFinal ? widening_ : 1;
+    const size_t target_width = step.stage == Stage::kPartial ? widening_ : 1;
+    if (step.stage == Stage::kWhole) CHECK_EQ(players_.size(), step.sources.size());
+    Bytes result(step.target.bytes, 0);
+    for (const Region& region : step.sources) {
+      CHECK_EQ(step.target.bytes * source_width, region.bytes * target_width);
+      const uint8_t* source = at(player, region);
+      for (size_t i = 0; i < result.size() / target_width; ++i) {
+        uint8_t& total = result[i * target_width];
+        total = static_cast<uint8_t>(total + source[i * source_width]);
+      }
+    }
+    std::copy(result.begin(), result.end(), at(player, step.target));
+  }
+
+  using Envelope = std::tuple<int, int, uint32_t>;  // from, to, tag
+
   std::vector<Player> players_;
   std::minstd_rand random_;
-  std::map<std::tuple<int, int, uint32_t>, Bytes> messages_;  // from, to, tag
+  const size_t widening_;
+  std::map<Envelope, Bytes> messages_;
+  std::set<Envelope> grants_;   // on their way
+  std::set<Envelope> granted_;  // ever
 };
 
 // What rank `rank` has at byte i.
@@ -152,16 +178,40 @@ Buffers parts(const Bytes& whole, size_t count) {
 
 using MakePlayer = std::function<Player(int rank)>;
 
-std::vector<Player> play(int size, const MakePlayer& make) {
+std::vector<Player> play(int size, const MakePlayer& make, size_t widening = 1) {
   std::vector<Player> players;
   for (int rank = 0; rank < size; ++rank) players.push_back(make(rank));
-  return Game(std::move(players), static_cast<uint32_t>(size)).play();
+  return Game(std::move(players), static_cast<uint32_t>(size), widening).play();
 }
 
 void for_small_worlds(const std::function<void(int size, size_t bytes)>& visit) {
   for (int size = 1; size <= kLargestWorld; ++size) {
     for (const size_t bytes : kLengths) visit(size, bytes);
   }
+}
+
+// All on one host, pairs, a big host and a small one, and anyhow.
+std::vector<Hosts> layouts_of(int size) {
+  std::vector<int> pairs;
+  std::vector<int> uneven;
+  std::vector<int> random;
+  std::minstd_rand dice(static_cast<uint32_t>(size) * 7);
+  for (int rank = 0; rank < size; ++rank) {
+    pairs.push_back(rank / 2);
+    uneven.push_back(rank == 1);
+    random.push_back(static_cast<int>(dice() % 3));
+  }
+  return {Hosts(size), Hosts(pairs), Hosts(uneven), Hosts(random)};
+}
+
+void for_small_layouts(const std::function<void(const Hosts& hosts, size_t bytes)>& visit) {
+  for_small_worlds([&](int size, size_t bytes) {
+    for (const Hosts& hosts : layouts_of(size)) visit(hosts, bytes);
+  });
+}
+
+Cut cut_of(size_t piece_bytes, uint32_t window = 2, size_t widening = 2) {
+  return {piece_bytes, window, widening};
 }
 
 void shards_cover_the_buffer() {
@@ -187,21 +237,22 @@ void shards_cover_the_buffer() {
 }
 
 void all_reduce_gives_all_ranks_the_sum() {
-  for_small_worlds([](int size, size_t bytes) {
+  for_small_layouts([](const Hosts& hosts, size_t bytes) {
+    const int size = hosts.size();
     for (const bool is_in_place : {false, true}) {
-      for (const size_t piece_bytes : {bytes < 5000 ? size_t{128} : size_t{8192}, kPieceBytes}) {
+      for (const uint32_t window : {1u, 4u}) {
+        const Cut cut = cut_of(bytes < 5000 ? 128 : 4096, window, is_in_place ? 2 : 1);
         Weights weights = equal_weights(size);
         if (is_in_place) std::iota(weights.begin(), weights.end(), 1);
-        const auto players = play(size, [&](int rank) {
-          Player player{all_reduce(rank, size, bytes, weights, piece_bytes),
+        const auto make = [&](int rank) {
+          return Player{all_reduce(rank, hosts, bytes, weights, cut),
                         {contribution(rank, bytes)},
                         {Bytes(bytes)},
                         {},
                         {},
                         is_in_place};
-          return player;
-        });
-        for (const Player& player : players) {
+        };
+        for (const Player& player : play(size, make, cut.widening)) {
           CHECK((is_in_place ? player.inputs : player.outputs)[0] == sum_of_all(size, bytes));
         }
       }
@@ -210,18 +261,21 @@ void all_reduce_gives_all_ranks_the_sum() {
 }
 
 void reduce_gives_the_root_the_sum() {
-  for_small_worlds([](int size, size_t bytes) {
+  for_small_layouts([](const Hosts& hosts, size_t bytes) {
+    const int size = hosts.size();
     for (const bool is_in_place : {false, true}) {
       const int root = size / 2;
-      const auto players = play(size, [&](int rank) {
+      const Cut cut = cut_of(1024);
+      const auto make = [&](int rank) {
         const bool is_root = rank == root;
-        return Player{reduce_to_root(rank, size, root, bytes, 1024),
+        return Player{reduce_to_root(rank, hosts, root, bytes, cut),
                       {contribution(rank, bytes)},
                       is_root ? Buffers{Bytes(bytes)} : Buffers{},
                       {},
                       {},
                       is_in_place && is_root};
-      });
+      };
+      const auto players = play(size, make, cut.widening);
       const Player& winner = players[static_cast<size_t>(root)];
       CHECK((is_in_place ? winner.inputs : winner.outputs)[0] == sum_of_all(size, bytes));
       for (int rank = 0; rank < size; ++rank) {  // inputs are not written
@@ -233,26 +287,65 @@ void reduce_gives_the_root_the_sum() {
 }
 
 void reduce_scatter_gives_each_rank_its_chunk() {
-  for_small_worlds([](int size, size_t bytes) {
+  for_small_layouts([](const Hosts& hosts, size_t bytes) {
+    const int size = hosts.size();
     const auto count = static_cast<size_t>(size);
+    const Cut cut = cut_of(1024);
     for (const Layout layout : {Layout::kOneBuffer, Layout::kBufferPerRank}) {
-      const auto players = play(size, [&](int rank) {
+      const auto make = [&](int rank) {
         const Bytes all = contribution(rank, bytes * count);
-        return Player{reduce_scatter(rank, size, bytes, layout, 1024),
+        return Player{reduce_scatter(rank, hosts, bytes, layout, cut),
                       layout == Layout::kOneBuffer ? Buffers{all} : parts(all, count),
                       {Bytes(bytes)},
                       {},
                       {},
                       false};
-      });
+      };
+      const auto players = play(size, make, cut.widening);
       const Bytes sum = sum_of_all(size, bytes * count);
       for (size_t i = 0; i < count; ++i) CHECK(players[i].outputs[0] == part(sum, i, bytes));
     }
   });
 }
 
+// However long the buffer: a window of pieces from every other rank, for an owner
+// and as deputy for others, and partial sums.
+void scratch_memory_is_bounded_by_the_window() {
+  const Cut cut = cut_of(1 << 10, 4, 2);
+  for (int size = 2; size <= kLargestWorld; ++size) {
+    for (const Hosts& hosts : layouts_of(size)) {
+      for (int rank = 0; rank < size; ++rank) {
+        const size_t small =
+            all_reduce(rank, hosts, 1 << 20, equal_weights(size), cut).scratch_bytes;
+        const size_t large =
+            all_reduce(rank, hosts, 1 << 22, equal_weights(size), cut).scratch_bytes;
+        const size_t owners = hosts.count() == 1 ? 1 : static_cast<size_t>(size);
+        CHECK_EQ(small, large);
+        CHECK(large <= owners * static_cast<size_t>(size) * cut.window * cut.piece_bytes * 2);
+      }
+    }
+  }
+}
+
+// What leaves each host is what a rank in its place would send, if it had but one.
+void hosts_combine_before_the_wire() {
+  constexpr size_t kBytes = 64 * 1024;
+  const Hosts hosts(std::vector<int>{0, 0, 0, 1, 1, 1});
+  std::map<int, size_t> sent;
+  for (int rank = 0; rank < hosts.size(); ++rank) {
+    const Plan plan = all_reduce(rank, hosts, kBytes * 6, equal_weights(6), cut_of(1 << 20, 4, 1));
+    for (const Step& step : plan.steps) {
+      const bool is_wire = step.kind == StepKind::kSend && !hosts.shares(rank, step.peer);
+      if (is_wire) sent[hosts.host_of(rank)] += step.sources[0].bytes;
+    }
+  }
+  CHECK_EQ(kBytes * 6, sent[0]);  // 2 S (H-1)/H with H = 2
+  CHECK_EQ(kBytes * 6, sent[1]);
+}
+
 void all_gather_and_gather_collect_all_chunks() {
-  for_small_worlds([](int size, size_t bytes) {
+  for_small_layouts([](const Hosts& hosts, size_t bytes) {
+    const int size = hosts.size();
     const auto count = static_cast<size_t>(size);
     const int root = size - 1;
     Buffers expected;
@@ -260,7 +353,7 @@ void all_gather_and_gather_collect_all_chunks() {
     const Buffers room(count, Bytes(bytes));
     for (const bool to_all : {true, false}) {
       const auto players = play(size, [&](int rank) {
-        return Player{to_all ? all_gather(rank, size, bytes, Layout::kBufferPerRank)
+        return Player{to_all ? all_gather(rank, hosts, bytes, Layout::kBufferPerRank)
                              : gather(rank, size, root, bytes, Layout::kBufferPerRank),
                       {contribution(rank, bytes)},
                       room,
@@ -274,7 +367,7 @@ void all_gather_and_gather_collect_all_chunks() {
       }
     }
     const auto flat = play(size, [&](int rank) {
-      return Player{all_gather(rank, size, bytes, Layout::kOneBuffer),
+      return Player{all_gather(rank, hosts, bytes, Layout::kOneBuffer),
                     {contribution(rank, bytes)},
                     {Bytes(bytes * count)},
                     {},
@@ -286,11 +379,12 @@ void all_gather_and_gather_collect_all_chunks() {
 }
 
 void broadcast_and_scatter_start_at_the_root() {
-  for_small_worlds([](int size, size_t bytes) {
+  for_small_layouts([](const Hosts& hosts, size_t bytes) {
+    const int size = hosts.size();
     const auto count = static_cast<size_t>(size);
     for (int root = 0; root < size; ++root) {
       const auto copies = play(size, [&](int rank) {
-        return Player{broadcast(rank, size, root, bytes, 4096),
+        return Player{broadcast(rank, hosts, root, bytes, 4096),
                       rank == root ? Buffers{contribution(root, bytes)} : Buffers{},
                       {Bytes(bytes)},
                       {},
@@ -357,7 +451,7 @@ void peers_are_served_in_rotated_order() {
   constexpr int kSize = 5;
   std::vector<std::vector<int>> order(kSize);
   for (int rank = 0; rank < kSize; ++rank) {
-    for (const Step& step : all_gather(rank, kSize, 8, Layout::kOneBuffer).steps) {
+    for (const Step& step : all_gather(rank, Hosts(kSize), 8, Layout::kOneBuffer).steps) {
       if (step.kind == StepKind::kSend) order[static_cast<size_t>(rank)].push_back(step.peer);
     }
   }
@@ -377,6 +471,8 @@ int main() {
   RUN(all_reduce_gives_all_ranks_the_sum);
   RUN(reduce_gives_the_root_the_sum);
   RUN(reduce_scatter_gives_each_rank_its_chunk);
+  RUN(scratch_memory_is_bounded_by_the_window);
+  RUN(hosts_combine_before_the_wire);
   RUN(all_gather_and_gather_collect_all_chunks);
   RUN(broadcast_and_scatter_start_at_the_root);
   RUN(all_to_all_transposes);

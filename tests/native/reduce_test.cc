@@ -258,6 +258,54 @@ void halves_round_once() {
   CHECK_EQ(2050.0f, to_float(result));
 }
 
+// A sum of partial sums is the sum, for one part and, where additions are exact, for
+// any parts.
+void partial_sums_come_to_the_sum() {
+  std::minstd_rand random(2);
+  constexpr size_t kCount = 2500;
+  for (uint8_t d = 0; d < kDtypes; ++d) {
+    for (uint8_t o = 0; o < kReduceOps; ++o) {
+      const auto dtype = static_cast<Dtype>(d);
+      const auto op = static_cast<ReduceOp>(o);
+      if (!is_defined(op, dtype)) continue;
+      const double scale = is_floating(dtype) ? 0.3 : 1;
+      std::vector<Bytes> data;
+      std::vector<const void*> all;
+      for (int i = 0; i < 3; ++i) data.push_back(random_elements(dtype, kCount, &random));
+      for (const Bytes& each : data) all.push_back(each.data());
+      Bytes whole(kCount * element_bytes(dtype));
+      Bytes stepwise(whole.size());
+      reduce(dtype, op, scale, all, whole.data(), kCount);
+      for (const size_t cut : {size_t{3}, size_t{1}}) {
+        if (is_floating(dtype) && cut != 3) continue;
+        Bytes first(kCount * partial_bytes(dtype));
+        Bytes second(first.size());
+        reduce_to_partial(dtype, op, scale, {all.begin(), all.begin() + cut}, first.data(), kCount);
+        std::vector<const void*> parts = {first.data()};
+        if (cut < 3) {
+          reduce_to_partial(dtype, op, scale, {all.begin() + cut, all.end()}, second.data(),
+                            kCount);
+          parts.push_back(second.data());
+        }
+        reduce_partials(dtype, op, 3, parts, stepwise.data(), kCount);
+        CHECK(whole == stepwise);
+      }
+    }
+  }
+}
+
+void partial_sums_of_halves_round_once() {
+  const Float16 big = to_float16(2048);
+  const Float16 one = to_float16(1);
+  float first = 0;
+  float second = 0;
+  Float16 result{};
+  reduce_to_partial(Dtype::kFloat16, ReduceOp::kSum, 1, {&big, &one}, &first, 1);
+  reduce_to_partial(Dtype::kFloat16, ReduceOp::kSum, 1, {&one}, &second, 1);
+  reduce_partials(Dtype::kFloat16, ReduceOp::kSum, 3, {&first, &second}, &result, 1);
+  CHECK_EQ(2050.0f, to_float(result));
+}
+
 void average_is_not_defined_for_integers() {
   CHECK(!is_defined(ReduceOp::kAverage, Dtype::kInt32));
   CHECK(!is_defined(ReduceOp::kBxor, Dtype::kFloat32));
@@ -274,5 +322,7 @@ int main() {
   RUN(bfloat16_rounds_to_the_nearest_even);
   RUN(every_dtype_and_operation_agrees_with_the_obvious_way);
   RUN(halves_round_once);
+  RUN(partial_sums_come_to_the_sum);
+  RUN(partial_sums_of_halves_round_once);
   RUN(average_is_not_defined_for_integers);
 }

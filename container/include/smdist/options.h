@@ -28,6 +28,10 @@ struct Options {
   // What messages call each rank, as "rank 3 on algo-2". Empty: "rank 3".
   std::vector<std::string> names;
 
+  // By rank: equal numbers for ranks on one host, who combine before the wire. The
+  // same on all ranks: the order of additions depends on it. Empty: all on one host.
+  std::vector<int> hosts;
+
   // Shared by all ranks, any length. Who does not know it is not talked to.
   std::string secret;
 
@@ -38,6 +42,12 @@ struct Options {
   // The longest payload of one message. Smaller lets short operations overtake
   // long ones sooner; larger costs fewer system calls.
   size_t chunk_bytes = 256 << 10;
+
+  // Sums are done and sent on in pieces of this length, and a rank keeps as many
+  // pieces of another as the window has, until all have come that belong together.
+  // The same on all ranks.
+  size_t piece_bytes = 512 << 10;
+  uint32_t window = 4;
 
   // Takes one line without its newline; called from the engine's threads. Null
   // drops the lines. Says what the engine survived, such as a stranger's visit.

@@ -19,18 +19,22 @@
 //   all_to_all      1               S (N-1)/N
 //   barrier         1               none
 //
+// Where hosts have several ranks each, the first five take two more steps, and
+// what leaves a host over the wire is what one rank per host would send: with H
+// hosts, an all_reduce sends 2 S (H-1)/H per host. Partial sums of 16-bit numbers
+// travel as 32-bit ones, so that there is one rounding, and are twice as long.
+//
 // All functions require size >= 1, 0 <= rank < size and 0 <= root < size. The
-// arguments but `rank` must be the same on all ranks.
+// arguments but `rank` must be the same on all ranks. Scratch memory is bounded by
+// the window, not by the buffer: see Cut.
 #pragma once
 
+#include "collectives/hosts.h"
 #include "collectives/plan.h"
 #include "collectives/shards.h"
+#include "collectives/summing.h"
 
 namespace smdist {
-
-// Sums are done and results sent in pieces of this length: long enough to hide
-// the price of a message, short enough to stay in the second cache.
-constexpr size_t kPieceBytes = 512 << 10;
 
 // From this length on a broadcast is worth its second latency step, and a reduce
 // is worth being shared.
@@ -41,17 +45,19 @@ enum class Layout : uint8_t { kOneBuffer, kBufferPerRank };
 
 // Shard i of every input goes to rank i, which sums all N of them in rank order
 // into its output and sends the sum to all.
-Plan all_reduce(int rank, int size, size_t bytes, const Weights& weights, size_t piece_bytes);
+Plan all_reduce(int rank, const Hosts& hosts, size_t bytes, const Weights& weights, const Cut& cut);
 
 // As all_reduce, but the sums go to the root alone.
-Plan reduce_to_root(int rank, int size, int root, size_t bytes, size_t piece_bytes);
+Plan reduce_to_root(int rank, const Hosts& hosts, int root, size_t bytes, const Cut& cut);
 
-Plan reduce_scatter(int rank, int size, size_t chunk_bytes, Layout inputs, size_t piece_bytes);
-Plan all_gather(int rank, int size, size_t chunk_bytes, Layout outputs);
+Plan reduce_scatter(int rank, const Hosts& hosts, size_t chunk_bytes, Layout inputs,
+                    const Cut& cut);
+Plan all_gather(int rank, const Hosts& hosts, size_t chunk_bytes, Layout outputs);
 
-// Long: the root cuts the buffer in N - 1 shards and sends each to its owner,
-// who sends it to the others.
-Plan broadcast(int rank, int size, int root, size_t bytes, size_t piece_bytes);
+// Long: the root cuts the buffer in shards and sends each to its owner, who sends
+// it to the others. Owners are all other ranks or, where there are other hosts,
+// all ranks of those; the root's neighbours then have it all from the root.
+Plan broadcast(int rank, const Hosts& hosts, int root, size_t bytes, size_t piece_bytes);
 
 Plan gather(int rank, int size, int root, size_t chunk_bytes, Layout outputs);
 Plan scatter(int rank, int size, int root, size_t chunk_bytes, Layout inputs);

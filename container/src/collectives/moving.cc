@@ -7,49 +7,76 @@
 
 #include "collectives/collectives.h"
 #include "collectives/plan_builder.h"
+#include "collectives/spreading.h"
 
 namespace smdist {
 namespace {
 
 Region whole(Room room, size_t bytes) { return {room, 0, 0, bytes}; }
 
-// The shards of a long broadcast: the root owns none.
-Weights weights_without(int root, int size) {
-  Weights weights = equal_weights(size);
-  weights[static_cast<size_t>(root)] = 0;
+// The shards of a long broadcast.
+Weights owners_of(int root, const Hosts& hosts) {
+  Weights weights = equal_weights(hosts.size());
+  for (int rank = 0; rank < hosts.size(); ++rank) {
+    const bool has_all = hosts.count() > 1 && hosts.shares(rank, root);
+    if (rank == root || has_all) weights[static_cast<size_t>(rank)] = 0;
+  }
   return weights;
 }
 
 // What one rank does about one piece of the shard of `owner`.
-void broadcast_piece(PlanBuilder& builder, int rank, int root, int owner, const Region& piece,
-                     uint32_t tag) {
+void broadcast_piece(PlanBuilder& builder, int rank, const Hosts& hosts, int root, int owner,
+                     const Region& piece, uint32_t tag) {
+  const bool is_flat = hosts.count() == 1;
   if (rank == root) {
     builder.send(owner, tag, {Room::kInput, 0, piece.offset, piece.bytes});
-  } else if (rank != owner) {
+    return;
+  }
+  std::vector<uint32_t> arrival;
+  if (rank == owner) arrival = {builder.receive(root, tag, piece)};
+  if (!is_flat) {
+    return spread(builder, rank, hosts, {owner, tag, piece, piece, arrival, hosts.host_of(root)});
+  }
+  if (rank != owner) {
     builder.receive(owner, tag, piece);
-  } else {
-    const uint32_t arrival = builder.receive(root, tag, piece);
-    for (const int peer : builder.rotated_peers()) {
-      if (peer != root) builder.send(peer, tag, piece, {arrival});
-    }
+    return;
+  }
+  for (const int peer : builder.rotated_peers()) {
+    if (peer != root) builder.send(peer, tag, piece, arrival);
   }
 }
 
-Plan long_broadcast(int rank, int size, int root, size_t bytes, size_t piece_bytes) {
-  const auto boundaries = shard_boundaries(bytes, weights_without(root, size));
+// The root's neighbours have all of it from the root.
+void broadcast_at_home(PlanBuilder& builder, int rank, const Hosts& hosts, int root, size_t bytes,
+                       uint32_t tag) {
+  if (hosts.count() == 1 || !hosts.shares(rank, root)) return;
+  if (rank != root) {
+    builder.receive(root, tag, whole(Room::kOutput, bytes));
+    return;
+  }
+  for (const int peer : builder.rotated_peers()) {
+    if (hosts.shares(peer, root)) builder.send(peer, tag, whole(Room::kInput, bytes));
+  }
+}
+
+Plan long_broadcast(int rank, const Hosts& hosts, int root, size_t bytes, size_t piece_bytes) {
+  const int size = hosts.size();
+  const auto boundaries = shard_boundaries(bytes, owners_of(root, hosts));
   PlanBuilder builder(rank, size);
   size_t longest = 0;
   for (size_t i = 0; i + 1 < boundaries.size(); ++i) {
     longest = std::max(longest, boundaries[i + 1] - boundaries[i]);
   }
-  for_each_piece(longest, piece_bytes, [&](size_t offset, size_t, uint32_t tag) {
+  broadcast_at_home(builder, rank, hosts, root, bytes, 0);
+  for_each_piece(longest, piece_bytes, [&](size_t offset, size_t, uint32_t number) {
     for (int step = 1; step < size; ++step) {
       const int owner = (root + step) % size;
       const size_t begin = boundaries[static_cast<size_t>(owner)] + offset;
       const size_t end = boundaries[static_cast<size_t>(owner) + 1];
       if (begin >= end) continue;
       const Region piece{Room::kOutput, 0, begin, std::min(piece_bytes, end - begin)};
-      broadcast_piece(builder, rank, root, owner, piece, tag);
+      const uint32_t tag = 1 + number * static_cast<uint32_t>(size) + static_cast<uint32_t>(owner);
+      broadcast_piece(builder, rank, hosts, root, owner, piece, tag);
     }
   });
   return builder.finish();
@@ -69,28 +96,26 @@ std::vector<Region> chunks_of(Room room, int size, size_t chunk_bytes, Layout la
   return chunks;
 }
 
-Plan all_gather(int rank, int size, size_t chunk_bytes, Layout outputs) {
+Plan all_gather(int rank, const Hosts& hosts, size_t chunk_bytes, Layout outputs) {
+  const int size = hosts.size();
   const std::vector<Region> chunks = chunks_of(Room::kOutput, size, chunk_bytes, outputs);
   const Region own = whole(Room::kInput, chunk_bytes);
   PlanBuilder builder(rank, size);
   builder.copy(own, chunks[static_cast<size_t>(rank)]);
-  for (const int peer : builder.rotated_peers()) {
-    builder.send(peer, 0, own);
-    builder.receive(peer, 0, chunks[static_cast<size_t>(peer)]);
+  for (int step = 0; step < size; ++step) {
+    const int origin = (rank + step) % size;
+    spread(builder, rank, hosts,
+           {origin, static_cast<uint32_t>(origin), own, chunks[static_cast<size_t>(origin)]});
   }
   return builder.finish();
 }
 
-Plan broadcast(int rank, int size, int root, size_t bytes, size_t piece_bytes) {
-  if (size > 2 && bytes >= kLongBytes) return long_broadcast(rank, size, root, bytes, piece_bytes);
-  PlanBuilder builder(rank, size);
-  if (rank != root) {
-    builder.receive(root, 0, whole(Room::kOutput, bytes));
-    return builder.finish();
+Plan broadcast(int rank, const Hosts& hosts, int root, size_t bytes, size_t piece_bytes) {
+  if (hosts.size() > 2 && bytes >= kLongBytes) {
+    return long_broadcast(rank, hosts, root, bytes, piece_bytes);
   }
-  for (const int peer : builder.rotated_peers()) {
-    builder.send(peer, 0, whole(Room::kInput, bytes));
-  }
+  PlanBuilder builder(rank, hosts.size());
+  spread(builder, rank, hosts, {root, 0, whole(Room::kInput, bytes), whole(Room::kOutput, bytes)});
   return builder.finish();
 }
 

@@ -36,6 +36,10 @@ enum class StepKind : uint8_t {
   kReduce,   // all sources, in order, to target
 };
 
+// What a sum adds: the contributions to a total; those of one host to a partial
+// sum; or partial sums to a total.
+enum class Stage : uint8_t { kWhole, kPartial, kFinal };
+
 struct Step {
   StepKind kind = StepKind::kCopy;
   int peer = -1;     // rank in the group
@@ -43,6 +47,7 @@ struct Step {
   std::vector<Region> sources;
   Region target;
   std::vector<uint32_t> after;  // indices of earlier steps
+  Stage stage = Stage::kWhole;  // of a Reduce
   bool awaits_grant = false;    // a Send whose Receive comes after other steps
 };
 

@@ -22,24 +22,26 @@ std::vector<int> PlanBuilder::rotated_peers() const {
   return peers;
 }
 
-uint32_t PlanBuilder::send(int peer, uint32_t tag, const Region& from,
-                           std::vector<uint32_t> after) {
+uint32_t PlanBuilder::send(int peer, uint32_t tag, const Region& from, std::vector<uint32_t> after,
+                           bool awaits_grant) {
   if (from.bytes == 0) return kNoStep;
-  return add({StepKind::kSend, peer, tag, {from}, {}, std::move(after)});
+  return add(
+      {StepKind::kSend, peer, tag, {from}, {}, std::move(after), Stage::kWhole, awaits_grant});
 }
 
-uint32_t PlanBuilder::receive(int peer, uint32_t tag, const Region& into) {
+uint32_t PlanBuilder::receive(int peer, uint32_t tag, const Region& into,
+                              std::vector<uint32_t> after) {
   if (into.bytes == 0) return kNoStep;
-  return add({StepKind::kReceive, peer, tag, {}, into, {}});
+  return add({StepKind::kReceive, peer, tag, {}, into, std::move(after)});
 }
 
 void PlanBuilder::copy(const Region& from, const Region& to) {
   if (from.bytes > 0) add({StepKind::kCopy, -1, 0, {from}, to, {}});
 }
 
-uint32_t PlanBuilder::reduce(std::vector<Region> sources, const Region& to,
+uint32_t PlanBuilder::reduce(Stage stage, std::vector<Region> sources, const Region& to,
                              std::vector<uint32_t> after) {
-  return add({StepKind::kReduce, -1, 0, std::move(sources), to, std::move(after)});
+  return add({StepKind::kReduce, -1, 0, std::move(sources), to, std::move(after), stage});
 }
 
 void PlanBuilder::signal(int peer) { add({StepKind::kSend, peer, 0, {Region{}}, {}, {}}); }

@@ -29,10 +29,13 @@ class PlanBuilder final {
   std::vector<int> rotated_peers() const;
 
   // Each returns the index of the new step; empty messages and copies are left out.
-  uint32_t send(int peer, uint32_t tag, const Region& from, std::vector<uint32_t> after = {});
-  uint32_t receive(int peer, uint32_t tag, const Region& into);
+  // A receive that comes after other steps grants a send, which has to wait for it.
+  uint32_t send(int peer, uint32_t tag, const Region& from, std::vector<uint32_t> after = {},
+                bool awaits_grant = false);
+  uint32_t receive(int peer, uint32_t tag, const Region& into, std::vector<uint32_t> after = {});
   void copy(const Region& from, const Region& to);
-  uint32_t reduce(std::vector<Region> sources, const Region& to, std::vector<uint32_t> after);
+  uint32_t reduce(Stage stage, std::vector<Region> sources, const Region& to,
+                  std::vector<uint32_t> after);
   void signal(int peer);  // an empty message
   void await_signal(int peer);
 

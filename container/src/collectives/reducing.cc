@@ -10,43 +10,11 @@
 
 #include "collectives/collectives.h"
 #include "collectives/plan_builder.h"
+#include "collectives/spreading.h"
+#include "collectives/summing.h"
 
 namespace smdist {
 namespace {
-
-// A message is a share on its way to the owner, or a sum on its way back.
-uint32_t share_tag(uint32_t piece) { return 2 * piece; }
-uint32_t sum_tag(uint32_t piece) { return 2 * piece + 1; }
-
-// Sends every other owner its part of our input, piece by piece.
-void send_shares(PlanBuilder& builder, const std::vector<Region>& shares, size_t piece_bytes) {
-  size_t longest = 0;
-  for (const Region& share : shares) longest = std::max(longest, share.bytes);
-  for_each_piece(longest, piece_bytes, [&](size_t offset, size_t, uint32_t piece) {
-    for (const int peer : builder.rotated_peers()) {
-      const Region& share = shares[static_cast<size_t>(peer)];
-      if (offset >= share.bytes) continue;
-      const size_t bytes = std::min(piece_bytes, share.bytes - offset);
-      builder.send(peer, share_tag(piece), part_of(share, offset, bytes));
-    }
-  });
-}
-
-// Receives one piece of our shard from all ranks and sums it into `sum`; returns
-// the step of the sum.
-uint32_t sum_piece(PlanBuilder& builder, int rank, const Region& own, const Region& sum,
-                   uint32_t piece) {
-  const std::vector<int> peers = builder.rotated_peers();
-  std::vector<Region> sources(peers.size() + 1);
-  std::vector<uint32_t> arrivals;
-  sources[static_cast<size_t>(rank)] = own;
-  for (const int peer : peers) {
-    const Region slot = builder.scratch(own.bytes);
-    sources[static_cast<size_t>(peer)] = slot;
-    arrivals.push_back(builder.receive(peer, share_tag(piece), slot));
-  }
-  return builder.reduce(std::move(sources), sum, std::move(arrivals));
-}
 
 // The shards of a buffer as regions of input and output.
 std::vector<Region> shards_of(Room room, const std::vector<size_t>& boundaries) {
@@ -57,38 +25,76 @@ std::vector<Region> shards_of(Room room, const std::vector<size_t>& boundaries) 
   return shards;
 }
 
-void receive_sum(PlanBuilder& builder, int owner, const Region& shard, size_t piece_bytes) {
-  for_each_piece(shard.bytes, piece_bytes, [&](size_t offset, size_t bytes, uint32_t piece) {
-    builder.receive(owner, sum_tag(piece), part_of(shard, offset, bytes));
+// Sums that an owner makes for the root, in a window of slots of their own.
+class SumsForRoot final {
+ public:
+  SumsForRoot(PlanBuilder& builder, int rank, int root, const Cut& cut)
+      : builder_(builder), is_root_(rank == root), root_(root), window_(cut.window) {}
+
+  Region slot(uint32_t piece, size_t bytes) {
+    if (slots_.size() < window_ && piece == slots_.size())
+      slots_.push_back(builder_.scratch(bytes));
+    return part_of(slots_[piece % window_], 0, bytes);
+  }
+
+  // What has to be over before a piece may use its slot.
+  std::vector<uint32_t> earlier(uint32_t piece) const {
+    if (is_root_ || piece < window_ || piece - window_ >= sends_.size()) return {};
+    return {sends_[piece - window_]};
+  }
+
+  void send(uint32_t tag, const Region& sum, uint32_t done) {
+    sends_.push_back(builder_.send(root_, tag, sum, {done}));
+  }
+
+ private:
+  PlanBuilder& builder_;
+  const bool is_root_;
+  const int root_;
+  const uint32_t window_;
+  std::vector<Region> slots_;
+  std::vector<uint32_t> sends_;
+};
+
+// Visits every piece of every owner's shard: all first pieces, beginning with the
+// next rank's, so that no rank is everybody's first target; then all second ones.
+template <typename Visit>
+void for_each_shard_piece(int rank, const std::vector<Region>& shards, size_t piece_bytes,
+                          Visit visit) {
+  size_t longest = 0;
+  for (const Region& shard : shards) longest = std::max(longest, shard.bytes);
+  const int size = static_cast<int>(shards.size());
+  for_each_piece(longest, piece_bytes, [&](size_t offset, size_t, uint32_t piece) {
+    for (int step = 1; step <= size; ++step) {
+      const int owner = (rank + step) % size;
+      const size_t bytes = shards[static_cast<size_t>(owner)].bytes;
+      if (offset < bytes) visit(owner, piece, offset, std::min(piece_bytes, bytes - offset));
+    }
   });
 }
 
 }  // namespace
 
-Plan all_reduce(int rank, int size, size_t bytes, const Weights& weights, size_t piece_bytes) {
+Plan all_reduce(int rank, const Hosts& hosts, size_t bytes, const Weights& weights,
+                const Cut& cut) {
   const std::vector<size_t> boundaries = shard_boundaries(bytes, weights);
   const std::vector<Region> inputs = shards_of(Room::kInput, boundaries);
   const std::vector<Region> outputs = shards_of(Room::kOutput, boundaries);
-  const Region& own = inputs[static_cast<size_t>(rank)];
-  const Region& sum = outputs[static_cast<size_t>(rank)];
-
-  PlanBuilder builder(rank, size);
-  send_shares(builder, inputs, piece_bytes);
-  for_each_piece(own.bytes, piece_bytes, [&](size_t offset, size_t length, uint32_t piece) {
-    const Region result = part_of(sum, offset, length);
-    const uint32_t done = sum_piece(builder, rank, part_of(own, offset, length), result, piece);
-    for (const int peer : builder.rotated_peers()) {
-      builder.send(peer, sum_tag(piece), result, {done});
-    }
-  });
-  for (const int peer : builder.rotated_peers()) {
-    receive_sum(builder, peer, outputs[static_cast<size_t>(peer)], piece_bytes);
-  }
+  PlanBuilder builder(rank, hosts.size());
+  Summing summing(builder, rank, hosts, cut);
+  for_each_shard_piece(
+      rank, inputs, cut.piece_bytes, [&](int owner, uint32_t piece, size_t offset, size_t length) {
+        const size_t i = static_cast<size_t>(owner);
+        const Region sum = part_of(outputs[i], offset, length);
+        const uint32_t done = summing.add(owner, piece, part_of(inputs[i], offset, length), sum);
+        spread(builder, rank, hosts,
+               {owner, summing.tag(owner, piece, Leg::kSum), sum, sum, {done}});
+      });
   return builder.finish();
 }
 
-Plan reduce_to_root(int rank, int size, int root, size_t bytes, size_t piece_bytes) {
-  Weights weights = equal_weights(size);
+Plan reduce_to_root(int rank, const Hosts& hosts, int root, size_t bytes, const Cut& cut) {
+  Weights weights = equal_weights(hosts.size());
   if (bytes < kLongBytes) {
     weights.assign(weights.size(), 0);
     weights[static_cast<size_t>(root)] = 1;
@@ -96,33 +102,34 @@ Plan reduce_to_root(int rank, int size, int root, size_t bytes, size_t piece_byt
   const std::vector<size_t> boundaries = shard_boundaries(bytes, weights);
   const std::vector<Region> inputs = shards_of(Room::kInput, boundaries);
   const std::vector<Region> outputs = shards_of(Room::kOutput, boundaries);
-  const Region& own = inputs[static_cast<size_t>(rank)];
-
-  PlanBuilder builder(rank, size);
-  send_shares(builder, inputs, piece_bytes);
-  for_each_piece(own.bytes, piece_bytes, [&](size_t offset, size_t length, uint32_t piece) {
-    const Region share = part_of(own, offset, length);
-    const Region result = rank == root ? part_of(outputs[static_cast<size_t>(root)], offset, length)
-                                       : builder.scratch(length);
-    const uint32_t done = sum_piece(builder, rank, share, result, piece);
-    if (rank != root) builder.send(root, sum_tag(piece), result, {done});
-  });
-  if (rank != root) return builder.finish();
-  for (const int peer : builder.rotated_peers()) {
-    receive_sum(builder, peer, outputs[static_cast<size_t>(peer)], piece_bytes);
-  }
+  PlanBuilder builder(rank, hosts.size());
+  Summing summing(builder, rank, hosts, cut);
+  SumsForRoot sums(builder, rank, root, cut);
+  for_each_shard_piece(
+      rank, inputs, cut.piece_bytes, [&](int owner, uint32_t piece, size_t offset, size_t length) {
+        const size_t i = static_cast<size_t>(owner);
+        const Region at_root = part_of(outputs[i], offset, length);
+        const Region sum = rank == owner && rank != root ? sums.slot(piece, length) : at_root;
+        const uint32_t done =
+            summing.add(owner, piece, part_of(inputs[i], offset, length), sum, sums.earlier(piece));
+        const uint32_t tag = summing.tag(owner, piece, Leg::kSum);
+        if (rank == owner && rank != root) sums.send(tag, sum, done);
+        if (rank == root && rank != owner) builder.receive(owner, tag, at_root);
+      });
   return builder.finish();
 }
 
-Plan reduce_scatter(int rank, int size, size_t chunk_bytes, Layout inputs, size_t piece_bytes) {
-  const std::vector<Region> shares = chunks_of(Room::kInput, size, chunk_bytes, inputs);
-  const Region& own = shares[static_cast<size_t>(rank)];
-  PlanBuilder builder(rank, size);
-  send_shares(builder, shares, piece_bytes);
-  for_each_piece(chunk_bytes, piece_bytes, [&](size_t offset, size_t length, uint32_t piece) {
-    const Region result{Room::kOutput, 0, offset, length};
-    sum_piece(builder, rank, part_of(own, offset, length), result, piece);
-  });
+Plan reduce_scatter(int rank, const Hosts& hosts, size_t chunk_bytes, Layout inputs,
+                    const Cut& cut) {
+  const std::vector<Region> shares = chunks_of(Room::kInput, hosts.size(), chunk_bytes, inputs);
+  PlanBuilder builder(rank, hosts.size());
+  Summing summing(builder, rank, hosts, cut);
+  for_each_shard_piece(rank, shares, cut.piece_bytes,
+                       [&](int owner, uint32_t piece, size_t offset, size_t length) {
+                         const Region& share = shares[static_cast<size_t>(owner)];
+                         summing.add(owner, piece, part_of(share, offset, length),
+                                     {Room::kOutput, 0, offset, length});
+                       });
   return builder.finish();
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/mutex.h"
+#include "collectives/shards.h"
 #include "engine/completions.h"
 #include "engine/conductor.h"
 #include "engine/request.h"
@@ -33,12 +34,26 @@ void check_options(const Options& options) {
   require(options.names.empty() || options.names.size() == static_cast<size_t>(options.size),
           std::to_string(options.names.size()) + " names for " + std::to_string(options.size) +
               " ranks");
+  require(options.hosts.empty() || options.hosts.size() == static_cast<size_t>(options.size),
+          std::to_string(options.hosts.size()) + " hosts for " + std::to_string(options.size) +
+              " ranks");
   require(options.chunk_bytes > 0, "chunk_bytes is 0");
+  require(options.piece_bytes > 0 && options.piece_bytes % kShardAlignment == 0,
+          "piece_bytes is " + std::to_string(options.piece_bytes) + ", not a multiple of " +
+              std::to_string(kShardAlignment));
+  require(options.window > 0, "window is 0");
 }
 
 Options checked(Options options) {
   check_options(options);
   return options;
+}
+
+Hosts hosts_of(const Options& options, const std::vector<int>& members) {
+  if (options.hosts.empty()) return Hosts(static_cast<int>(members.size()));
+  std::vector<int> hosts;
+  for (const int member : members) hosts.push_back(options.hosts[static_cast<size_t>(member)]);
+  return Hosts(hosts);
 }
 
 OperationId id_for(uint32_t group, const Operation& operation) {
@@ -145,7 +160,9 @@ void Engine::Impl::add_group(uint32_t id, std::vector<int> members) {
   MutexLock lock(mutex_);
   Member& member = groups_[id];
   member.is_removed = false;
-  if (!member.group) member.group = std::make_shared<Group>(id, members, rank);
+  if (!member.group)
+    member.group = std::make_shared<Group>(id, members, rank, hosts_of(options_, members),
+                                           Cut{options_.piece_bytes, options_.window});
   if (member.group->members != members) {
     throw UsageError(name + " has other members already: two groups got the same number");
   }

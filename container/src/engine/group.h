@@ -4,20 +4,32 @@
 
 #include <atomic>
 #include <cstdint>
+#include <utility>
 #include <vector>
+
+#include "collectives/hosts.h"
+#include "collectives/summing.h"
 
 namespace smdist {
 
 // Thread safety: constant after construction, but for the counter.
 struct Group {
-  Group(uint32_t group_id, std::vector<int> group_members, int own_rank)
-      : id(group_id), members(std::move(group_members)), rank(own_rank) {}
+  // group_hosts: of the members, in their order.
+  Group(uint32_t group_id, std::vector<int> group_members, int own_rank, Hosts group_hosts,
+        const Cut& group_cut)
+      : id(group_id),
+        members(std::move(group_members)),
+        rank(own_rank),
+        hosts(std::move(group_hosts)),
+        cut(group_cut) {}
 
   int size() const { return static_cast<int>(members.size()); }
 
   const uint32_t id;
-  const std::vector<int> members;     // engine ranks, by rank in the group
-  const int rank;                     // ours, in the group
+  const std::vector<int> members;  // engine ranks, by rank in the group
+  const int rank;                  // ours, in the group
+  const Hosts hosts;
+  const Cut cut;
   std::atomic<uint64_t> pending = 0;  // operations submitted and not yet complete
 };
 

@@ -211,10 +211,22 @@ void Pending::copy(const Step& step) const {
 
 void Pending::sum(const Step& step) const {
   const Operation& operation = submission_.operation;
+  const Dtype dtype = operation.dtype;
+  const ReduceOp op = operation.op;
   std::vector<const void*> sources;
   for (const Region& source : step.sources) sources.push_back(address(source));
-  reduce(operation.dtype, operation.op, operation.scale, sources, address(step.target),
-         step.target.bytes / element_bytes(operation.dtype));
+  void* target = address(step.target);
+  switch (step.stage) {
+    case Stage::kWhole:
+      return reduce(dtype, op, operation.scale, sources, target,
+                    step.target.bytes / element_bytes(dtype));
+    case Stage::kPartial:
+      return reduce_to_partial(dtype, op, operation.scale, sources, target,
+                               step.target.bytes / partial_bytes(dtype));
+    case Stage::kFinal:
+      return reduce_partials(dtype, op, submission_.group->size(), sources, target,
+                             step.target.bytes / element_bytes(dtype));
+  }
 }
 
 }  // namespace smdist

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "collectives/collectives.h"
+#include "reduce/reduce.h"
 
 namespace smdist {
 namespace {
@@ -34,9 +35,14 @@ size_t chunk_bytes_of(const Operation& operation, int rank, int size) {
   return takes_output ? operation.outputs[0].bytes : operation.inputs[0].bytes;
 }
 
-Plan broadcast_plan(const Operation& operation, int rank, int size, size_t bytes) {
-  Plan plan = broadcast(rank, size, operation.root, bytes, kPieceBytes);
-  const bool copies = rank == operation.root && !operation.outputs.empty() && bytes > 0;
+Cut cut_for(Dtype dtype, Cut cut) {
+  cut.widening = partial_bytes(dtype) / element_bytes(dtype);
+  return cut;
+}
+
+Plan broadcast_plan(const Operation& operation, const Group& group, size_t bytes) {
+  Plan plan = broadcast(group.rank, group.hosts, operation.root, bytes, group.cut.piece_bytes);
+  const bool copies = group.rank == operation.root && !operation.outputs.empty() && bytes > 0;
   if (copies) {
     const Region input{Room::kInput, 0, 0, bytes};
     const Region output{Room::kOutput, 0, 0, bytes};
@@ -78,17 +84,18 @@ Plan plan_of(const Operation& operation, const Group& group) {
       operation.kind != Collective::kBarrier && operation.kind != Collective::kAllToAll;
   const size_t bytes = has_one_length ? chunk_bytes_of(operation, rank, size) : 0;
   const int root = operation.root;
+  const Cut cut = cut_for(operation.dtype, group.cut);
   switch (operation.kind) {
     case Collective::kAllReduce:
-      return all_reduce(rank, size, bytes, equal_weights(size), kPieceBytes);
+      return all_reduce(rank, group.hosts, bytes, equal_weights(size), cut);
     case Collective::kReduceScatter:
-      return reduce_scatter(rank, size, bytes, layout_of(operation.inputs), kPieceBytes);
+      return reduce_scatter(rank, group.hosts, bytes, layout_of(operation.inputs), cut);
     case Collective::kAllGather:
-      return all_gather(rank, size, bytes, layout_of(operation.outputs));
+      return all_gather(rank, group.hosts, bytes, layout_of(operation.outputs));
     case Collective::kBroadcast:
-      return broadcast_plan(operation, rank, size, bytes);
+      return broadcast_plan(operation, group, bytes);
     case Collective::kReduce:
-      return reduce_to_root(rank, size, root, bytes, kPieceBytes);
+      return reduce_to_root(rank, group.hosts, root, bytes, cut);
     case Collective::kGather:
       return gather(rank, size, root, bytes, layout_of(operation.outputs));
     case Collective::kScatter:

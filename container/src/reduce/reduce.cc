@@ -145,78 +145,96 @@ void add_source(typename Traits::Wide* total, const typename Traits::Element* so
   for (size_t i = 0; i < count; ++i) total[i] = Op::combine(total[i], Traits::load(source[i]));
 }
 
-template <typename Traits, typename Op>
+// From is what sources are stored as, To what the destination is.
+template <typename From, typename To, typename Op>
 void reduce_blocks(const std::vector<const void*>& sources, void* destination, size_t count,
                    Scaling scaling) {
-  using Element = typename Traits::Element;
-  typename Traits::Wide total[kBlock];
+  using Element = typename From::Element;
+  typename From::Wide total[kBlock];
   for (size_t begin = 0; begin < count; begin += kBlock) {
     const size_t length = std::min(kBlock, count - begin);
     const Element* first = static_cast<const Element*>(sources[0]) + begin;
-    for (size_t i = 0; i < length; ++i) total[i] = Traits::load(first[i]);
+    for (size_t i = 0; i < length; ++i) total[i] = From::load(first[i]);
     multiply(total, length, scaling.before);
     for (size_t s = 1; s < sources.size(); ++s) {
       const Element* source = static_cast<const Element*>(sources[s]) + begin;
-      add_source<Traits, Op>(total, source, length, scaling.before);
+      add_source<From, Op>(total, source, length, scaling.before);
     }
     divide(total, length, scaling.divisor);
-    Element* out = static_cast<Element*>(destination) + begin;
-    for (size_t i = 0; i < length; ++i) out[i] = Traits::store(total[i]);
+    typename To::Element* out = static_cast<typename To::Element*>(destination) + begin;
+    for (size_t i = 0; i < length; ++i) out[i] = To::store(total[i]);
   }
 }
 
 using Kernel = void (*)(const std::vector<const void*>&, void*, size_t, Scaling);
 
-template <typename Traits>
+template <typename From, typename To, bool is_bool>
 Kernel kernel_of(ReduceOp op) {
-  constexpr bool is_bool = std::is_same_v<Traits, BoolTraits>;
-  constexpr bool is_integer = !std::is_floating_point_v<typename Traits::Wide>;
+  constexpr bool is_integer = !std::is_floating_point_v<typename From::Wide>;
   switch (op) {
     case ReduceOp::kSum:
     case ReduceOp::kAverage:
-      if constexpr (is_bool) return reduce_blocks<Traits, Bor>;
-      return reduce_blocks<Traits, Sum>;
+      if constexpr (is_bool) return reduce_blocks<From, To, Bor>;
+      return reduce_blocks<From, To, Sum>;
     case ReduceOp::kProduct:
-      return reduce_blocks<Traits, Product>;
+      return reduce_blocks<From, To, Product>;
     case ReduceOp::kMin:
-      return reduce_blocks<Traits, Min>;
+      return reduce_blocks<From, To, Min>;
     case ReduceOp::kMax:
-      return reduce_blocks<Traits, Max>;
+      return reduce_blocks<From, To, Max>;
     case ReduceOp::kBand:
-      if constexpr (is_integer) return reduce_blocks<Traits, Band>;
+      if constexpr (is_integer) return reduce_blocks<From, To, Band>;
       break;
     case ReduceOp::kBor:
-      if constexpr (is_integer) return reduce_blocks<Traits, Bor>;
+      if constexpr (is_integer) return reduce_blocks<From, To, Bor>;
       break;
     case ReduceOp::kBxor:
-      if constexpr (is_integer) return reduce_blocks<Traits, Bxor>;
+      if constexpr (is_integer) return reduce_blocks<From, To, Bxor>;
       break;
   }
   return nullptr;  // excluded by is_defined()
 }
 
-Kernel kernel_of(Dtype dtype, ReduceOp op) {
+// Which of the two sides of a sum are partial results.
+enum class Partial : uint8_t { kNeither, kDestination, kSources };
+
+template <typename Traits>
+Kernel kernel_of(ReduceOp op, Partial partial) {
+  constexpr bool is_bool = std::is_same_v<Traits, BoolTraits>;
+  using Wide = Native<typename Traits::Wide, typename Traits::Wide>;
+  switch (partial) {
+    case Partial::kNeither:
+      return kernel_of<Traits, Traits, is_bool>(op);
+    case Partial::kDestination:
+      return kernel_of<Traits, Wide, is_bool>(op);
+    case Partial::kSources:
+      return kernel_of<Wide, Traits, is_bool>(op);
+  }
+  return nullptr;
+}
+
+Kernel kernel_of(Dtype dtype, ReduceOp op, Partial partial) {
   switch (dtype) {
     case Dtype::kFloat32:
-      return kernel_of<Native<float, float>>(op);
+      return kernel_of<Native<float, float>>(op, partial);
     case Dtype::kFloat64:
-      return kernel_of<Native<double, double>>(op);
+      return kernel_of<Native<double, double>>(op, partial);
     case Dtype::kFloat16:
-      return kernel_of<Float16Traits>(op);
+      return kernel_of<Float16Traits>(op, partial);
     case Dtype::kBfloat16:
-      return kernel_of<Bfloat16Traits>(op);
+      return kernel_of<Bfloat16Traits>(op, partial);
     case Dtype::kInt8:
-      return kernel_of<Native<int8_t, int8_t>>(op);
+      return kernel_of<Native<int8_t, int8_t>>(op, partial);
     case Dtype::kUint8:
-      return kernel_of<Native<uint8_t, uint8_t>>(op);
+      return kernel_of<Native<uint8_t, uint8_t>>(op, partial);
     case Dtype::kInt16:
-      return kernel_of<Native<int16_t, int16_t>>(op);
+      return kernel_of<Native<int16_t, int16_t>>(op, partial);
     case Dtype::kInt32:
-      return kernel_of<Native<int32_t, int32_t>>(op);
+      return kernel_of<Native<int32_t, int32_t>>(op, partial);
     case Dtype::kInt64:
-      return kernel_of<Native<int64_t, int64_t>>(op);
+      return kernel_of<Native<int64_t, int64_t>>(op, partial);
     case Dtype::kBool:
-      return kernel_of<BoolTraits>(op);
+      return kernel_of<BoolTraits>(op, partial);
   }
   return nullptr;
 }
@@ -226,7 +244,23 @@ Kernel kernel_of(Dtype dtype, ReduceOp op) {
 void reduce(Dtype dtype, ReduceOp op, double scale, const std::vector<const void*>& sources,
             void* destination, size_t count) {
   const double divisor = op == ReduceOp::kAverage ? static_cast<double>(sources.size()) : 1;
-  kernel_of(dtype, op)(sources, destination, count, {scale, divisor});
+  kernel_of(dtype, op, Partial::kNeither)(sources, destination, count, {scale, divisor});
+}
+
+void reduce_to_partial(Dtype dtype, ReduceOp op, double scale,
+                       const std::vector<const void*>& sources, void* destination, size_t count) {
+  kernel_of(dtype, op, Partial::kDestination)(sources, destination, count, {scale, 1});
+}
+
+void reduce_partials(Dtype dtype, ReduceOp op, int contributions,
+                     const std::vector<const void*>& sources, void* destination, size_t count) {
+  const double divisor = op == ReduceOp::kAverage ? contributions : 1;
+  kernel_of(dtype, op, Partial::kSources)(sources, destination, count, {1, divisor});
+}
+
+size_t partial_bytes(Dtype dtype) {
+  const bool is_half = dtype == Dtype::kFloat16 || dtype == Dtype::kBfloat16;
+  return is_half ? sizeof(float) : element_bytes(dtype);
 }
 
 }  // namespace smdist

@@ -22,4 +22,15 @@ namespace smdist {
 void reduce(Dtype dtype, ReduceOp op, double scale, const std::vector<const void*>& sources,
             void* destination, size_t count);
 
+// The same in two steps, with one rounding at the end of the second: what a part
+// of the contributions comes to, in the dtype it is accumulated in, and what those
+// partial results come to. contributions: their number in all, for averages.
+void reduce_to_partial(Dtype dtype, ReduceOp op, double scale,
+                       const std::vector<const void*>& sources, void* destination, size_t count);
+void reduce_partials(Dtype dtype, ReduceOp op, int contributions,
+                     const std::vector<const void*>& sources, void* destination, size_t count);
+
+// Of an element of a partial result: 4 for float16 and bfloat16.
+size_t partial_bytes(Dtype dtype);
+
 }  // namespace smdist
