@@ -145,6 +145,7 @@ class RankConfig:
         address: This host's address, to bind lanes to.
         interface: This host's network interface.
         host_label: What messages call this host; its hostname by default.
+        host_id: Ranks with the same one are on one host; None: find out.
         start_timeout_seconds: How long ranks wait for each other.
         secret_file: A file whose content every rank of the job shares.
         master_address: Where rank 0 runs, as torch has it.
@@ -153,6 +154,7 @@ class RankConfig:
     address: str | None = None
     interface: str | None = None
     host_label: str
+    host_id: str | None = None
     fusion_bytes: int | None = None
     timeout_seconds: int | None = None
     start_timeout_seconds: int = DataParallel().start_timeout_seconds
@@ -227,6 +229,7 @@ def read_rank_config(environ: Mapping[str, str] | None = None) -> RankConfig:
         address=environ.get("SMDIST_ADDRESS") or None,
         interface=environ.get("SMDIST_INTERFACE") or None,
         host_label=environ.get("SMDIST_HOST_LABEL") or socket.gethostname(),
+        host_id=environ.get("SMDIST_HOST_ID") or None,
         fusion_bytes=None if fusion is None else int(fusion),
         timeout_seconds=None if timeout is None else int(timeout),
         start_timeout_seconds=int(start) if start else DataParallel().start_timeout_seconds,

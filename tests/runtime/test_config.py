@@ -231,6 +231,7 @@ def test_rank_reads_what_the_launcher_set():
             "SMDIST_ADDRESS": "10.0.0.2",
             "SMDIST_INTERFACE": "eth0",
             "SMDIST_HOST_LABEL": "algo-2",
+            "SMDIST_HOST_ID": "here",
             "SMDIST_FUSION_BYTES": "1048576",
             "SMDIST_TIMEOUT_SECONDS": "60",
             "SMDIST_START_TIMEOUT_SECONDS": "30",
@@ -240,6 +241,7 @@ def test_rank_reads_what_the_launcher_set():
     )
 
     assert ("10.0.0.2", "eth0", "algo-2") == (config.address, config.interface, config.host_label)
+    assert "here" == config.host_id
     assert (1048576, 60) == (config.fusion_bytes, config.timeout_seconds)
     assert (30, "10.0.0.1") == (config.start_timeout_seconds, config.master_address)
     assert Path("/secret") == config.secret_file

@@ -47,9 +47,13 @@ class World:
         *args: Any,
         size: int | None = None,
         deadline: float = 60,
+        hosts: str = "",
     ) -> list[Any]:
-        """Call function(rank, size, *args) in a fresh group of the first `size` ranks."""
-        answers = self.outcomes(function, *args, size=size, deadline=deadline)
+        """Call function(rank, size, *args) in a fresh group of the first `size` ranks.
+
+        hosts: a letter for each rank, as "aabb": which emulated host it is on.
+        """
+        answers = self.outcomes(function, *args, size=size, deadline=deadline, hosts=hosts)
         failed = [f"rank {rank}:\n{text}" for rank, (ok, text) in enumerate(answers) if not ok]
         if failed:
             raise RankFailedError("\n".join(failed))
@@ -61,15 +65,16 @@ class World:
         *args: Any,
         size: int | None = None,
         deadline: float = 60,
+        hosts: str = "",
     ) -> list[tuple[bool, Any]]:
         """As run(), but (True, value) or (False, traceback) per rank."""
         size = size or self.size
         self._calls += 1
         # A store's file outlives the call: ranks still close it after they answered.
         store = f"{self._folder.name}/store-{self._calls}"
-        for _, pipe in self._ranks[:size]:
+        for rank, (_, pipe) in enumerate(self._ranks[:size]):
             place = (function.__globals__["__file__"], function.__name__)
-            pipe.send((*place, size, store, args))
+            pipe.send((*place, size, store, hosts[rank : rank + 1], args))
         return [self._answer(rank, deadline) for rank in range(size)]
 
     def _answer(self, rank: int, deadline: float) -> tuple[bool, Any]:
@@ -116,10 +121,11 @@ def _serve(pipe: Connection, rank: int) -> None:
 
     while True:
         try:
-            path, name, size, store, args = pipe.recv()
+            path, name, size, store, host, args = pipe.recv()
         except EOFError:
             return
         try:
+            os.environ["SMDIST_HOST_ID"] = host  # empty: found out
             function = getattr(_load(path), name)
             dist.init_process_group(
                 "smdist", store=dist.FileStore(store, size), rank=rank, world_size=size

@@ -172,6 +172,7 @@ def rank_environment(
     variables = {
         "SMDIST_ADDRESS": addresses[host],
         "SMDIST_HOST_LABEL": world.label(host),
+        "SMDIST_HOST_ID": config.inherited.get("SMDIST_HOST_ID") or host,
         "SMDIST_INTERFACE": interface,
     }
     if config.secret_file:

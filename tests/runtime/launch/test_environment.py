@@ -146,7 +146,7 @@ def test_rank_environment():
     variables = rank_environment(CONFIG, Machine(num_cpus=8), WORLD, ADDRESSES)
 
     assert "10.0.0.10" == variables["SMDIST_ADDRESS"]
-    assert "algo-10" == variables["SMDIST_HOST_LABEL"]
+    assert "algo-10" == variables["SMDIST_HOST_LABEL"] == variables["SMDIST_HOST_ID"]
     assert str(25 * 1024 * 1024) == variables["SMDIST_FUSION_BYTES"]
     assert "1800" == variables["SMDIST_TIMEOUT_SECONDS"]
     assert "600" == variables["SMDIST_START_TIMEOUT_SECONDS"]
@@ -155,8 +155,11 @@ def test_rank_environment():
 
 
 def test_the_users_own_settings_win():
-    config = replace(CONFIG, inherited={"OMP_NUM_THREADS": "7"}, secret_file="/s")
+    own = {"OMP_NUM_THREADS": "7", "SMDIST_HOST_ID": "rack-3"}
+    config = replace(CONFIG, inherited=own, secret_file="/s")
     variables = rank_environment(config, Machine(num_cpus=8), WORLD, ADDRESSES)
+
+    assert "rack-3" == variables["SMDIST_HOST_ID"]
 
     assert "OMP_NUM_THREADS" not in variables
     assert "/s" == variables["SMDIST_SECRET_FILE"]

@@ -7,7 +7,14 @@ built_for_torch: str
 
 class Engine:
     def __init__(
-        self, rank: int, size: int, address: str, names: list[str], secret: bytes, session: bytes
+        self,
+        rank: int,
+        size: int,
+        address: str,
+        names: list[str],
+        hosts: list[int],
+        secret: bytes,
+        session: bytes,
     ) -> None: ...
     def endpoint(self) -> tuple[str, int]: ...
     def join(self, peers: list[tuple[str, int]]) -> None: ...

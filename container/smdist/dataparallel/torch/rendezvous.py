@@ -25,6 +25,7 @@ from sagemaker_dist.errors import LaunchError, SkewError
 from smdist.config import RankConfig
 from smdist.dataparallel.torch import _C
 from smdist.dataparallel.torch.address import own_address
+from smdist.dataparallel.torch.host import host_identity, numbered
 
 _SESSION_BYTES = 16
 _SECRET_BYTES = 32
@@ -41,11 +42,16 @@ def connect(store: Store, rank: int, size: int, config: RankConfig) -> _C.Engine
     store = PrefixStore(f"smdist/{generation}", store)
     patience = timedelta(seconds=config.start_timeout_seconds)
     session, secret = _session_and_secret(store, rank, config, patience)
-    me = {"label": name_of(rank, config), "version": smdist.__version__}
+    me = {
+        "label": name_of(rank, config),
+        "version": smdist.__version__,
+        "host": host_identity(config),
+    }
     others = _exchange(store, "who", rank, size, me, patience)
     _check_releases(others)
     names = [other["label"] for other in others]
-    engine = _C.Engine(rank, size, own_address(config), names, secret, session)
+    hosts = numbered([other["host"] for other in others])
+    engine = _C.Engine(rank, size, own_address(config), names, hosts, secret, session)
     host, port = engine.endpoint()
     places = _exchange(store, "where", rank, size, {"host": host, "port": port}, patience)
     _check_places([place["host"] for place in places], names)
