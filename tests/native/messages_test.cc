@@ -215,6 +215,17 @@ void a_rank_does_not_talk_to_itself_or_to_nobody() {
   }
 }
 
+void nobody_waits_for_anybody_alone() {
+  Cluster cluster(1);
+  Ints value = {1};
+  try {
+    start(cluster[0], 0, receive(value, kAnyRank));
+    CHECK(false);
+  } catch (const UsageError& error) {
+    CHECK_CONTAINS("no other rank", error.what());
+  }
+}
+
 }  // namespace
 }  // namespace smdist
 
@@ -229,4 +240,5 @@ int main() {
   RUN(a_receive_whose_sender_is_gone_ends);
   RUN(a_receive_that_nobody_serves_times_out);
   RUN(a_rank_does_not_talk_to_itself_or_to_nobody);
+  RUN(nobody_waits_for_anybody_alone);
 }

@@ -41,6 +41,7 @@ void check_basics(const Call& call) {
                  "rank " + std::to_string(operation.peer) + " is not in a group of " +
                      std::to_string(call.size));
     call.require(operation.peer != call.rank, "a rank cannot exchange messages with itself");
+    call.require(call.size > 1, "there is no other rank in the group");
   }
   if (!is_reducing(operation.kind)) return;
   call.require(
