@@ -84,7 +84,8 @@ void a_timeout_names_who_is_missing() {
     for (Result& result : results) {
       const std::string text = text_of(result);
       CHECK_CONTAINS("TimeoutError: operation 0 of group 0, all_reduce(sum, float32, 5000)", text);
-      CHECK_CONTAINS("after 200 ms; it waits for rank 2 on algo-3", text);
+      CHECK_CONTAINS("the timeout of 200 ms is over on rank ", text);
+      CHECK_CONTAINS(", which waits for rank 2 on algo-3", text);
     }
     CHECK(Clock::now() - begin < std::chrono::seconds(3));
     auto late = start_sums(cluster, data, {2});  // learns it, too
@@ -98,7 +99,8 @@ void a_timeout_leaves_the_verdict_to_who_knows() {
     Cluster cluster(3, network);
     Data data = data_of(3, 1);
     auto results = start_sums(cluster, data, {0, 2}, milliseconds(200));
-    for (Result& result : results) CHECK_CONTAINS("it waits for rank 1 on algo-2", text_of(result));
+    for (Result& result : results)
+      CHECK_CONTAINS("which waits for rank 1 on algo-2", text_of(result));
   }
 }
 

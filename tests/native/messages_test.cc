@@ -135,6 +135,32 @@ void a_receive_from_any_takes_who_comes_first() {
   }
 }
 
+// Nobody has talked before: whoever dials, the sender is heard.
+void a_receive_from_any_hears_every_rank() {
+  for (int sender = 0; sender < 3; ++sender) {
+    for (int receiver = 0; receiver < 3; ++receiver) {
+      if (sender == receiver) continue;
+      Cluster cluster(3, Network::kTcp);
+      Ints value = {5};
+      Ints got = {0};
+      Result received = start(cluster[receiver], 0, receive(got, kAnyRank));
+      expect_success(start(cluster[sender], 0, send(value, receiver)));
+      expect_success(std::move(received));
+      CHECK_EQ(5, got[0]);
+    }
+  }
+}
+
+void a_receive_from_any_sees_a_rank_die_unheard() {
+  for (const int receiver : {0, 1}) {
+    Cluster cluster(2, Network::kTcp);
+    Ints got = {0};
+    cluster.end(1 - receiver);
+    Result received = start(cluster[receiver], 0, receive(got, kAnyRank));
+    CHECK_CONTAINS("PeerError: ", text_of(received));
+  }
+}
+
 // The receive from rank 1 stands behind the one from any rank.
 void receives_are_served_in_the_order_of_their_calls() {
   Cluster cluster(3);
@@ -198,7 +224,8 @@ void a_receive_that_nobody_serves_times_out() {
     Result result = start(cluster[1], 0, std::move(operation));
     const std::string error = text_of(result);
     CHECK_CONTAINS("TimeoutError: ", error);
-    CHECK_CONTAINS("with tag 4 of group 0, receive(int32, 1) was not complete", error);
+    CHECK_CONTAINS("with tag 4 of group 0, receive(int32, 1): the timeout of 100 ms is over",
+                   error);
     CHECK_CONTAINS("Every ", error);
   }
 }
@@ -235,6 +262,8 @@ int main() {
   RUN(messages_of_a_tag_keep_their_order);
   RUN(messages_overlap_collectives_and_each_other);
   RUN(a_receive_from_any_takes_who_comes_first);
+  RUN(a_receive_from_any_hears_every_rank);
+  RUN(a_receive_from_any_sees_a_rank_die_unheard);
   RUN(receives_are_served_in_the_order_of_their_calls);
   RUN(messages_that_do_not_fit_are_an_error_on_all_ranks);
   RUN(a_receive_whose_sender_is_gone_ends);

@@ -274,7 +274,15 @@ Backend::WorkPtr Backend::receive(const Name& name, Tensors& tensors, int from, 
 }
 
 void Backend::monitoredBarrier(const c10d::BarrierOptions& options, bool) {
-  barrier(options)->wait();
+  c10d::BarrierOptions given = options;
+  if (given.timeout == kNoTimeout) given.timeout = std::chrono::milliseconds(1);
+  const WorkPtr work = barrier(given);
+  try {
+    work->wait();
+  } catch (const std::exception& error) {
+    TORCH_CHECK_WITH(DistBackendError, false, "Rank ", rank_,
+                     " timed out in monitoredBarrier: ", error.what());
+  }
 }
 
 at::Tensor Backend::allocateTensor(long size, at::TensorOptions options) {
@@ -299,7 +307,8 @@ Backend::WorkPtr Backend::start_all(const Name& name, const std::vector<Call>& c
     inputs.insert(inputs.end(), call.inputs.begin(), call.inputs.end());
     outputs.insert(outputs.end(), call.outputs.begin(), call.outputs.end());
   }
-  auto work = c10::make_intrusive<OperationWork>(rank_, name.type, name.title, inputs, outputs,
+  const Tensors& shown = inputs.empty() ? outputs : inputs;
+  auto work = c10::make_intrusive<OperationWork>(rank_, name.type, name.title, shown, outputs,
                                                  calls.size());
   for (const Call& call : calls) submit(call, work);
   return work;

@@ -33,9 +33,9 @@ std::exception_ptr as(const std::exception& error) {
 }  // namespace
 
 OperationWork::OperationWork(int rank, c10d::OpType type, const char* title,
-                             const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> results,
+                             const std::vector<at::Tensor>& shown, std::vector<at::Tensor> results,
                              size_t operations)
-    : Work(rank, type, title, inputs),
+    : Work(rank, type, title, shown),
       results_(std::move(results)),
       future_(
           c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))),

@@ -17,9 +17,9 @@ namespace smdist::torch_binding {
 // Thread safety: all methods may be called from any thread.
 class OperationWork final : public c10d::Work {
  public:
-  // title: for torch's profiler, with the shapes of the inputs.
+  // title: for torch's profiler, with the shapes of these tensors.
   OperationWork(int rank, c10d::OpType type, const char* title,
-                const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> results,
+                const std::vector<at::Tensor>& shown, std::vector<at::Tensor> results,
                 size_t operations);
 
   // One operation has ended; null means success. The first error is the Work's.

@@ -75,6 +75,9 @@ class Transport {
   // peer are dropped.
   virtual void send(int peer, Message message) = 0;
 
+  // Makes sure that the peer can reach us, although there is nothing to send.
+  virtual void connect(int) {}
+
   // From now on no payload memory that was handed over so far is read or
   // written: messages with a payload that did not begin to leave are dropped,
   // the rest of one that did is copied, and what still comes in for a payload

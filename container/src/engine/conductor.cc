@@ -34,8 +34,16 @@ Conductor::Conductor(const Options& options, Transport& transport, Completions& 
 
 void Conductor::post(Submission submission) {
   if (submission.id.way == Way::kCollective || broken_) return begin(std::move(submission));
+  if (submission.operation.peer == kAnyRank) connect_all(*submission.group);
   begin_all(matching_.post(std::move(submission), announced_));
   check_waiting();
+}
+
+// Any of them may be the one to send.
+void Conductor::connect_all(const Group& group) {
+  for (const int rank : group.members) {
+    if (rank != options_.rank) transport_.connect(rank);
+  }
 }
 
 void Conductor::begin_all(std::vector<Submission> submissions) {

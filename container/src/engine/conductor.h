@@ -94,6 +94,7 @@ class Conductor final : public Sink {
   void take_abort(int peer);
 
   // Operations
+  void connect_all(const Group& group);
   void begin(Submission submission);
   void begin_all(std::vector<Submission> submissions);
   void run(Pending& pending, const Pending::Moves& moves);

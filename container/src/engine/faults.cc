@@ -110,8 +110,8 @@ void Conductor::fail_late(const Pending& late) {
   const int culprit = missing.empty() ? options_.rank : members[static_cast<size_t>(missing[0])];
   const bool is_message = late.submission().id.way != Way::kCollective;
   fail({FaultKind::kTimeout, culprit,
-        title_of(late.submission()) + " was not complete on " + name_of_rank(options_.rank) +
-            " after " + text_of(timeout) + "; it waits for " + who + ". " +
+        title_of(late.submission()) + ": the timeout of " + text_of(timeout) + " is over on " +
+            name_of_rank(options_.rank) + ", which waits for " + who + ". " +
             (is_message ? "Every send needs its receive"
                         : "Every rank must call the same collectives") +
             "; if one is only slow, give a longer timeout"},
@@ -119,13 +119,12 @@ void Conductor::fail_late(const Pending& late) {
 }
 
 void Conductor::fail_for_late_receive(const Submission& receive) {
-  fail(
-      {FaultKind::kTimeout, options_.rank,
-       title_of(receive) + " was not complete on " + name_of_rank(options_.rank) + " after " +
-           text_of(receive.operation.timeout) +
-           ": nobody has sent anything for it. Every receive needs its send; if that is only slow, "
-           "give a longer timeout"},
-      true);
+  fail({FaultKind::kTimeout, options_.rank,
+        title_of(receive) + ": the timeout of " + text_of(receive.operation.timeout) +
+            " is over on " + name_of_rank(options_.rank) +
+            ", and nobody has sent anything for it. Every receive needs its send; if that is only "
+            "slow, give a longer timeout"},
+       true);
 }
 
 void Conductor::fail_for_lost(const Pending& pending, int member) {

@@ -42,6 +42,11 @@ void TcpTransport::send(int peer, Message message) {
   dirty_.insert(peer);
 }
 
+void TcpTransport::connect(int peer) {
+  wanted_.insert(peer);
+  dirty_.insert(peer);
+}
+
 void TcpTransport::release_payloads() {
   for (Lane& each : lanes_) each.release_payloads();
 }
@@ -119,10 +124,11 @@ void TcpTransport::handle(uint64_t what, uint32_t events) {
 // is not connected when it is.
 void TcpTransport::flush() {
   for (const int peer : std::exchange(dirty_, {})) {
+    const bool is_wanted = wanted_.erase(peer) > 0;
     if (lane(peer).is_lost()) continue;
     if (lane(peer).is_live()) {
       write_to(peer);
-    } else if (lane(peer).has_work()) {
+    } else if (lane(peer).has_work() || is_wanted) {
       dial(peer);
     }
   }

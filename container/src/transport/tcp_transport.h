@@ -2,7 +2,7 @@
 // Messages over TCP.
 //
 // Who dials whom. Of two ranks the higher one dials, when it first has something
-// to send; the lower one waits to be dialled. Every rank listens before anyone
+// to send or to hear; the lower one waits to be dialled. Every rank listens before anyone
 // learns its address, so a refused connection means that the process is gone. A
 // lower rank that waits for long probes the higher one's listener to learn that.
 #pragma once
@@ -42,6 +42,7 @@ class TcpTransport final : public Transport {
   Endpoint endpoint() const override { return endpoint_; }
   void start(const std::vector<Endpoint>& peers, Sink* sink) override;
   void send(int peer, Message message) override;
+  void connect(int peer) override;
   void release_payloads() override;
   void poll(std::chrono::milliseconds timeout) override;
   void wake() override;
@@ -95,6 +96,7 @@ class TcpTransport final : public Transport {
 
   std::deque<Lane> lanes_;
   std::set<int> dirty_;                       // peers whose lanes may have work
+  std::set<int> wanted_;                      // peers to connect with, even without work
   std::map<int, Clock::time_point> awaited_;  // peers that should dial us; next probe
   Greetings greetings_;                       // by number
   std::map<uint64_t, int> probes_;            // greetings that only probe, and whom

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch's own suite of distributed tests, with three ranks of a backend of choice.
+
+    python tests/torch_suite/suite.py smdist                     # what Gloo passes
+    python tests/torch_suite/suite.py gloo --everything          # how that list was made
+    python tests/torch_suite/suite.py smdist test_barrier ...    # some of it
+
+The suite ships in torch's wheel; nothing of it is copied. It decides by name which
+tests a backend has to pass. So that ours has to pass what Gloo has to, the suite is
+read under Gloo's name and run under ours. Ranks are forked from a process that has
+imported torch, since that costs seconds.
+
+Prints one line of JSON for each test: name, outcome (pass, skip or fail), seconds,
+and what was said. Exits with 1 if a test fails, and, unless --everything is given, if
+one skips itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+HERE = Path(__file__).parent
+RANKS = 3
+DEADLINE_SECONDS = 60  # of one test
+
+
+def names_in(file: str) -> list[str]:
+    """The tests a list names; what follows a name on its line is a remark."""
+    lines = (HERE / file).read_text(encoding="utf-8").splitlines()
+    return [line.split()[0] for line in lines if line and not line.startswith("#")]
+
+
+def prepare(folder: str) -> None:
+    """What the suite expects of whoever runs it; it is read under Gloo's name."""
+    os.environ.update(
+        BACKEND="gloo",
+        WORLD_SIZE=str(RANKS),
+        TEMP_DIR=folder,
+        DISTRIBUTED_TESTS_DEFAULT_TIMEOUT=str(DEADLINE_SECONDS),
+        OMP_NUM_THREADS="1",
+        PYTHONPATH=os.pathsep.join(sys.path),  # for the server that ranks are forked from
+    )
+
+
+def ask_for(backend: str) -> type[unittest.TestCase]:
+    """The suite's class, with its ranks forked from a process that has read it."""
+    os.environ["SMDIST_SUITE_BACKEND"] = backend
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["suite_case"])
+    from suite_case import SuiteCase
+
+    return SuiteCase
+
+
+class Report(unittest.TestResult):
+    """Writes a line for each test that ends."""
+
+    def startTest(self, test: unittest.TestCase) -> None:  # noqa: N802  unittest's own name
+        super().startTest(test)
+        self._begin = time.monotonic()
+
+    def _say(self, test: unittest.TestCase, outcome: str, said: str = "") -> None:
+        seconds = round(time.monotonic() - self._begin, 1)
+        name = test.id().rsplit(".", 1)[-1]
+        line = {"name": name, "outcome": outcome, "seconds": seconds, "said": said}
+        print(json.dumps(line), flush=True)
+
+    def addSuccess(self, test: unittest.TestCase) -> None:  # noqa: N802
+        self._say(test, "pass")
+
+    def addSkip(self, test: unittest.TestCase, reason: str) -> None:  # noqa: N802
+        super().addSkip(test, reason)
+        self._say(test, "skip", reason)
+
+    def addFailure(self, test: unittest.TestCase, err: object) -> None:  # noqa: N802
+        super().addFailure(test, err)
+        self._say(test, "fail", self.failures[-1][1])
+
+    def addError(self, test: unittest.TestCase, err: object) -> None:  # noqa: N802
+        super().addError(test, err)
+        self._say(test, "fail", self.errors[-1][1])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("backend", choices=["gloo", "smdist"])
+    parser.add_argument("names", nargs="*", help="default: what Gloo passes")
+    parser.add_argument("--everything", action="store_true", help="also what Gloo skips")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        prepare(folder)
+        case = ask_for(options.backend)
+        alone = names_in("gloo_alone.txt")
+        names = options.names or [n for n in names_in("passes_with_gloo.txt") if n not in alone]
+        if options.everything:
+            names = unittest.TestLoader().getTestCaseNames(case)
+        report = Report()
+        unittest.TestSuite(case(name) for name in names).run(report)
+    skipped = report.skipped and not options.everything
+    return 0 if report.wasSuccessful() and not skipped else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The suite's tests, read under Gloo's name and run under another."""
+
+import multiprocessing
+import os
+
+from torch.testing._internal.distributed import distributed_test
+
+import smdist.dataparallel.torch  # noqa: F401  registers the backend
+
+_BACKEND = os.environ["SMDIST_SUITE_BACKEND"]
+
+
+class BesideGloo(str):
+    """A backend's name that stands wherever a test of the suite asks for Gloo's."""
+
+    def __eq__(self, other):
+        return other == "gloo" or str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+for _table in ("", "SEND_RECV_", "CUDA_"):
+    getattr(distributed_test, f"{_table}PROFILING_SUPPORTED_BACKENDS").append(_BACKEND)
+distributed_test.BACKEND = BesideGloo(_BACKEND)
+
+
+def run_with(environ, target, args, kwargs):
+    """A forked rank has the environment of the server; the suite counts on its parent's."""
+    os.environ.update(environ)
+    target(*args, **kwargs)
+
+
+def process(target, name, args, kwargs):
+    """A rank, forked from a process that has imported all this."""
+    context = multiprocessing.get_context("forkserver")
+    return context.Process(
+        target=run_with, name=name, args=(dict(os.environ), target, args, kwargs)
+    )
+
+
+class SuiteCase(distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase):
+    """One test, with a process for each rank."""
+
+    def setUp(self):
+        super().setUp()
+        self._start_processes(process)
