@@ -10,26 +10,6 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
-from torch.nn.parallel import DistributedDataParallel
-
-
-def powersgd(rank, size):
-    torch.manual_seed(0)
-    model = DistributedDataParallel(nn.Linear(64, 64))
-    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=2)
-    model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-    for _ in range(4):
-        model(torch.full((2, 64), rank + 1.0)).square().mean().backward()
-    return model.module.weight.grad
-
-
-def test_a_callback_may_wait_for_another_operation(world):
-    """PowerSGD's hook all-reduces inside the callback of an all-reduce, and waits."""
-    one, other = world.run(powersgd, size=2, deadline=30)
-
-    assert torch.equal(one, other)
 
 
 def reduce_expanded(rank, size):
