@@ -27,6 +27,7 @@ from sagemaker_dist.errors import LaunchError, OptionError
 
 PORT: Final = 7777
 STOP_SECONDS: Final = 110  # SageMaker kills 120 s after SIGTERM
+_WORLD: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # torch's env:// needs all
 _PREFIX: Final = "sagemaker_"
 _TUNING: Final = "_tuning_objective_metric"  # a tuner's own note, unknown to scripts
 _READ_HERE: Final = frozenset(
@@ -149,6 +150,9 @@ class RankConfig:
         start_timeout_seconds: How long ranks wait for each other.
         secret_file: A file whose content every rank of the job shares.
         master_address: Where rank 0 runs, as torch has it.
+        is_in_world: Whether this process was started as one rank of several
+            that can meet, by our launcher or torchrun.
+        local_rank: This rank's number on its host.
     """
 
     address: str | None = None
@@ -160,6 +164,8 @@ class RankConfig:
     start_timeout_seconds: int = DataParallel().start_timeout_seconds
     secret_file: Path | None = None
     master_address: str = "127.0.0.1"
+    is_in_world: bool = False
+    local_rank: int | None = None
 
 
 def read_base(environ: Mapping[str, str] | None = None) -> Path:
@@ -225,6 +231,7 @@ def read_rank_config(environ: Mapping[str, str] | None = None) -> RankConfig:
     timeout = _number(environ, "SMDIST_TIMEOUT_SECONDS")
     start = _number(environ, "SMDIST_START_TIMEOUT_SECONDS")
     secret = environ.get("SMDIST_SECRET_FILE")
+    local_rank = _number(environ, "LOCAL_RANK")
     return RankConfig(
         address=environ.get("SMDIST_ADDRESS") or None,
         interface=environ.get("SMDIST_INTERFACE") or None,
@@ -235,6 +242,8 @@ def read_rank_config(environ: Mapping[str, str] | None = None) -> RankConfig:
         start_timeout_seconds=int(start) if start else DataParallel().start_timeout_seconds,
         secret_file=Path(secret) if secret else None,
         master_address=environ.get("MASTER_ADDR") or "127.0.0.1",
+        is_in_world=all(environ.get(name) for name in _WORLD),
+        local_rank=None if local_rank is None else int(local_rank),
     )
 
 

@@ -222,7 +222,17 @@ def test_rank_needs_nothing():
 
     assert socket.gethostname() == config.host_label
     assert config.address is config.interface is config.secret_file is None
-    assert config.fusion_bytes is config.timeout_seconds is None
+    assert config.fusion_bytes is config.timeout_seconds is config.local_rank is None
+    assert not config.is_in_world
+
+
+@pytest.mark.parametrize("missing", [None, "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"])
+def test_rank_is_in_a_world_that_can_meet(missing):
+    """All four of torch's variables are set."""
+    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    config = read_rank_config({name: "1" for name in names if name != missing})
+
+    assert (missing is None) == config.is_in_world
 
 
 def test_rank_reads_what_the_launcher_set():
@@ -237,6 +247,7 @@ def test_rank_reads_what_the_launcher_set():
             "SMDIST_START_TIMEOUT_SECONDS": "30",
             "MASTER_ADDR": "10.0.0.1",
             "SMDIST_SECRET_FILE": "/secret",
+            "LOCAL_RANK": "3",
         }
     )
 
@@ -244,6 +255,7 @@ def test_rank_reads_what_the_launcher_set():
     assert "here" == config.host_id
     assert (1048576, 60) == (config.fusion_bytes, config.timeout_seconds)
     assert (30, "10.0.0.1") == (config.start_timeout_seconds, config.master_address)
+    assert 3 == config.local_rank
     assert Path("/secret") == config.secret_file
 
 

@@ -5,7 +5,8 @@
     torch.distributed.init_process_group("smdist")
 
 torch's own DistributedDataParallel works on it unchanged; the one here also
-applies the job's `fusion_bytes`.
+applies the job's `fusion_bytes`. Scripts of AWS's SMDDP find their imports in
+`torch_smddp`, or in `distributed` and `parallel.distributed`.
 """
 
 from smdist.dataparallel.torch.adapter import check_adapter
@@ -14,7 +15,7 @@ check_adapter()
 
 from smdist.dataparallel.torch.backend import register  # noqa: E402  the adapter is checked first
 from smdist.dataparallel.torch.barrier import monitored_barrier  # noqa: E402  idem
-from smdist.dataparallel.torch.parallel import DistributedDataParallel  # noqa: E402  idem
+from smdist.dataparallel.torch.ddp import DistributedDataParallel  # noqa: E402  idem
 
 __all__ = ["DistributedDataParallel", "monitored_barrier"]
 

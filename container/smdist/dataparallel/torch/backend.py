@@ -31,12 +31,15 @@ _world: list[_C.Engine] = []  # the default group's, if that is ours
 _left_to_the_parent: list[_C.Engine] = []  # in a forked child: never used, never destroyed
 
 
-def register() -> None:
-    """Tell torch of the backend; CUDA tensors reach it too, to be refused with the mend."""
-    if not hasattr(dist.Backend, NAME.upper()):
-        dist.Backend.register_backend(
-            NAME, create_backend, extended_api=True, devices=["cpu", "cuda"]
-        )
+def register(name: str = NAME) -> None:
+    """Tell torch of the backend; CUDA tensors reach it too, to be refused with the mend.
+
+    A second name stands for the same backend: groups of both share one engine.
+    """
+    if hasattr(dist.Backend, name.upper()):
+        return
+    dist.Backend.register_backend(name, create_backend, extended_api=True, devices=["cpu", "cuda"])
+    if name == NAME:
         atexit.register(_say_goodbye)
         os.register_at_fork(after_in_child=_leave_to_the_parent)
 

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DistributedDataParallel as scripts of SMDDP 1.0 to 1.3 call it.
+
+    from smdist.dataparallel.torch.parallel.distributed import DistributedDataParallel as DDP
+
+The order of its arguments is SMDDP's; torch has `dim` between `output_device`
+and `broadcast_buffers`. Source: SageMaker's documentation of SMDDP, PyTorch API.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+
+from smdist.dataparallel.torch import ddp
+
+
+class DistributedDataParallel(ddp.DistributedDataParallel):
+    """Average gradients over the ranks; SMDDP's constructor, and no_sync().
+
+    Three things that SMDDP refused work here: `broadcast_buffers=True`, groups
+    other than WORLD, and, by keyword, every other argument of torch's
+    DistributedDataParallel and of ours.
+
+    Args:
+        module: The model, on the CPU; its parameters are the same on every rank.
+        device_ids: As torch has it; None for a model on the CPU.
+        output_device: As torch has it; None for a model on the CPU.
+        broadcast_buffers: Whether rank 0's buffers go to all before a forward pass.
+        process_group: Who averages; default all ranks.
+        bucket_cap_mb: MiB per fusion buffer; default what the job was given, 25.
+        options: By keyword, torch's other arguments, or `fusion_bytes`.
+
+    Raises:
+        ValueError: init_process_group() was not called.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        device_ids: Any = None,
+        output_device: Any = None,
+        broadcast_buffers: bool = True,
+        process_group: dist.ProcessGroup | None = None,
+        bucket_cap_mb: float | None = None,
+        **options: Any,
+    ) -> None:
+        if bucket_cap_mb is not None:
+            options["bucket_cap_mb"] = bucket_cap_mb
+        super().__init__(
+            module,
+            device_ids=device_ids,
+            output_device=output_device,
+            broadcast_buffers=broadcast_buffers,
+            process_group=process_group,
+            **options,
+        )
