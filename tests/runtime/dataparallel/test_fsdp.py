@@ -3,6 +3,7 @@
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -61,6 +62,8 @@ def with_memory_of_the_group(rank, size):
     model = sharded()
     for unit in (model, model[0], model[2], model[4]):
         unit.set_allocate_memory_from_process_group_for_comm(True)
+    cpu = torch.device("cpu")
+    assert dist.group.WORLD._get_backend(cpu).supports_tensor_alloc(cpu)
     return whole(train(model, rank, size).parameters())
 
 
