@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # make demo   train real data on two emulated hosts: no Docker, no AWS
 # make test   every test that fits in a few minutes
+# make programs  a thousand random programs of collectives
 # make lint   what pre-commit and CI check
 # Each sets up all it needs in .venv and build/, and does it once.
 
@@ -13,13 +14,16 @@ RUNTIME := $(VENV)/.runtime
 LINT := $(VENV)/.lint
 RUNTIME_FILES := $(shell find container -type f -not -path '*/__pycache__/*' -not -path '*/build/*')
 
-.PHONY: demo test native lint clean
+.PHONY: demo test programs native lint clean
 
 demo: $(RUNTIME)
 	$(BIN)/python notebooks/digits/demo.py
 
 test: $(RUNTIME) native-address
 	$(BIN)/python -m pytest
+
+programs: $(RUNTIME)
+	SMDIST_TEST_PROGRAMS=1000 $(BIN)/python -m pytest tests/runtime/dataparallel/test_programs.py
 
 native: native-address native-thread
 

@@ -26,7 +26,10 @@ class RankFailedError(AssertionError):
 
 
 class World:
-    """Worker processes, one per rank, with a torch process group made anew for each call."""
+    """Worker processes, one per rank, with a torch process group made anew for each call.
+
+    A call for more ranks than there are starts them.
+    """
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -69,6 +72,7 @@ class World:
     ) -> list[tuple[bool, Any]]:
         """As run(), but (True, value) or (False, traceback) per rank."""
         size = size or self.size
+        self._ranks += [self._start(rank) for rank in range(len(self._ranks), size)]
         self._calls += 1
         # A store's file outlives the call: ranks still close it after they answered.
         store = f"{self._folder.name}/store-{self._calls}"

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a call means: what each member brings, and what it must have afterwards.
+
+Each side is a list of parts, whatever torch's call makes of it: one tensor per
+member, one long tensor, or the same tensor for both.
+"""
+
+from dataclasses import dataclass
+from functools import reduce
+
+import torch
+from torch import Tensor
+
+from programs.drawing import COMPLEX, FLOATS, Call, shape_of
+
+LARGE_NUMBERS = 30_000.0  # two of them overflow float16
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A result before its last rounding, and how far from it a value may lie."""
+
+    value: Tensor
+    bound: Tensor | None = None  # None: the bits of `value`
+
+
+def brought(call: Call, member: int) -> list[Tensor]:
+    """The parts that a member brings."""
+    match call.kind:
+        case "barrier":
+            return []
+        case "all_reduce" | "reduce" | "broadcast" | "all_gather" | "all_gather_single":
+            targets = [0]
+        case "gather":
+            targets = [0]
+        case "scatter" if member != call.root:
+            targets = []
+        case _:
+            targets = list(range(call.size))
+    number = (call.seed * 100 + call.number) * 10 + member
+    generator = torch.Generator().manual_seed(number)
+    return [_draw_part(call, shape_of(call, member, target), generator) for target in targets]
+
+
+def wanted(call: Call, member: int) -> list[Wanted]:
+    """The parts that a member must have afterwards."""
+    match call.kind:
+        case "barrier":
+            return []
+        case "broadcast":
+            return [Wanted(brought(call, call.root)[0])]
+        case "all_gather" | "all_gather_single":
+            return [Wanted(brought(call, each)[0]) for each in range(call.size)]
+        case "gather":
+            is_root = member == call.root
+            return [Wanted(brought(call, each)[0]) for each in range(call.size) if is_root]
+        case "scatter":
+            return [Wanted(brought(call, call.root)[member])]
+        case "all_to_all" | "all_to_all_single":
+            return [Wanted(brought(call, each)[member]) for each in range(call.size)]
+        case "reduce" if member != call.root:
+            return [Wanted(brought(call, member)[0])]  # keeps what it brought
+        case "all_reduce" | "reduce":
+            return [combined(call, [brought(call, each)[0] for each in range(call.size)])]
+        case _:
+            return [combined(call, [brought(call, each)[member] for each in range(call.size)])]
+
+
+def differs(call: Call, want: Wanted, got: Tensor) -> bool:
+    """Whether a result is not what it should be."""
+    if want.bound is None:
+        return not torch.equal(bits(want.value), bits(got))
+    rounded = real(got) == want.value.to(real(got).dtype)  # of infinities, too
+    value = real(got).to(want.value.dtype)
+    is_nan = value.isnan() & want.value.isnan()
+    is_near = ((value - want.value).abs() <= want.bound) & want.bound.isfinite()
+    return not bool((rounded | is_nan | is_near).all())
+
+
+def bits(tensor: Tensor) -> Tensor:
+    """The bytes of a tensor: NaNs are equal to themselves, and zeros have signs."""
+    flat = torch.empty(tensor.numel(), dtype=tensor.dtype)  # contiguous() keeps the stride of one
+    return flat.copy_(tensor.reshape(-1)).view(torch.uint8)
+
+
+def real(tensor: Tensor) -> Tensor:
+    """A complex number as the two that are added."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def combined(call: Call, parts: list[Tensor]) -> Wanted:
+    """What the reduce operation makes of these contributions, in rank order."""
+    if call.dtype not in (*FLOATS, *COMPLEX):
+        return Wanted(_combine_integers(call, torch.stack(parts)))
+    stack = torch.stack([real(part) for part in parts]).double()
+    if call.op in ("min", "max"):
+        value = stack.amin(0) if call.op == "min" else stack.amax(0)
+        return Wanted(value, torch.zeros_like(value))
+    scale = {"avg": 1 / call.size, "premul_sum": call.factor}.get(call.op, 1.0)
+    value = stack.prod(0) if call.op == "product" else stack.sum(0) * scale
+    magnitude = value.abs() if call.op == "product" else stack.abs().sum(0) * abs(scale)
+    return Wanted(value, _bound(real(parts[0]).dtype, call.size, value, magnitude))
+
+
+def _bound(dtype: torch.dtype, size: int, value: Tensor, magnitude: Tensor) -> Tensor:
+    """N - 1 additions and up to two roundings for a factor, in float32 or wider, of
+    numbers up to the sum of magnitudes; then one rounding to the dtype."""
+    wide = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32)
+    own = torch.finfo(dtype)
+    return (
+        (size + 1) * wide.eps * magnitude
+        + own.eps / 2 * value.abs()
+        + own.smallest_normal * own.eps
+    )
+
+
+def _combine_integers(call: Call, stack: Tensor) -> Tensor:
+    """Exact, and wrapped to the dtype; of bool, the sum is `or` and the product `and`."""
+    is_bool = call.dtype == torch.bool
+    wide = stack.to(torch.int64)
+    combine = {
+        "sum": lambda: wide.amax(0) if is_bool else wide.sum(0),
+        "product": lambda: wide.amin(0) if is_bool else wide.prod(0),
+        "min": lambda: wide.amin(0),
+        "max": lambda: wide.amax(0),
+        "band": lambda: reduce(torch.bitwise_and, wide),
+        "bor": lambda: reduce(torch.bitwise_or, wide),
+        "bxor": lambda: reduce(torch.bitwise_xor, wide),
+    }
+    return combine[call.op]().to(call.dtype)
+
+
+def _draw_part(call: Call, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    is_float = call.dtype in (*FLOATS, *COMPLEX)
+    if not (call.op and is_float):
+        return _any_bits(call.dtype, shape, generator)
+    numbers = torch.randn((*shape, 2), generator=generator)
+    if call.op == "product":
+        numbers = numbers.sign() * (0.5 + numbers.abs().clamp(0, 1.5))
+    elif call.number % 4 == 0:
+        numbers *= LARGE_NUMBERS
+    elif call.number % 4 == 1 and numbers.numel() > 2:
+        numbers.view(-1)[:: max(1, numbers.numel() // 3)] = torch.tensor(
+            [float("inf"), float("-inf"), float("nan"), -0.0]
+        )[call.seed % 4]
+    if call.dtype in COMPLEX:
+        return torch.view_as_complex(numbers).to(call.dtype)
+    return numbers[..., 0].to(call.dtype).contiguous()
+
+
+def _any_bits(dtype: torch.dtype, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Every value that the dtype has: all integers, also NaNs with payloads."""
+    if dtype == torch.bool:
+        return torch.randint(0, 2, shape, generator=generator).bool()
+    count = torch.Size(shape).numel() * dtype.itemsize
+    noise = torch.randint(0, 256, (count,), dtype=torch.uint8, generator=generator)
+    return noise.view(dtype).reshape(shape)

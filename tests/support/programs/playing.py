@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program as calls of torch.distributed, on one rank."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from random import Random
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from programs.drawing import Call, Program, draw
+from programs.meaning import bits, brought, differs, wanted
+from programs.tensors import Side, is_given_kept, sides_of
+
+TIMEOUT = timedelta(seconds=20)
+Results = dict[int, tuple[Side, Side]]  # by the number of the call: given, taken
+
+
+class ProgramError(AssertionError):
+    """A call of a program went wrong; says which."""
+
+
+def play(seed: int, rank: int, size: int) -> None:
+    """Run the program of this seed twice: the right results first, then the same bits again.
+
+    Raises:
+        ProgramError: It names the seed and the call.
+    """
+    program = draw(seed, size)
+    groups = [
+        dist.new_group(list(ranks), timeout=TIMEOUT, sort_ranks=False) for ranks in program.groups
+    ]
+    first = _run(program, rank, groups)
+    _check(program, rank, first)
+    _compare(program, first, _run(program, rank, groups))
+    for group, ranks in zip(groups, program.groups, strict=True):
+        if rank in ranks:
+            dist.destroy_process_group(group)
+
+
+def _run(program: Program, rank: int, groups: list[Any]) -> Results:
+    """Call everything in order, and wait for what is on its way in an order of this rank's own."""
+    random = Random(f"{program.seed} on {rank}")
+    pending: list[tuple[Call, dist.Work]] = []
+    results = {}
+    for call in program.calls:
+        if rank not in call.members:
+            continue
+        me = call.members.index(rank)
+        with _named(call):
+            results[call.number] = given, taken = sides_of(call, me, brought(call, me))
+            how = {"group": groups[call.group], "async_op": call.is_async}
+            work = _call(call, given, taken, how)
+        if work is not None:
+            pending.append((call, work))
+        while pending and random.random() < 0.3:
+            _wait(pending.pop(random.randrange(len(pending))))
+    random.shuffle(pending)
+    for started in pending:
+        _wait(started)
+    return results
+
+
+def _wait(started: tuple[Call, dist.Work]) -> None:
+    call, work = started
+    with _named(call):
+        work.wait()
+
+
+def _check(program: Program, rank: int, results: Results) -> None:
+    for number, (given, taken) in results.items():
+        call = program.calls[number]
+        me = call.members.index(rank)
+        with _named(call):
+            for want, got in zip(wanted(call, me), taken.parts, strict=True):
+                if differs(call, want, got):
+                    raise ProgramError(f"wanted {want.value}, got {got}")
+            if is_given_kept(call):
+                _compare_parts(brought(call, me), given.parts, "the input has changed")
+
+
+def _compare(program: Program, first: Results, second: Results) -> None:
+    for number, (_, taken) in first.items():
+        with _named(program.calls[number]):
+            _compare_parts(taken.parts, second[number][1].parts, "other bits the second time")
+
+
+def _compare_parts(ones: list[Tensor], others: list[Tensor], fault: str) -> None:
+    for one, other in zip(ones, others, strict=True):
+        if not torch.equal(bits(one), bits(other)):
+            raise ProgramError(f"{fault}: first {one}, then {other}")
+
+
+@contextmanager
+def _named(call: Call) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise ProgramError(f"program {call.seed}, {call}: {error}") from error
+
+
+def _call(call: Call, given: Side, taken: Side, how: dict[str, Any]) -> dist.Work | None:
+    ins, outs, root = given.parts, taken.parts, call.root
+    match call.kind:
+        case "barrier":
+            return dist.barrier(**how)
+        case "broadcast":
+            return dist.broadcast(ins[0], group_src=root, **how)
+        case "all_gather":
+            return dist.all_gather(outs, ins[0], **how)
+        case "all_gather_single":
+            return dist.all_gather_single(taken.one, ins[0], **how)
+        case "gather":
+            return dist.gather(ins[0], outs or None, group_dst=root, **how)
+        case "scatter":
+            return dist.scatter(outs[0], ins or None, group_src=root, **how)
+        case "all_to_all":
+            return dist.all_to_all(outs, ins, **how)
+        case "all_to_all_single":
+            splits = [[part.shape[0] for part in side.parts] for side in (taken, given)]
+            return dist.all_to_all_single(taken.one, given.one, *splits, **how)
+        case _:
+            return _call_reducing(call, given, taken, how | {"op": _op_of(call)})
+
+
+def _call_reducing(call: Call, given: Side, taken: Side, how: dict[str, Any]) -> dist.Work | None:
+    ins, outs = given.parts, taken.parts
+    match call.kind:
+        case "all_reduce":
+            return dist.all_reduce(ins[0], **how)
+        case "reduce":
+            return dist.reduce(ins[0], group_dst=call.root, **how)
+        case "reduce_scatter":
+            return dist.reduce_scatter(outs[0], ins, **how)
+        case _:
+            return dist.reduce_scatter_single(outs[0], given.one, **how)
+
+
+def _op_of(call: Call) -> Any:
+    if call.op == "premul_sum":
+        return dist._make_nccl_premul_sum(call.factor)
+    return getattr(dist.ReduceOp, call.op.upper())

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parts of a call as the tensors that torch's functions take."""
+
+import torch
+from torch import Tensor
+
+from programs.drawing import EXCHANGING, Call, shape_of
+
+ONE_TENSOR_GIVEN = ("reduce_scatter_single", "all_to_all_single")
+ONE_TENSOR_TAKEN = ("all_gather_single", "all_to_all_single")
+SAME_TENSOR = ("all_reduce", "reduce", "broadcast")  # goes in and comes out
+
+
+class Side:
+    """Parts, each a tensor of its own or all of them views of one."""
+
+    def __init__(self, parts: list[Tensor], *, is_one: bool, is_strided: bool) -> None:
+        lay = _lay_strided if is_strided else torch.clone
+        self.one = lay(_join(parts)) if is_one else None
+        self.parts = [lay(part) for part in parts] if self.one is None else _cut(self.one, parts)
+
+
+def sides_of(call: Call, me: int, brought: list[Tensor]) -> tuple[Side, Side]:
+    """What a member gives into a call, and where it takes the results from."""
+    is_strided = call.is_strided
+    given = Side(brought, is_one=call.kind in ONE_TENSOR_GIVEN, is_strided=is_strided)
+    if call.kind in SAME_TENSOR:
+        return given, given
+    blank = [_blank(call.dtype, shape) for shape in _shapes_taken(call, me)]
+    taken = Side(blank, is_one=call.kind in ONE_TENSOR_TAKEN, is_strided=is_strided)
+    if call.is_in_place and call.kind not in EXCHANGING:
+        _share(given, taken, me)
+    return given, taken
+
+
+def is_given_kept(call: Call) -> bool:
+    """Whether no result may lie in what a member gave."""
+    return call.kind not in SAME_TENSOR and (call.kind in EXCHANGING or not call.is_in_place)
+
+
+def _share(given: Side, taken: Side, me: int) -> None:
+    """Where one side has a part for every member, the other side's only one may be its own."""
+    if len(given.parts) == 1 < len(taken.parts):
+        given.parts[0] = taken.parts[me].copy_(given.parts[0])
+    elif len(taken.parts) == 1 < len(given.parts):
+        taken.parts[0] = given.parts[me]
+
+
+def _shapes_taken(call: Call, me: int) -> list[tuple[int, ...]]:
+    match call.kind:
+        case "barrier":
+            return []
+        case "gather" if me != call.root:
+            return []
+        case "reduce_scatter" | "reduce_scatter_single" | "scatter":
+            return [call.shape]
+        case _:
+            return [shape_of(call, source, me) for source in range(call.size)]
+
+
+def _blank(dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    """Anything but what is wanted; ones, because a bool must be 0 or 1."""
+    count = torch.Size(shape).numel() * dtype.itemsize
+    return torch.ones(count, dtype=torch.uint8).view(dtype).reshape(shape)
+
+
+def _lay_strided(tensor: Tensor) -> Tensor:
+    """The same values with a gap after each."""
+    return torch.empty((*tensor.shape, 2), dtype=tensor.dtype)[..., 0].copy_(tensor)
+
+
+def _join(parts: list[Tensor]) -> Tensor:
+    return torch.cat([part.reshape(1) if part.dim() == 0 else part for part in parts])
+
+
+def _cut(one: Tensor, parts: list[Tensor]) -> list[Tensor]:
+    if parts[0].dim() == 0:
+        return list(one)
+    return list(one.split([part.shape[0] for part in parts]))
