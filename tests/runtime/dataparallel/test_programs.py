@@ -6,6 +6,7 @@
 
 import os
 from dataclasses import replace
+from random import Random
 
 import pytest
 import torch
@@ -28,10 +29,11 @@ def play_block(rank, size, seeds):
 
 @pytest.mark.parametrize("first", range(0, PROGRAMS, BLOCK))
 def test_random_programs(world, first):
-    """What differs is named with its seed and its call."""
+    """On any layout of ranks on hosts. What differs is named with its seed and its call."""
     size = SIZES[first // BLOCK % len(SIZES)]
+    hosts = "".join(Random(first).choices("abc", k=size))
 
-    world.run(play_block, range(first, first + BLOCK), size=size)
+    world.run(play_block, range(first, first + BLOCK), size=size, hosts=hosts)
 
 
 def play_without_all_reduce(rank, size):
