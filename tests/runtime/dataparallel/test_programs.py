@@ -6,6 +6,7 @@
 
 import os
 from dataclasses import replace
+from datetime import timedelta
 from random import Random
 
 import pytest
@@ -23,6 +24,7 @@ BLOCK = 20  # programs in one process group
 
 def play_block(rank, size, seeds):
     torch.set_num_threads(1)
+    dist.barrier()  # connects all: see test_receiving_from_any_comes_first
     for seed in seeds:
         play(seed, rank, size)
 
@@ -58,3 +60,19 @@ def test_a_second_rounding_is_found():
 
     assert not differs(call, want, (parts[0].float() + parts[1] + parts[2]).bfloat16())
     assert differs(call, want, parts[0] + parts[1] + parts[2])
+
+
+def receive_first(rank, size):
+    group = dist.new_group(list(range(size)), timeout=timedelta(seconds=2))
+    tensor = torch.full((2,), float(rank))
+    if rank == 0:
+        dist.send(tensor, dst=1, group=group)
+    else:
+        dist.recv(tensor, group=group)
+    return tensor.tolist()
+
+
+@pytest.mark.xfail(strict=True, reason="who receives from any does not dial the lower ranks")
+def test_receiving_from_any_comes_first(world):
+    """Nothing has connected the ranks before."""
+    assert [[0.0, 0.0]] * 2 == world.run(receive_first, size=2)

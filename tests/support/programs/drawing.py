@@ -19,10 +19,27 @@ FLOAT_OPS = (*ALL_OPS, "avg", "premul_sum")
 INTEGER_OPS = (*ALL_OPS, "band", "bor", "bxor")
 COMPLEX_OPS = ("sum", "avg")  # as pairs of floats, which torch makes in all_reduce alone
 
-REDUCING = ("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_single")
+REDUCING = (
+    "all_reduce",
+    "all_reduce_coalesced",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_single",
+)
 EXCHANGING = ("all_to_all", "all_to_all_single")
 MOVING = ("broadcast", "all_gather", "all_gather_single", "gather", "scatter", *EXCHANGING)
-KINDS = (*REDUCING, *REDUCING, *MOVING, "barrier")  # sums twice: most can go wrong with them
+MESSAGES = (
+    "send",
+    "send_to_any",
+    "ring",
+)  # from the root to the next member; from each to its next
+KINDS = (
+    *REDUCING,
+    *REDUCING,
+    *MOVING,
+    *MESSAGES,
+    "barrier",
+)  # sums twice: most can go wrong with them
 
 SHAPES = ((), (0,), (1,), (3,), (0, 4), (7, 5), (2, 3, 4), (1000,), (257, 33))
 LARGE_ELEMENTS = 700_001  # of all parts together: several messages, several pieces of a sum
@@ -53,6 +70,10 @@ class Call:
         """Members."""
         return len(self.members)
 
+    def next(self, member: int) -> int:
+        """The member that a message from this one goes to."""
+        return (member + 1) % self.size
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
@@ -74,9 +95,9 @@ def draw(seed: int, size: int) -> Program:
 
 
 def _draw_call(random: Random, seed: int, number: int, groups: tuple[tuple[int, ...], ...]) -> Call:
-    kind = random.choice(KINDS)
     group = random.choice((0, 0, 1, 2))
     size = len(groups[group])
+    kind = random.choice([each for each in KINDS if size > 1 or each not in MESSAGES])
     dtype, op = _draw_dtype(random, kind)
     even = random.random() < 0.3
     return Call(
@@ -116,7 +137,7 @@ def _draw_shape(random: Random, kind: str, size: int) -> tuple[int, ...]:
 
 
 def _has_parts(kind: str) -> bool:
-    return kind not in ("all_reduce", "reduce", "broadcast", "barrier")
+    return kind not in ("all_reduce", "reduce", "broadcast", "barrier", *MESSAGES)
 
 
 def shape_of(call: Call, source: int, target: int) -> tuple[int, ...]:

@@ -31,8 +31,12 @@ def brought(call: Call, member: int) -> list[Tensor]:
             return []
         case "all_reduce" | "reduce" | "broadcast" | "all_gather" | "all_gather_single":
             targets = [0]
-        case "gather":
+        case "gather" | "ring":
             targets = [0]
+        case "all_reduce_coalesced":
+            targets = [0, 1]
+        case "send" | "send_to_any":
+            targets = [0] if member == call.root else []
         case "scatter" if member != call.root:
             targets = []
         case _:
@@ -54,6 +58,18 @@ def wanted(call: Call, member: int) -> list[Wanted]:
         case "gather":
             is_root = member == call.root
             return [Wanted(brought(call, each)[0]) for each in range(call.size) if is_root]
+        case "send" | "send_to_any":
+            is_target = member == call.next(call.root)
+            return [Wanted(brought(call, call.root)[0])] if is_target else []
+        case "ring":
+            return [
+                Wanted(brought(call, each)[0])
+                for each in range(call.size)
+                if call.next(each) == member
+            ]
+        case "all_reduce_coalesced":
+            parts = [brought(call, each) for each in range(call.size)]
+            return [combined(call, list(column)) for column in zip(*parts, strict=True)]
         case "scatter":
             return [Wanted(brought(call, call.root)[member])]
         case "all_to_all" | "all_to_all_single":

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from programs.drawing import Call, Program, draw
+from programs.drawing import MESSAGES, REDUCING, Call, Program, draw
 from programs.meaning import bits, brought, differs, wanted
 from programs.tensors import Side, is_given_kept, sides_of
 
@@ -53,9 +53,8 @@ def _run(program: Program, rank: int, groups: list[Any]) -> Results:
         with _named(call):
             results[call.number] = given, taken = sides_of(call, me, brought(call, me))
             how = {"group": groups[call.group], "async_op": call.is_async}
-            work = _call(call, given, taken, how)
-        if work is not None:
-            pending.append((call, work))
+            works = _call(call, given, taken, how)
+        pending += [(call, work) for work in works]
         while pending and random.random() < 0.3:
             _wait(pending.pop(random.randrange(len(pending))))
     random.shuffle(pending)
@@ -102,7 +101,36 @@ def _named(call: Call) -> Iterator[None]:
         raise ProgramError(f"program {call.seed}, {call}: {error}") from error
 
 
-def _call(call: Call, given: Side, taken: Side, how: dict[str, Any]) -> dist.Work | None:
+def _call(call: Call, given: Side, taken: Side, how: dict[str, Any]) -> list[dist.Work]:
+    """What there is to wait for."""
+    if call.kind in MESSAGES:
+        return _send(call, given.parts, taken.parts, how["group"])
+    call_kind = _call_reducing if call.kind in REDUCING else _call_moving
+    work = call_kind(call, given, taken, how)
+    return [] if work is None else [work]
+
+
+def _send(call: Call, ins: list[Tensor], outs: list[Tensor], group: Any) -> list[dist.Work]:
+    me = dist.get_rank(group)
+    to = {"group": group, "group_dst": call.next(me), "tag": call.number}
+    source = {"group": group, "group_src": (me - 1) % call.size, "tag": call.number}
+    if call.kind == "send_to_any":
+        source.pop("group_src")
+    if call.kind == "ring":
+        both = (dist.isend, ins[0], to["group_dst"]), (dist.irecv, outs[0], source["group_src"])
+        return dist.batch_isend_irecv(
+            [dist.P2POp(each, part, group=group, group_peer=peer) for each, part, peer in both]
+        )
+    if call.is_async:
+        return [dist.isend(p, **to) for p in ins] + [dist.irecv(p, **source) for p in outs]
+    for part in ins:
+        dist.send(part, **to)
+    for part in outs:
+        dist.recv(part, **source)
+    return []
+
+
+def _call_moving(call: Call, given: Side, taken: Side, how: dict[str, Any]) -> dist.Work | None:
     ins, outs, root = given.parts, taken.parts, call.root
     match call.kind:
         case "barrier":
@@ -119,16 +147,16 @@ def _call(call: Call, given: Side, taken: Side, how: dict[str, Any]) -> dist.Wor
             return dist.scatter(outs[0], ins or None, group_src=root, **how)
         case "all_to_all":
             return dist.all_to_all(outs, ins, **how)
-        case "all_to_all_single":
+        case _:
             splits = [[part.shape[0] for part in side.parts] for side in (taken, given)]
             return dist.all_to_all_single(taken.one, given.one, *splits, **how)
-        case _:
-            return _call_reducing(call, given, taken, how | {"op": _op_of(call)})
 
 
 def _call_reducing(call: Call, given: Side, taken: Side, how: dict[str, Any]) -> dist.Work | None:
-    ins, outs = given.parts, taken.parts
+    ins, outs, how = given.parts, taken.parts, how | {"op": _op_of(call)}
     match call.kind:
+        case "all_reduce_coalesced":
+            return dist.all_reduce_coalesced(ins, **how)
         case "all_reduce":
             return dist.all_reduce(ins[0], **how)
         case "reduce":

@@ -8,7 +8,7 @@ from programs.drawing import EXCHANGING, Call, shape_of
 
 ONE_TENSOR_GIVEN = ("reduce_scatter_single", "all_to_all_single")
 ONE_TENSOR_TAKEN = ("all_gather_single", "all_to_all_single")
-SAME_TENSOR = ("all_reduce", "reduce", "broadcast")  # goes in and comes out
+SAME_TENSOR = ("all_reduce", "all_reduce_coalesced", "reduce", "broadcast")  # goes in and comes out
 
 
 class Side:
@@ -52,6 +52,10 @@ def _shapes_taken(call: Call, me: int) -> list[tuple[int, ...]]:
             return []
         case "gather" if me != call.root:
             return []
+        case "send" | "send_to_any" if me != call.next(call.root):
+            return []
+        case "send" | "send_to_any" | "ring":
+            return [call.shape]
         case "reduce_scatter" | "reduce_scatter_single" | "scatter":
             return [call.shape]
         case _:
