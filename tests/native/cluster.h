@@ -15,7 +15,7 @@
 
 namespace smdist::testing {
 
-enum class Network { kMemory, kTcp };
+enum class Network { kMemory, kShared, kTcp };  // kShared: and an arena for each rank
 
 using Result = std::future<std::exception_ptr>;
 
@@ -68,7 +68,8 @@ class Cluster final {
   using Tweak = std::function<void(Options&)>;
 
   explicit Cluster(int size, Network network = Network::kMemory, const Tweak& tweak = nullptr) {
-    if (network == Network::kMemory) hub = std::make_shared<MemoryHub>(size);
+    if (network != Network::kTcp) hub = std::make_shared<MemoryHub>(size);
+    if (network == Network::kShared) share_memory(size, tweak);
     std::vector<Endpoint> endpoints;
     std::vector<int> members;
     for (int rank = 0; rank < size; ++rank) {
@@ -93,6 +94,12 @@ class Cluster final {
   std::shared_ptr<MemoryHub> hub;
 
  private:
+  void share_memory(int size, const Tweak& tweak) {
+    const Options options = options_of(0, size, tweak);
+    hub->share_memory(options.block_bytes * options.blocks_per_peer *
+                      static_cast<size_t>(size - 1));
+  }
+
   Options options_of(int rank, int size, const Tweak& tweak) {
     Options options;
     options.rank = rank;

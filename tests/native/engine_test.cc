@@ -23,7 +23,7 @@ using testing::text_of;
 using Ints = std::vector<int32_t>;
 using Spans = std::vector<Span>;
 
-constexpr Network kNetworks[] = {Network::kMemory, Network::kTcp};
+constexpr Network kNetworks[] = {Network::kMemory, Network::kShared, Network::kTcp};
 constexpr int kLargestWorld = 5;
 
 Operation make(Collective kind, int root = 0) {

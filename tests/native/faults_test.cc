@@ -18,7 +18,7 @@ using testing::text_of;
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr Network kNetworks[] = {Network::kMemory, Network::kTcp};
+constexpr Network kNetworks[] = {Network::kMemory, Network::kShared, Network::kTcp};
 using Data = std::vector<std::vector<float>>;
 
 Data data_of(int size, size_t count) {

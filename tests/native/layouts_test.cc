@@ -27,6 +27,7 @@ struct Run {
   size_t chunk_bytes = 0;
   size_t piece_bytes = 0;
   uint32_t window = 1;
+  size_t block_bytes = 256 << 10;
   uint32_t seed = 0;
 };
 
@@ -68,6 +69,7 @@ Cluster cluster_for(const Layout& layout, const Run& run) {
     options.chunk_bytes = run.chunk_bytes;
     options.piece_bytes = run.piece_bytes;
     options.window = run.window;
+    options.block_bytes = run.block_bytes;
   });
 }
 
@@ -80,10 +82,12 @@ void expect_success(std::vector<Result>& results) {
 
 Run random_run(std::minstd_rand& random) {
   Run run;
-  run.network = random() % 4 == 0 ? Network::kTcp : Network::kMemory;
+  const Network networks[] = {Network::kMemory, Network::kShared, Network::kShared, Network::kTcp};
+  run.network = networks[random() % 4];
   run.chunk_bytes = 1000 + random() % 30'000;
   run.piece_bytes = 64 * (1 + random() % 500);
   run.window = 1 + static_cast<uint32_t>(random() % 4);
+  run.block_bytes = 64 * (100 + random() % 500);
   run.seed = static_cast<uint32_t>(random());
   return run;
 }
@@ -144,7 +148,7 @@ void the_order_of_additions_follows_from_the_layout() {
 
 // 2048 + 1 on one host and 1 on another: 2050 in float16, with one rounding.
 void halves_are_rounded_once_over_hosts() {
-  Cluster cluster = cluster_for({0, 0, 1}, {Network::kMemory, 4096, 64, 1, 0});
+  Cluster cluster = cluster_for({0, 0, 1}, {Network::kMemory, 4096, 64});
   const float values[] = {2048, 1, 1};
   std::vector<std::vector<Float16>> data;
   std::vector<Result> results;
@@ -164,7 +168,7 @@ void halves_are_rounded_once_over_hosts() {
 
 // Sub-groups have layouts of their own: here every member is alone on its host.
 void a_group_has_the_layout_of_its_members() {
-  Cluster cluster = cluster_for({0, 0, 1, 1}, {Network::kMemory, 4096, 64, 2, 0});
+  Cluster cluster = cluster_for({0, 0, 1, 1}, {Network::kMemory, 4096, 64});
   const std::vector<int> members = {3, 0};
   std::vector<float> data[2] = {Floats(500, 1), Floats(500, 2)};
   std::vector<Result> results;

@@ -16,7 +16,7 @@ using testing::start;
 using testing::text_of;
 using Ints = std::vector<int32_t>;
 
-constexpr Network kNetworks[] = {Network::kMemory, Network::kTcp};
+constexpr Network kNetworks[] = {Network::kMemory, Network::kShared, Network::kTcp};
 
 Operation send(Ints& values, int to, uint32_t tag = 0) {
   Operation operation;

@@ -46,8 +46,13 @@ struct Options {
   // Sums are done and sent on in pieces of this length, and a rank keeps as many
   // pieces of another as the window has, until all have come that belong together.
   // The same on all ranks.
-  size_t piece_bytes = 512 << 10;
+  size_t piece_bytes = 256 << 10;
   uint32_t window = 4;
+
+  // Ranks of one host read each other's messages from blocks of shared memory: so
+  // many for each of the others, of this length. The same on all ranks.
+  size_t block_bytes = 256 << 10;
+  uint32_t blocks_per_peer = 8;
 
   // Takes one line without its newline; called from the engine's threads. Null
   // drops the lines. Says what the engine survived, such as a stranger's visit.

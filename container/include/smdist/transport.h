@@ -78,6 +78,15 @@ class Transport {
   // Makes sure that the peer can reach us, although there is nothing to send.
   virtual void connect(int) {}
 
+  // Memory that every peer on this host can read; empty: there is none.
+  virtual Span own_arena() { return {}; }
+
+  // Whether the peer reads ours, by the time the next message to it arrives.
+  virtual bool is_read_by(int) { return false; }
+
+  // The peer's, which this rank reads; empty: it has handed over none.
+  virtual Span arena_of(int) { return {}; }
+
   // From now on no payload memory that was handed over so far is read or
   // written: messages with a payload that did not begin to leave are dropped,
   // the rest of one that did is copied, and what still comes in for a payload

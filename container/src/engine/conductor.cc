@@ -3,6 +3,7 @@
 #include "engine/conductor.h"
 
 #include <algorithm>
+#include <cstring>
 #include <new>
 #include <utility>
 
@@ -16,7 +17,8 @@ constexpr size_t kIdleScratchBytes = 256 << 20;
 constexpr size_t kMaxEarly = 1 << 16;  // READY frames of a peer; more is one gone wild
 constexpr size_t kHistory = 64;        // operations per group
 constexpr std::chrono::milliseconds kPatience{500};
-constexpr int kChunksInFlight = 2;  // per peer: one leaves, one waits
+constexpr int kChunksInFlight = 2;       // per peer: one leaves, one waits
+constexpr size_t kSharedFrom = 8 << 10;  // shorter messages go with their frames
 
 }  // namespace
 
@@ -30,6 +32,8 @@ Conductor::Conductor(const Options& options, Transport& transport, Completions& 
   for (size_t rank = names_.size(); rank < peers_.size(); ++rank) {
     names_.push_back("rank " + std::to_string(rank));
   }
+  const Span arena = transport.own_arena();
+  if (arena.bytes > 0) blocks_.emplace(arena, options.block_bytes, options.blocks_per_peer);
 }
 
 void Conductor::post(Submission submission) {
@@ -57,6 +61,7 @@ void Conductor::begin(Submission submission) {
     completions_.push(std::move(submission.operation.done), broken_);
     return;
   }
+  submission.serial = ++last_serial_;
   const OperationId id = submission.id;
   deadlines_.insert({submission.deadline, id});
   Pending& pending =
@@ -158,21 +163,64 @@ void Conductor::send_grant(const Pending& pending, uint32_t receive) {
 
 void Conductor::pump(int rank) {
   Peer& to = peer(rank);
-  while (to.chunks_in_flight < kChunksInFlight) {
-    const std::optional<Chunk> chunk = to.outbox.next(options_.chunk_bytes);
-    if (!chunk) return;
-    const Outgoing& whole = chunk->message;
-    Frame frame = frame_of(whole.id);
-    frame.type = FrameType::kData;
-    frame.source = static_cast<uint32_t>(options_.rank);
-    frame.tag = whole.tag;
-    frame.offset = chunk->offset;
-    frame.length = chunk->bytes;
-    in_flight_[++last_token_] = {whole.id, whole.step, chunk->is_last};
-    ++to.chunks_in_flight;
-    const Span payload{whole.data + chunk->offset, chunk->bytes};
-    transport_.send(rank, {encode(frame), payload, {}, last_token_});
+  while (const size_t bytes = to.outbox.front_bytes()) {
+    const bool is_shared = bytes >= kSharedFrom && blocks_ && transport_.is_read_by(rank);
+    if (is_shared ? !blocks_->has_room_for(rank) : to.chunks_in_flight == kChunksInFlight) break;
+    if (is_shared) {
+      pump_block(rank);
+    } else {
+      pump_chunk(rank);
+    }
   }
+  settle_departed();
+}
+
+// Sends a part of a message from where it lies.
+void Conductor::pump_chunk(int rank) {
+  const Chunk chunk = *peer(rank).outbox.next(options_.chunk_bytes);
+  const Outgoing& whole = chunk.message;
+  Frame frame = frame_of(whole.id);
+  frame.type = FrameType::kData;
+  frame.source = static_cast<uint32_t>(options_.rank);
+  frame.tag = whole.tag;
+  frame.offset = chunk.offset;
+  frame.length = chunk.bytes;
+  in_flight_[++last_token_] = {whole.id, whole.step, chunk.is_last};
+  ++peer(rank).chunks_in_flight;
+  const Span payload{whole.data + chunk.offset, chunk.bytes};
+  transport_.send(rank, {encode(frame), payload, {}, last_token_});
+}
+
+// Copies a part of a message to a block and tells the peer to read it there.
+void Conductor::pump_block(int rank) {
+  const Chunk chunk = *peer(rank).outbox.next(blocks_->block_bytes());
+  const Outgoing& whole = chunk.message;
+  const uint32_t block = blocks_->put(
+      rank, {whole.data + chunk.offset, chunk.bytes, find(whole.id)->submission().serial});
+  Frame frame = frame_of(whole.id);
+  frame.type = FrameType::kShared;
+  frame.tag = whole.tag;
+  frame.offset = chunk.offset;
+  send_text(rank, frame, encode(Place{block, static_cast<uint32_t>(chunk.bytes)}));
+  if (chunk.is_last) departed_.push_back({whole.id, whole.step, true});
+}
+
+// Steps that come after messages whose memory is free. They may bring forth more.
+void Conductor::settle_departed() {
+  if (std::exchange(is_settling_, true)) return;
+  while (!departed_.empty()) {
+    const InFlight message = departed_.front();
+    departed_.pop_front();
+    if (Pending* pending = find(message.id)) run(*pending, pending->sent(message.step));
+  }
+  is_settling_ = false;
+}
+
+void Conductor::release(int rank, uint32_t block) {
+  Frame frame;
+  frame.type = FrameType::kRelease;
+  frame.tag = block;
+  send_text(rank, frame, {});
 }
 
 void Conductor::on_sent(int rank, uint64_t token) {
@@ -224,6 +272,10 @@ void Conductor::on_message(int rank, const HeaderBytes& header) {
         return take_data(rank, frame);
       case FrameType::kGrant:
         return take_grant(rank, frame);
+      case FrameType::kShared:
+        return take_shared(rank, frame);
+      case FrameType::kRelease:
+        return take_release(rank, frame);
       case FrameType::kAbort:
         return take_abort(rank);
       case FrameType::kGoodbye:
@@ -265,6 +317,43 @@ void Conductor::take_grant(int rank, const Frame& frame) {
   run(*pending, pending->granted(pending->member_of(rank), frame.tag));
 }
 
+// The bytes are read where they lie, now or, if a sum reads them, with the others.
+// Half of a peer's blocks at most wait for sums: the rest come back at once, so
+// that an operation which waits for a third rank holds up no other.
+void Conductor::take_shared(int rank, const Frame& frame) {
+  if (broken_) return;
+  const Place place = decode_place(peer(rank).control);
+  const uint8_t* bytes = shared_bytes(rank, place);
+  Pending* pending = find(id_of(frame, rank));
+  if (pending == nullptr) throw PeerError("sent data of an operation that nobody asked for");
+  const int member = pending->member_of(rank);
+  const Span target = pending->place(member, frame.tag, frame.offset, place.bytes);
+  const bool may_wait = 2 * peer(rank).num_leases < options_.blocks_per_peer;
+  if (may_wait && pending->lend(frame.tag, place.bytes, {member, place.block, bytes})) {
+    ++peer(rank).num_leases;
+  } else {
+    std::memcpy(target.data, bytes, place.bytes);
+    release(rank, place.block);
+  }
+  run(*pending, pending->arrived(member, frame.tag, place.bytes));
+}
+
+const uint8_t* Conductor::shared_bytes(int rank, const Place& place) {
+  const Span arena = transport_.arena_of(rank);
+  const size_t offset = place.block * options_.block_bytes;
+  const bool is_inside = place.bytes > 0 && place.bytes <= options_.block_bytes &&
+                         offset + options_.block_bytes <= arena.bytes;
+  if (!is_inside) throw PeerError("sent a place outside of the memory that it has handed over");
+  return static_cast<const uint8_t*>(arena.data) + offset;
+}
+
+void Conductor::take_release(int rank, const Frame& frame) {
+  if (!blocks_ || !blocks_->release(rank, frame.tag)) {
+    throw PeerError("gave back a block that it did not have");
+  }
+  pump(rank);
+}
+
 // ------------------------------------------------------------------ operations
 
 // Queues the sends that may leave, and ends the operation if that was all.
@@ -281,6 +370,11 @@ void Conductor::run(Pending& pending, const Pending::Moves& moves) {
     ranks.insert(rank);
   }
   for (const uint32_t index : moves.grants) send_grant(pending, index);
+  for (const Pending::Lease& lease : moves.releases) {
+    const int rank = submission.group->members[static_cast<size_t>(lease.member)];
+    --peer(rank).num_leases;
+    release(rank, lease.block);
+  }
   if (pending.is_done()) finish(id);
   for (const int rank : ranks) pump(rank);
 }

@@ -13,6 +13,7 @@
 
 #include <deque>
 #include <map>
+#include <optional>
 #include <set>
 #include <unordered_map>
 #include <vector>
@@ -21,9 +22,11 @@
 #include "engine/completions.h"
 #include "engine/matching.h"
 #include "engine/pending.h"
+#include "memory/blocks.h"
 #include "messaging/fault.h"
 #include "messaging/frame.h"
 #include "messaging/outbox.h"
+#include "messaging/place.h"
 #include "smdist/transport.h"
 
 namespace smdist {
@@ -67,6 +70,7 @@ class Conductor final : public Sink {
     Clock::time_point excused_until;  // for one that left in order
     Outbox outbox;
     int chunks_in_flight = 0;
+    uint32_t num_leases = 0;       // of its blocks, which sums here have yet to read
     size_t num_early = 0;          // its READY frames that wait for a local post
     std::vector<uint8_t> control;  // the payload of a READY or an ABORT that comes in
   };
@@ -85,12 +89,19 @@ class Conductor final : public Sink {
   void send_grant(const Pending& pending, uint32_t receive);
   void send_text(int peer, Frame frame, std::string text);
   void pump(int peer);
+  void pump_chunk(int peer);
+  void pump_block(int peer);
+  void settle_departed();
+  void release(int peer, uint32_t block);
   Span place_data(int peer, const Frame& frame);
   Span place_control(int peer, const Frame& frame);
   void take_ready(int peer, const Frame& frame);
   bool take_ready_of_past(int peer, const OperationId& id, const Descriptor& theirs);
   void take_data(int peer, const Frame& frame);
   void take_grant(int peer, const Frame& frame);
+  void take_shared(int peer, const Frame& frame);
+  void take_release(int peer, const Frame& frame);
+  const uint8_t* shared_bytes(int peer, const Place& place);
   void take_abort(int peer);
 
   // Operations
@@ -140,6 +151,10 @@ class Conductor final : public Sink {
   std::unordered_map<uint32_t, std::deque<Past>> history_;  // by group: the last few
   std::unordered_map<uint64_t, InFlight> in_flight_;        // by token
   uint64_t last_token_ = 0;
+  std::optional<Blocks> blocks_;   // of our arena, if there is one
+  std::deque<InFlight> departed_;  // copied to a block: their memory is free
+  bool is_settling_ = false;
+  uint64_t last_serial_ = 0;
   std::exception_ptr broken_;  // set by the first fault
   Fault fault_;
   mutable Mutex failure_mutex_;

@@ -34,6 +34,7 @@ void Conductor::on_peer_lost(int rank, const std::string& reason) {
   Peer& lost = peer(rank);
   lost.is_connected = false;
   lost.outbox.clear();
+  if (blocks_) blocks_->release_all(rank);
   if (lost.presence == Presence::kLeft) {
     lost.lost_because = "has left the group";
     lost.excused_until = Clock::now() + kExcuse;
@@ -196,6 +197,7 @@ void Conductor::fail(Fault fault, bool is_ours) {
 void Conductor::fail_all(const std::exception_ptr& error) {
   transport_.release_payloads();
   in_flight_.clear();
+  departed_.clear();
   for (Peer& each : peers_) {
     each.outbox.clear();
     each.chunks_in_flight = 0;

@@ -102,6 +102,13 @@ Pending::Moves Pending::arrived(int member, uint32_t tag, uint64_t bytes) {
   return moves;
 }
 
+bool Pending::lend(uint32_t tag, uint64_t bytes, const Lease& lease) {
+  const Region& target = step(receive_of(lease.member, tag)).target;
+  if (target.room != Room::kScratch || bytes != target.bytes) return false;
+  lent_[target.offset] = lease;
+  return true;
+}
+
 bool Pending::needs(int member) const {
   const Member& state = members_[index(member)];
   return state.open_sends > 0 || state.open_receives > 0;
@@ -182,7 +189,7 @@ void Pending::start(uint32_t step_index, Moves& moves) {
       copy(step);
       return complete(step_index, moves);
     case StepKind::kReduce:
-      sum(step);
+      sum(step, moves);
       return complete(step_index, moves);
     case StepKind::kSend:
       Member& member = members_[index(step.peer)];
@@ -209,24 +216,43 @@ void Pending::copy(const Step& step) const {
   if (from != to) std::memcpy(to, from, step.target.bytes);
 }
 
-void Pending::sum(const Step& step) const {
-  const Operation& operation = submission_.operation;
-  const Dtype dtype = operation.dtype;
-  const ReduceOp op = operation.op;
+void Pending::sum(const Step& step, Moves& moves) {
   std::vector<const void*> sources;
-  for (const Region& source : step.sources) sources.push_back(address(source));
+  for (const Region& source : step.sources) sources.push_back(source_address(source));
   void* target = address(step.target);
+  reduce_stage(step, sources, target);
+  for (const Region& source : step.sources) {
+    if (source.room != Room::kScratch || lent_.empty()) continue;
+    const auto lent = lent_.find(source.offset);
+    if (lent == lent_.end()) continue;
+    moves.releases.push_back(lent->second);
+    lent_.erase(lent);
+  }
+}
+
+void Pending::reduce_stage(const Step& step, const std::vector<const void*>& sources,
+                           void* target) const {
+  const Dtype dtype = submission_.operation.dtype;
+  const ReduceOp op = submission_.operation.op;
+  const double scale = submission_.operation.scale;
   switch (step.stage) {
     case Stage::kWhole:
-      return reduce(dtype, op, operation.scale, sources, target,
-                    step.target.bytes / element_bytes(dtype));
+      return reduce(dtype, op, scale, sources, target, step.target.bytes / element_bytes(dtype));
     case Stage::kPartial:
-      return reduce_to_partial(dtype, op, operation.scale, sources, target,
+      return reduce_to_partial(dtype, op, scale, sources, target,
                                step.target.bytes / partial_bytes(dtype));
     case Stage::kFinal:
       return reduce_partials(dtype, op, submission_.group->size(), sources, target,
                              step.target.bytes / element_bytes(dtype));
   }
+}
+
+const void* Pending::source_address(const Region& region) const {
+  if (region.room == Room::kScratch && !lent_.empty()) {
+    const auto lent = lent_.find(region.offset);
+    if (lent != lent_.end()) return lent->second.data;
+  }
+  return address(region);
 }
 
 }  // namespace smdist

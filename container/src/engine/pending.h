@@ -23,6 +23,7 @@ using Clock = std::chrono::steady_clock;
 struct Submission {
   std::shared_ptr<Group> group;
   OperationId id;
+  uint64_t serial = 0;  // of all that this engine has begun
   Operation operation;
   Descriptor descriptor;
   Plan plan;
@@ -39,9 +40,16 @@ struct Submission {
 class Pending final {
  public:
   using Steps = std::vector<uint32_t>;
+  // A message that lies in its sender's arena until a sum has read it.
+  struct Lease {
+    int member = 0;
+    uint32_t block = 0;
+    const uint8_t* data = nullptr;
+  };
   struct Moves {
     Steps sends;
     Steps grants;  // receives
+    std::vector<Lease> releases;
   };
 
   // Gives the scratch memory back to the pool at the end.
@@ -60,6 +68,9 @@ class Pending final {
   // is expected.
   Span place(int member, uint32_t tag, uint64_t offset, uint64_t bytes) const;
   Moves arrived(int member, uint32_t tag, uint64_t bytes);
+  // A whole message that place() has accepted need not be copied, if only a sum
+  // reads it: the sum will read it where it is. False: copy it. Call before arrived().
+  bool lend(uint32_t tag, uint64_t bytes, const Lease& lease);
 
   bool is_done() const { return open_steps_ == 0; }
   bool is_ready(int member) const { return members_[index(member)].is_ready; }
@@ -99,7 +110,9 @@ class Pending final {
   void start(uint32_t step, Moves& moves);
   void complete(uint32_t step, Moves& moves);
   void copy(const Step& step) const;
-  void sum(const Step& step) const;
+  void sum(const Step& step, Moves& moves);
+  void reduce_stage(const Step& step, const std::vector<const void*>& sources, void* target) const;
+  const void* source_address(const Region& region) const;
 
   Submission submission_;
   BufferPool& pool_;
@@ -107,6 +120,7 @@ class Pending final {
   std::vector<Progress> progress_;
   std::vector<Member> members_;
   std::unordered_map<uint64_t, uint32_t> receives_;   // by member and tag
+  std::unordered_map<size_t, Lease> lent_;            // by offset in scratch
   std::unordered_map<uint64_t, uint32_t> ungranted_;  // sends
   size_t open_steps_ = 0;
 };

@@ -17,7 +17,7 @@ void require(bool holds, const std::string& fault) {
 
 FrameType type_of(uint8_t byte) {
   const bool is_known = byte >= static_cast<uint8_t>(FrameType::kReady) &&
-                        byte <= static_cast<uint8_t>(FrameType::kGrant);
+                        byte <= static_cast<uint8_t>(FrameType::kRelease);
   require(is_known, "type " + std::to_string(byte));
   return static_cast<FrameType>(byte);
 }
@@ -35,13 +35,18 @@ void check_length(const Frame& frame) {
     case FrameType::kAbort:
       require(frame.length >= 5 && frame.length <= kMaxFaultBytes, length);
       break;
+    case FrameType::kShared:
+      require(frame.length == kPlaceBytes, length);
+      break;
     case FrameType::kGoodbye:
     case FrameType::kGrant:
+    case FrameType::kRelease:
       require(frame.length == 0, length);
       break;
   }
-  const bool is_data = frame.type == FrameType::kData;
-  const bool has_tag = is_data || frame.type == FrameType::kGrant;
+  const bool is_data = frame.type == FrameType::kData || frame.type == FrameType::kShared;
+  const bool has_tag =
+      is_data || frame.type == FrameType::kGrant || frame.type == FrameType::kRelease;
   require(has_tag || frame.tag == 0, "a tag without data");
   require(is_data || frame.offset == 0, "an offset without data");
 }

@@ -36,6 +36,8 @@ enum class FrameType : uint8_t {
   kAbort = 3,    // the job has failed; payload: a fault
   kGoodbye = 4,  // nothing more will come; the sender leaves in order
   kGrant = 5,    // message `tag` of an operation may be sent now
+  kShared = 6,   // as kData, but the bytes lie in a block of the sender's arena; payload: a place
+  kRelease = 7,  // block `tag` of the receiver's arena has been read
 };
 
 struct Frame {
@@ -51,6 +53,7 @@ struct Frame {
 };
 
 constexpr uint64_t kDescriptorBytes = 40;
+constexpr uint64_t kPlaceBytes = 8;
 constexpr uint64_t kMaxFaultBytes = 4096;
 
 HeaderBytes encode(const Frame& frame);

@@ -17,4 +17,9 @@ std::optional<Chunk> Outbox::next(size_t chunk_bytes) {
   return chunk;
 }
 
+size_t Outbox::front_bytes() const {
+  if (waiting_.empty()) return 0;
+  return waiting_.front().message.bytes - waiting_.front().offset;
+}
+
 }  // namespace smdist

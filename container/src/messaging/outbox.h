@@ -36,6 +36,7 @@ class Outbox final {
  public:
   void push(const Outgoing& message) { waiting_.push_back({message, 0}); }
   std::optional<Chunk> next(size_t chunk_bytes);
+  size_t front_bytes() const;  // what is left of the message whose turn it is
   void clear() { waiting_.clear(); }
 
  private:

@@ -29,10 +29,13 @@ class MemoryTransport final : public Transport {
   void release_payloads() override;
   void poll(std::chrono::milliseconds timeout) override;
   void wake() override { hub_->wake(rank_); }
+  Span own_arena() override { return hub_->arena(rank_); }
+  bool is_read_by(int) override { return own_arena().bytes > 0; }
+  Span arena_of(int peer) override { return hub_->arena(peer); }
   void close(std::chrono::milliseconds) override;
 
  private:
-  void connect(int peer);
+  void meet(int peer);
   void flush();
   void deliver(int from, const MemoryHub::Parcel& parcel);
   void lose(int peer, const std::string& reason);
@@ -77,7 +80,7 @@ void MemoryTransport::close(std::chrono::milliseconds) {
   hub_->leave(rank_);
 }
 
-void MemoryTransport::connect(int peer) {
+void MemoryTransport::meet(int peer) {
   if (is_connected_[static_cast<size_t>(peer)]) return;
   is_connected_[static_cast<size_t>(peer)] = true;
   if (sink_ != nullptr) sink_->on_connected(peer);
@@ -88,7 +91,7 @@ void MemoryTransport::flush() {
     auto [peer, message] = std::move(queue_.front());
     queue_.pop_front();
     if (is_lost_[static_cast<size_t>(peer)]) continue;
-    connect(peer);
+    meet(peer);
     const uint64_t token = message.token;
     hub_->post(rank_, peer, std::move(message));
     if (token != 0 && sink_ != nullptr) sink_->on_sent(peer, token);
@@ -96,7 +99,7 @@ void MemoryTransport::flush() {
 }
 
 void MemoryTransport::deliver(int from, const MemoryHub::Parcel& parcel) {
-  connect(from);
+  meet(from);
   try {
     const Span place = sink_->on_header(from, parcel.header);
     if (place.bytes != parcel.payload.size()) throw PeerError("sent a payload of another length");
@@ -122,6 +125,16 @@ MemoryHub::MemoryHub(int size)
 
 std::unique_ptr<Transport> MemoryHub::transport(int rank) {
   return std::make_unique<MemoryTransport>(shared_from_this(), rank, size_);
+}
+
+void MemoryHub::share_memory(size_t bytes) {
+  arenas_.assign(static_cast<size_t>(size_), std::vector<uint8_t>(bytes));
+}
+
+Span MemoryHub::arena(int rank) {
+  if (arenas_.empty()) return {};
+  std::vector<uint8_t>& arena = arenas_[static_cast<size_t>(rank)];
+  return {arena.data(), arena.size()};
 }
 
 void MemoryHub::delay(std::chrono::microseconds longest, uint32_t seed) {

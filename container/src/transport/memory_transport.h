@@ -24,6 +24,9 @@ class MemoryHub final : public std::enable_shared_from_this<MemoryHub> {
   // The transport of one rank. Keeps the hub alive.
   std::unique_ptr<Transport> transport(int rank);
 
+  // Gives every rank an arena that all others read. Call before transport().
+  void share_memory(size_t bytes);
+
   // Every message takes a random time up to `longest`; messages of one sender to
   // one receiver stay in order, others overtake each other.
   void delay(std::chrono::microseconds longest, uint32_t seed) SMDIST_EXCLUDES(mutex_);
@@ -53,6 +56,7 @@ class MemoryHub final : public std::enable_shared_from_this<MemoryHub> {
   };
   enum class News : uint8_t { kNothing, kParcel, kLoss };
 
+  Span arena(int rank);
   void post(int from, int to, Message message) SMDIST_EXCLUDES(mutex_);
   void wake(int rank) SMDIST_EXCLUDES(mutex_);
   void leave(int rank) SMDIST_EXCLUDES(mutex_);
@@ -65,6 +69,7 @@ class MemoryHub final : public std::enable_shared_from_this<MemoryHub> {
   Pair& pair(int from, int to) SMDIST_REQUIRES(mutex_);
 
   const int size_;
+  std::vector<std::vector<uint8_t>> arenas_;  // constant once there are transports
 
   Mutex mutex_;
   std::deque<Pair> pairs_ SMDIST_GUARDED_BY(mutex_);
