@@ -15,7 +15,8 @@
 
 namespace smdist::testing {
 
-enum class Network { kMemory, kShared, kTcp };  // kShared: and an arena for each rank
+// kShared: in memory, with an arena for each rank. kLocal: ranks that hand over theirs.
+enum class Network { kMemory, kShared, kTcp, kLocal };
 
 using Result = std::future<std::exception_ptr>;
 
@@ -68,12 +69,15 @@ class Cluster final {
   using Tweak = std::function<void(Options&)>;
 
   explicit Cluster(int size, Network network = Network::kMemory, const Tweak& tweak = nullptr) {
-    if (network != Network::kTcp) hub = std::make_shared<MemoryHub>(size);
+    const bool is_simulated = network == Network::kMemory || network == Network::kShared;
+    if (is_simulated) hub = std::make_shared<MemoryHub>(size);
     if (network == Network::kShared) share_memory(size, tweak);
     std::vector<Endpoint> endpoints;
     std::vector<int> members;
     for (int rank = 0; rank < size; ++rank) {
-      engines_.push_back(make_engine(options_of(rank, size, tweak)));
+      Options options = options_of(rank, size, tweak);
+      options.shares_memory = network == Network::kLocal;
+      engines_.push_back(make_engine(std::move(options)));
       endpoints.push_back(engines_.back()->endpoint());
       members.push_back(rank);
     }

@@ -23,7 +23,8 @@ using testing::text_of;
 using Ints = std::vector<int32_t>;
 using Spans = std::vector<Span>;
 
-constexpr Network kNetworks[] = {Network::kMemory, Network::kShared, Network::kTcp};
+constexpr Network kNetworks[] = {Network::kMemory, Network::kShared, Network::kTcp,
+                                 Network::kLocal};
 constexpr int kLargestWorld = 5;
 
 Operation make(Collective kind, int root = 0) {

@@ -18,7 +18,8 @@ using testing::text_of;
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr Network kNetworks[] = {Network::kMemory, Network::kShared, Network::kTcp};
+constexpr Network kNetworks[] = {Network::kMemory, Network::kShared, Network::kTcp,
+                                 Network::kLocal};
 using Data = std::vector<std::vector<float>>;
 
 Data data_of(int size, size_t count) {

@@ -82,7 +82,7 @@ void expect_success(std::vector<Result>& results) {
 
 Run random_run(std::minstd_rand& random) {
   Run run;
-  const Network networks[] = {Network::kMemory, Network::kShared, Network::kShared, Network::kTcp};
+  const Network networks[] = {Network::kMemory, Network::kShared, Network::kLocal, Network::kTcp};
   run.network = networks[random() % 4];
   run.chunk_bytes = 1000 + random() % 30'000;
   run.piece_bytes = 64 * (1 + random() % 500);

@@ -16,7 +16,8 @@ using testing::start;
 using testing::text_of;
 using Ints = std::vector<int32_t>;
 
-constexpr Network kNetworks[] = {Network::kMemory, Network::kShared, Network::kTcp};
+constexpr Network kNetworks[] = {Network::kMemory, Network::kShared, Network::kTcp,
+                                 Network::kLocal};
 
 Operation send(Ints& values, int to, uint32_t tag = 0) {
   Operation operation;

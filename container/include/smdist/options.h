@@ -11,10 +11,12 @@
 
 namespace smdist {
 
-// Where a rank listens. `host` is a numeric IPv4 or IPv6 address.
+// Where a rank listens. `host` is a numeric IPv4 or IPv6 address; `local` names an
+// abstract Unix socket, for ranks on the same host, and may be empty.
 struct Endpoint {
   std::string host;
   uint16_t port = 0;
+  std::string local = {};
 };
 
 struct Options {
@@ -49,8 +51,10 @@ struct Options {
   size_t piece_bytes = 256 << 10;
   uint32_t window = 4;
 
-  // Ranks of one host read each other's messages from blocks of shared memory: so
-  // many for each of the others, of this length. The same on all ranks.
+  // Ranks of one host read each other's messages from blocks of shared memory, if
+  // they can hand it to each other: so many for each of the others, of this length.
+  // The same on all ranks.
+  bool shares_memory = true;
   size_t block_bytes = 256 << 10;
   uint32_t blocks_per_peer = 8;
 

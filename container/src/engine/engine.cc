@@ -42,6 +42,10 @@ void check_options(const Options& options) {
           "piece_bytes is " + std::to_string(options.piece_bytes) + ", not a multiple of " +
               std::to_string(kShardAlignment));
   require(options.window > 0, "window is 0");
+  require(options.block_bytes > 0 && options.block_bytes % kShardAlignment == 0 &&
+              options.block_bytes <= UINT32_MAX,
+          "block_bytes is " + std::to_string(options.block_bytes));
+  require(options.blocks_per_peer > 1, "blocks_per_peer is below 2");
 }
 
 Options checked(Options options) {

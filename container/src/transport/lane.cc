@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "smdist/errors.h"
+#include "transport/handover.h"
 
 namespace smdist {
 namespace {
@@ -37,8 +38,16 @@ size_t body_bytes(const Message& message) {
 
 }  // namespace
 
+void Lane::attach_local(UniqueFd fd, int own_arena) {
+  attach(std::move(fd));
+  is_local_ = true;
+  owed_arena_ = own_arena;
+  awaits_arena_ = true;
+}
+
 void Lane::lose() {
   is_lost_ = true;
+  owed_arena_ = -1;
   fd_.reset();
   queue_.clear();
   incoming_ = {};
@@ -68,6 +77,13 @@ void Lane::release_payloads() {
 }
 
 Lane::Loss Lane::write_some(Sink* sink, bool* would_block) {
+  if (owed_arena_ >= 0) {
+    const Handover handover = hand_over(fd_.get(), owed_arena_);
+    *would_block = handover == Handover::kBlocked;
+    if (handover == Handover::kFailed) return closed_text(errno);
+    if (handover == Handover::kBlocked) return std::nullopt;
+    owed_arena_ = -1;
+  }
   size_t turn = 0;
   while (!queue_.empty() && turn < kTurnBytes) {
     iovec parts[kMaxParts];
@@ -115,7 +131,27 @@ void Lane::account(size_t sent, std::vector<uint64_t>* tokens) {
   }
 }
 
+Lane::Loss Lane::take_arena(bool* is_there) {
+  UniqueFd fd;
+  const Handover handover = take_over(fd_.get(), &fd);
+  *is_there = handover == Handover::kDone;
+  if (handover == Handover::kBlocked) return std::nullopt;
+  if (handover == Handover::kFailed) return "closed its connection";
+  try {
+    arena_ = Arena::adopt(std::move(fd));
+  } catch (const SystemError& error) {
+    return std::string("handed over memory that is of no use: ") + error.what();
+  }
+  awaits_arena_ = false;
+  return std::nullopt;
+}
+
 Lane::Loss Lane::read_some(Sink* sink) {
+  if (awaits_arena_) {
+    bool is_there = false;
+    if (Loss loss = take_arena(&is_there)) return loss;
+    if (!is_there) return std::nullopt;
+  }
   uint8_t trash[kTrashBytes];
   uint8_t stage[kStageBytes];
   for (size_t turn = 0; turn < kTurnBytes;) {

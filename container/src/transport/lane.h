@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/unique_fd.h"
+#include "memory/arena.h"
 #include "smdist/transport.h"
 
 namespace smdist {
@@ -27,11 +28,15 @@ class Lane final {
   explicit Lane(int peer) : peer_(peer) {}
 
   void attach(UniqueFd fd) { fd_ = std::move(fd); }
+  // A connection on which both sides hand over their memory first.
+  void attach_local(UniqueFd fd, int own_arena);
   void lose();  // closes the connection for ever and drops what waits
 
   bool is_live() const { return fd_.is_open(); }
   bool is_lost() const { return is_lost_; }
-  bool has_work() const { return !queue_.empty(); }
+  bool is_local() const { return is_local_; }
+  bool has_work() const { return owed_arena_ >= 0 || !queue_.empty(); }
+  Span arena() const { return arena_.span(); }  // the peer's
   int fd() const { return fd_.get(); }
 
   void send(Message message);
@@ -59,9 +64,14 @@ class Lane final {
   void take_staged(Sink* sink);
   void take_payload(size_t bytes, Sink* sink);
   void begin_message(Sink* sink);
+  Loss take_arena(bool* is_there);
 
   const int peer_;
   UniqueFd fd_;
+  bool is_local_ = false;
+  int owed_arena_ = -1;  // our memory, which the peer has not got yet
+  bool awaits_arena_ = false;
+  Arena arena_;
   bool is_lost_ = false;
   std::deque<Waiting> queue_;
   Incoming incoming_;

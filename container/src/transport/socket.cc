@@ -64,11 +64,11 @@ Endpoint endpoint_of(const Address& address) {
   if (address.storage.ss_family == AF_INET6) {
     const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&address.storage);
     ::inet_ntop(AF_INET6, &v6->sin6_addr, text, sizeof text);
-    return {text, ntohs(v6->sin6_port)};
+    return {text, ntohs(v6->sin6_port), {}};
   }
   const auto* v4 = reinterpret_cast<const sockaddr_in*>(&address.storage);
   ::inet_ntop(AF_INET, &v4->sin_addr, text, sizeof text);
-  return {text, ntohs(v4->sin_port)};
+  return {text, ntohs(v4->sin_port), {}};
 }
 
 Endpoint local_endpoint(int fd) {
@@ -82,6 +82,7 @@ Endpoint local_endpoint(int fd) {
 std::string peer_text(int fd) {
   Address address;
   if (::getpeername(fd, address.raw(), &address.bytes) != 0) return "an unknown address";
+  if (address.storage.ss_family == AF_UNIX) return "this host";
   const Endpoint endpoint = endpoint_of(address);
   return endpoint.host + ":" + std::to_string(endpoint.port);
 }
@@ -119,6 +120,7 @@ int connect_error(int fd) {
   if (error != 0) return error;
   Address peer;
   if (::getpeername(fd, peer.raw(), &peer.bytes) != 0) return ECONNREFUSED;
+  if (peer.storage.ss_family == AF_UNIX) return 0;
   // On one host, a socket may be given the very port it wants to reach, and then
   // it connects to itself: nobody listens there.
   const Endpoint remote = endpoint_of(peer);

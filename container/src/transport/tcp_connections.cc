@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "smdist/errors.h"
+#include "transport/handover.h"
 #include "transport/socket.h"
 #include "transport/tcp_transport.h"
 
@@ -32,7 +33,7 @@ void TcpTransport::dial(int peer) {
     if (greeting.is_dialling() && greeting.peer() == peer) return;
   }
   try {
-    UniqueFd fd = begin_connect(options_.bind_address, peers_[static_cast<size_t>(peer)]);
+    UniqueFd fd = begin_dialling(peer);
     const int raw = fd.get();
     const uint64_t number = ++last_greeting_;
     greetings_.emplace(number,
@@ -43,7 +44,21 @@ void TcpTransport::dial(int peer) {
   }
 }
 
+UniqueFd TcpTransport::begin_dialling(int peer) {
+  const Endpoint& to = peers_[static_cast<size_t>(peer)];
+  if (arena_.span().bytes > 0 && is_neighbour(peer) && !to.local.empty()) {
+    UniqueFd fd = connect_locally(to.local);
+    if (fd.is_open()) return fd;
+  }
+  return begin_connect(options_.bind_address, to);
+}
+
 void TcpTransport::accept_all() {
+  accept_from_listener(listener_.get());
+  if (local_listener_.is_open()) accept_from_listener(local_listener_.get());
+}
+
+void TcpTransport::accept_from_listener(int listener) {
   while (true) {
     const auto strangers = static_cast<size_t>(
         std::count_if(greetings_.begin(), greetings_.end(),
@@ -53,7 +68,7 @@ void TcpTransport::accept_all() {
     }
     UniqueFd fd;
     try {
-      fd = accept_from(listener_.get());
+      fd = accept_from(listener);
     } catch (const SystemError& error) {  // such as too many open files: may pass
       log(error.what());
       return listen_later();
@@ -68,14 +83,21 @@ void TcpTransport::accept_all() {
   }
 }
 
+void TcpTransport::watch_listeners(uint32_t events, bool is_new) {
+  watch(listener_.get(), events, cookie(Subject::kListener, 0), is_new);
+  if (local_listener_.is_open()) {
+    watch(local_listener_.get(), events, cookie(Subject::kListener, 0), is_new);
+  }
+}
+
 void TcpTransport::listen_later() {
-  watch(listener_.get(), 0, cookie(Subject::kListener, 0), false);
+  watch_listeners(0, false);
   is_listening_ = false;
 }
 
 void TcpTransport::listen_again() {
   if (is_listening_) return;
-  watch(listener_.get(), EPOLLIN, cookie(Subject::kListener, 0), false);
+  watch_listeners(EPOLLIN, false);
   is_listening_ = true;
 }
 
@@ -120,9 +142,13 @@ void TcpTransport::trust(Greetings::iterator greeting) {
   listen_again();
   // Two connections may have greeted at the same time; the first one counts.
   if (lane(peer).is_live() || lane(peer).is_lost()) return;
-  tune(fd.get());
   watch(fd.get(), EPOLLIN, cookie(Subject::kLane, static_cast<uint64_t>(peer)), false);
-  lane(peer).attach(std::move(fd));
+  if (is_local(fd.get())) {
+    lane(peer).attach_local(std::move(fd), arena_.fd());
+  } else {
+    tune(fd.get());
+    lane(peer).attach(std::move(fd));
+  }
   awaited_.erase(peer);
   if (sink_ != nullptr) sink_->on_connected(peer);
   dirty_.insert(peer);

@@ -7,11 +7,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <utility>
 
+#include "base/random.h"
 #include "smdist/errors.h"
+#include "transport/handover.h"
 #include "transport/socket.h"
 
 namespace smdist {
@@ -27,8 +30,36 @@ TcpTransport::TcpTransport(const Options& options)
   if (!epoll_.is_open() || !wake_.is_open()) throw SystemError("no event queue", errno);
   endpoint_ = local_endpoint(listener_.get());
   watch(wake_.get(), EPOLLIN, cookie(Subject::kWake, 0), true);
-  watch(listener_.get(), EPOLLIN, cookie(Subject::kListener, 0), true);
+  open_arena();
+  watch_listeners(EPOLLIN, true);
   for (int peer = 0; peer < options.size; ++peer) lanes_.emplace_back(peer);
+}
+
+bool TcpTransport::is_neighbour(int peer) const {
+  if (peer == options_.rank) return false;
+  const auto host_of = [this](int rank) {
+    return options_.hosts.empty() ? 0 : options_.hosts[static_cast<size_t>(rank)];
+  };
+  return host_of(peer) == host_of(options_.rank);
+}
+
+// Without one the ranks of a host talk by TCP, which always works.
+void TcpTransport::open_arena() {
+  size_t neighbours = 0;
+  for (int peer = 0; peer < options_.size; ++peer) neighbours += is_neighbour(peer);
+  if (neighbours == 0 || !options_.shares_memory) return;
+  std::array<uint8_t, 16> random;
+  fill_with_random(random.data(), random.size());
+  std::string name = "smdist-";
+  for (const uint8_t byte : random) name += "0123456789abcdef"[byte % 16];
+  try {
+    arena_ = Arena::create(options_.block_bytes * options_.blocks_per_peer * neighbours);
+    local_listener_ = listen_locally(name);
+    endpoint_.local = name;
+  } catch (const SystemError& error) {
+    arena_ = {};
+    log(std::string("ranks of this host do not share memory: ") + error.what());
+  }
 }
 
 void TcpTransport::start(const std::vector<Endpoint>& peers, Sink* sink) {
@@ -177,6 +208,7 @@ void TcpTransport::close(milliseconds limit) {
   probes_.clear();
   awaited_.clear();
   listener_.reset();
+  local_listener_.reset();
   std::set<int> ended;
   while (has_farewells() && Clock::now() < end) {
     flush();
@@ -206,6 +238,7 @@ void TcpTransport::close_in_child() noexcept {
     std::fclose(list);
   }
   ::close(epoll_.get());
+  if (arena_.fd() >= 0) ::close(arena_.fd());
 }
 
 void TcpTransport::log(const std::string& line) const {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages over TCP.
+// Messages over sockets: TCP, and between ranks of one host Unix sockets, over which
+// they also hand their memory to each other. Where that fails, TCP it is.
 //
 // Who dials whom. Of two ranks the higher one dials, when it first has something
 // to send or to hear; the lower one waits to be dialled. Every rank listens before anyone
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "base/unique_fd.h"
+#include "memory/arena.h"
 #include "smdist/options.h"
 #include "smdist/transport.h"
 #include "transport/greeting.h"
@@ -43,6 +45,9 @@ class TcpTransport final : public Transport {
   void start(const std::vector<Endpoint>& peers, Sink* sink) override;
   void send(int peer, Message message) override;
   void connect(int peer) override;
+  Span own_arena() override { return arena_.span(); }
+  bool is_read_by(int peer) override { return lane(peer).is_live() && lane(peer).is_local(); }
+  Span arena_of(int peer) override { return lane(peer).arena(); }
   void release_payloads() override;
   void poll(std::chrono::milliseconds timeout) override;
   void wake() override;
@@ -68,7 +73,12 @@ class TcpTransport final : public Transport {
   void lose(int peer, const std::string& reason);
 
   void dial(int peer);
+  void open_arena();
+  bool is_neighbour(int peer) const;
+  UniqueFd begin_dialling(int peer);
   void accept_all();
+  void accept_from_listener(int listener);
+  void watch_listeners(uint32_t events, bool is_new);
   void listen_later();
   void listen_again();
   std::string admit(const Hello& hello);
@@ -92,7 +102,9 @@ class TcpTransport final : public Transport {
   UniqueFd epoll_;
   UniqueFd wake_;  // may be written from any thread
   UniqueFd listener_;
-  bool is_listening_ = true;  // whether the listener is watched
+  UniqueFd local_listener_;  // open if there is an arena
+  Arena arena_;
+  bool is_listening_ = true;  // whether the listeners are watched
 
   std::deque<Lane> lanes_;
   std::set<int> dirty_;                       // peers whose lanes may have work

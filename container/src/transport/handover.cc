@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/handover.h"
+
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+
+#include "smdist/errors.h"
+
+namespace smdist {
+namespace {
+
+struct LocalAddress {
+  explicit LocalAddress(const std::string& name) {
+    where.sun_family = AF_UNIX;
+    const size_t length = std::min(name.size(), sizeof where.sun_path - 1);
+    std::memcpy(where.sun_path + 1, name.data(), length);  // a leading zero: abstract
+    bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
+  }
+  const sockaddr* raw() const { return reinterpret_cast<const sockaddr*>(&where); }
+
+  sockaddr_un where{};
+  socklen_t bytes = 0;
+};
+
+UniqueFd open_local() {
+  return UniqueFd(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+}
+
+// One byte, with room for one descriptor beside it.
+struct Envelope {
+  Envelope() {
+    what.msg_iov = &part;
+    what.msg_iovlen = 1;
+    what.msg_control = control;
+    what.msg_controllen = sizeof control;
+  }
+
+  uint8_t byte = 'A';
+  iovec part{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr what{};
+};
+
+}  // namespace
+
+UniqueFd listen_locally(const std::string& name) {
+  const LocalAddress address(name);
+  UniqueFd fd = open_local();
+  const bool listens = fd.is_open() && ::bind(fd.get(), address.raw(), address.bytes) == 0 &&
+                       ::listen(fd.get(), SOMAXCONN) == 0;
+  if (!listens) throw SystemError("no local socket", errno);
+  return fd;
+}
+
+UniqueFd connect_locally(const std::string& name) {
+  const LocalAddress address(name);
+  UniqueFd fd = open_local();
+  if (fd.is_open() && ::connect(fd.get(), address.raw(), address.bytes) != 0) fd.reset();
+  return fd;
+}
+
+bool is_local(int fd) {
+  int domain = 0;
+  socklen_t bytes = sizeof domain;
+  return ::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &bytes) == 0 && domain == AF_UNIX;
+}
+
+Handover hand_over(int socket, int fd) {
+  Envelope envelope;
+  cmsghdr* header = CMSG_FIRSTHDR(&envelope.what);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof fd);
+  std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
+  const ssize_t sent = ::sendmsg(socket, &envelope.what, MSG_NOSIGNAL);
+  if (sent == 1) return Handover::kDone;
+  return errno == EAGAIN || errno == EINTR ? Handover::kBlocked : Handover::kFailed;
+}
+
+Handover take_over(int socket, UniqueFd* fd) {
+  Envelope envelope;
+  const ssize_t got = ::recvmsg(socket, &envelope.what, MSG_CMSG_CLOEXEC);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return Handover::kBlocked;
+  const cmsghdr* header = CMSG_FIRSTHDR(&envelope.what);
+  const bool is_there = got == 1 && header != nullptr && header->cmsg_type == SCM_RIGHTS &&
+                        header->cmsg_len == CMSG_LEN(sizeof(int));
+  if (!is_there) return Handover::kFailed;
+  int received = -1;
+  std::memcpy(&received, CMSG_DATA(header), sizeof received);
+  *fd = UniqueFd(received);
+  return Handover::kDone;
+}
+
+}  // namespace smdist
