@@ -67,13 +67,14 @@ PYBIND11_MODULE(_C, module) {
       .def("endpoint",
            [](const Engine& engine) {
              const Endpoint endpoint = engine.endpoint();
-             return std::make_pair(endpoint.host, endpoint.port);
+             return std::make_tuple(endpoint.host, endpoint.port, endpoint.local);
            })
       .def(
           "join",
-          [](Engine& engine, const std::vector<std::pair<std::string, uint16_t>>& peers) {
+          [](Engine& engine,
+             const std::vector<std::tuple<std::string, uint16_t, std::string>>& peers) {
             std::vector<Endpoint> endpoints;
-            for (const auto& [host, port] : peers) endpoints.push_back({host, port});
+            for (const auto& [host, port, local] : peers) endpoints.push_back({host, port, local});
             engine.join(endpoints);
           },
           py::arg("peers"), py::call_guard<py::gil_scoped_release>())

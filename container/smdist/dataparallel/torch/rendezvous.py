@@ -52,10 +52,11 @@ def connect(store: Store, rank: int, size: int, config: RankConfig) -> _C.Engine
     names = [other["label"] for other in others]
     hosts = numbered([other["host"] for other in others])
     engine = _C.Engine(rank, size, own_address(config), names, hosts, secret, session)
-    host, port = engine.endpoint()
-    places = _exchange(store, "where", rank, size, {"host": host, "port": port}, patience)
-    _check_places([place["host"] for place in places], names)
-    engine.join([(place["host"], place["port"]) for place in places])
+    host, port, local = engine.endpoint()
+    place = {"host": host, "port": port, "local": local}
+    places = _exchange(store, "where", rank, size, place, patience)
+    _check_places([each["host"] for each in places], names)
+    engine.join([(each["host"], each["port"], each["local"]) for each in places])
     return engine
 
 
