@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the conductor sends: frames, chunks and blocks.
+#include <utility>
+
+#include "engine/conductor.h"
+#include "engine/request.h"
+
+namespace smdist {
+namespace {
+
+constexpr int kChunksInFlight = 2;       // per peer: one leaves, one waits
+constexpr size_t kSharedFrom = 8 << 10;  // shorter messages go with their frames
+
+}  // namespace
+
+void Conductor::send_text(int rank, Frame frame, std::string text) {
+  frame.source = static_cast<uint32_t>(options_.rank);
+  frame.length = text.size();
+  Message message;
+  message.header = encode(frame);
+  message.text = std::move(text);
+  transport_.send(rank, std::move(message));
+}
+
+void Conductor::send_ready(const Pending& pending, int member) {
+  const Submission& submission = pending.submission();
+  const Group& group = *submission.group;
+  const DescriptorBytes bytes =
+      encode(descriptor_for(submission.descriptor, submission.operation, member, group.size()));
+  Frame frame = frame_of(submission.id);
+  frame.type = FrameType::kReady;
+  send_text(group.members[static_cast<size_t>(member)], frame,
+            std::string(bytes.begin(), bytes.end()));
+}
+
+void Conductor::send_grant(const Pending& pending, uint32_t receive) {
+  const Submission& submission = pending.submission();
+  const Step& step = pending.step(receive);
+  Frame frame = frame_of(submission.id);
+  frame.type = FrameType::kGrant;
+  frame.tag = step.tag;
+  send_text(submission.group->members[static_cast<size_t>(step.peer)], frame, {});
+}
+
+void Conductor::pump(int rank) {
+  Peer& to = peer(rank);
+  while (const size_t bytes = to.outbox.front_bytes()) {
+    const bool is_shared = bytes >= kSharedFrom && blocks_ && transport_.is_read_by(rank);
+    if (is_shared ? !blocks_->has_room_for(rank) : to.chunks_in_flight == kChunksInFlight) break;
+    if (is_shared) {
+      pump_block(rank);
+    } else {
+      pump_chunk(rank);
+    }
+  }
+  settle_departed();
+}
+
+// Sends a part of a message from where it lies.
+void Conductor::pump_chunk(int rank) {
+  const Chunk chunk = *peer(rank).outbox.next(options_.chunk_bytes);
+  const Outgoing& whole = chunk.message;
+  Frame frame = frame_of(whole.id);
+  frame.type = FrameType::kData;
+  frame.source = static_cast<uint32_t>(options_.rank);
+  frame.tag = whole.tag;
+  frame.offset = chunk.offset;
+  frame.length = chunk.bytes;
+  in_flight_[++last_token_] = {whole.id, whole.step, chunk.is_last};
+  ++peer(rank).chunks_in_flight;
+  const Span payload{whole.data + chunk.offset, chunk.bytes};
+  transport_.send(rank, {encode(frame), payload, {}, last_token_});
+}
+
+// Copies a part of a message to a block and tells the peer to read it there.
+void Conductor::pump_block(int rank) {
+  const Chunk chunk = *peer(rank).outbox.next(blocks_->block_bytes());
+  const Outgoing& whole = chunk.message;
+  const uint32_t block = blocks_->put(
+      rank, {whole.data + chunk.offset, chunk.bytes, find(whole.id)->submission().serial});
+  Frame frame = frame_of(whole.id);
+  frame.type = FrameType::kShared;
+  frame.tag = whole.tag;
+  frame.offset = chunk.offset;
+  send_text(rank, frame, encode(Place{block, static_cast<uint32_t>(chunk.bytes)}));
+  if (chunk.is_last) departed_.push_back({whole.id, whole.step, true});
+}
+
+// Steps that come after messages whose memory is free. They may bring forth more.
+void Conductor::settle_departed() {
+  if (std::exchange(is_settling_, true)) return;
+  while (!departed_.empty()) {
+    const InFlight message = departed_.front();
+    departed_.pop_front();
+    if (Pending* pending = find(message.id)) run(*pending, pending->sent(message.step));
+  }
+  is_settling_ = false;
+}
+
+void Conductor::release(int rank, uint32_t block) {
+  Frame frame;
+  frame.type = FrameType::kRelease;
+  frame.tag = block;
+  send_text(rank, frame, {});
+}
+
+void Conductor::on_sent(int rank, uint64_t token) {
+  const auto found = in_flight_.find(token);
+  if (found == in_flight_.end()) return;
+  const InFlight chunk = found->second;
+  in_flight_.erase(found);
+  --peer(rank).chunks_in_flight;
+  Pending* pending = chunk.is_last ? find(chunk.id) : nullptr;
+  if (pending != nullptr) run(*pending, pending->sent(chunk.step));
+  pump(rank);
+}
+
+}  // namespace smdist
