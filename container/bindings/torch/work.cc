@@ -54,16 +54,17 @@ void OperationWork::complete(std::exception_ptr error) {
   finish_all(error);
 }
 
+// The Work ends first: a callback of the future may wait for this very Work.
 void OperationWork::finish_all(std::exception_ptr error) {
   const auto result = static_cast<int64_t>(result_of(error));
   error = translated(error);
-  finish(error);  // first: callbacks of the futures may wait for this very work
-  result_future_->markCompleted(c10::IValue(result));
+  finish(error);
   if (error) {
     future_->setError(error);
   } else {
     future_->markCompleted(c10::IValue(results_));
   }
+  result_future_->markCompleted(c10::IValue(result));
 }
 
 bool OperationWork::wait(std::chrono::milliseconds timeout) {
@@ -76,7 +77,10 @@ bool OperationWork::wait(std::chrono::milliseconds timeout) {
                      " was not complete after the ", timeout.count(),
                      " ms that wait() was given; it goes on in the background");
   }
-  if (exception_) std::rethrow_exception(exception_);
+  const std::exception_ptr error = exception_;
+  lock.unlock();
+  future_->wait();  // who has waited finds the future complete; its callbacks may still run
+  if (error) std::rethrow_exception(error);
   return true;
 }
 
