@@ -25,6 +25,22 @@ def test_an_output_that_shares_its_memory_is_refused(world):
     assert [[2.0, 2.0]] * 2 == world.run(reduce_expanded, size=2)
 
 
+def read_at_once(rank, size):
+    early = 0
+    for _ in range(5000):
+        work = dist.all_reduce(torch.ones(1), async_op=True)
+        future = work.get_future()
+        work.wait()
+        early += not future.done()
+    return early
+
+
+@pytest.mark.xfail(strict=True, reason="wait() is woken before the future is complete")
+def test_a_future_is_complete_when_wait_returns(world):
+    """torch's Reducer reads it then, where DDP's join() counts the ranks that go on."""
+    assert [0] == world.run(read_at_once, size=1)
+
+
 def destroy_in_callback(rank, size):
     future = dist.all_reduce(torch.ones(2), async_op=True).get_future()
     future.then(lambda _: dist.destroy_process_group()).wait()
