@@ -30,6 +30,11 @@ class SparseWork final : public c10d::Work {
       future_->markCompleted(c10::IValue(Tensors{result_}));
     }
   }
+  bool wait(std::chrono::milliseconds timeout) override {
+    const bool is_complete = Work::wait(timeout);
+    future_->wait();
+    return is_complete;
+  }
   Tensors result() override { return {result_}; }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
 

@@ -35,7 +35,6 @@ def read_at_once(rank, size):
     return early
 
 
-@pytest.mark.xfail(strict=True, reason="wait() is woken before the future is complete")
 def test_a_future_is_complete_when_wait_returns(world):
     """torch's Reducer reads it then, where DDP's join() counts the ranks that go on."""
     assert [0] == world.run(read_at_once, size=1)
