@@ -67,8 +67,8 @@ void float16_rounds_to_the_nearest_even() {
   std::minstd_rand random(7);
   for (int i = 0; i < 1500; ++i) {
     const uint32_t exponent = 127 - 26 + random() % 44;
-    const float value = float_of(static_cast<uint32_t>(random() % 2) << 31 | exponent << 23 |
-                                 (static_cast<uint32_t>(random()) & 0x7fffff));
+    const float value = bit_cast<float>(static_cast<uint32_t>(random() % 2) << 31 | exponent << 23 |
+                                        (static_cast<uint32_t>(random()) & 0x7fffff));
     CHECK_EQ(slow_half(value).bits, to_float16(value).bits);
   }
   for (uint32_t bits = 0; bits < 0x7bff; bits += 3) {  // exactly between two
@@ -80,11 +80,11 @@ void float16_rounds_to_the_nearest_even() {
 }
 
 void bfloat16_rounds_to_the_nearest_even() {
-  CHECK_EQ(0x3f80, to_bfloat16(float_of(0x3f808000)).bits);  // a tie: down to even
-  CHECK_EQ(0x3f82, to_bfloat16(float_of(0x3f818000)).bits);  // a tie: up to even
-  CHECK_EQ(0x3f81, to_bfloat16(float_of(0x3f808001)).bits);
-  CHECK_EQ(0x7f80, to_bfloat16(float_of(0x7f7fffff)).bits);  // overflow
-  CHECK(std::isnan(to_float(to_bfloat16(float_of(0x7f800001)))));
+  CHECK_EQ(0x3f80, to_bfloat16(bit_cast<float>(0x3f808000u)).bits);  // a tie: down to even
+  CHECK_EQ(0x3f82, to_bfloat16(bit_cast<float>(0x3f818000u)).bits);  // a tie: up to even
+  CHECK_EQ(0x3f81, to_bfloat16(bit_cast<float>(0x3f808001u)).bits);
+  CHECK_EQ(0x7f80, to_bfloat16(bit_cast<float>(0x7f7fffffu)).bits);  // overflow
+  CHECK(std::isnan(to_float(to_bfloat16(bit_cast<float>(0x7f800001u)))));
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
     const Bfloat16 half{static_cast<uint16_t>(bits)};
     if (!std::isnan(to_float(half))) CHECK_EQ(half.bits, to_bfloat16(to_float(half)).bits);

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The two 16-bit floating formats as float, and back with one rounding to the
-// nearest, ties to even. Branch-free where it counts, so that loops vectorise.
+// nearest, ties to even. Written once for numbers and for vectors of numbers:
+// Bits and Float are uint32_t and float, or vectors of as many of them.
+//
+// Nothing here has external linkage, because this file is compiled for several
+// instruction sets, and the linker may not choose among them (kernels.h).
 #pragma once
 
 #include <cstdint>
@@ -8,60 +12,80 @@
 
 namespace smdist {
 
-inline uint32_t bits_of(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  return bits;
+template <typename To, typename From>
+static inline To bit_cast(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  std::memcpy(&to, &from, sizeof to);
+  return to;
 }
 
-inline float float_of(uint32_t bits) {
-  float value;
-  std::memcpy(&value, &bits, sizeof value);
-  return value;
+// A bfloat16 is the upper half of a float: 1 sign, 8 exponent, 7 fraction bits.
+template <typename Float, typename Bits>
+static inline Float float_of_bfloat16(Bits bits) {
+  return bit_cast<Float>(bits << 16);
 }
 
-// IEEE 754 binary16: 1 sign, 5 exponent, 10 fraction bits.
-struct Float16 {
-  uint16_t bits;
-};
-
-// The upper half of a float: 1 sign, 8 exponent, 7 fraction bits.
-struct Bfloat16 {
-  uint16_t bits;
-};
-
-inline float to_float(Bfloat16 value) { return float_of(uint32_t{value.bits} << 16); }
-
-inline Bfloat16 to_bfloat16(float value) {
-  const uint32_t bits = bits_of(value);
-  const uint32_t rounded = bits + 0x7fff + (bits >> 16 & 1);
-  const uint32_t quiet_nan = bits | 0x400000;
-  const bool is_nan = (bits & 0x7fffffff) > 0x7f800000;
-  return {static_cast<uint16_t>((is_nan ? quiet_nan : rounded) >> 16)};
+template <typename Bits, typename Float>
+static inline Bits bfloat16_of_float(Float value) {
+  const Bits bits = bit_cast<Bits>(value);
+  const Bits rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+  const Bits nan = Bits{} + 0x7fc0u;
+  return value == value ? rounded : nan;
 }
 
-// Shifted into a float's place, a float16 has an exponent that is 112 too small;
-// a multiplication by 2^112 mends it and normalises denormals on the way.
-inline float to_float(Float16 value) {
-  const uint32_t sign = (uint32_t{value.bits} & 0x8000) << 16;
-  const uint32_t magnitude = (uint32_t{value.bits} & 0x7fff) << 13;
-  const uint32_t finite = bits_of(float_of(magnitude) * 0x1p112f);
-  const uint32_t special = magnitude | 0x7f800000;
-  return float_of(sign | (magnitude >= 0x0f800000 ? special : finite));
+// IEEE 754 binary16: 1 sign, 5 exponent, 10 fraction bits. Shifted into a float's
+// place, it has an exponent that is 112 too small; a multiplication by 2^112 mends
+// it and normalises denormals on the way.
+template <typename Float, typename Bits>
+static inline Float float_of_float16(Bits bits) {
+  const Bits sign = (bits & 0x8000u) << 16;
+  const Bits magnitude = (bits & 0x7fffu) << 13;
+  const Float small = bit_cast<Float>(magnitude);
+  const Bits finite = bit_cast<Bits>(small * 0x1p112f);
+  const Bits special = magnitude | 0x7f800000u;  // infinite, or NaN
+  return bit_cast<Float>(sign | (small >= 0x1p-96f ? special : finite));
 }
 
 // Normal results round in integers. For denormal ones, adding 0.5 makes the
 // float unit round at 2^-24, which is the unit of a denormal float16.
-inline Float16 to_float16(float value) {
-  const uint32_t bits = bits_of(value);
-  const uint32_t sign = bits >> 16 & 0x8000;
-  const uint32_t magnitude = bits & 0x7fffffff;
-  const uint32_t normal = (magnitude - 0x38000000 + 0xfff + (magnitude >> 13 & 1)) >> 13;
-  const uint32_t denormal = bits_of(float_of(magnitude) + 0.5f) - 0x3f000000;
-  uint32_t result = magnitude < 0x38800000 ? denormal : normal;
-  result = magnitude >= 0x477ff000 ? 0x7c00 : result;  // from 65520 on: infinity
-  result = magnitude > 0x7f800000 ? 0x7e00 : result;   // NaN
-  return {static_cast<uint16_t>(sign | result)};
+template <typename Bits, typename Float>
+static inline Bits float16_of_float(Float value) {
+  const Bits bits = bit_cast<Bits>(value);
+  const Bits sign = bits >> 16 & 0x8000u;
+  const Bits magnitude = bits & 0x7fffffffu;
+  const Bits normal = (magnitude - 0x38000000u + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
+  const Float absolute = bit_cast<Float>(magnitude);
+  const Bits denormal = bit_cast<Bits>(absolute + 0.5f) - 0x3f000000u;
+  const Bits infinite = Bits{} + 0x7c00u;
+  const Bits nan = Bits{} + 0x7e00u;
+  const Bits finite = absolute < 0x1p-14f ? denormal : normal;
+  const Bits number = sign | (absolute >= 65520.0f ? infinite : finite);
+  return value == value ? number : nan;
+}
+
+struct Float16 {
+  uint16_t bits;
+};
+
+struct Bfloat16 {
+  uint16_t bits;
+};
+
+static inline float to_float(Float16 value) {
+  return float_of_float16<float>(uint32_t{value.bits});
+}
+
+static inline float to_float(Bfloat16 value) {
+  return float_of_bfloat16<float>(uint32_t{value.bits});
+}
+
+static inline Float16 to_float16(float value) {
+  return {static_cast<uint16_t>(float16_of_float<uint32_t>(value))};
+}
+
+static inline Bfloat16 to_bfloat16(float value) {
+  return {static_cast<uint16_t>(bfloat16_of_float<uint32_t>(value))};
 }
 
 }  // namespace smdist

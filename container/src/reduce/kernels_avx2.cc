@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reduce/kernel.h"
+
+namespace smdist {
+
+Kernel avx2_kernel(Dtype dtype, ReduceOp op, Partial partial) {
+  return kernel_of(dtype, op, partial);
+}
+
+}  // namespace smdist
