@@ -4,6 +4,7 @@
     python tests/torch_suite/suite.py smdist                     # what Gloo passes
     python tests/torch_suite/suite.py gloo --everything          # how that list was made
     python tests/torch_suite/suite.py smdist test_barrier ...    # some of it
+    python tests/torch_suite/suite.py smdist --planted           # what must not pass
 
 The suite ships in torch's wheel; nothing of it is copied. It decides by name which
 tests a backend has to pass. So that ours has to pass what Gloo has to, the suite is
@@ -11,8 +12,8 @@ read under Gloo's name and run under ours. Ranks are forked from a process that 
 imported torch, since that costs seconds.
 
 Prints one line of JSON for each test: name, outcome (pass, skip or fail), seconds,
-and what was said. Exits with 1 if a test fails, and, unless --everything is given, if
-one skips itself.
+and what was said; the stacks of ranks that hang are on stderr. Exits with 1 if a test
+fails, and, unless --everything is given, if one skips itself.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 RANKS = 3
-DEADLINE_SECONDS = 60  # of one test
+DEADLINE_SECONDS = 40  # of one test; a group's own timeout is 60, so that a hang shows its stacks
 
 
 def names_in(file: str) -> list[str]:
@@ -38,25 +39,27 @@ def names_in(file: str) -> list[str]:
     return [line.split()[0] for line in lines if line and not line.startswith("#")]
 
 
-def prepare(folder: str) -> None:
+def prepare(folder: str, deadline_seconds: int) -> None:
     """What the suite expects of whoever runs it; it is read under Gloo's name."""
     os.environ.update(
         BACKEND="gloo",
         WORLD_SIZE=str(RANKS),
         TEMP_DIR=folder,
-        DISTRIBUTED_TESTS_DEFAULT_TIMEOUT=str(DEADLINE_SECONDS),
+        INIT_METHOD="file://",  # each test has a file of its own, which its set-up names
+        DISTRIBUTED_TESTS_DEFAULT_TIMEOUT=str(deadline_seconds),
         OMP_NUM_THREADS="1",
         PYTHONPATH=os.pathsep.join(sys.path),  # for the server that ranks are forked from
     )
 
 
-def ask_for(backend: str) -> type[unittest.TestCase]:
+def ask_for(backend: str, planted: bool) -> type[unittest.TestCase]:
     """The suite's class, with its ranks forked from a process that has read it."""
     os.environ["SMDIST_SUITE_BACKEND"] = backend
     multiprocessing.get_context("forkserver").set_forkserver_preload(["suite_case"])
+    from planted_case import PlantedCase
     from suite_case import SuiteCase
 
-    return SuiteCase
+    return PlantedCase if planted else SuiteCase
 
 
 class Report(unittest.TestResult):
@@ -89,22 +92,35 @@ class Report(unittest.TestResult):
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("backend", choices=["gloo", "smdist"])
-    parser.add_argument("names", nargs="*", help="default: what Gloo passes")
-    parser.add_argument("--everything", action="store_true", help="also what Gloo skips")
-    options = parser.parse_args()
+    options = parse()
     with tempfile.TemporaryDirectory() as folder:
-        prepare(folder)
-        case = ask_for(options.backend)
-        alone = names_in("gloo_alone.txt")
-        names = options.names or [n for n in names_in("passes_with_gloo.txt") if n not in alone]
-        if options.everything:
-            names = unittest.TestLoader().getTestCaseNames(case)
+        prepare(folder, options.deadline_seconds)
+        case = ask_for(options.backend, options.planted)
+        names = options.names or default_names(case, options)
         report = Report()
         unittest.TestSuite(case(name) for name in names).run(report)
     skipped = report.skipped and not options.everything
     return 0 if report.wasSuccessful() and not skipped else 1
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("backend", choices=["gloo", "smdist"])
+    parser.add_argument("names", nargs="*", help="default: what Gloo passes")
+    parser.add_argument("--everything", action="store_true", help="also what Gloo skips")
+    parser.add_argument("--planted", action="store_true", help="tests that must not pass")
+    parser.add_argument("--deadline-seconds", type=int, default=DEADLINE_SECONDS)
+    return parser.parse_args()
+
+
+def default_names(case: type[unittest.TestCase], options: argparse.Namespace) -> list[str]:
+    """All tests there are, the planted ones, or what Gloo passes and others can."""
+    if options.everything:
+        return unittest.TestLoader().getTestCaseNames(case)
+    if options.planted:
+        return [name for name in vars(case) if name.startswith("test_")]
+    alone = names_in("gloo_alone.txt") if options.backend != "gloo" else []
+    return [name for name in names_in("passes_with_gloo.txt") if name not in alone]
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The suite's tests, read under Gloo's name and run under another."""
 
+import logging
 import multiprocessing
 import os
 
+from torch.testing._internal import common_distributed
 from torch.testing._internal.distributed import distributed_test
 
 import smdist.dataparallel.torch  # noqa: F401  registers the backend
@@ -23,11 +25,13 @@ class BesideGloo(str):
 for _table in ("", "SEND_RECV_", "CUDA_"):
     getattr(distributed_test, f"{_table}PROFILING_SUPPORTED_BACKENDS").append(_BACKEND)
 distributed_test.BACKEND = BesideGloo(_BACKEND)
+common_distributed.logger.setLevel(logging.WARNING)  # stacks, and not each start of a rank
 
 
 def run_with(environ, target, args, kwargs):
     """A forked rank has the environment of the server; the suite counts on its parent's."""
     os.environ.update(environ)
+    distributed_test.INIT_METHOD = environ["INIT_METHOD"]
     target(*args, **kwargs)
 
 
@@ -45,3 +49,10 @@ class SuiteCase(distributed_test.TestDistBackend, distributed_test.DistributedTe
     def setUp(self):
         super().setUp()
         self._start_processes(process)
+
+    def _check_return_codes(self, *args):
+        """All ranks end alike; torch looks at the first rank's end alone."""
+        super()._check_return_codes(*args)
+        ends = [rank.exitcode for rank in self.processes]
+
+        assert 1 == len(set(ends)), f"the ranks' exit codes are {ends}"

@@ -4,6 +4,8 @@
 import ast
 import importlib.util
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -29,19 +31,55 @@ def lists():
     return suite.names_in("passes_with_gloo.txt"), suite.names_in("gloo_alone.txt")
 
 
+def run(*arguments):
+    """Results by name, the exit status, and stderr with its stacks, also where time ran out."""
+    command = [sys.executable, SUITE, "smdist", *arguments]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        said, errors = process.communicate(timeout=LIMIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        said, errors = process.communicate()
+    results = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    return {result["name"]: result for result in results}, process.returncode, errors
+
+
 @pytest.mark.timeout(LIMIT_SECONDS + 10)
 def test_what_gloo_passes_smdist_passes():
     """Every test of the list, none of which may skip itself."""
-    command = [sys.executable, SUITE, "smdist"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS)
-    results = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
-    wrong = [result for result in results if result["outcome"] != "pass"]
-    said = "\n".join(f"{each['name']}: {each['outcome']}\n{each['said']}" for each in wrong)
+    results, status, errors = run()
     passes, alone = lists()
+    wrong = [result for result in results.values() if result["outcome"] != "pass"]
+    said = "\n".join(f"{each['name']}: {each['outcome']}\n{each['said']}" for each in wrong)
 
-    assert not wrong, said
-    assert 0 == run.returncode, run.stderr[-4000:]
-    assert sorted(set(passes) - set(alone)) == sorted(result["name"] for result in results)
+    assert not wrong, f"{said}\n{errors}"
+    assert sorted(set(passes) - set(alone)) == sorted(results), errors
+    assert 0 == status, errors
+
+
+def test_planted_faults_are_reported():
+    """A wrong result, a skip, a hang and a dead rank: none of them passes for a pass."""
+    results, status, errors = run("--planted", "--deadline-seconds", "6")
+    said = {name: (result["outcome"], result["said"]) for name, result in results.items()}
+    expected = {
+        "test_one_rank_hangs": ("fail", "timed out after"),
+        "test_all_ranks_skip": ("skip", "skipped"),
+        "test_a_sum_is_wrong": ("fail", "assert 2 == tensor.item()"),
+        "test_last_rank_dies_at_work": ("fail", "rank 2"),
+        "test_last_rank_dies_at_the_end": ("fail", "the ranks' exit codes are [0, 0, -9]"),
+    }
+    wrong = [
+        (name, said.get(name))
+        for name, (outcome, words) in expected.items()
+        if name not in said or said[name][0] != outcome or words not in said[name][1]
+    ]
+
+    assert not wrong
+    assert expected.keys() == results.keys()
+    assert 1 == status
+    assert "in test_one_rank_hangs" in errors  # its stacks
 
 
 def test_the_lists_name_tests_of_the_suite_once():
@@ -51,7 +89,7 @@ def test_the_lists_name_tests_of_the_suite_once():
     known = {node.name for node in ast.walk(source) if isinstance(node, ast.FunctionDef)}
     passes, alone = lists()
 
-    assert 90 == len(passes)
+    assert 91 == len(passes)
     assert set(passes) <= known
     assert set(alone) <= set(passes)
     assert not [name for name, times in Counter(passes).items() if times > 1]
