@@ -26,9 +26,12 @@ def load_suite():
     return module
 
 
-def lists():
-    suite = load_suite()
-    return suite.names_in("passes_with_gloo.txt"), suite.names_in("gloo_alone.txt")
+def passes_with_gloo(ranks):
+    return load_suite().names_in(f"passes_with_gloo_{ranks}.txt")
+
+
+def gloo_alone():
+    return load_suite().names_in("gloo_alone.txt")
 
 
 def run(*arguments):
@@ -47,21 +50,22 @@ def run(*arguments):
 
 
 @pytest.mark.timeout(LIMIT_SECONDS + 10)
-def test_what_gloo_passes_smdist_passes():
+@pytest.mark.parametrize("ranks", [3, 4, 8])
+def test_what_gloo_passes_smdist_passes(ranks):
     """Every test of the list, none of which may skip itself."""
-    results, status, errors = run()
-    passes, alone = lists()
+    results, status, errors = run("--ranks", str(ranks))
+    expected = sorted(set(passes_with_gloo(ranks)) - set(gloo_alone()))
     wrong = [result for result in results.values() if result["outcome"] != "pass"]
     said = "\n".join(f"{each['name']}: {each['outcome']}\n{each['said']}" for each in wrong)
 
     assert not wrong, f"{said}\n{errors}"
-    assert sorted(set(passes) - set(alone)) == sorted(results), errors
+    assert expected == sorted(results), errors
     assert 0 == status, errors
 
 
 def test_planted_faults_are_reported():
     """A wrong result, a skip, a hang and a dead rank: none of them passes for a pass."""
-    results, status, errors = run("--planted", "--deadline-seconds", "6")
+    results, status, errors = run("--planted", "--deadline-seconds", "10")
     said = {name: (result["outcome"], result["said"]) for name, result in results.items()}
     expected = {
         "test_one_rank_hangs": ("fail", "timed out after"),
@@ -87,11 +91,11 @@ def test_the_lists_name_tests_of_the_suite_once():
     (folder,) = suite_path
     source = ast.parse((Path(folder) / "distributed_test.py").read_text())
     known = {node.name for node in ast.walk(source) if isinstance(node, ast.FunctionDef)}
-    passes, alone = lists()
+    passes = [name for ranks in (3, 4, 8) for name in passes_with_gloo(ranks)]
 
-    assert 91 == len(passes)
+    assert [91, 3, 21] == [len(passes_with_gloo(ranks)) for ranks in (3, 4, 8)]
     assert set(passes) <= known
-    assert set(alone) <= set(passes)
+    assert set(gloo_alone()) <= set(passes)
     assert not [name for name, times in Counter(passes).items() if times > 1]
 
 
