@@ -76,6 +76,15 @@ void a_call_of_nothing_is_a_different_call() {
   CHECK_CONTAINS("rank 0 on algo-1 called all_reduce(sum, float32, 0)", text_of(something[0]));
 }
 
+void a_call_of_nothing_that_comes_later_is_one_too() {
+  Cluster cluster(2);
+  Data data = {std::vector<float>(), std::vector<float>(10)};
+  auto something = start_sums(cluster, data, {1});
+  std::this_thread::sleep_for(milliseconds(50));
+  auto nothing = start_sums(cluster, data, {0});
+  CHECK_CONTAINS("rank 0 on algo-1 called all_reduce(sum, float32, 0)", text_of(something[0]));
+}
+
 void a_timeout_names_who_is_missing() {
   for (const Network network : kNetworks) {
     Cluster cluster(4, network);
@@ -266,6 +275,7 @@ int main() {
   using namespace smdist;
   RUN(different_calls_fail_on_every_rank);
   RUN(a_call_of_nothing_is_a_different_call);
+  RUN(a_call_of_nothing_that_comes_later_is_one_too);
   RUN(a_timeout_names_who_is_missing);
   RUN(a_timeout_leaves_the_verdict_to_who_knows);
   RUN(a_dead_rank_fails_who_needs_it);

@@ -12,6 +12,9 @@ namespace smdist::torch_binding {
 namespace {
 
 using Tensors = Backend::Tensors;
+using TensorLists = Backend::TensorLists;
+
+constexpr size_t kShape = 16;  // numbers that describe a shape
 
 // Completed when the gathered elements are added.
 class SparseWork final : public c10d::Work {
@@ -58,6 +61,32 @@ at::Tensor padded(const at::Tensor& tensor, int64_t dimension, int64_t length) {
   return room;
 }
 
+// The number of elements, of sparse dimensions and of all, and the sizes of the first
+// few: always as long, so that ranks can compare what they have.
+at::Tensor shape_of(const at::Tensor& tensor) {
+  std::vector<int64_t> shape = {tensor._nnz(), tensor.sparse_dim(), tensor.dim()};
+  shape.insert(shape.end(), tensor.sizes().begin(), tensor.sizes().end());
+  TORCH_CHECK_VALUE(shape.size() <= kShape, "the sparse tensor has ", tensor.dim(),
+                    " dimensions: smdist adds those of up to ", kShape - 3, ".");
+  shape.resize(kShape);
+  return at::tensor(shape, at::kLong);
+}
+
+// The number of elements of each rank, if all else is the same.
+std::vector<int64_t> check_shapes(const Tensors& shapes, const at::Tensor& own) {
+  std::vector<int64_t> lengths;
+  for (size_t rank = 0; rank < shapes.size(); ++rank) {
+    TORCH_CHECK_VALUE(at::equal(shapes[rank].slice(0, 1), own.slice(0, 1)),
+                      "the sparse tensor of rank ", rank,
+                      " has another shape than the one here (sparse dimensions, dimensions, "
+                      "sizes: ",
+                      shapes[rank].slice(0, 1), " and ", own.slice(0, 1),
+                      "). All ranks must add tensors of one shape.");
+    lengths.push_back(shapes[rank][0].item<int64_t>());
+  }
+  return lengths;
+}
+
 }  // namespace
 
 // The lengths are exchanged before this returns, the elements afterwards.
@@ -67,14 +96,13 @@ Backend::WorkPtr Backend::allreduce_sparse_tensor(const at::Tensor& tensor,
                     "smdist adds sparse tensors and knows no other reduce operation for them.");
   const at::Tensor own = tensor.coalesce();
   check_arithmetic(own.values());
-  at::Tensor length = at::empty({1}, at::kLong).fill_(own._nnz());
-  std::vector<Tensors> lengths = {rooms_for(length, size_)};
-  Tensors own_length = {length};
   c10d::AllgatherOptions gather;
   gather.timeout = options.timeout;
-  allgather(lengths, own_length, gather)->wait();
-  int64_t longest = 0;
-  for (const at::Tensor& each : lengths[0]) longest = std::max(longest, each.item<int64_t>());
+  Tensors own_shape = {shape_of(own)};
+  TensorLists shapes = {rooms_for(own_shape[0], size_)};
+  allgather(shapes, own_shape, gather)->wait();
+  std::vector<int64_t> lengths = check_shapes(shapes[0], own_shape[0]);
+  const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
 
   Tensors parts = {padded(own.indices(), 1, longest), padded(own.values(), 0, longest)};
   std::vector<Tensors> gathered(static_cast<size_t>(size_));
@@ -83,26 +111,25 @@ Backend::WorkPtr Backend::allreduce_sparse_tensor(const at::Tensor& tensor,
   }
   WorkPtr moving = allgather_coalesced(gathered, parts, gather);
   auto work = c10::make_intrusive<SparseWork>(rank_, tensor, "smdist:sparse_all_reduce");
-  moving->getFuture()->addCallback(
-      [work, tensor, gathered, lengths = lengths[0]](c10::ivalue::Future& moved) {
-        if (moved.hasError()) return work->complete(moved.exception_ptr());
-        try {
-          Tensors indices;
-          Tensors values;
-          for (size_t rank = 0; rank < gathered.size(); ++rank) {
-            const int64_t count = lengths[rank].item<int64_t>();
-            indices.push_back(gathered[rank][0].narrow(1, 0, count));
-            values.push_back(gathered[rank][1].narrow(0, 0, count));
-          }
-          const at::Tensor sum = at::_sparse_coo_tensor_unsafe(
-              at::cat(indices, 1), at::cat(values, 0), tensor.sizes(), tensor.options());
-          const at::NoGradGuard no_gradient;
-          tensor.copy_(sum.coalesce());  // into itself: a detached one would not share the elements
-          work->complete(nullptr);
-        } catch (...) {
-          work->complete(std::current_exception());
-        }
-      });
+  moving->getFuture()->addCallback([work, tensor, gathered, lengths](c10::ivalue::Future& moved) {
+    if (moved.hasError()) return work->complete(moved.exception_ptr());
+    try {
+      Tensors indices;
+      Tensors values;
+      for (size_t rank = 0; rank < gathered.size(); ++rank) {
+        const int64_t count = lengths[rank];
+        indices.push_back(gathered[rank][0].narrow(1, 0, count));
+        values.push_back(gathered[rank][1].narrow(0, 0, count));
+      }
+      const at::Tensor sum = at::_sparse_coo_tensor_unsafe(at::cat(indices, 1), at::cat(values, 0),
+                                                           tensor.sizes(), tensor.options());
+      const at::NoGradGuard no_gradient;
+      tensor.copy_(sum.coalesce());  // into itself: a detached one would not share the elements
+      work->complete(nullptr);
+    } catch (...) {
+      work->complete(std::current_exception());
+    }
+  });
   return work;
 }
 

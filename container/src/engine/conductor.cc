@@ -88,7 +88,11 @@ void Conductor::meet_early(const OperationId& id) {
   for (const auto& [rank, descriptor] : descriptors) --peer(rank).num_early;
   for (const auto& [rank, descriptor] : descriptors) {
     try {
-      if (Pending* pending = find(id)) meet(*pending, rank, descriptor);
+      if (Pending* pending = find(id)) {
+        meet(*pending, rank, descriptor);
+      } else if (!broken_) {
+        meet_past(rank, id, descriptor);
+      }
     } catch (const PeerError& error) {
       fail({FaultKind::kPeer, rank, name_of_rank(rank) + " " + error.what()}, true);
     }

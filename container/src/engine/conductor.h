@@ -78,6 +78,7 @@ class Conductor final : public Sink {
     OperationId id;
     uint32_t step;
     bool is_last;
+    bool is_chunk;  // else a frame that tells of a block
   };
   struct Past {
     uint64_t sequence;
@@ -87,16 +88,16 @@ class Conductor final : public Sink {
   // Frames
   void send_ready(const Pending& pending, int member);
   void send_grant(const Pending& pending, uint32_t receive);
-  void send_text(int peer, Frame frame, std::string text);
+  void send_text(int peer, Frame frame, std::string text, uint64_t token = 0);
   void pump(int peer);
   void pump_chunk(int peer);
   void pump_block(int peer);
-  void settle_departed();
   void release(int peer, uint32_t block);
   Span place_data(int peer, const Frame& frame);
   Span place_control(int peer, const Frame& frame);
   void take_ready(int peer, const Frame& frame);
   bool take_ready_of_past(int peer, const OperationId& id, const Descriptor& theirs);
+  void meet_past(int peer, const OperationId& id, const Descriptor& theirs);
   void take_data(int peer, const Frame& frame);
   void take_grant(int peer, const Frame& frame);
   void take_shared(int peer, const Frame& frame);
@@ -151,9 +152,7 @@ class Conductor final : public Sink {
   std::unordered_map<uint32_t, std::deque<Past>> history_;  // by group: the last few
   std::unordered_map<uint64_t, InFlight> in_flight_;        // by token
   uint64_t last_token_ = 0;
-  std::optional<Blocks> blocks_;   // of our arena, if there is one
-  std::deque<InFlight> departed_;  // copied to a block: their memory is free
-  bool is_settling_ = false;
+  std::optional<Blocks> blocks_;  // of our arena, if there is one
   uint64_t last_serial_ = 0;
   std::exception_ptr broken_;  // set by the first fault
   Fault fault_;

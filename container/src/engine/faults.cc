@@ -170,6 +170,18 @@ bool Conductor::take_ready_of_past(int rank, const OperationId& id, const Descri
   return true;
 }
 
+// What a peer announced before we posted an operation that was over at once, such as
+// a sum of nothing.
+void Conductor::meet_past(int rank, const OperationId& id, const Descriptor& theirs) {
+  const std::deque<Past>& past = history_[id.group];
+  for (const Past& each : past) {
+    const bool is_same = id.way == Way::kCollective && each.sequence == id.sequence;
+    if (is_same && !agree(each.descriptor, theirs)) {
+      return fail_for_mismatch(id, each.descriptor, rank, theirs);
+    }
+  }
+}
+
 void Conductor::take_abort(int rank) {
   const std::vector<uint8_t>& control = peer(rank).control;
   const Fault fault = decode_fault(std::string(control.begin(), control.end()));
@@ -197,7 +209,6 @@ void Conductor::fail(Fault fault, bool is_ours) {
 void Conductor::fail_all(const std::exception_ptr& error) {
   transport_.release_payloads();
   in_flight_.clear();
-  departed_.clear();
   for (Peer& each : peers_) {
     each.outbox.clear();
     each.chunks_in_flight = 0;

@@ -13,12 +13,13 @@ constexpr size_t kSharedFrom = 8 << 10;  // shorter messages go with their frame
 
 }  // namespace
 
-void Conductor::send_text(int rank, Frame frame, std::string text) {
+void Conductor::send_text(int rank, Frame frame, std::string text, uint64_t token) {
   frame.source = static_cast<uint32_t>(options_.rank);
   frame.length = text.size();
   Message message;
   message.header = encode(frame);
   message.text = std::move(text);
+  message.token = token;
   transport_.send(rank, std::move(message));
 }
 
@@ -53,7 +54,6 @@ void Conductor::pump(int rank) {
       pump_chunk(rank);
     }
   }
-  settle_departed();
 }
 
 // Sends a part of a message from where it lies.
@@ -66,7 +66,7 @@ void Conductor::pump_chunk(int rank) {
   frame.tag = whole.tag;
   frame.offset = chunk.offset;
   frame.length = chunk.bytes;
-  in_flight_[++last_token_] = {whole.id, whole.step, chunk.is_last};
+  in_flight_[++last_token_] = {whole.id, whole.step, chunk.is_last, true};
   ++peer(rank).chunks_in_flight;
   const Span payload{whole.data + chunk.offset, chunk.bytes};
   transport_.send(rank, {encode(frame), payload, {}, last_token_});
@@ -82,19 +82,8 @@ void Conductor::pump_block(int rank) {
   frame.type = FrameType::kShared;
   frame.tag = whole.tag;
   frame.offset = chunk.offset;
-  send_text(rank, frame, encode(Place{block, static_cast<uint32_t>(chunk.bytes)}));
-  if (chunk.is_last) departed_.push_back({whole.id, whole.step, true});
-}
-
-// Steps that come after messages whose memory is free. They may bring forth more.
-void Conductor::settle_departed() {
-  if (std::exchange(is_settling_, true)) return;
-  while (!departed_.empty()) {
-    const InFlight message = departed_.front();
-    departed_.pop_front();
-    if (Pending* pending = find(message.id)) run(*pending, pending->sent(message.step));
-  }
-  is_settling_ = false;
+  in_flight_[++last_token_] = {whole.id, whole.step, chunk.is_last, false};
+  send_text(rank, frame, encode(Place{block, static_cast<uint32_t>(chunk.bytes)}), last_token_);
 }
 
 void Conductor::release(int rank, uint32_t block) {
@@ -109,7 +98,7 @@ void Conductor::on_sent(int rank, uint64_t token) {
   if (found == in_flight_.end()) return;
   const InFlight chunk = found->second;
   in_flight_.erase(found);
-  --peer(rank).chunks_in_flight;
+  if (chunk.is_chunk) --peer(rank).chunks_in_flight;
   Pending* pending = chunk.is_last ? find(chunk.id) : nullptr;
   if (pending != nullptr) run(*pending, pending->sent(chunk.step));
   pump(rank);

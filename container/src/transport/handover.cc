@@ -4,9 +4,11 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <utility>
 
 #include "smdist/errors.h"
 
@@ -81,17 +83,21 @@ Handover hand_over(int socket, int fd) {
   return errno == EAGAIN || errno == EINTR ? Handover::kBlocked : Handover::kFailed;
 }
 
+// Whatever descriptors came are ours to close, also if the message is not accepted.
 Handover take_over(int socket, UniqueFd* fd) {
   Envelope envelope;
   const ssize_t got = ::recvmsg(socket, &envelope.what, MSG_CMSG_CLOEXEC);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return Handover::kBlocked;
   const cmsghdr* header = CMSG_FIRSTHDR(&envelope.what);
-  const bool is_there = got == 1 && header != nullptr && header->cmsg_type == SCM_RIGHTS &&
-                        header->cmsg_len == CMSG_LEN(sizeof(int));
-  if (!is_there) return Handover::kFailed;
-  int received = -1;
-  std::memcpy(&received, CMSG_DATA(header), sizeof received);
-  *fd = UniqueFd(received);
+  if (got < 0 || header == nullptr) return Handover::kFailed;
+  const bool carries = header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS;
+  const size_t count = carries ? (header->cmsg_len - CMSG_LEN(0)) / sizeof(int) : 0;
+  int received[2] = {-1, -1};
+  std::memcpy(received, CMSG_DATA(header), std::min(count, size_t{2}) * sizeof(int));
+  UniqueFd first(received[0]);
+  const UniqueFd second(received[1]);
+  if (got != 1 || !first.is_open() || second.is_open()) return Handover::kFailed;
+  *fd = std::move(first);
   return Handover::kDone;
 }
 

@@ -136,11 +136,13 @@ Lane::Loss Lane::take_arena(bool* is_there) {
   const Handover handover = take_over(fd_.get(), &fd);
   *is_there = handover == Handover::kDone;
   if (handover == Handover::kBlocked) return std::nullopt;
-  if (handover == Handover::kFailed) return "closed its connection";
+  if (handover == Handover::kFailed) {
+    return "could not hand its memory over (it is gone, or this rank may open no more files)";
+  }
   try {
     arena_ = Arena::adopt(std::move(fd));
   } catch (const SystemError& error) {
-    return std::string("handed over memory that is of no use: ") + error.what();
+    return std::string("handed over memory that this rank cannot read: ") + error.what();
   }
   awaits_arena_ = false;
   return std::nullopt;

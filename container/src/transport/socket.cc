@@ -14,7 +14,8 @@ namespace smdist {
 namespace {
 
 // A host that vanishes is noticed after this, whether data wait for it or not. A
-// process that is stopped for so long while we send to it is given up, too.
+// process of another host that is stopped for so long while we send to it is given
+// up, too; one of this host only when it ends, or when an operation's time is over.
 constexpr int kSilenceMs = 10'000;
 constexpr int kKeepaliveIdleSeconds = 4;
 constexpr int kKeepaliveEverySeconds = 2;

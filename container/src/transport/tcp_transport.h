@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Messages over sockets: TCP, and between ranks of one host Unix sockets, over which
-// they also hand their memory to each other. Where that fails, TCP it is.
+// they also hand their memory to each other. Where there is no such socket, TCP it is.
 //
 // Who dials whom. Of two ranks the higher one dials, when it first has something
 // to send or to hear; the lower one waits to be dialled. Every rank listens before anyone

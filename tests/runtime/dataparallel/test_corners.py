@@ -163,3 +163,17 @@ def test_sparse_tensors_are_added(world):
     total = [2.0, 10.0, 20.0, 0.0, 0.0]
 
     assert [(total, total)] * 3 == world.run(add_sparse, size=3)
+
+
+def add_unlike_sparse(rank, size):
+    tensor = torch.eye(3 + rank).to_sparse()
+    with pytest.raises(ValueError, match="another shape"):
+        dist.all_reduce(tensor)
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    return total.item()
+
+
+def test_sparse_tensors_of_unlike_shapes_are_refused(world):
+    """On every rank, before any element moves; the group works on."""
+    assert [2.0] * 2 == world.run(add_unlike_sparse, size=2)
