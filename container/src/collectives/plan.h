@@ -10,7 +10,14 @@
 // A Receive that depends on nothing is open: its region may be written from the
 // moment the rank posted the operation. One that comes after other steps, such as
 // the sum that reads its region before, is opened by a grant to its sender, whose
-// Send says so. No message is empty, but for the barrier's; an empty
+// Send says so.
+//
+// Two rules let neighbours read each other's memory instead of copying it. What is
+// received into scratch is read by one Reduce and by nothing else. And the bytes that
+// Sends read do not change between the first Send of a region and the end of the
+// operation.
+//
+// No message is empty, but for the barrier's; an empty
 // message arrives with the news that its sender has posted the operation.
 #pragma once
 
