@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""all_reduce beside Gloo, OpenMPI and the limits of memory and wire; see README.md."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+
+from benchmarks.allreduce.plot import draw
+from benchmarks.harness.hosts import EmulatedHosts, Host
+from benchmarks.harness.interleave import Series, interleave
+from benchmarks.harness.ranks import Ranks
+from benchmarks.harness.report import machine, save, size_text, table, time_text
+
+PREPARE = "benchmarks.allreduce.work:prepare"
+MEASURE = "benchmarks.allreduce.work:measure"
+KIB, MIB = 1 << 10, 1 << 20
+ONE_HOST_SIZES = [KIB, 8 * KIB, 64 * KIB, MIB, 4 * MIB, 25 * MIB, 100 * MIB, 256 * MIB]
+HOSTS_SIZES = [KIB, 8 * KIB, 64 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB]
+COLUMNS = [
+    "ranks", "dtype", "size", "smdist", "GB/s", "of limit", "Gloo", "/ Gloo", "OpenMPI",
+    "/ OpenMPI", "CPU s/GB", "Gloo's CPU",
+]  # fmt: skip
+
+
+@dataclass
+class Row:
+    """One line of the table; seconds, bytes per second, and ratios."""
+
+    layout: str
+    ranks: int
+    dtype: str
+    size: int
+    series: dict[str, Series]
+    limit: float
+
+    @property
+    def bus_bandwidth(self) -> float:
+        return 2 * (self.ranks - 1) / self.ranks * self.size / self.series["smdist"].seconds
+
+    def against(self, peer: str) -> float | None:
+        other = self.series.get(peer)
+        return other and other.seconds / self.series["smdist"].seconds
+
+    def cpu_per_gb(self, peer: str) -> float:
+        return self.series[peer].cpu_seconds / (self.size / 1e9)
+
+    def cells(self) -> list[str]:
+        openmpi = self.series.get("openmpi")
+        return [
+            self.layout,
+            self.dtype,
+            size_text(self.size),
+            time_text(self.series["smdist"].seconds),
+            f"{self.bus_bandwidth / 1e9:.3f}",
+            f"{self.limit / self.series['smdist'].seconds:.0%}",
+            time_text(self.series["gloo"].seconds),
+            f"{self.against('gloo'):.2f}",
+            time_text(openmpi.seconds) if openmpi else "-",
+            f"{self.against('openmpi'):.2f}" if openmpi else "-",
+            f"{self.cpu_per_gb('smdist'):.3g}",
+            f"{self.cpu_per_gb('gloo'):.3g}",
+        ]
+
+
+def one_host(ranks: int, arguments: argparse.Namespace) -> Iterator[Row]:
+    places = [Host(0)] * ranks
+    with ExitStack() as stack:
+        everyone = {
+            peer: stack.enter_context(Ranks(peer, places)) for peer in ("smdist", "gloo", "openmpi")
+        }
+        for dtype in arguments.dtypes:
+            for size in arguments.sizes or ONE_HOST_SIZES:
+                peers = {p: r for p, r in everyone.items() if p != "openmpi" or dtype == "float32"}
+                yield _one_host(peers, ranks, dtype, size, arguments.rounds)
+
+
+def _one_host(everyone: dict[str, Ranks], ranks: int, dtype: str, size: int, rounds: int) -> Row:
+    for each in everyone.values():
+        each.call(PREPARE, peer=each.peer, size=size, dtype=dtype)
+    work = {peer: (each, MEASURE) for peer, each in everyone.items()}
+    work["copy"] = (everyone["gloo"], "benchmarks.allreduce.work:copy")
+    series = interleave(work, rounds)
+    return Row(f"{ranks}", ranks, dtype, size, series, series["copy"].seconds)
+
+
+def hosts(count: int, arguments: argparse.Namespace) -> Iterator[Row]:
+    with EmulatedHosts(count, arguments.rate) as emulated, ExitStack() as stack:
+        everyone = {
+            peer: stack.enter_context(Ranks(peer, emulated.hosts)) for peer in ("smdist", "gloo")
+        }
+        for dtype in arguments.dtypes:
+            for size in arguments.sizes or HOSTS_SIZES:
+                for each in everyone.values():
+                    each.call(PREPARE, peer=each.peer, size=size, dtype=dtype)
+                work = {peer: (each, MEASURE) for peer, each in everyone.items()}
+                goodput = emulated.goodput()
+                series = interleave(work, arguments.rounds)
+                limit = 2 * (count - 1) / count * size / goodput
+                yield Row(f"{count} hosts", count, dtype, size, series, limit)
+
+
+def main() -> None:
+    arguments = _arguments()
+    rows: list[Row] = []
+    for ranks in arguments.ranks:
+        rows += _told(one_host(ranks, arguments))
+    for count in arguments.hosts:
+        rows += _told(hosts(count, arguments))
+    text = table(COLUMNS, [row.cells() for row in rows])
+    print(f"\n{machine()}; emulated links of {arguments.rate}\n\n{text}")
+    save("allreduce", text, [asdict(row) for row in rows], draw(rows))
+
+
+def _told(rows: Iterator[Row]) -> Iterator[Row]:
+    for row in rows:
+        print(" ".join(row.cells()), flush=True)
+        yield row
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser("allreduce", description=__doc__)
+    parser.add_argument("--ranks", type=int, nargs="*", default=[2, 4], help="on one host")
+    parser.add_argument("--hosts", type=int, nargs="*", default=[2, 4, 8], help="one rank each")
+    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16", "float16"])
+    parser.add_argument("--sizes", type=int, nargs="+", help="bytes, instead of the usual ones")
+    parser.add_argument("--rate", default="1gbit", help="of emulated links")
+    parser.add_argument("--rounds", type=int, default=11)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

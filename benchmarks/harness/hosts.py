@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts on one machine: network namespaces on a bridge, each with a slow link.
+
+A link is limited on both ends, as the port of a switch is: what a host sends leaves
+at the rate, and what others send to it reaches it at the rate (token buckets of
+`tc tbf`). Needs root, iproute2 and iperf3.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from dataclasses import dataclass
+from typing import Any
+
+NETWORK = "10.77.0"
+INTERFACE = "e0"
+_BRIDGE = "sdbr"
+# A bucket holds more than one 64 KiB packet of segmentation offload, so that it can leave.
+_SENDING = ("burst", "256kb", "latency", "20ms")
+_RECEIVING = ("burst", "256kb", "limit", "512kb")
+
+
+@dataclass(frozen=True)
+class Host:
+    """Where a rank runs: a network namespace, or this machine as it is."""
+
+    number: int
+    namespace: str | None = None
+
+    @property
+    def address(self) -> str:
+        return f"{NETWORK}.{self.number + 1}" if self.namespace else "127.0.0.1"
+
+    @property
+    def prefix(self) -> list[str]:
+        return ["ip", "netns", "exec", self.namespace] if self.namespace else []
+
+
+class EmulatedHosts:
+    """`count` hosts with links of `rate`, as `1gbit`; gone at the end of the `with` block."""
+
+    def __init__(self, count: int, rate: str) -> None:
+        self.rate = rate
+        self.hosts = [Host(number, f"sdhost{number}") for number in range(count)]
+
+    def __enter__(self) -> EmulatedHosts:
+        self._remove()
+        _ip("link", "add", _BRIDGE, "type", "bridge")
+        _ip("link", "set", _BRIDGE, "up")
+        for host in self.hosts:
+            self._add(host)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._remove()
+
+    def goodput(self, seconds: float = 1) -> float:
+        """Bytes per second of one TCP flow from the first host to the second, by iperf3."""
+        first, second = self.hosts[0], self.hosts[1]
+        server = [*second.prefix, "iperf3", "-s", "-1", "-B", second.address]
+        client = [*first.prefix, "iperf3", "-J", "-c", second.address, "-t", str(seconds)]
+        with subprocess.Popen(server, stdout=subprocess.DEVNULL) as listening:
+            time.sleep(0.3)
+            done = subprocess.run(client, capture_output=True, check=True, text=True, timeout=60)
+            listening.wait(10)
+        return json.loads(done.stdout)["end"]["sum_received"]["bits_per_second"] / 8
+
+    def _add(self, host: Host) -> None:
+        outside = f"sdv{host.number}"
+        inside = ["-n", str(host.namespace)]
+        _ip("netns", "add", str(host.namespace))
+        peer = ["peer", "name", INTERFACE, "netns", str(host.namespace)]
+        _ip("link", "add", outside, "type", "veth", *peer)
+        _ip("link", "set", outside, "master", _BRIDGE, "up")
+        _ip(*inside, "addr", "add", f"{host.address}/24", "dev", INTERFACE)
+        _ip(*inside, "link", "set", INTERFACE, "up")
+        _ip(*inside, "link", "set", "lo", "up")
+        limit = ["root", "tbf", "rate", self.rate]
+        _run("tc", *inside, "qdisc", "add", "dev", INTERFACE, *limit, *_SENDING)
+        _run("tc", "qdisc", "add", "dev", outside, *limit, *_RECEIVING)
+
+    def _remove(self) -> None:
+        """Also what an earlier run left behind."""
+        listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
+        for line in listed.stdout.splitlines():
+            if line.startswith("sdhost"):
+                _ip("netns", "del", line.split()[0])
+        subprocess.run(["ip", "link", "del", _BRIDGE], capture_output=True, check=False)
+
+
+def _ip(*arguments: str) -> None:
+    _run("ip", *arguments)
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(
+            f"{' '.join(command)} failed: {done.stderr.strip()}\n"
+            "Emulated hosts need root, iproute2 and the kernel's tbf; Docker's bridge filter"
+            " must be off (sysctl net.bridge.bridge-nf-call-iptables=0)."
+        )

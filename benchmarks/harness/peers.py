@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who is measured: how the ranks of each peer are started, all with one program."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.harness.hosts import INTERFACE, NETWORK, Host
+
+ROOT = Path(__file__).parents[2]
+_RANK = [sys.executable, "-m", "benchmarks.harness.rank"]
+_PORTS = {"gloo": 29710, "smdist": 29720}
+
+
+def start(peer: str, places: list[Host], door: str) -> list[subprocess.Popen[bytes]]:
+    """Start one rank per place; each of them calls at the socket `door`."""
+    if peer == "openmpi":
+        return [_start_openmpi(places, door)]
+    return [_start_torch(peer, rank, places, door) for rank in range(len(places))]
+
+
+def _start_torch(peer: str, rank: int, places: list[Host], door: str) -> subprocess.Popen[bytes]:
+    host = places[rank]
+    environment = {
+        **_common(),
+        "RANK": str(rank),
+        "WORLD_SIZE": str(len(places)),
+        "LOCAL_RANK": str(places[:rank].count(host)),
+        "MASTER_ADDR": places[0].address,
+        "MASTER_PORT": str(_PORTS[peer] if host.namespace else _free_port(peer, rank)),
+    }
+    if host.namespace:
+        environment["GLOO_SOCKET_IFNAME"] = INTERFACE
+    command = [*host.prefix, *_RANK, peer, door]
+    return subprocess.Popen(command, env=environment, cwd=ROOT)
+
+
+def _start_openmpi(places: list[Host], door: str) -> subprocess.Popen[bytes]:
+    """One host only. Ranks may outnumber processors, and then yield while they wait."""
+    assert all(place.namespace is None for place in places), f"no OpenMPI across {NETWORK}.0"
+    options = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
+    options += ["--mca", "mpi_yield_when_idle", "1", "--mca", "btl", "vader,self"]
+    command = ["mpirun", *options, "-n", str(len(places)), *_RANK, "openmpi", door]
+    return subprocess.Popen(command, env=_common(), cwd=ROOT)
+
+
+def _common() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+
+
+_chosen: dict[str, int] = {}
+
+
+def _free_port(peer: str, rank: int) -> int:
+    if rank == 0:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            _chosen[peer] = probe.getsockname()[1]
+    return _chosen[peer]

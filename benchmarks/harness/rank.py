@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank of one peer: joins the others, then does what the benchmark asks until told to end.
+
+Run as `python -m benchmarks.harness.rank PEER DOOR`. It calls at the Unix socket `DOOR`, says its
+rank, and answers each `(function, arguments)` with what the function returned. While
+it waits, it sleeps, so that the other peers have the machine for themselves.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from multiprocessing.connection import Client, Connection
+
+
+def main(peer: str, door: str) -> None:
+    rank = join(peer)
+    with Client(door, "AF_UNIX") as benchmark:
+        benchmark.send(rank)
+        serve(peer, benchmark)
+
+
+def join(peer: str) -> int:
+    if peer == "openmpi":
+        from mpi4py import MPI
+
+        return MPI.COMM_WORLD.rank
+    import torch.distributed as dist
+
+    if peer == "smdist":
+        import smdist.dataparallel.torch  # noqa: F401
+    import torch
+
+    torch.set_num_threads(1)
+    dist.init_process_group(peer)
+    return int(os.environ["RANK"])
+
+
+def serve(peer: str, benchmark: Connection) -> None:
+    while (order := benchmark.recv()) is not None:
+        name, arguments = order
+        module, function = name.split(":")
+        try:
+            answer = getattr(importlib.import_module(module), function)(**arguments)
+            benchmark.send((answer, None))
+        except Exception:
+            benchmark.send((None, traceback.format_exc()))
+    if peer != "openmpi":
+        import torch.distributed as dist
+
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ranks of one peer, as a benchmark sees them."""
+
+from __future__ import annotations
+
+import tempfile
+from multiprocessing.connection import Connection, Listener
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import peers
+from benchmarks.harness.hosts import Host
+
+_PATIENCE = 180.0  # seconds for one answer; longer is a hang
+
+
+class Ranks:
+    """Starts the ranks, and ends them with the `with` block.
+
+    Attributes:
+        peer: `smdist`, `gloo` or `openmpi`.
+        places: The host of each rank.
+    """
+
+    def __init__(self, peer: str, places: list[Host]) -> None:
+        self.peer = peer
+        self.places = places
+        self._calls: list[Connection] = []
+
+    def __enter__(self) -> Ranks:
+        self._folder = tempfile.TemporaryDirectory()
+        door = str(Path(self._folder.name) / "door")
+        with Listener(door, "AF_UNIX", backlog=len(self.places)) as listener:
+            listener._listener._socket.settimeout(_PATIENCE)  # type: ignore[attr-defined]
+            self._processes = peers.start(self.peer, self.places, door)
+            calls = [listener.accept() for _ in self.places]
+        self._calls = [call for _, call in sorted((call.recv(), call) for call in calls)]
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        for call in self._calls:
+            call.send(None)
+        for process in self._processes:
+            try:
+                process.wait(20)
+            except Exception:
+                process.kill()
+        self._folder.cleanup()
+
+    def call(self, function: str, **arguments: Any) -> list[Any]:
+        """What `module:function` returns on each rank, which all call at the same time."""
+        for call in self._calls:
+            call.send((function, arguments))
+        return [self._answer(rank) for rank in range(len(self._calls))]
+
+    def _answer(self, rank: int) -> Any:
+        if not self._calls[rank].poll(_PATIENCE):
+            for process in self._processes:
+                process.kill()
+            raise SystemExit(f"rank {rank} of {self.peer} has not answered for {_PATIENCE:.0f} s")
+        answer, fault = self._calls[rank].recv()
+        if fault:
+            raise SystemExit(f"rank {rank} of {self.peer} raised:\n{fault}")
+        return answer
