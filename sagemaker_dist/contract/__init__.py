@@ -2,18 +2,22 @@
 """The ground floor that the SDK and the training image share. Standard library only."""
 
 from sagemaker_dist.contract.distribution import Distribution, read_distribution
-from sagemaker_dist.contract.options import DataParallel, MiB
+from sagemaker_dist.contract.options import DataParallel, host_faults
+from sagemaker_dist.contract.ranges import WEIGHTS, MiB, range_faults
 from sagemaker_dist.contract.wire import KEY, VERSION, parse, render
 from sagemaker_dist.contract.world import World, sort_hosts
 
 __all__ = [
     "KEY",
     "VERSION",
+    "WEIGHTS",
     "DataParallel",
     "Distribution",
     "MiB",
     "World",
+    "host_faults",
     "parse",
+    "range_faults",
     "read_distribution",
     "render",
     "sort_hosts",

@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, fields
+from typing import Any
 
+from sagemaker_dist.contract.ranges import WEIGHTS, MiB, range_faults
 from sagemaker_dist.errors import OptionError, raise_all
-
-MiB: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +26,27 @@ class DataParallel:
             `init_process_group` wins. Default 1,800, as in torch.
         start_timeout_seconds: How long the hosts wait for each other at the
             start, 1 to 86,400. Default 600.
+        lanes: Connections between two ranks of different hosts, 1 to 16. Several
+            fill a network that is faster than one TCP flow may be: 5 Gbit/s, 10
+            in a cluster placement group (AWS, Amazon EC2 instance network
+            bandwidth, read 2026-11-21). Default None: measured at the start of
+            the job.
+        chunk_bytes: Sums are made and sent on in pieces of this many bytes, 64
+            KiB to 16 MiB and a multiple of 64: small ones overlap adding with
+            sending, big ones cost fewer messages. Default None: measured at the
+            start of the job.
+        one_shot_bytes: An all-reduce of at most so many bytes takes one step
+            instead of two: every rank sends all of it to every other and sums
+            by itself. 0 to 1 MiB; 0 is never. Default None: measured at the
+            start of the job.
+        single_owner_bytes: An all-reduce of at most so many bytes, and of more
+            than `one_shot_bytes`, is summed whole by one rank, a different one
+            in turn, which takes fewer messages than shards. 0 to 1 MiB; 0 is
+            never. Default None: measured at the start of the job.
+        shard_weights: For hosts with unlike networks: host i sums this share of
+            every buffer. One integer per host in numeric order (algo-2 before
+            algo-10), each 0 to 65,535 and one at least above 0; a list becomes
+            a tuple. Default None: equal shares.
 
     Raises:
         OptionError: A value is outside its range; all faults are reported.
@@ -36,30 +56,32 @@ class DataParallel:
     fusion_bytes: int = 25 * MiB
     timeout_seconds: int = 1800
     start_timeout_seconds: int = 600
+    lanes: int | None = None
+    chunk_bytes: int | None = None
+    one_shot_bytes: int | None = None
+    single_owner_bytes: int | None = None
+    shard_weights: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
+        weights: Any = self.shard_weights
+        if isinstance(weights, list):  # as JSON has it
+            object.__setattr__(self, WEIGHTS, tuple(weights))
         raise_all(_faults(self))
 
 
-_RANGES: Final = {  # option: (least, most, why)
-    "processes_per_host": (1, 1024, "a host starts between 1 and 1024 ranks"),
-    "fusion_bytes": (
-        MiB,
-        4096 * MiB,
-        "below 1 MiB every all-reduce is latency rather than data, and above 4 GiB"
-        " nothing is left to overlap with the backward pass",
-    ),
-    "timeout_seconds": (1, 86_400, "a collective may take between one second and one day"),
-    "start_timeout_seconds": (1, 86_400, "hosts may wait between one second and one day"),
-}
+def host_faults(options: DataParallel, num_hosts: int) -> Iterator[OptionError]:
+    """What is wrong with the options for a job of so many hosts."""
+    weights = options.shard_weights
+    if weights is not None and len(weights) != num_hosts:
+        yield OptionError(
+            f"shard_weights is of length {len(weights)}",
+            f"the number of hosts is {num_hosts}, and each has one weight",
+            "Pass one weight per host, in numeric order of hosts, or leave shard_weights out",
+        )
 
 
 def _faults(options: DataParallel) -> Iterator[OptionError]:
-    for name, (least, most, why) in _RANGES.items():
-        value = getattr(options, name)
-        if value is None and name == "processes_per_host":
-            continue
-        if type(value) is not int or not least <= value <= most:
-            yield OptionError(
-                f"{name} is {value!r}", why, f"Pass an integer from {least} to {most}"
-            )
+    for field in fields(options):
+        value = getattr(options, field.name)
+        if value is not None or field.default is not None:
+            yield from range_faults(field.name, value, field.name)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How options travel: one hyperparameter, compact JSON with a version.
 
-    sagemaker_dist_config = {"version":1,"dataparallel":{"fusion_bytes":26214400,...}}
+    sagemaker_dist_config = {"version":2,"dataparallel":{"fusion_bytes":26214400,...}}
 
 Every option is written out, so that an image's own defaults never matter. A
 reader refuses a newer version and unknown keys; older documents parse forever
@@ -21,7 +21,7 @@ from sagemaker_dist.contract.options import DataParallel
 from sagemaker_dist.errors import OptionError, SkewError
 
 KEY: Final = "sagemaker_dist_config"
-VERSION: Final = 1
+VERSION: Final = 2
 MAX_CHARACTERS: Final = 2500
 _STRATEGY: Final = "dataparallel"
 

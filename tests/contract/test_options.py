@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-from sagemaker_dist.contract import DataParallel, MiB
+from sagemaker_dist.contract import DataParallel, MiB, host_faults
 from sagemaker_dist.errors import OptionError, OptionErrors
 
 
@@ -20,6 +20,17 @@ from sagemaker_dist.errors import OptionError, OptionErrors
         ("fusion_bytes", 1e9),
         ("timeout_seconds", 0),
         ("start_timeout_seconds", 86_401),
+        ("lanes", 0),
+        ("lanes", 17),
+        ("lanes", True),
+        ("chunk_bytes", 64 * 1024 - 64),
+        ("chunk_bytes", 64 * 1024 + 32),
+        ("chunk_bytes", 16 * MiB + 64),
+        ("one_shot_bytes", -1),
+        ("one_shot_bytes", MiB + 1),
+        ("single_owner_bytes", -1),
+        ("single_owner_bytes", MiB + 1),
+        ("single_owner_bytes", "0"),
     ],
 )
 def test_value_out_of_range_is_named(name, value):
@@ -31,13 +42,84 @@ def test_value_out_of_range_is_named(name, value):
     assert "Pass an integer from" in caught.value.mend
 
 
-def test_two_bad_values_are_one_error():
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("lanes", (None, 1, 16)),
+        ("chunk_bytes", (None, 64 * 1024, 64 * 1024 + 64, 16 * MiB)),
+        ("one_shot_bytes", (None, 0, MiB)),
+        ("single_owner_bytes", (None, 0, MiB)),
+        ("shard_weights", (None, (1,), (0, 65_535))),
+    ],
+)
+def test_both_ends_of_a_range_are_in_it(name, values):
+    """None leaves the value to the job, and is the default."""
+    assert getattr(DataParallel(), name) is None
+    assert list(values) == [getattr(DataParallel(**{name: value}), name) for value in values]
+
+
+def test_a_multiple_is_asked_for_by_its_step():
+    with pytest.raises(OptionError) as caught:
+        DataParallel(chunk_bytes=100_000)
+
+    expected = "Pass an integer from 65536 to 16777216 that is a multiple of 64"
+    assert expected == caught.value.mend
+
+
+def test_a_list_of_weights_becomes_a_tuple():
+    """Options stay hashable, and one read from JSON equals the one that was written."""
+    options = DataParallel(shard_weights=[1, 2, 1])
+
+    assert (1, 2, 1) == options.shard_weights
+    assert hash(options) == hash(DataParallel(shard_weights=(1, 2, 1)))
+
+
+@pytest.mark.parametrize(
+    ("weights", "faults"),
+    [
+        ("12", ["shard_weights is '12'"]),
+        (3, ["shard_weights is 3"]),
+        ((), ["shard_weights is ()"]),
+        ([0, 0], ["shard_weights is (0, 0)"]),
+        ([1, -1], ["shard_weights has -1 at index 1"]),
+        (
+            [65_536, 0, 1.5, True],
+            [f"shard_weights has {at}" for at in ("65536 at index 0", "1.5 at index 2")]
+            + ["shard_weights has True at index 3"],
+        ),
+    ],
+)
+def test_every_wrong_weight_is_told(weights, faults):
+    with pytest.raises(OptionError) as caught:
+        DataParallel(shard_weights=weights)
+
+    assert faults == [fault.what for fault in getattr(caught.value, "faults", (caught.value,))]
+
+
+def test_there_is_one_weight_per_host():
+    """Told with both numbers; without weights any number of hosts will do."""
+    (fault,) = host_faults(DataParallel(shard_weights=(1, 2, 1)), 2)
+
+    assert str(fault) == (
+        "shard_weights is of length 3: the number of hosts is 2, and each has one weight."
+        " Pass one weight per host, in numeric order of hosts, or leave shard_weights out."
+    )
+    assert [] == list(host_faults(DataParallel(shard_weights=(1, 2)), 2))
+    assert [] == list(host_faults(DataParallel(), 2))
+
+
+def test_several_bad_values_are_one_error():
     """A request is mended in one go."""
     with pytest.raises(OptionErrors) as caught:
-        DataParallel(fusion_bytes=1, timeout_seconds=-1)
+        DataParallel(fusion_bytes=1, timeout_seconds=-1, lanes=0, shard_weights=(0,))
 
-    assert ["fusion_bytes is 1", "timeout_seconds is -1"] == [f.what for f in caught.value.faults]
-    assert "2 faults" in str(caught.value)
+    assert [
+        "fusion_bytes is 1",
+        "timeout_seconds is -1",
+        "lanes is 0",
+        "shard_weights is (0,)",
+    ] == [fault.what for fault in caught.value.faults]
+    assert "4 faults" in str(caught.value)
 
 
 def test_options_cannot_be_changed():

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each option may be, one table for the SDK's arguments and the ranks' environment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from sagemaker_dist.errors import OptionError
+
+KiB: Final = 1024
+MiB: Final = 1024 * KiB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """Integers from `least` to `most`, of these the multiples of `step`."""
+
+    least: int
+    most: int
+    step: int = 1
+    why: str
+
+    def __contains__(self, value: object) -> bool:
+        return type(value) is int and self.least <= value <= self.most and value % self.step == 0
+
+    def __str__(self) -> str:
+        multiple = f" that is a multiple of {self.step}" if self.step > 1 else ""
+        return f"an integer from {self.least} to {self.most}{multiple}"
+
+
+WEIGHTS: Final = "shard_weights"  # the one option that is a tuple
+_WEIGHT: Final = Range(least=0, most=65_535, why="a host's weight is between 0 and 65,535")
+_RANGES: Final = {
+    "processes_per_host": Range(least=1, most=1024, why="a host starts between 1 and 1024 ranks"),
+    "fusion_bytes": Range(
+        least=MiB,
+        most=4096 * MiB,
+        why="below 1 MiB every all-reduce is latency rather than data, and above 4 GiB"
+        " nothing is left to overlap with the backward pass",
+    ),
+    "timeout_seconds": Range(
+        least=1, most=86_400, why="a collective may take between one second and one day"
+    ),
+    "start_timeout_seconds": Range(
+        least=1, most=86_400, why="hosts may wait between one second and one day"
+    ),
+    "lanes": Range(least=1, most=16, why="two ranks hold between 1 and 16 connections"),
+    "chunk_bytes": Range(
+        least=64 * KiB,
+        most=16 * MiB,
+        step=64,
+        why="smaller pieces are latency rather than data, bigger ones leave nothing to overlap,"
+        " and sums are made 64 bytes at a time",
+    ),
+    "one_shot_bytes": Range(
+        least=0, most=MiB, why="sending all to everybody is for small buffers, and 0 is never"
+    ),
+    "single_owner_bytes": Range(
+        least=0, most=MiB, why="one rank that sums alone is for small buffers, and 0 is never"
+    ),
+}
+
+
+def range_faults(option: str, value: object, label: str) -> Iterator[OptionError]:
+    """What is wrong with the value of an option, which messages call `label`."""
+    if option == WEIGHTS:
+        yield from _weight_faults(value, label)
+    elif value not in _RANGES[option]:
+        valid = _RANGES[option]
+        yield OptionError(f"{label} is {value!r}", valid.why, f"Pass {valid}")
+
+
+def _weight_faults(value: object, label: str) -> Iterator[OptionError]:
+    if not isinstance(value, tuple):
+        yield OptionError(
+            f"{label} is {value!r}",
+            "it has one weight for each host",
+            "Pass a tuple of integers such as (1, 2, 1)",
+        )
+        return
+    wrong = [index for index, weight in enumerate(value) if weight not in _WEIGHT]
+    for index in wrong:
+        yield OptionError(
+            f"{label} has {value[index]!r} at index {index}", _WEIGHT.why, f"Pass {_WEIGHT}"
+        )
+    if not wrong and not any(value):
+        yield OptionError(
+            f"{label} is {value!r}",
+            "a host of weight 0 sums nothing, and one has to",
+            "Pass a weight above 0 for at least one host",
+        )
