@@ -186,6 +186,7 @@ class PyTorch(SageMakerPyTorch):  # type: ignore[misc]  # SageMaker's SDK is unt
     def _fit_job(self, inputs: Any, job_name: Any) -> Job:
         runner = getattr(self.sagemaker_session, "runner", None)
         return Job(
+            distribution=Distribution(ours=parse(self._wire) if self._wire else None),
             instance_type=facts.settled(self.instance_type),
             instance_count=facts.settled(self.instance_count),
             job_name=facts.settled(job_name),

@@ -15,6 +15,7 @@ from posixpath import normpath
 from typing import Any, Final
 
 from sagemaker_dist.catalog import LOCAL, LOCAL_PROCESS, training_instances
+from sagemaker_dist.contract import host_faults
 from sagemaker_dist.errors import OptionError, closest
 from sagemaker_dist.planning.channels import channel_faults, name_faults
 from sagemaker_dist.planning.job import Job, Source
@@ -56,7 +57,7 @@ def construction_faults(job: Job) -> Iterator[OptionError]:
 def fit_faults(job: Job) -> Iterator[OptionError]:
     """What would keep this job from starting or from reading its data."""
     yield from source_faults(job.source)
-    yield from _count_faults(job.instance_count)
+    yield from _count_faults(job)
     if job.job_name is not None and not JOB_NAME.fullmatch(str(job.job_name)):
         yield OptionError(
             f"job_name is {job.job_name!r}",
@@ -74,7 +75,8 @@ def fit_faults(job: Job) -> Iterator[OptionError]:
         yield from channel_faults(job.channels, on_this_machine=job.on_this_machine)
 
 
-def _count_faults(count: Any) -> Iterator[OptionError]:
+def _count_faults(job: Job) -> Iterator[OptionError]:
+    count = job.instance_count
     if count is None:
         return
     try:
@@ -87,6 +89,8 @@ def _count_faults(count: Any) -> Iterator[OptionError]:
             "a job has at least one host" if is_integer else "it is no integer",
             "Pass an integer of at least 1",
         )
+    elif job.distribution.ours is not None:
+        yield from host_faults(job.distribution.ours, count)
 
 
 def source_faults(source: Source | None) -> Iterator[OptionError]:

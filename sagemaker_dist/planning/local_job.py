@@ -15,7 +15,8 @@ from ipaddress import IPv4Address
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from sagemaker_dist.contract import KEY, parse
+from sagemaker_dist.contract import KEY, DataParallel, host_faults, parse
+from sagemaker_dist.errors import raise_all
 from sagemaker_dist.planning.locations import FILE, directory_of
 
 SUBMIT_DIRECTORY: Final = "sagemaker_submit_directory"  # SageMaker's names, as in its toolkit
@@ -151,17 +152,23 @@ class LocalJob:
 
 
 def plan_local_job(request: Mapping[str, Any]) -> LocalJob:
-    """Read a CreateTrainingJob request whose places are all file://."""
+    """Read a CreateTrainingJob request whose places are all file://.
+
+    Raises:
+        OptionError: The options of the distribution are for another number of hosts.
+    """
     hyperparameters = dict(request.get("HyperParameters", {}))
     resources = request["ResourceConfig"]
     output = request["OutputDataConfig"]
     checkpoint = request.get("CheckpointConfig", {})
     wire = hyperparameters.get(KEY)
+    options = parse(wire) if wire else DataParallel(processes_per_host=1)
+    raise_all(host_faults(options, resources["InstanceCount"]))
     return LocalJob(
         name=request["TrainingJobName"],
         instance_type=resources["InstanceType"],
         hosts=tuple(_hosts(resources["InstanceCount"])),
-        processes_per_host=parse(wire).processes_per_host if wire else 1,
+        processes_per_host=options.processes_per_host,
         hyperparameters=_plain_source(hyperparameters),
         environment=dict(request.get("Environment", {})),
         channels=tuple(_channel(part, request) for part in request.get("InputDataConfig", [])),

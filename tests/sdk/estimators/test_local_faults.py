@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from sagemaker.tuner import ContinuousParameter, HyperparameterTuner
 
-from sagemaker_dist import OptionError, OptionErrors
+from sagemaker_dist import DataParallel, OptionError, OptionErrors
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -24,6 +24,12 @@ def faults_of(call):
             {"instance_count": "2"},
             None,
             "instance_count is '2': it is no integer. Pass an integer of at least 1.",
+        ),
+        (
+            {"distribution": DataParallel(shard_weights=(1, 2, 1))},
+            None,
+            "shard_weights is of length 3: the number of hosts is 2, and each has one weight. Pass"
+            " one weight per host, in numeric order of hosts, or leave shard_weights out.",
         ),
         (
             {},

@@ -357,3 +357,17 @@ def test_faults_of_fit_come_before_anything_is_sent(estimator, session, tmp_path
         " Pass s3:// and a prefix.",
         "channel 'c' is 'gs://bucket/c': gs:// is not read. Pass s3:// and a prefix.",
     ] == faults
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_weights_are_for_the_hosts_of_the_job(estimator, session, count):
+    """Checked where the number of hosts is known, before anything is sent."""
+    weighted = {"smdist": {"dataparallel": {"shard_weights": [1, 2]}}}
+    built = estimator(distribution=weighted, instance_count=count)
+    faults = faults_of(built.fit)
+
+    assert [] == session.requests
+    assert [
+        f"shard_weights is of length 2: the number of hosts is {count}, and each has one weight."
+        " Pass one weight per host, in numeric order of hosts, or leave shard_weights out."
+    ] == faults

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from sagemaker_dist.contract import KEY, DataParallel, render
+from sagemaker_dist.errors import OptionError
 from sagemaker_dist.planning import (
     Channel,
     Job,
@@ -77,6 +78,17 @@ def test_ranks_are_one_without_a_distribution_and_open_without_a_number(options,
     request = {**REQUEST, "HyperParameters": options, "ResourceConfig": resources}
 
     assert layout == plan_local_job(request).layout
+
+
+def test_weights_are_for_the_hosts_of_the_request():
+    """The local runner refuses what the estimator did not see."""
+    wire = render(DataParallel(shard_weights=(1, 2)))
+    resources = {"InstanceType": "local_process", "InstanceCount": 2}
+    request = {**REQUEST, "HyperParameters": {KEY: wire}}
+
+    assert 2 == len(plan_local_job({**request, "ResourceConfig": resources}).hosts)
+    with pytest.raises(OptionError, match="of length 2: the number of hosts is 300"):
+        plan_local_job(request)
 
 
 @pytest.mark.parametrize(
