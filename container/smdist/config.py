@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from sagemaker_dist.contract import KEY, DataParallel, parse, sort_hosts
 from sagemaker_dist.errors import LaunchError, OptionError
+from smdist.tuning import TuningConfig, read_tuning
 
 PORT: Final = 7777
 STOP_SECONDS: Final = 110  # SageMaker kills 120 s after SIGTERM
@@ -153,6 +154,7 @@ class RankConfig:
         is_in_world: Whether this process was started as one rank of several
             that can meet, by our launcher or torchrun.
         local_rank: This rank's number on its host.
+        tuning: How the engine divides its work.
     """
 
     address: str | None = None
@@ -166,6 +168,7 @@ class RankConfig:
     master_address: str = "127.0.0.1"
     is_in_world: bool = False
     local_rank: int | None = None
+    tuning: TuningConfig = field(default_factory=TuningConfig)
 
 
 def read_base(environ: Mapping[str, str] | None = None) -> Path:
@@ -224,7 +227,7 @@ def read_rank_config(environ: Mapping[str, str] | None = None) -> RankConfig:
     """Read what the launcher told this rank; nothing of it needs to be there.
 
     Raises:
-        OptionError: A number is none.
+        OptionError: A number is none, or out of the range of its option.
     """
     environ = _environment(environ)
     fusion = _number(environ, "SMDIST_FUSION_BYTES")
@@ -244,6 +247,7 @@ def read_rank_config(environ: Mapping[str, str] | None = None) -> RankConfig:
         master_address=environ.get("MASTER_ADDR") or "127.0.0.1",
         is_in_world=all(environ.get(name) for name in _WORLD),
         local_rank=None if local_rank is None else int(local_rank),
+        tuning=read_tuning(environ),
     )
 
 

@@ -17,6 +17,7 @@ from smdist.config import (
     read_rank_config,
     read_runtime_config,
 )
+from smdist.tuning import TuningConfig
 
 
 @pytest.fixture
@@ -224,6 +225,7 @@ def test_rank_needs_nothing():
     assert config.address is config.interface is config.secret_file is None
     assert config.fusion_bytes is config.timeout_seconds is config.local_rank is None
     assert not config.is_in_world
+    assert TuningConfig() == config.tuning
 
 
 @pytest.mark.parametrize("missing", [None, "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"])
@@ -247,6 +249,7 @@ def test_rank_reads_what_the_launcher_set():
             "SMDIST_START_TIMEOUT_SECONDS": "30",
             "MASTER_ADDR": "10.0.0.1",
             "SMDIST_SECRET_FILE": "/secret",
+            "SMDIST_LANES": "4",
             "LOCAL_RANK": "3",
         }
     )
@@ -256,6 +259,7 @@ def test_rank_reads_what_the_launcher_set():
     assert (1048576, 60) == (config.fusion_bytes, config.timeout_seconds)
     assert (30, "10.0.0.1") == (config.start_timeout_seconds, config.master_address)
     assert 3 == config.local_rank
+    assert TuningConfig(lanes=4) == config.tuning
     assert Path("/secret") == config.secret_file
 
 

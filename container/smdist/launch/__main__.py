@@ -22,8 +22,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from sagemaker_dist.contract import DataParallel, World
-from sagemaker_dist.errors import DistError
+from sagemaker_dist.contract import DataParallel, World, host_faults
+from sagemaker_dist.errors import DistError, raise_all
 from smdist.config import RuntimeConfig, read_base, read_runtime_config
 from smdist.launch.command import plain_command, torchrun_command
 from smdist.launch.environment import rank_environment, script_arguments, sm_environment
@@ -128,6 +128,7 @@ def _place() -> Place:
     machine = inspect_machine(config.inherited)
     processes = 1
     if config.options:
+        raise_all(host_faults(config.options, len(config.resources.hosts)))
         processes = config.options.processes_per_host or machine.num_gpus or 1
     world = World(hosts=config.resources.hosts, processes_per_host=processes)
     return Place(config=config, machine=machine, world=world)

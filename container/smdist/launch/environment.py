@@ -22,6 +22,7 @@ from sagemaker_dist.contract import World
 from sagemaker_dist.errors import OptionError
 from smdist.config import RuntimeConfig
 from smdist.launch.machine import Machine
+from smdist.tuning import write_tuning
 
 
 def script_arguments(hyperparameters: Mapping[str, Any]) -> list[str]:
@@ -182,6 +183,7 @@ def rank_environment(
     variables["SMDIST_FUSION_BYTES"] = str(config.options.fusion_bytes)
     variables["SMDIST_TIMEOUT_SECONDS"] = str(config.options.timeout_seconds)
     variables["SMDIST_START_TIMEOUT_SECONDS"] = str(config.options.start_timeout_seconds)
+    variables |= write_tuning(config.options)
     defaults = {"OMP_NUM_THREADS": str(threads_per_rank(machine, world, addresses, host))}
     if interface in {name for _, name in socket.if_nameindex()}:
         defaults |= {"NCCL_SOCKET_IFNAME": interface, "GLOO_SOCKET_IFNAME": interface}

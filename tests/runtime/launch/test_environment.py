@@ -152,6 +152,18 @@ def test_rank_environment():
     assert "600" == variables["SMDIST_START_TIMEOUT_SECONDS"]
     assert ("4", "lo") == (variables["OMP_NUM_THREADS"], variables["GLOO_SOCKET_IFNAME"])
     assert "SMDIST_SECRET_FILE" not in variables
+    assert not {"SMDIST_LANES", "SMDIST_SHARD_WEIGHTS"} & set(variables)
+
+
+def test_ranks_are_told_what_was_asked():
+    """What is None is not set, so that the user's own variable stays."""
+    options = DataParallel(lanes=4, one_shot_bytes=0, shard_weights=(1, 2, 1))
+    config = replace(CONFIG, options=options, inherited={"SMDIST_CHUNK_BYTES": "65536"})
+    variables = rank_environment(config, Machine(num_cpus=8), WORLD, ADDRESSES)
+
+    assert ("4", "0") == (variables["SMDIST_LANES"], variables["SMDIST_ONE_SHOT_BYTES"])
+    assert "1,2,1" == variables["SMDIST_SHARD_WEIGHTS"]
+    assert not {"SMDIST_CHUNK_BYTES", "SMDIST_SINGLE_OWNER_BYTES"} & set(variables)
 
 
 def test_the_users_own_settings_win():

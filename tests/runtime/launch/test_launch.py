@@ -10,6 +10,8 @@ import time
 
 import pytest
 
+from sagemaker_dist.contract import DataParallel
+
 SHOW = """
 import json, os, sys
 seen = {"argv": sys.argv, "cwd": os.getcwd(), "path": sys.path, "env": dict(os.environ)}
@@ -84,6 +86,16 @@ def test_what_cannot_start_is_one_sentence(stage, hyperparameters, reason):
     assert 1 == run.wait()
     assert run.failure().startswith(reason)
     assert run.failure() in run.said()
+    assert "Traceback" not in run.said()
+
+
+def test_weights_for_other_hosts_start_nothing(stage):
+    """The launcher counts too: SageMaker's plain API knows nothing of our options."""
+    options = DataParallel(shard_weights=(1, 2))
+    run = stage.train(stage.base("", host="127.0.0.1", options=options))
+
+    assert 1 == run.wait()
+    assert run.failure().startswith("shard_weights is of length 2: the number of hosts is 1, and")
     assert "Traceback" not in run.said()
 
 

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the engine divides its work, as the launcher tells the ranks or a user sets by hand.
+
+    DataParallel          environment                    such as
+    lanes                 SMDIST_LANES                   4
+    chunk_bytes           SMDIST_CHUNK_BYTES             262144
+    one_shot_bytes        SMDIST_ONE_SHOT_BYTES          0
+    single_owner_bytes    SMDIST_SINGLE_OWNER_BYTES      65536
+    shard_weights         SMDIST_SHARD_WEIGHTS           1,2,1
+
+What is not set is measured at the start of the job, and shards are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from sagemaker_dist.contract import WEIGHTS, DataParallel, range_faults
+from sagemaker_dist.errors import raise_all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuningConfig:
+    """The options of `DataParallel` that the engine may also find out by itself."""
+
+    lanes: int | None = None
+    chunk_bytes: int | None = None
+    one_shot_bytes: int | None = None
+    single_owner_bytes: int | None = None
+    shard_weights: tuple[int, ...] | None = None
+
+
+_NAMES: Final = tuple(field.name for field in fields(TuningConfig))
+
+
+def read_tuning(environ: Mapping[str, str]) -> TuningConfig:
+    """Read the variables; one that is empty is not set.
+
+    Raises:
+        OptionError: A value is outside its option's range; all faults are reported.
+    """
+    texts = {name: environ.get(_variable(name)) for name in _NAMES}
+    values = {name: _value(name, text) for name, text in texts.items() if text}
+    raise_all(
+        fault
+        for name, value in values.items()
+        for fault in range_faults(name, value, f"the environment variable {_variable(name)}")
+    )
+    return TuningConfig(**values)
+
+
+def write_tuning(options: DataParallel) -> dict[str, str]:
+    """The variables of what is set, for `read_tuning`."""
+    values = {name: getattr(options, name) for name in _NAMES}
+    return {_variable(name): _text(value) for name, value in values.items() if value is not None}
+
+
+def _variable(option: str) -> str:
+    return f"SMDIST_{option.upper()}"
+
+
+def _text(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _value(option: str, text: str) -> Any:
+    if option == WEIGHTS:
+        return tuple(_integer(part) for part in text.split(","))
+    return _integer(text)
+
+
+def _integer(text: str) -> int | str:
+    """What is no integer stays as it is, for the message."""
+    try:
+        return int(text)
+    except ValueError:
+        return text

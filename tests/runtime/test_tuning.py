@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the engine divides its work: what the launcher writes, and hands may set, is read back."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sagemaker_dist.contract import DataParallel, MiB
+from sagemaker_dist.errors import OptionError, OptionErrors
+from smdist.config import read_rank_config
+from smdist.tuning import TuningConfig, read_tuning, write_tuning
+
+SMALL = st.none() | st.integers(0, MiB)
+TUNING = st.builds(
+    TuningConfig,
+    lanes=st.none() | st.integers(1, 16),
+    chunk_bytes=st.none() | st.sampled_from([64 * 1024, 64 * 1025, 16 * MiB]),
+    one_shot_bytes=SMALL,
+    single_owner_bytes=SMALL,
+    shard_weights=st.none() | st.tuples(st.just(1), st.integers(0, 65_535)),
+)
+
+
+@given(tuning=TUNING)
+def test_ranks_read_what_the_launcher_writes(tuning):
+    asked = {name: getattr(tuning, name) for name in TuningConfig.__slots__}
+    variables = write_tuning(DataParallel(**asked))
+
+    assert tuning == read_tuning(variables) == read_rank_config(variables).tuning
+    assert len(variables) == sum(value is not None for value in asked.values())
+
+
+def test_hands_may_write_spaces_and_leave_variables_empty():
+    variables = {"SMDIST_LANES": "", "SMDIST_SHARD_WEIGHTS": "1, 2 ,1"}
+
+    assert TuningConfig(shard_weights=(1, 2, 1)) == read_tuning(variables)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "fault"),
+    [
+        ("LANES", "17", "is 17: two ranks hold between 1 and 16 connections. Pass an integer"),
+        ("LANES", "many", "is 'many': "),
+        ("LANES", "4.0", "is '4.0': "),
+        ("CHUNK_BYTES", "65537", "is 65537: "),
+        ("ONE_SHOT_BYTES", "-1", "is -1: "),
+        ("SINGLE_OWNER_BYTES", "1048577", "is 1048577: "),
+        ("SHARD_WEIGHTS", "0,0", "is (0, 0): "),
+        ("SHARD_WEIGHTS", "1,,2", "has '' at index 1: "),
+        ("SHARD_WEIGHTS", "1,65536", "has 65536 at index 1: a host's weight is between 0 and"),
+    ],
+)
+def test_a_wrong_value_names_its_variable(name, text, fault):
+    with pytest.raises(OptionError) as caught:
+        read_rank_config({f"SMDIST_{name}": text})
+
+    assert str(caught.value).startswith(f"the environment variable SMDIST_{name} {fault}")
+
+
+def test_wrong_values_are_told_together():
+    with pytest.raises(OptionErrors) as caught:
+        read_tuning({"SMDIST_LANES": "0", "SMDIST_SHARD_WEIGHTS": "a,1,b"})
+
+    assert [
+        "the environment variable SMDIST_LANES is 0",
+        "the environment variable SMDIST_SHARD_WEIGHTS has 'a' at index 0",
+        "the environment variable SMDIST_SHARD_WEIGHTS has 'b' at index 2",
+    ] == [fault.what for fault in caught.value.faults]
