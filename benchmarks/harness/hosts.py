@@ -87,7 +87,10 @@ class EmulatedHosts:
         for line in listed.stdout.splitlines():
             if line.startswith("sdhost"):
                 _ip("netns", "del", line.split()[0])
-        subprocess.run(["ip", "link", "del", _BRIDGE], capture_output=True, check=False)
+        links = json.loads(subprocess.check_output(["ip", "-json", "link"]))
+        for name in [link["ifname"] for link in links]:
+            if name == _BRIDGE or name.startswith("sdv"):  # its other end may be gone already
+                subprocess.run(["ip", "link", "del", name], capture_output=True, check=False)
 
 
 def _ip(*arguments: str) -> None:

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "check.h"
+#include "collectives/turns.h"
 
 namespace smdist {
 namespace {
@@ -260,6 +261,46 @@ void all_reduce_gives_all_ranks_the_sum() {
   });
 }
 
+void all_reduce_at_once_gives_all_ranks_the_sum() {
+  for_small_layouts([](const Hosts& hosts, size_t bytes) {
+    if (bytes == 0) return;
+    for (const bool is_in_place : {false, true}) {
+      const size_t widening = is_in_place ? 2 : 1;
+      const auto make = [&](int rank) {
+        return Player{all_reduce_at_once(rank, hosts, bytes, widening),
+                      {contribution(rank, bytes)},
+                      {Bytes(bytes)},
+                      {},
+                      {},
+                      is_in_place};
+      };
+      for (const Player& player : play(hosts.size(), make, widening)) {
+        CHECK((is_in_place ? player.inputs : player.outputs)[0] == sum_of_all(hosts.size(), bytes));
+      }
+    }
+  });
+}
+
+// Whatever the lengths, nobody gets more than a fair share and one buffer.
+void turns_balance_bytes_by_weight() {
+  std::minstd_rand random(5);
+  for (const Weights& weights : {Weights{1, 1, 1}, Weights{1, 2, 0, 5}, Weights{0, 7}}) {
+    Turns turns;
+    std::vector<uint64_t> given(weights.size());
+    uint64_t total = 0;
+    constexpr size_t kLongest = 10'000;
+    const auto sum = std::accumulate(weights.begin(), weights.end(), uint64_t{0});
+    for (int i = 0; i < 2000; ++i) {
+      const size_t bytes = 1 + random() % kLongest;
+      given[static_cast<size_t>(turns.next(bytes, weights))] += bytes;
+      total += bytes;
+      for (size_t rank = 0; rank < weights.size(); ++rank) {
+        CHECK(given[rank] <= total * weights[rank] / sum + kLongest);
+      }
+    }
+  }
+}
+
 void reduce_gives_the_root_the_sum() {
   for_small_layouts([](const Hosts& hosts, size_t bytes) {
     const int size = hosts.size();
@@ -469,6 +510,8 @@ int main() {
   using namespace smdist;
   RUN(shards_cover_the_buffer);
   RUN(all_reduce_gives_all_ranks_the_sum);
+  RUN(all_reduce_at_once_gives_all_ranks_the_sum);
+  RUN(turns_balance_bytes_by_weight);
   RUN(reduce_gives_the_root_the_sum);
   RUN(reduce_scatter_gives_each_rank_its_chunk);
   RUN(scratch_memory_is_bounded_by_the_window);

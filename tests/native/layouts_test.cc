@@ -25,9 +25,10 @@ using Layout = std::vector<int>;  // the host of each rank
 struct Run {
   Network network = Network::kMemory;
   size_t chunk_bytes = 0;
-  size_t piece_bytes = 0;
+  Tuning tuning;
   uint32_t window = 1;
   size_t block_bytes = 256 << 10;
+  size_t rider_bytes = 16 << 10;
   uint32_t seed = 0;
 };
 
@@ -67,7 +68,8 @@ Cluster cluster_for(const Layout& layout, const Run& run) {
   return Cluster(static_cast<int>(layout.size()), run.network, [&](Options& options) {
     options.hosts = layout;
     options.chunk_bytes = run.chunk_bytes;
-    options.piece_bytes = run.piece_bytes;
+    options.tuning = run.tuning;
+    options.rider_bytes = options.shared_rider_bytes = run.rider_bytes;
     options.window = run.window;
     options.block_bytes = run.block_bytes;
   });
@@ -80,12 +82,27 @@ void expect_success(std::vector<Result>& results) {
   }
 }
 
-Run random_run(std::minstd_rand& random) {
+// Each of the ways to do an all_reduce is chosen for some of the lengths.
+Tuning random_tuning(std::minstd_rand& random, size_t size) {
+  Tuning tuning;
+  tuning.lanes = 1 + static_cast<uint32_t>(random() % 3);
+  tuning.piece_bytes = 64 * (1 + random() % 500);
+  tuning.one_shot_bytes = random() % 2 * (random() % 50'000);
+  tuning.single_owner_bytes = random() % 2 * (random() % 100'000);
+  for (size_t rank = 0; random() % 2 == 0 && rank < size; ++rank) {
+    tuning.shard_weights.resize(size, 1);
+    tuning.shard_weights[rank] = static_cast<uint32_t>(random() % 3 + (rank == 0));
+  }
+  return tuning;
+}
+
+Run random_run(std::minstd_rand& random, size_t size) {
   Run run;
   const Network networks[] = {Network::kMemory, Network::kShared, Network::kLocal, Network::kTcp};
   run.network = networks[random() % 4];
   run.chunk_bytes = 1000 + random() % 30'000;
-  run.piece_bytes = 64 * (1 + random() % 500);
+  run.tuning = random_tuning(random, size);
+  run.rider_bytes = random() % 3 * (random() % 20'000);
   run.window = 1 + static_cast<uint32_t>(random() % 4);
   run.block_bytes = 64 * (100 + random() % 500);
   run.seed = static_cast<uint32_t>(random());
@@ -126,9 +143,14 @@ void check_sums(Cluster& cluster, Collective kind, const std::vector<Floats>& da
   }
 }
 
+void tune_anew(Cluster& cluster, std::minstd_rand& random) {
+  const Tuning tuning = random_tuning(random, static_cast<size_t>(cluster.size()));
+  for (int rank = 0; rank < cluster.size(); ++rank) cluster[rank].tune(tuning);
+}
+
 void the_order_of_additions_follows_from_the_layout() {
   std::minstd_rand random(11);
-  for (int i = 0; i < 60; ++i) {
+  for (int i = 0; i < 80; ++i) {
     const Layout layout = random_layout(random);
     const size_t count = (1 + random() % 9000) * layout.size();
     std::vector<Floats> data;
@@ -136,9 +158,11 @@ void the_order_of_additions_follows_from_the_layout() {
       data.push_back(random_values(random, count));
     const Floats expected = expected_sum(layout, data);
     for (int again = 0; again < 2; ++again) {
-      const Run run = random_run(random);
+      const Run run = random_run(random, layout.size());
       Cluster cluster = cluster_for(layout, run);
       if (cluster.hub) cluster.hub->delay(std::chrono::microseconds(random() % 500), run.seed);
+      check_sums(cluster, Collective::kAllReduce, data, expected);
+      tune_anew(cluster, random);
       check_sums(cluster, Collective::kAllReduce, data, expected);
       check_sums(cluster, Collective::kReduce, data, expected);
       check_sums(cluster, Collective::kReduceScatter, data, expected);
@@ -146,9 +170,14 @@ void the_order_of_additions_follows_from_the_layout() {
   }
 }
 
+Run run_of(Network network, Tuning tuning = {}) {
+  tuning.piece_bytes = 64;
+  return {network, 4096, tuning};
+}
+
 // 2048 + 1 on one host and 1 on another: 2050 in float16, with one rounding.
-void halves_are_rounded_once_over_hosts() {
-  Cluster cluster = cluster_for({0, 0, 1}, {Network::kMemory, 4096, 64});
+void halves_are_rounded_once(const Tuning& tuning) {
+  Cluster cluster = cluster_for({0, 0, 1}, run_of(Network::kMemory, tuning));
   const float values[] = {2048, 1, 1};
   std::vector<std::vector<Float16>> data;
   std::vector<Result> results;
@@ -166,9 +195,17 @@ void halves_are_rounded_once_over_hosts() {
   }
 }
 
+void halves_are_rounded_once_over_hosts() {
+  Tuning at_once, by_one;
+  at_once.one_shot_bytes = 1 << 20;
+  by_one.one_shot_bytes = 0;
+  by_one.single_owner_bytes = 1 << 20;
+  for (const Tuning& tuning : {Tuning{}, at_once, by_one}) halves_are_rounded_once(tuning);
+}
+
 // Sub-groups have layouts of their own: here every member is alone on its host.
 void a_group_has_the_layout_of_its_members() {
-  Cluster cluster = cluster_for({0, 0, 1, 1}, {Network::kMemory, 4096, 64});
+  Cluster cluster = cluster_for({0, 0, 1, 1}, run_of(Network::kMemory));
   const std::vector<int> members = {3, 0};
   std::vector<float> data[2] = {Floats(500, 1), Floats(500, 2)};
   std::vector<Result> results;

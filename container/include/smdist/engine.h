@@ -66,6 +66,11 @@ class Engine final {
   // error goes to `done`, also that of an engine which failed before.
   uint64_t submit(uint32_t group, Operation operation);
 
+  // How operations that are submitted from now on are done. All ranks must say the
+  // same between the same two operations, and no operation may be on its way.
+  void tune(Tuning tuning);
+  Tuning tuning() const;
+
   // Fails every pending and later operation with `reason`, here and on all
   // ranks. The first failure wins.
   void abort(const std::string& reason);

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "smdist/tuning.h"
+
 namespace smdist {
 
 // Where a rank listens. `host` is a numeric IPv4 or IPv6 address; `local` names an
@@ -45,11 +47,17 @@ struct Options {
   // long ones sooner; larger costs fewer system calls.
   size_t chunk_bytes = 256 << 10;
 
-  // Sums are done and sent on in pieces of this length, and a rank keeps as many
-  // pieces of another as the window has, until all have come that belong together.
-  // The same on all ranks.
-  size_t piece_bytes = 256 << 10;
+  // What the engine begins with; see Engine::tune().
+  Tuning tuning;
+
+  // A rank keeps as many pieces of another as the window has, until all have come
+  // that belong together. The same on all ranks.
   uint32_t window = 4;
+
+  // A message of at most so many bytes that waits for nothing leaves with the
+  // announcement of its operation; the second number is for ranks that share memory.
+  size_t rider_bytes = 16 << 10;
+  size_t shared_rider_bytes = 64 << 10;
 
   // Ranks of one host read each other's messages from blocks of shared memory, if
   // they can hand it to each other: so many for each of the others, of this length.

@@ -9,6 +9,7 @@
 //
 //   collective      latency steps   bytes sent per rank
 //   all_reduce      2               2 S (N-1)/N
+//   ... at once     1               S (N-1)
 //   reduce          2               up to 2 S (N-1)/N; short buffers: 1, S
 //   reduce_scatter  1               S (N-1)/N
 //   all_gather      1               S (N-1)/N   (S: the output)
@@ -46,6 +47,10 @@ enum class Layout : uint8_t { kOneBuffer, kBufferPerRank };
 // Shard i of every input goes to rank i, which sums all N of them in rank order
 // into its output and sends the sum to all.
 Plan all_reduce(int rank, const Hosts& hosts, size_t bytes, const Weights& weights, const Cut& cut);
+
+// The same bits, for short buffers: every rank sends its input to all others and
+// sums all of them by itself, those of each host first.
+Plan all_reduce_at_once(int rank, const Hosts& hosts, size_t bytes, size_t widening);
 
 // As all_reduce, but the sums go to the root alone.
 Plan reduce_to_root(int rank, const Hosts& hosts, int root, size_t bytes, const Cut& cut);

@@ -5,18 +5,18 @@
 
 namespace smdist {
 
-bool Announced::add(const OperationId& ours, int peer, const Descriptor& theirs) {
+bool Announced::add(const OperationId& ours, int peer, Announcement theirs) {
   const auto [found, is_new] = operations_.try_emplace(ours);
   if (is_new) found->second.arrival = ++arrivals_;
-  return found->second.descriptors.insert({peer, theirs}).second;
+  return found->second.announcements.insert({peer, std::move(theirs)}).second;
 }
 
-Announced::Descriptors Announced::take(const OperationId& ours) {
+Announced::Announcements Announced::take(const OperationId& ours) {
   const auto found = operations_.find(ours);
   if (found == operations_.end()) return {};
-  Descriptors descriptors = std::move(found->second.descriptors);
+  Announcements announcements = std::move(found->second.announcements);
   operations_.erase(found);
-  return descriptors;
+  return announcements;
 }
 
 std::optional<int> Announced::first_sender(uint32_t group, uint32_t channel,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What peers have announced and this rank has not posted yet.
+// What peers have announced and this rank has not posted yet, and what came with it.
 #pragma once
 
 #include <map>
@@ -11,16 +11,27 @@
 
 namespace smdist {
 
+// A message that came before the operation was posted.
+struct Rider {
+  uint32_t tag = 0;
+  std::vector<uint8_t> bytes;  // none: there was no message
+};
+
+struct Announcement {
+  Descriptor descriptor;
+  Rider rider;
+};
+
 // Thread safety: none.
 class Announced final {
  public:
-  using Descriptors = std::map<int, Descriptor>;  // by engine rank
+  using Announcements = std::map<int, Announcement>;  // by engine rank
 
   // False if the peer has announced this before.
-  bool add(const OperationId& ours, int peer, const Descriptor& theirs);
+  bool add(const OperationId& ours, int peer, Announcement theirs);
 
   // Forgets the operation and returns what was said of it.
-  Descriptors take(const OperationId& ours);
+  Announcements take(const OperationId& ours);
 
   // Whose send with this tag came first, of those no receive was posted for.
   // members: the engine ranks that may send.
@@ -31,7 +42,7 @@ class Announced final {
 
  private:
   struct Operation {
-    Descriptors descriptors;
+    Announcements announcements;
     uint64_t arrival = 0;  // of the first announcement
   };
   std::map<OperationId, Operation> operations_;

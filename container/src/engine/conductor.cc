@@ -4,6 +4,7 @@
 #include "engine/conductor.h"
 
 #include <algorithm>
+#include <cstring>
 #include <new>
 #include <utility>
 
@@ -63,8 +64,9 @@ void Conductor::begin(Submission submission) {
   deadlines_.insert({submission.deadline, id});
   Pending& pending =
       pending_.try_emplace(id, std::move(submission), std::move(scratch), pool_).first->second;
-  for (const int member : pending.partners()) send_ready(pending, member);
-  run(pending, pending.begin());
+  const Pending::Moves moves = pending.begin();
+  for (const int member : pending.partners()) announce(pending, member);
+  run(pending, moves);
   meet_early(id);
   if (const Pending* still = find(id)) check_partners(*still);
 }
@@ -84,19 +86,32 @@ Buffer Conductor::scratch_for(const Submission& submission) {
 
 // Those who announced the operation before we did.
 void Conductor::meet_early(const OperationId& id) {
-  const Announced::Descriptors descriptors = announced_.take(id);
-  for (const auto& [rank, descriptor] : descriptors) --peer(rank).num_early;
-  for (const auto& [rank, descriptor] : descriptors) {
+  const Announced::Announcements announcements = announced_.take(id);
+  for (const auto& [rank, announcement] : announcements) {
+    --peer(rank).num_early;
+    peer(rank).early_bytes -= announcement.rider.bytes.size();
+  }
+  for (const auto& [rank, announcement] : announcements) {
     try {
       if (Pending* pending = find(id)) {
-        meet(*pending, rank, descriptor);
+        meet(*pending, rank, announcement.descriptor);
+        unpark(id, rank, announcement.rider);
       } else if (!broken_) {
-        meet_past(rank, id, descriptor);
+        meet_past(rank, id, announcement.descriptor);
       }
     } catch (const PeerError& error) {
       fail({FaultKind::kPeer, rank, name_of_rank(rank) + " " + error.what()}, true);
     }
   }
+}
+
+void Conductor::unpark(const OperationId& id, int rank, const Rider& rider) {
+  Pending* pending = find(id);
+  if (pending == nullptr || rider.bytes.empty()) return;
+  const int member = pending->member_of(rank);
+  const size_t bytes = rider.bytes.size();
+  std::memcpy(pending->place(member, rider.tag, 0, bytes).data, rider.bytes.data(), bytes);
+  run(*pending, pending->arrived(member, rider.tag, bytes));
 }
 
 void Conductor::check_deadlines() {
@@ -164,6 +179,7 @@ void Conductor::meet(Pending& pending, int rank, const Descriptor& theirs) {
   if (!agree(ours, theirs)) {
     return fail_for_mismatch(submission.id, ours, rank, theirs);
   }
+  peer(rank).rider_bytes -= pending.rider_bytes(member);  // it is parked no longer
   run(pending, pending.member_ready(member));
 }
 

@@ -3,12 +3,13 @@
 //
 // The protocol. A rank that posts an operation tells every member it will
 // exchange messages with, by a READY frame that describes the operation. Data
-// flow to a peer only after its READY, so that every payload has a place to go
-// and nothing is ever parked. READY frames that come before the local post are
-// remembered. A message whose place is still taken, by an earlier piece that is
-// not summed yet, waits for a GRANT frame. Descriptors that differ, a peer that is needed and gone,
-// a frame that makes no sense, a deadline: each is a fault, and one fault fails all operations,
-// here and, by ABORT frames, on all ranks.
+// flow to a peer only after its READY, so that every payload has a place to go.
+// READY frames that come before the local post are remembered. A short message that
+// waits for nothing else rides with the READY frame; if it comes before the local post, it
+// is parked, and its sender parks no more than a budget at each peer. A message whose place is
+// still taken, by an earlier piece that is not summed yet, waits for a GRANT frame. Descriptors
+// that differ, a peer that is needed and gone, a frame that makes no sense, a deadline: each is a
+// fault, and one fault fails all operations, here and, by ABORT frames, on all ranks.
 #pragma once
 
 #include <deque>
@@ -30,6 +31,9 @@
 #include "smdist/transport.h"
 
 namespace smdist {
+
+// What may be parked at a rank of every other one: messages that came with READY frames.
+constexpr size_t kParkedBytes = 256 << 10;
 
 // Thread safety: lives on the I/O thread, but for failure(), which any may call.
 class Conductor final : public Sink {
@@ -72,6 +76,8 @@ class Conductor final : public Sink {
     int chunks_in_flight = 0;
     uint32_t num_leases = 0;       // of its blocks, which sums here have yet to read
     size_t num_early = 0;          // its READY frames that wait for a local post
+    size_t early_bytes = 0;        // that came with them
+    size_t rider_bytes = 0;        // of ours that may be parked there
     std::vector<uint8_t> control;  // the payload of a READY or an ABORT that comes in
   };
   struct InFlight {
@@ -86,7 +92,9 @@ class Conductor final : public Sink {
   };
 
   // Frames
-  void send_ready(const Pending& pending, int member);
+  void announce(Pending& pending, int member);
+  std::optional<uint32_t> rider_for(Pending& pending, int member);
+  void send_ready(const Pending& pending, int member, std::optional<uint32_t> rider);
   void send_grant(const Pending& pending, uint32_t receive);
   void send_text(int peer, Frame frame, std::string text, uint64_t token = 0);
   void pump(int peer);
@@ -96,11 +104,14 @@ class Conductor final : public Sink {
   Span place_data(int peer, const Frame& frame);
   Span place_control(int peer, const Frame& frame);
   void take_ready(int peer, const Frame& frame);
+  void take_rider(Pending& pending, int peer, const Frame& frame);
+  Rider park(int peer, const Frame& frame);
   bool take_ready_of_past(int peer, const OperationId& id, const Descriptor& theirs);
   void meet_past(int peer, const OperationId& id, const Descriptor& theirs);
   void take_data(int peer, const Frame& frame);
   void take_grant(int peer, const Frame& frame);
   void take_shared(int peer, const Frame& frame);
+  void read_block(Pending& pending, int peer, const Frame& frame, const Place& place);
   void take_release(int peer, const Frame& frame);
   const uint8_t* shared_bytes(int peer, const Place& place);
   void take_abort(int peer);
@@ -112,6 +123,7 @@ class Conductor final : public Sink {
   void run(Pending& pending, const Pending::Moves& moves);
   Buffer scratch_for(const Submission& submission);
   void meet_early(const OperationId& id);
+  void unpark(const OperationId& id, int peer, const Rider& rider);
   void meet(Pending& pending, int peer, const Descriptor& theirs);
   void finish(const OperationId& id);
   void remember(const Submission& submission);

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/mutex.h"
-#include "collectives/shards.h"
+#include "collectives/turns.h"
 #include "engine/completions.h"
 #include "engine/conductor.h"
 #include "engine/request.h"
@@ -23,33 +23,8 @@ constexpr std::chrono::milliseconds kFarewell{300};  // how long a goodbye may t
 constexpr std::chrono::milliseconds kAfterFault{100};
 constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365 * 10);
 
-void check_options(const Options& options) {
-  const auto require = [](bool holds, const std::string& fault) {
-    if (!holds) throw UsageError("the engine's options are wrong: " + fault);
-  };
-  require(options.size >= 1, "size is " + std::to_string(options.size));
-  require(options.rank >= 0 && options.rank < options.size, "rank " + std::to_string(options.rank) +
-                                                                " is not below size " +
-                                                                std::to_string(options.size));
-  require(options.names.empty() || options.names.size() == static_cast<size_t>(options.size),
-          std::to_string(options.names.size()) + " names for " + std::to_string(options.size) +
-              " ranks");
-  require(options.hosts.empty() || options.hosts.size() == static_cast<size_t>(options.size),
-          std::to_string(options.hosts.size()) + " hosts for " + std::to_string(options.size) +
-              " ranks");
-  require(options.chunk_bytes > 0, "chunk_bytes is 0");
-  require(options.piece_bytes > 0 && options.piece_bytes % kShardAlignment == 0,
-          "piece_bytes is " + std::to_string(options.piece_bytes) + ", not a multiple of " +
-              std::to_string(kShardAlignment));
-  require(options.window > 0, "window is 0");
-  require(options.block_bytes > 0 && options.block_bytes % kShardAlignment == 0 &&
-              options.block_bytes <= UINT32_MAX,
-          "block_bytes is " + std::to_string(options.block_bytes));
-  require(options.blocks_per_peer > 1, "blocks_per_peer is below 2");
-}
-
 Options checked(Options options) {
-  check_options(options);
+  check(options);
   return options;
 }
 
@@ -81,13 +56,19 @@ class Engine::Impl final {
   Impl(Options options, std::unique_ptr<Transport> transport)
       : options_(checked(std::move(options))),
         transport_(transport ? std::move(transport) : std::make_unique<TcpTransport>(options_)),
-        conductor_(options_, *transport_, completions_) {}
+        conductor_(options_, *transport_, completions_),
+        tuning_(options_.tuning) {}
 
   Endpoint endpoint() const { return transport_->endpoint(); }
   void join(const std::vector<Endpoint>& peers) SMDIST_EXCLUDES(mutex_);
   void add_group(uint32_t id, std::vector<int> members) SMDIST_EXCLUDES(mutex_);
   void remove_group(uint32_t id) SMDIST_EXCLUDES(mutex_);
   uint64_t submit(uint32_t group, Operation operation) SMDIST_EXCLUDES(mutex_);
+  void tune(Tuning tuning) SMDIST_EXCLUDES(mutex_);
+  Tuning tuning() SMDIST_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return tuning_;
+  }
   void abort(FaultKind kind, const std::string& reason) SMDIST_EXCLUDES(mutex_);
   void shutdown() SMDIST_EXCLUDES(mutex_, ending_mutex_);
   void close_in_child() noexcept { transport_->close_in_child(); }
@@ -111,12 +92,14 @@ class Engine::Impl final {
     std::shared_ptr<Group> group;
     uint64_t collectives = 0;  // submitted so far
     uint64_t messages = 0;
+    Turns turns;
     bool is_removed = false;
 
     uint64_t next(Way way) { return way == Way::kCollective ? collectives++ : messages++; }
   };
 
   std::shared_ptr<Group> group_of(uint32_t id) SMDIST_EXCLUDES(mutex_);
+  Choice number(Submission& submission) SMDIST_EXCLUDES(mutex_);
   Inbox take_inbox() SMDIST_EXCLUDES(mutex_);
   void run();
   bool run_once();
@@ -132,6 +115,7 @@ class Engine::Impl final {
 
   Mutex mutex_;
   Stage stage_ SMDIST_GUARDED_BY(mutex_) = Stage::kNew;
+  Tuning tuning_ SMDIST_GUARDED_BY(mutex_);
   std::map<uint32_t, Member> groups_ SMDIST_GUARDED_BY(mutex_);
   Inbox inbox_ SMDIST_GUARDED_BY(mutex_);
 };
@@ -165,8 +149,8 @@ void Engine::Impl::add_group(uint32_t id, std::vector<int> members) {
   Member& member = groups_[id];
   member.is_removed = false;
   if (!member.group)
-    member.group = std::make_shared<Group>(id, members, rank, hosts_of(options_, members),
-                                           Cut{options_.piece_bytes, options_.window});
+    member.group =
+        std::make_shared<Group>(id, members, rank, hosts_of(options_, members), options_.window);
   if (member.group->members != members) {
     throw UsageError(name + " has other members already: two groups got the same number");
   }
@@ -206,23 +190,36 @@ uint64_t Engine::Impl::submit(uint32_t group_id, Operation operation) {
   submission.deadline = Clock::now() + std::min(operation.timeout, kLongest);
   submission.id = id_for(group_id, operation);
   submission.descriptor = descriptor_of(operation, rank, size);
-  submission.plan = plan_of(operation, *submission.group);
   submission.operation = std::move(operation);
-
-  uint64_t sequence = 0;
+  const Choice choice = number(submission);
+  submission.plan = plan_of(submission.operation, *submission.group, choice);
+  const uint64_t sequence = submission.id.sequence;
   bool was_empty = false;
   {
     MutexLock lock(mutex_);
-    if (stage_ == Stage::kNew) throw UsageError("call join() before submit()");
-    if (stage_ == Stage::kEnded) throw UsageError("the engine was shut down");
-    sequence = groups_[group_id].next(submission.id.way);
-    submission.id.sequence = sequence;  // of a message: until its channel gives it one
-    ++submission.group->pending;
     was_empty = inbox_.submissions.empty();
     inbox_.submissions.push_back(std::move(submission));
   }
   if (was_empty) transport_->wake();
   return sequence;
+}
+
+// Gives the operation its number, and chooses how it is done: the same on all
+// ranks, since all number the same operations.
+Choice Engine::Impl::number(Submission& submission) {
+  MutexLock lock(mutex_);
+  if (stage_ == Stage::kNew) throw UsageError("call join() before submit()");
+  if (stage_ == Stage::kEnded) throw UsageError("the engine was shut down");
+  Member& member = groups_[submission.id.group];
+  submission.id.sequence = member.next(submission.id.way);  // of a message: until its channel does
+  ++submission.group->pending;
+  return choose(submission.descriptor, tuning_, *submission.group, member.turns);
+}
+
+void Engine::Impl::tune(Tuning tuning) {
+  check(tuning, options_.size);
+  MutexLock lock(mutex_);
+  tuning_ = std::move(tuning);
 }
 
 void Engine::Impl::abort(FaultKind kind, const std::string& reason) {
@@ -308,6 +305,8 @@ void Engine::remove_group(uint32_t id) { impl_->remove_group(id); }
 uint64_t Engine::submit(uint32_t group, Operation operation) {
   return impl_->submit(group, std::move(operation));
 }
+void Engine::tune(Tuning tuning) { impl_->tune(std::move(tuning)); }
+Tuning Engine::tuning() const { return impl_->tuning(); }
 void Engine::abort(const std::string& reason) { impl_->abort(FaultKind::kAborted, reason); }
 void Engine::shutdown() { impl_->shutdown(); }
 std::exception_ptr Engine::failure() const { return impl_->failure(); }

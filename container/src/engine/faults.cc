@@ -213,6 +213,8 @@ void Conductor::fail_all(const std::exception_ptr& error) {
     each.outbox.clear();
     each.chunks_in_flight = 0;
     each.num_early = 0;
+    each.early_bytes = 0;
+    each.rider_bytes = 0;
   }
   for (auto& [number, pending] : pending_) {
     --pending.submission().group->pending;

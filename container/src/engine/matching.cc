@@ -83,7 +83,7 @@ void Matching::number(Submission& submission, int peer) {
   const auto found = std::find(members.begin(), members.end(), peer);
   operation.peer = static_cast<int>(found - members.begin());
   if (operation.source != nullptr) *operation.source = operation.peer;
-  submission.plan = plan_of(operation, *submission.group);
+  submission.plan = plan_of(operation, *submission.group, {});
 }
 
 bool Matching::is_behind_another(const std::list<Submission>::iterator& receive) {

@@ -50,10 +50,22 @@ Pending::Moves Pending::begin() {
   return moves;
 }
 
+std::optional<uint32_t> Pending::take_rider(int member_rank, size_t limit) {
+  Member& member = members_[index(member_rank)];
+  if (member.blocked_sends.size() != 1) return std::nullopt;
+  const uint32_t rider = member.blocked_sends[0];
+  const size_t bytes = message_of(rider).bytes;
+  if (bytes > limit) return std::nullopt;
+  member.blocked_sends.clear();
+  member.rider_bytes = bytes;
+  return rider;
+}
+
 Pending::Moves Pending::member_ready(int member_rank) {
   Member& member = members_[index(member_rank)];
   member.is_ready = true;
   Moves moves;
+  for (const uint32_t step : std::exchange(member.early_sends, {})) complete(step, moves);
   for (const uint32_t step : std::exchange(member.blocked_sends, {})) start(step, moves);
   for (const uint32_t step : std::exchange(member.signals, {})) complete(step, moves);
   return moves;
@@ -61,7 +73,12 @@ Pending::Moves Pending::member_ready(int member_rank) {
 
 Pending::Moves Pending::sent(uint32_t step) {
   Moves moves;
-  complete(step, moves);
+  Member& member = members_[index(this->step(step).peer)];
+  if (member.is_ready) {
+    complete(step, moves);
+  } else {
+    member.early_sends.push_back(step);
+  }
   return moves;
 }
 

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -58,7 +59,11 @@ class Pending final {
   Pending(const Pending&) = delete;
   Pending& operator=(const Pending&) = delete;
 
-  Moves begin();                   // first call, once
+  Moves begin();  // first call, once
+  // The one message that waits for nothing but the member's being ready, if it is not
+  // longer than `limit`. It is on its way from then on: call sent() later. It is not
+  // done before the member is ready, so that no operation ends before all have met.
+  std::optional<uint32_t> take_rider(int member, size_t limit);
   Moves member_ready(int member);  // it has posted the operation, too
   Moves sent(uint32_t step);       // the whole message has left its memory
   // The member has a place for this message now. Throws PeerError if it had no need to say so.
@@ -73,6 +78,7 @@ class Pending final {
   bool lend(uint32_t tag, uint64_t bytes, const Lease& lease);
 
   bool is_done() const { return open_steps_ == 0; }
+  size_t rider_bytes(int member) const { return members_[index(member)].rider_bytes; }
   bool is_ready(int member) const { return members_[index(member)].is_ready; }
   bool owes_us(int member) const { return members_[index(member)].open_receives > 0; }
   bool needs(int member) const;       // to become complete
@@ -98,8 +104,10 @@ class Pending final {
     bool is_partner = false;
     uint32_t open_sends = 0;
     uint32_t open_receives = 0;
-    Steps blocked_sends;  // wait for the member to be ready
-    Steps signals;        // receives of empty messages
+    size_t rider_bytes = 0;  // of a message that did not wait for it to be ready
+    Steps blocked_sends;     // wait for the member to be ready
+    Steps early_sends;       // have left before it was
+    Steps signals;           // receives of empty messages
   };
 
   static size_t index(int member) { return static_cast<size_t>(member); }

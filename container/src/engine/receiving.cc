@@ -45,6 +45,8 @@ void Conductor::on_message(int rank, const HeaderBytes& header) {
   try {
     switch (frame.type) {
       case FrameType::kReady:
+      case FrameType::kReadyData:
+      case FrameType::kReadyShared:
         return take_ready(rank, frame);
       case FrameType::kData:
         return take_data(rank, frame);
@@ -73,13 +75,52 @@ void Conductor::take_ready(int rank, const Frame& frame) {
   if (broken_) return;
   const OperationId id = id_of(frame, rank);
   if (id.way == Way::kReceive && find(id) == nullptr) begin_all(matching_.announce(id));
-  if (Pending* pending = find(id)) return meet(*pending, rank, theirs);
+  if (Pending* pending = find(id)) {
+    meet(*pending, rank, theirs);
+    pending = find(id);
+    if (pending != nullptr && frame.type != FrameType::kReady) take_rider(*pending, rank, frame);
+    return;
+  }
   if (broken_ || take_ready_of_past(rank, id, theirs)) return;
   if (peer(rank).num_early == kMaxEarly) {
     throw PeerError("is more than " + std::to_string(kMaxEarly) + " operations ahead");
   }
-  if (!announced_.add(id, rank, theirs)) throw PeerError("announced the same operation twice");
+  if (!announced_.add(id, rank, {theirs, park(rank, frame)})) {
+    throw PeerError("announced the same operation twice");
+  }
   ++peer(rank).num_early;
+}
+
+// The message that came with an announcement, for an operation that is posted.
+void Conductor::take_rider(Pending& pending, int rank, const Frame& frame) {
+  const std::vector<uint8_t>& control = peer(rank).control;
+  const uint8_t* payload = control.data() + kDescriptorBytes;
+  const size_t bytes = control.size() - kDescriptorBytes;
+  if (frame.type == FrameType::kReadyShared) {
+    return read_block(pending, rank, frame, decode_place({payload, payload + bytes}));
+  }
+  const int member = pending.member_of(rank);
+  std::memcpy(pending.place(member, frame.tag, 0, bytes).data, payload, bytes);
+  run(pending, pending.arrived(member, frame.tag, bytes));
+}
+
+// The same for one that is not: copied, since blocks are for those who read them soon.
+Rider Conductor::park(int rank, const Frame& frame) {
+  Rider rider{frame.tag, {}};
+  if (frame.type == FrameType::kReady) return rider;
+  Peer& from = peer(rank);
+  const uint8_t* payload = from.control.data() + kDescriptorBytes;
+  size_t bytes = from.control.size() - kDescriptorBytes;
+  if (frame.type == FrameType::kReadyShared) {
+    const Place place = decode_place({payload, payload + bytes});
+    payload = shared_bytes(rank, place);
+    bytes = place.bytes;
+    release(rank, place.block);
+  }
+  from.early_bytes += bytes;
+  if (from.early_bytes > kParkedBytes) throw PeerError("sent more than it may before its time");
+  rider.bytes.assign(payload, payload + bytes);
+  return rider;
 }
 
 void Conductor::take_data(int rank, const Frame& frame) {
@@ -100,20 +141,23 @@ void Conductor::take_grant(int rank, const Frame& frame) {
 // that an operation which waits for a third rank holds up no other.
 void Conductor::take_shared(int rank, const Frame& frame) {
   if (broken_) return;
-  const Place place = decode_place(peer(rank).control);
-  const uint8_t* bytes = shared_bytes(rank, place);
   Pending* pending = find(id_of(frame, rank));
   if (pending == nullptr) throw PeerError("sent data of an operation that nobody asked for");
-  const int member = pending->member_of(rank);
-  const Span target = pending->place(member, frame.tag, frame.offset, place.bytes);
+  read_block(*pending, rank, frame, decode_place(peer(rank).control));
+}
+
+void Conductor::read_block(Pending& pending, int rank, const Frame& frame, const Place& place) {
+  const uint8_t* bytes = shared_bytes(rank, place);
+  const int member = pending.member_of(rank);
+  const Span target = pending.place(member, frame.tag, frame.offset, place.bytes);
   const bool may_wait = 2 * peer(rank).num_leases < options_.blocks_per_peer;
-  if (may_wait && pending->lend(frame.tag, place.bytes, {member, place.block, bytes})) {
+  if (may_wait && pending.lend(frame.tag, place.bytes, {member, place.block, bytes})) {
     ++peer(rank).num_leases;
   } else {
     std::memcpy(target.data, bytes, place.bytes);
     release(rank, place.block);
   }
-  run(*pending, pending->arrived(member, frame.tag, place.bytes));
+  run(pending, pending.arrived(member, frame.tag, place.bytes));
 }
 
 const uint8_t* Conductor::shared_bytes(int rank, const Place& place) {

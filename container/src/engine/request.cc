@@ -35,13 +35,18 @@ size_t chunk_bytes_of(const Operation& operation, int rank, int size) {
   return takes_output ? operation.outputs[0].bytes : operation.inputs[0].bytes;
 }
 
-Cut cut_for(Dtype dtype, Cut cut) {
-  cut.widening = partial_bytes(dtype) / element_bytes(dtype);
-  return cut;
+Weights weights_of(const Group& group, const Weights& of_all) {
+  Weights weights;
+  for (const int rank : group.members) {
+    if (!of_all.empty()) weights.push_back(of_all[static_cast<size_t>(rank)]);
+  }
+  const bool is_any = std::any_of(weights.begin(), weights.end(), [](uint32_t w) { return w > 0; });
+  return is_any ? weights : equal_weights(group.size());
 }
 
-Plan broadcast_plan(const Operation& operation, const Group& group, size_t bytes) {
-  Plan plan = broadcast(group.rank, group.hosts, operation.root, bytes, group.cut.piece_bytes);
+Plan broadcast_plan(const Operation& operation, const Group& group, size_t bytes,
+                    size_t piece_bytes) {
+  Plan plan = broadcast(group.rank, group.hosts, operation.root, bytes, piece_bytes);
   const bool copies = group.rank == operation.root && !operation.outputs.empty() && bytes > 0;
   if (copies) {
     const Region input{Room::kInput, 0, 0, bytes};
@@ -77,23 +82,40 @@ Descriptor descriptor_for(Descriptor common, const Operation& operation, int pee
   return common;
 }
 
-Plan plan_of(const Operation& operation, const Group& group) {
+Choice choose(const Descriptor& descriptor, const Tuning& tuning, const Group& group,
+              Turns& turns) {
+  const size_t widening = partial_bytes(descriptor.dtype) / element_bytes(descriptor.dtype);
+  Choice choice{{tuning.piece_bytes, group.window, widening},
+                weights_of(group, tuning.shard_weights)};
+  const uint64_t bytes = descriptor.bytes;
+  if (descriptor.kind != Collective::kAllReduce || bytes == 0) return choice;
+  choice.is_one_shot = bytes <= tuning.one_shot_bytes;
+  if (!choice.is_one_shot && bytes <= tuning.single_owner_bytes) {
+    const int owner = turns.next(bytes, choice.weights);
+    choice.weights.assign(choice.weights.size(), 0);
+    choice.weights[static_cast<size_t>(owner)] = 1;
+  }
+  return choice;
+}
+
+Plan plan_of(const Operation& operation, const Group& group, const Choice& choice) {
   const int rank = group.rank;
   const int size = group.size();
   const bool has_one_length =
       operation.kind != Collective::kBarrier && operation.kind != Collective::kAllToAll;
   const size_t bytes = has_one_length ? chunk_bytes_of(operation, rank, size) : 0;
   const int root = operation.root;
-  const Cut cut = cut_for(operation.dtype, group.cut);
+  const Cut& cut = choice.cut;
   switch (operation.kind) {
     case Collective::kAllReduce:
-      return all_reduce(rank, group.hosts, bytes, equal_weights(size), cut);
+      if (choice.is_one_shot) return all_reduce_at_once(rank, group.hosts, bytes, cut.widening);
+      return all_reduce(rank, group.hosts, bytes, choice.weights, cut);
     case Collective::kReduceScatter:
       return reduce_scatter(rank, group.hosts, bytes, layout_of(operation.inputs), cut);
     case Collective::kAllGather:
       return all_gather(rank, group.hosts, bytes, layout_of(operation.outputs));
     case Collective::kBroadcast:
-      return broadcast_plan(operation, group, bytes);
+      return broadcast_plan(operation, group, bytes, cut.piece_bytes);
     case Collective::kReduce:
       return reduce_to_root(rank, group.hosts, root, bytes, cut);
     case Collective::kGather:

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the conductor sends: frames, chunks and blocks.
+#include <algorithm>
 #include <utility>
 
 #include "engine/conductor.h"
@@ -23,15 +24,49 @@ void Conductor::send_text(int rank, Frame frame, std::string text, uint64_t toke
   transport_.send(rank, std::move(message));
 }
 
-void Conductor::send_ready(const Pending& pending, int member) {
+void Conductor::announce(Pending& pending, int member) {
+  send_ready(pending, member, rider_for(pending, member));
+}
+
+// What may go with the announcement. Sends and receives wait for each other.
+std::optional<uint32_t> Conductor::rider_for(Pending& pending, int member) {
+  const Submission& submission = pending.submission();
+  if (submission.id.way != Way::kCollective) return std::nullopt;
+  const int rank = submission.group->members[static_cast<size_t>(member)];
+  Peer& to = peer(rank);
+  const bool is_shared = blocks_ && transport_.is_read_by(rank);
+  if (is_shared && !blocks_->has_room_for(rank)) return std::nullopt;
+  const size_t limit = is_shared ? std::min(options_.shared_rider_bytes, options_.block_bytes)
+                                 : options_.rider_bytes;
+  const size_t budget = kParkedBytes - std::min(kParkedBytes, to.rider_bytes);
+  const auto rider = pending.take_rider(member, std::min(limit, budget));
+  to.rider_bytes += pending.rider_bytes(member);
+  return rider;
+}
+
+void Conductor::send_ready(const Pending& pending, int member, std::optional<uint32_t> rider) {
   const Submission& submission = pending.submission();
   const Group& group = *submission.group;
+  const int rank = group.members[static_cast<size_t>(member)];
   const DescriptorBytes bytes =
       encode(descriptor_for(submission.descriptor, submission.operation, member, group.size()));
+  std::string text(bytes.begin(), bytes.end());
   Frame frame = frame_of(submission.id);
   frame.type = FrameType::kReady;
-  send_text(group.members[static_cast<size_t>(member)], frame,
-            std::string(bytes.begin(), bytes.end()));
+  if (!rider) return send_text(rank, frame, std::move(text));
+  const Span message = pending.message_of(*rider);
+  const auto* data = static_cast<const uint8_t*>(message.data);
+  if (message.bytes >= kSharedFrom && blocks_ && transport_.is_read_by(rank)) {
+    frame.type = FrameType::kReadyShared;
+    const uint32_t block = blocks_->put(rank, {data, message.bytes, submission.serial});
+    text += encode(Place{block, static_cast<uint32_t>(message.bytes)});
+  } else {
+    frame.type = FrameType::kReadyData;
+    text.append(static_cast<const char*>(message.data), message.bytes);
+  }
+  frame.tag = pending.step(*rider).tag;
+  in_flight_[++last_token_] = {submission.id, *rider, true, false};
+  send_text(rank, frame, std::move(text), last_token_);
 }
 
 void Conductor::send_grant(const Pending& pending, uint32_t receive) {

@@ -17,7 +17,7 @@ void require(bool holds, const std::string& fault) {
 
 FrameType type_of(uint8_t byte) {
   const bool is_known = byte >= static_cast<uint8_t>(FrameType::kReady) &&
-                        byte <= static_cast<uint8_t>(FrameType::kRelease);
+                        byte <= static_cast<uint8_t>(FrameType::kReadyShared);
   require(is_known, "type " + std::to_string(byte));
   return static_cast<FrameType>(byte);
 }
@@ -35,6 +35,13 @@ void check_length(const Frame& frame) {
     case FrameType::kAbort:
       require(frame.length >= 5 && frame.length <= kMaxFaultBytes, length);
       break;
+    case FrameType::kReadyData:
+      require(frame.length > kDescriptorBytes && frame.length <= kDescriptorBytes + kMaxRiderBytes,
+              length);
+      break;
+    case FrameType::kReadyShared:
+      require(frame.length == kDescriptorBytes + kPlaceBytes, length);
+      break;
     case FrameType::kShared:
       require(frame.length == kPlaceBytes, length);
       break;
@@ -45,8 +52,8 @@ void check_length(const Frame& frame) {
       break;
   }
   const bool is_data = frame.type == FrameType::kData || frame.type == FrameType::kShared;
-  const bool has_tag =
-      is_data || frame.type == FrameType::kGrant || frame.type == FrameType::kRelease;
+  const bool has_tag = frame.type != FrameType::kReady && frame.type != FrameType::kAbort &&
+                       frame.type != FrameType::kGoodbye;
   require(has_tag || frame.tag == 0, "a tag without data");
   require(is_data || frame.offset == 0, "an offset without data");
 }

@@ -21,7 +21,7 @@
 
 namespace smdist {
 
-constexpr uint8_t kWireVersion = 2;
+constexpr uint8_t kWireVersion = 3;
 
 // What the sender of a frame does in the operation that the frame is about.
 enum class Way : uint8_t {
@@ -38,6 +38,9 @@ enum class FrameType : uint8_t {
   kGrant = 5,    // message `tag` of an operation may be sent now
   kShared = 6,   // as kData, but the bytes lie in a block of the sender's arena; payload: a place
   kRelease = 7,  // block `tag` of the receiver's arena has been read
+  // As kReady, with all of message `tag`: the payload goes on with its bytes ...
+  kReadyData = 8,
+  kReadyShared = 9,  // ... or with the place where they lie
 };
 
 struct Frame {
@@ -54,6 +57,7 @@ struct Frame {
 
 constexpr uint64_t kDescriptorBytes = 40;
 constexpr uint64_t kPlaceBytes = 8;
+constexpr uint64_t kMaxRiderBytes = 1 << 20;  // of a message that comes with a READY frame
 constexpr uint64_t kMaxFaultBytes = 4096;
 
 HeaderBytes encode(const Frame& frame);

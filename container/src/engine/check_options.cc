@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an engine refuses to be told.
+#include <numeric>
+#include <string>
+
+#include "collectives/shards.h"
+#include "engine/request.h"
+#include "smdist/errors.h"
+#include "smdist/options.h"
+
+namespace smdist {
+namespace {
+
+void require(bool holds, const std::string& fault) {
+  if (!holds) throw UsageError("the engine's options are wrong: " + fault);
+}
+
+void require_one_each(const char* what, size_t count, int size) {
+  require(count == 0 || count == static_cast<size_t>(size),
+          std::to_string(count) + " " + what + " for " + std::to_string(size) + " ranks");
+}
+
+}  // namespace
+
+void check(const Options& options) {
+  require(options.size >= 1, "size is " + std::to_string(options.size));
+  require(options.rank >= 0 && options.rank < options.size, "rank " + std::to_string(options.rank) +
+                                                                " is not below size " +
+                                                                std::to_string(options.size));
+  require_one_each("names", options.names.size(), options.size);
+  require_one_each("hosts", options.hosts.size(), options.size);
+  require(options.chunk_bytes > 0, "chunk_bytes is 0");
+  require(options.window > 0, "window is 0");
+  for (const size_t bytes : {options.rider_bytes, options.shared_rider_bytes}) {
+    require(bytes <= kMaxRiderBytes, "a rider of " + std::to_string(bytes) + " bytes, more than " +
+                                         std::to_string(kMaxRiderBytes));
+  }
+  require(options.block_bytes > 0 && options.block_bytes % kShardAlignment == 0 &&
+              options.block_bytes <= UINT32_MAX,
+          "block_bytes is " + std::to_string(options.block_bytes));
+  require(options.blocks_per_peer > 1, "blocks_per_peer is below 2");
+  check(options.tuning, options.size);
+}
+
+void check(const Tuning& tuning, int size) {
+  require(tuning.lanes >= 1 && tuning.lanes <= kMaxLanes,
+          "lanes is " + std::to_string(tuning.lanes) + ", not 1 to " + std::to_string(kMaxLanes));
+  require(tuning.piece_bytes > 0 && tuning.piece_bytes % kShardAlignment == 0,
+          "piece_bytes is " + std::to_string(tuning.piece_bytes) + ", not a multiple of " +
+              std::to_string(kShardAlignment));
+  const Weights& weights = tuning.shard_weights;
+  require_one_each("shard weights", weights.size(), size);
+  const uint64_t total = std::accumulate(weights.begin(), weights.end(), uint64_t{0});
+  require(weights.empty() || total > 0, "all shard weights are 0");
+}
+
+}  // namespace smdist
