@@ -7,9 +7,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from benchmarks.harness.bars import COLOURS
 from benchmarks.harness.report import size_text
-
-_COLOURS = {"smdist": "tab:blue", "gloo": "tab:orange", "openmpi": "tab:green"}
 
 
 def draw(rows: list[Any], dtype: str = "float32") -> Figure:
@@ -27,7 +26,7 @@ def draw(rows: list[Any], dtype: str = "float32") -> Figure:
 
 def _draw(panel: Any, rows: list[Any]) -> None:
     sizes = [row.size for row in rows]
-    for peer, colour in _COLOURS.items():
+    for peer, colour in COLOURS.items():
         if rows and peer in rows[0].series:
             of_peer = [row.series[peer] for row in rows]
             panel.plot(

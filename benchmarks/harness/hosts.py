@@ -56,6 +56,10 @@ class EmulatedHosts:
     def __exit__(self, *_: Any) -> None:
         self._remove()
 
+    def places(self, each: int) -> list[Host]:
+        """Of `each` ranks per host, one host after the other, as a launcher numbers them."""
+        return [host for host in self.hosts for _ in range(each)]
+
     def goodput(self, seconds: float = 1) -> float:
         """Bytes per second of one TCP flow from the first host to the second, by iperf3."""
         first, second = self.hosts[0], self.hosts[1]

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every rank does: steps of FSDP2, and its two collectives alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
+BLOCKS = 4
+_WIDTH = 1280  # 6.25 MiB for each block
+BYTES = BLOCKS * _WIDTH * _WIDTH * 4
+
+_now: dict[str, Callable[[], Any]] = {}  # what is measured
+
+
+def prepare() -> None:
+    """Make all that is measured, and check each result once."""
+    alone = _model()
+    _now["compute"] = _steps(alone)
+    _now["compute"]()
+    for name, reshard in (("resharding", True), ("keeping", False)):
+        model = _sharded(reshard)
+        _now[name] = _steps(model)
+        _now[name]()
+        _check_gradients(model, alone)
+    _prepare_collectives()
+
+
+def _model() -> nn.Sequential:
+    """The same on all ranks. Its input is one row, so that there is next to nothing to compute."""
+    torch.manual_seed(0)
+    return nn.Sequential(*[nn.Linear(_WIDTH, _WIDTH, bias=False) for _ in range(BLOCKS)])
+
+
+def _sharded(reshard: bool) -> nn.Sequential:
+    """Every block is a unit. Gloo has no ReduceOp.AVG, so that both peers sum and FSDP2 divides."""
+    model = _model()
+    for unit in [*model, model]:
+        sharded = fully_shard(unit, reshard_after_forward=reshard)
+        assert isinstance(sharded, FSDPModule)
+        sharded.set_force_sum_reduction_for_comms(True)
+    return model
+
+
+def _steps(model: nn.Module) -> Callable[[], None]:
+    x = torch.ones(1, _WIDTH)
+
+    def step() -> None:
+        model.zero_grad()
+        model(x).sum().backward()
+
+    return step
+
+
+def _check_gradients(model: nn.Module, alone: nn.Module) -> None:
+    """All ranks see the same row: the mean of gradients is the gradient of one."""
+    for ours, whole in zip(model.parameters(), alone.parameters(), strict=True):
+        assert ours.grad is not None
+        torch.testing.assert_close(ours.grad.full_tensor(), whole.grad)  # type: ignore[attr-defined]
+
+
+def _prepare_collectives() -> None:
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    size = BYTES // 4 // ranks
+    whole, part = torch.arange(ranks).repeat_interleave(size).float(), torch.empty(size)
+    _now["reduce_scatter"] = lambda: dist.reduce_scatter_single(part, whole)
+    _now["reduce_scatter"]()
+    assert (part == ranks * rank).all(), f"reduce-scatter of {ranks * rank} is {part[:4]}"
+    target, mine = torch.empty(ranks * size), torch.full((size,), float(rank))
+    _now["all_gather"] = lambda: dist.all_gather_single(target, mine)
+    _now["all_gather"]()
+    assert (target == whole).all(), f"all-gather is {target[::size]}"
+
+
+def resharding(iterations: int) -> tuple[float, float]:
+    """Wall and processor seconds of so many steps with `reshard_after_forward`."""
+    return _measure("resharding", iterations)
+
+
+def keeping(iterations: int) -> tuple[float, float]:
+    """The same without: parameters stay from forward to backward."""
+    return _measure("keeping", iterations)
+
+
+def all_gather(iterations: int) -> tuple[float, float]:
+    return _measure("all_gather", iterations)
+
+
+def reduce_scatter(iterations: int) -> tuple[float, float]:
+    return _measure("reduce_scatter", iterations)
+
+
+def compute(iterations: int) -> tuple[float, float]:
+    """Steps of the same model on each rank for itself."""
+    return _measure("compute", iterations)
+
+
+def _measure(name: str, iterations: int) -> tuple[float, float]:
+    dist.barrier()  # whoever was late is here now
+    cpu, wall = time.process_time(), time.perf_counter()
+    for _ in range(iterations):
+        _now[name]()
+    return time.perf_counter() - wall, time.process_time() - cpu
