@@ -100,7 +100,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--hosts", type=int, nargs="+", default=[2, 4, 8])
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2], help="on each host")
     parser.add_argument("--rate", default="1gbit", help="of emulated links")
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=7)
     return parser.parse_args()
 
 

@@ -25,11 +25,11 @@ def draw(
         _bars(panel, peer, [group[peer] for group in groups], number, len(peers))
     starts = [group - _GROUP / 2 for group in range(len(labels))]
     ends = [start + _GROUP for start in starts]
-    panel.hlines(limits, starts, ends, "k", "dotted", label="limit")
+    panel.hlines([limit * 1e3 for limit in limits], starts, ends, "k", "dotted", label="limit")
     panel.set_xticks(range(len(labels)), labels)
     panel.set_ylabel("milliseconds")
     panel.grid(axis="y", alpha=0.3)
-    panel.legend()
+    panel.legend(loc="lower right")
     return figure
 
 
