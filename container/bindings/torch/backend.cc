@@ -330,13 +330,18 @@ void Backend::submit(const Call& call, const c10::intrusive_ptr<OperationWork>& 
   operation.inputs = inputs.spans();
   operation.outputs = outputs.spans();
   operation.timeout = is_set ? call.timeout : options_->timeout;
-  operation.done = [work, inputs, outputs](std::exception_ptr error) {
+  const bool is_copied = outputs.is_copied();  // and has to be copied back before the end
+  if (!is_copied) {
+    operation.ended = [work](const std::exception_ptr& error) { work->end_part(error); };
+  }
+  operation.done = [work, inputs, outputs, is_copied](std::exception_ptr error) {
     try {
       if (!error) outputs.copy_back();
     } catch (...) {
       error = std::current_exception();
     }
-    work->complete(error);
+    if (is_copied) work->end_part(error);
+    work->complete_part();
   };
   try {
     sequence_ = engine_->submit(group_, std::move(operation));

@@ -16,13 +16,14 @@ namespace {
 
 Options options_from(int rank, int size, const std::string& address,
                      const std::vector<std::string>& names, const std::vector<int>& hosts,
-                     const std::string& secret, const std::string& session) {
+                     const std::string& secret, const std::string& session, int pause) {
   Options options;
   options.rank = rank;
   options.size = size;
   options.bind_address = address;
   options.names = names;
   options.hosts = hosts;
+  options.pause = std::chrono::microseconds(pause);
   options.secret = secret;
   TORCH_CHECK_VALUE(session.size() == options.session.size(), "a session has ",
                     options.session.size(), " bytes, not ", session.size());
@@ -59,11 +60,12 @@ PYBIND11_MODULE(_C, module) {
   py::class_<Engine, std::shared_ptr<Engine>>(module, "Engine")
       .def(py::init([](int rank, int size, const std::string& address,
                        const std::vector<std::string>& names, const std::vector<int>& hosts,
-                       const py::bytes& secret, const py::bytes& session) {
-             return make_engine(options_from(rank, size, address, names, hosts, secret, session));
+                       const py::bytes& secret, const py::bytes& session, int pause) {
+             return make_engine(
+                 options_from(rank, size, address, names, hosts, secret, session, pause));
            }),
            py::arg("rank"), py::arg("size"), py::arg("address"), py::arg("names"), py::arg("hosts"),
-           py::arg("secret"), py::arg("session"))
+           py::arg("secret"), py::arg("session"), py::arg("pause_microseconds"))
       .def("endpoint",
            [](const Engine& engine) {
              const Endpoint endpoint = engine.endpoint();

@@ -103,6 +103,13 @@ std::vector<Span> Staged::spans() const {
   return spans;
 }
 
+bool Staged::is_copied() const {
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    if (!tensors_[i].is_same(contiguous_[i])) return true;
+  }
+  return false;
+}
+
 void Staged::copy_back() const {
   for (size_t i = 0; i < tensors_.size(); ++i) {
     if (!tensors_[i].is_same(contiguous_[i])) tensors_[i].detach().copy_(contiguous_[i]);

@@ -48,6 +48,7 @@ class Staged {
 
   const std::vector<at::Tensor>& contiguous() const { return contiguous_; }
   std::vector<Span> spans() const;
+  bool is_copied() const;  // not all of them lie as they should
   void copy_back() const;
 
  private:

@@ -40,18 +40,44 @@ OperationWork::OperationWork(int rank, c10d::OpType type, const char* title,
       future_(
           c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))),
       result_future_(c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get())),
-      open_parts_(operations) {
-  if (operations == 0) finish_all(nullptr);
+      open_parts_(operations),
+      incomplete_parts_(operations) {
+  if (operations == 0) finish_once();
 }
 
-void OperationWork::complete(std::exception_ptr error) {
+void OperationWork::end_part(const std::exception_ptr& error) {
+  const std::lock_guard<std::mutex> lock(parts_mutex_);
+  if (!error_) error_ = error;
+  if (--open_parts_ == 0) ended_.notify_all();
+}
+
+void OperationWork::complete_part() {
   {
     const std::lock_guard<std::mutex> lock(parts_mutex_);
-    if (!error_) error_ = std::move(error);
-    if (--open_parts_ > 0) return;
-    error = error_;
+    if (--incomplete_parts_ > 0) return;
   }
-  finish_all(error);
+  finish_once();
+}
+
+void OperationWork::finish_once() {
+  std::call_once(finished_, [this] {
+    std::unique_lock<std::mutex> lock(parts_mutex_);
+    const std::exception_ptr error = error_;
+    lock.unlock();
+    finish_all(error);
+  });
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> OperationWork::getFuture() {
+  const std::lock_guard<std::mutex> lock(parts_mutex_);
+  has_future_ = true;
+  return future_;
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> OperationWork::getFutureResult() {
+  const std::lock_guard<std::mutex> lock(parts_mutex_);
+  has_future_ = true;
+  return result_future_;
 }
 
 // The Work ends first: a callback of the future may wait for this very Work.
@@ -68,19 +94,23 @@ void OperationWork::finish_all(std::exception_ptr error) {
 }
 
 bool OperationWork::wait(std::chrono::milliseconds timeout) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  const auto is_completed = [this] { return completed_; };
-  if (timeout == kNoTimeout) {
-    cv_.wait(lock, is_completed);
-  } else if (!cv_.wait_for(lock, timeout, is_completed)) {
-    TORCH_CHECK_WITH(DistBackendError, false, "operation ", sequence_.load(),
-                     " was not complete after the ", timeout.count(),
-                     " ms that wait() was given; it goes on in the background");
-  }
-  const std::exception_ptr error = exception_;
+  TORCH_CHECK_WITH(DistBackendError, await_end(timeout), "operation ", sequence_.load(),
+                   " was not complete after the ", timeout.count(),
+                   " ms that wait() was given; it goes on in the background");
+  std::unique_lock<std::mutex> lock(parts_mutex_);
+  const bool has_future = has_future_;
   lock.unlock();
+  if (!has_future) finish_once();
   future_->wait();  // who has waited finds the future complete; its callbacks may still run
-  if (error) std::rethrow_exception(error);
+  if (const std::exception_ptr error = exception()) std::rethrow_exception(error);
+  return true;
+}
+
+bool OperationWork::await_end(std::chrono::milliseconds timeout) {
+  std::unique_lock<std::mutex> lock(parts_mutex_);
+  const auto has_ended = [this] { return open_parts_ == 0; };
+  if (timeout != kNoTimeout) return ended_.wait_for(lock, timeout, has_ended);
+  ended_.wait(lock, has_ended);
   return true;
 }
 

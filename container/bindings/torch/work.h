@@ -9,7 +9,9 @@
 namespace smdist::torch_binding {
 
 // One Work for one or more operations, each of which completes it in part, on the
-// engine's completion threads.
+// engine's completion threads. Who waits for the Work is woken before, and then
+// finishes it himself, unless somebody has its Future, whose callbacks are for the
+// engine's threads.
 //
 // DDP keeps only the Future and drops the Work, so the operation's callback
 // owns the Work until then, and a failure completes the Future too.
@@ -23,7 +25,11 @@ class OperationWork final : public c10d::Work {
                 size_t operations);
 
   // One operation has ended; null means success. The first error is the Work's.
-  void complete(std::exception_ptr error);
+  // Wakes who waits.
+  void end_part(const std::exception_ptr& error);
+
+  // The same was said by end_part(). Call once per operation.
+  void complete_part();
 
   // Where a receive writes who sent.
   int* source() { return &source_; }
@@ -32,12 +38,14 @@ class OperationWork final : public c10d::Work {
   bool wait(std::chrono::milliseconds timeout) override;
   int sourceRank() const override { return source_; }
   std::vector<at::Tensor> result() override { return results_; }
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
-  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override { return result_future_; }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
   uint64_t getSequencenumber() const override { return sequence_; }
 
  private:
+  void finish_once();
   void finish_all(std::exception_ptr error);
+  bool await_end(std::chrono::milliseconds timeout);
 
   const std::vector<at::Tensor> results_;
   const c10::intrusive_ptr<c10::ivalue::Future> future_;
@@ -45,8 +53,12 @@ class OperationWork final : public c10d::Work {
   std::atomic<uint64_t> sequence_{0};
   int source_ = -1;
   std::mutex parts_mutex_;
+  std::condition_variable ended_;
   size_t open_parts_;
+  size_t incomplete_parts_;
   std::exception_ptr error_;
+  bool has_future_ = false;  // somebody has
+  std::once_flag finished_;
 };
 
 // What torch's watchdogs are told of the engine's end; null: it goes on.

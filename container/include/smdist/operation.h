@@ -68,6 +68,10 @@ struct Operation {
   // Called exactly once, on a completion thread; null means success. Must not
   // throw. It is destroyed on that thread.
   std::function<void(std::exception_ptr)> done;
+
+  // Called before, as soon as it is so, on the thread that moves the bytes: may only
+  // wake who waits. May be empty.
+  std::function<void(const std::exception_ptr&)> ended;
 };
 
 }  // namespace smdist

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -65,6 +66,10 @@ struct Options {
   bool shares_memory = true;
   size_t block_bytes = 256 << 10;
   uint32_t blocks_per_peer = 8;
+
+  // How long the engine's thread looks for news before it sleeps. Above zero only where
+  // every rank of the machine has a processor to itself.
+  std::chrono::microseconds pause{0};
 
   // Takes one line without its newline; called from the engine's threads. Null
   // drops the lines. Says what the engine survived, such as a stranger's visit.

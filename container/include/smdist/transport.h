@@ -75,6 +75,13 @@ class Transport {
   // peer are dropped.
   virtual void send(int peer, Message message) = 0;
 
+  // What waits for the peer had better leave now than at the end of poll(). Never
+  // calls the sink.
+  virtual void hasten(int) {}
+
+  // How it is to move what is sent from now on.
+  virtual void tune(const Tuning&) {}
+
   // Makes sure that the peer can reach us, although there is nothing to send.
   virtual void connect(int) {}
 

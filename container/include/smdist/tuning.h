@@ -25,6 +25,10 @@ struct Tuning {
   // rank, by turns, instead of being cut in shards.
   size_t single_owner_bytes = 0;
 
+  // How many bytes may be on their way from all other hosts to each one, so that they
+  // do not crowd out each other at the last switch. 0: as many as the kernel lets them.
+  size_t arriving_bytes = 0;
+
   // By engine rank: which share of a buffer each rank sums. Empty: equal shares.
   std::vector<uint32_t> shard_weights;
 };

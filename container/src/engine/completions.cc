@@ -18,10 +18,11 @@ void Completions::start() {
   }
 }
 
-void Completions::push(Done done, std::exception_ptr error) {
+void Completions::push(Operation& operation, std::exception_ptr error) {
+  if (operation.ended) operation.ended(error);
   {
     MutexLock lock(state_->mutex);
-    state_->queue.push_back({std::move(done), std::move(error)});
+    state_->queue.push_back({std::move(operation.done), std::move(error)});
   }
   state_->changed.notify_one();
 }

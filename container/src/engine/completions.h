@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "smdist/operation.h"
 
 namespace smdist {
 
@@ -28,7 +29,7 @@ class Completions final {
   using Done = std::function<void(std::exception_ptr)>;
 
   void start();
-  void push(Done done, std::exception_ptr error);
+  void push(Operation& operation, std::exception_ptr error);
   void finish();  // runs what is queued, then ends the threads
 
  private:

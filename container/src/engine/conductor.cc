@@ -56,7 +56,7 @@ void Conductor::begin(Submission submission) {
   Buffer scratch = broken_ ? Buffer{} : scratch_for(submission);
   if (broken_) {
     --submission.group->pending;
-    completions_.push(std::move(submission.operation.done), broken_);
+    completions_.push(submission.operation, broken_);
     return;
   }
   submission.serial = ++last_serial_;
@@ -189,7 +189,7 @@ void Conductor::finish(const OperationId& id) {
   deadlines_.erase({submission.deadline, id});
   if (id.way == Way::kCollective) remember(submission);
   --submission.group->pending;
-  completions_.push(std::move(submission.operation.done), nullptr);
+  completions_.push(submission.operation, nullptr);
   pending_.erase(found);
 }
 

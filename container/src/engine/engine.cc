@@ -85,6 +85,7 @@ class Engine::Impl final {
   struct Inbox {
     std::vector<Submission> submissions;
     std::vector<uint32_t> forgotten_groups;
+    std::optional<Tuning> tuning;
     std::optional<Fault> fault;
     bool is_ended = false;
   };
@@ -218,8 +219,12 @@ Choice Engine::Impl::number(Submission& submission) {
 
 void Engine::Impl::tune(Tuning tuning) {
   check(tuning, options_.size);
-  MutexLock lock(mutex_);
-  tuning_ = std::move(tuning);
+  {
+    MutexLock lock(mutex_);
+    inbox_.tuning = tuning;
+    tuning_ = std::move(tuning);
+  }
+  transport_->wake();
 }
 
 void Engine::Impl::abort(FaultKind kind, const std::string& reason) {
@@ -282,6 +287,7 @@ void Engine::Impl::spread_fault() {
 
 bool Engine::Impl::run_once() {
   Inbox inbox = take_inbox();
+  if (inbox.tuning) transport_->tune(*inbox.tuning);
   for (Submission& submission : inbox.submissions) conductor_.post(std::move(submission));
   for (const uint32_t group : inbox.forgotten_groups) conductor_.forget(group);
   if (inbox.fault) conductor_.abort(inbox.fault->kind, inbox.fault->text);

@@ -218,11 +218,11 @@ void Conductor::fail_all(const std::exception_ptr& error) {
   }
   for (auto& [number, pending] : pending_) {
     --pending.submission().group->pending;
-    completions_.push(std::move(pending.submission().operation.done), error);
+    completions_.push(pending.submission().operation, error);
   }
   for (Submission& receive : matching_.take_waiting()) {
     --receive.group->pending;
-    completions_.push(std::move(receive.operation.done), error);
+    completions_.push(receive.operation, error);
   }
   pending_.clear();
   deadlines_.clear();

@@ -29,6 +29,7 @@ void Pending::link(uint32_t step_index) {
   for (const uint32_t earlier : step.after) progress_[earlier].dependents.push_back(step_index);
   if (step.peer < 0) return;
   Member& member = members_[index(step.peer)];
+  unready_partners_ += !member.is_partner;
   member.is_partner = true;
   if (step.kind == StepKind::kSend) {
     ++member.open_sends;
@@ -63,9 +64,9 @@ std::optional<uint32_t> Pending::take_rider(int member_rank, size_t limit) {
 
 Pending::Moves Pending::member_ready(int member_rank) {
   Member& member = members_[index(member_rank)];
+  unready_partners_ -= member.is_partner && !member.is_ready;
   member.is_ready = true;
   Moves moves;
-  for (const uint32_t step : std::exchange(member.early_sends, {})) complete(step, moves);
   for (const uint32_t step : std::exchange(member.blocked_sends, {})) start(step, moves);
   for (const uint32_t step : std::exchange(member.signals, {})) complete(step, moves);
   return moves;
@@ -73,12 +74,7 @@ Pending::Moves Pending::member_ready(int member_rank) {
 
 Pending::Moves Pending::sent(uint32_t step) {
   Moves moves;
-  Member& member = members_[index(this->step(step).peer)];
-  if (member.is_ready) {
-    complete(step, moves);
-  } else {
-    member.early_sends.push_back(step);
-  }
+  complete(step, moves);
   return moves;
 }
 
@@ -128,7 +124,8 @@ bool Pending::lend(uint32_t tag, uint64_t bytes, const Lease& lease) {
 
 bool Pending::needs(int member) const {
   const Member& state = members_[index(member)];
-  return state.open_sends > 0 || state.open_receives > 0;
+  const bool is_unmet = state.is_partner && !state.is_ready;
+  return is_unmet || state.open_sends > 0 || state.open_receives > 0;
 }
 
 int Pending::member_of(int rank) const {

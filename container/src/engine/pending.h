@@ -61,8 +61,7 @@ class Pending final {
 
   Moves begin();  // first call, once
   // The one message that waits for nothing but the member's being ready, if it is not
-  // longer than `limit`. It is on its way from then on: call sent() later. It is not
-  // done before the member is ready, so that no operation ends before all have met.
+  // longer than `limit`. It is on its way from then on: call sent() later.
   std::optional<uint32_t> take_rider(int member, size_t limit);
   Moves member_ready(int member);  // it has posted the operation, too
   Moves sent(uint32_t step);       // the whole message has left its memory
@@ -77,7 +76,8 @@ class Pending final {
   // reads it: the sum will read it where it is. False: copy it. Call before arrived().
   bool lend(uint32_t tag, uint64_t bytes, const Lease& lease);
 
-  bool is_done() const { return open_steps_ == 0; }
+  // No operation ends before all have met, so that all hear of it if they disagree.
+  bool is_done() const { return open_steps_ == 0 && unready_partners_ == 0; }
   size_t rider_bytes(int member) const { return members_[index(member)].rider_bytes; }
   bool is_ready(int member) const { return members_[index(member)].is_ready; }
   bool owes_us(int member) const { return members_[index(member)].open_receives > 0; }
@@ -106,7 +106,6 @@ class Pending final {
     uint32_t open_receives = 0;
     size_t rider_bytes = 0;  // of a message that did not wait for it to be ready
     Steps blocked_sends;     // wait for the member to be ready
-    Steps early_sends;       // have left before it was
     Steps signals;           // receives of empty messages
   };
 
@@ -131,6 +130,7 @@ class Pending final {
   std::unordered_map<size_t, Lease> lent_;            // by offset in scratch
   std::unordered_map<uint64_t, uint32_t> ungranted_;  // sends
   size_t open_steps_ = 0;
+  size_t unready_partners_ = 0;
 };
 
 }  // namespace smdist

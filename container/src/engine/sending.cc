@@ -9,7 +9,8 @@
 namespace smdist {
 namespace {
 
-constexpr int kChunksInFlight = 2;       // per peer: one leaves, one waits
+constexpr int kChunksInFlight = 2;  // per peer: one leaves, one waits
+constexpr size_t kHastenFrom = 32 << 10;
 constexpr size_t kSharedFrom = 8 << 10;  // shorter messages go with their frames
 
 }  // namespace
@@ -119,6 +120,9 @@ void Conductor::pump_block(int rank) {
   frame.offset = chunk.offset;
   in_flight_[++last_token_] = {whole.id, whole.step, chunk.is_last, false};
   send_text(rank, frame, encode(Place{block, static_cast<uint32_t>(chunk.bytes)}), last_token_);
+  // It reads while we go on, if it has a processor to do so.
+  const bool is_worth_it = options_.pause.count() > 0 && chunk.bytes >= kHastenFrom;
+  if (is_worth_it) transport_.hasten(rank);
 }
 
 void Conductor::release(int rank, uint32_t block) {

@@ -50,6 +50,7 @@ void Lane::lose() {
   owed_arena_ = -1;
   fd_.reset();
   queue_.clear();
+  unreported_.clear();
   incoming_ = {};
   staged_.clear();
 }
@@ -73,6 +74,7 @@ void Lane::release_payloads() {
     kept.push_back(std::move(waiting));
   }
   queue_ = std::move(kept);
+  unreported_.clear();
   incoming_.data = nullptr;
 }
 
@@ -84,24 +86,9 @@ Lane::Loss Lane::write_some(Sink* sink, bool* would_block) {
     if (handover == Handover::kBlocked) return std::nullopt;
     owed_arena_ = -1;
   }
-  size_t turn = 0;
-  while (!queue_.empty() && turn < kTurnBytes) {
-    iovec parts[kMaxParts];
-    size_t count = 0;
-    for (auto it = queue_.begin(); it != queue_.end() && count + 2 <= kMaxParts; ++it) {
-      const Message& message = it->message;
-      const size_t of_header = std::min(it->sent, kHeaderBytes);
-      const size_t of_body = it->sent - of_header;
-      if (of_header < kHeaderBytes) {
-        parts[count++] = part(message.header.data() + of_header, kHeaderBytes - of_header);
-      }
-      const size_t left = body_bytes(message) - of_body;
-      if (left > 0) parts[count++] = part(body_of(message) + of_body, left);
-    }
-    msghdr what{};
-    what.msg_iov = parts;
-    what.msg_iovlen = count;
-    const ssize_t sent = ::sendmsg(fd_.get(), &what, MSG_NOSIGNAL);
+  report(sink);
+  for (size_t turn = 0; !queue_.empty() && turn < kTurnBytes;) {
+    const ssize_t sent = write_once();
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0 && errno == EAGAIN) {
       *would_block = true;
@@ -109,24 +96,51 @@ Lane::Loss Lane::write_some(Sink* sink, bool* would_block) {
     }
     if (sent < 0) return closed_text(errno);
     turn += static_cast<size_t>(sent);
-    // First all accounts, then all calls: a call may change the queue.
-    std::vector<uint64_t> tokens;
-    account(static_cast<size_t>(sent), &tokens);
-    for (const uint64_t token : tokens) {
-      if (sink != nullptr) sink->on_sent(peer_, token);
-    }
+    report(sink);
   }
   return std::nullopt;
 }
 
-void Lane::account(size_t sent, std::vector<uint64_t>* tokens) {
+void Lane::write_early() {
+  if (is_live() && owed_arena_ < 0 && !queue_.empty()) write_once();
+}
+
+ssize_t Lane::write_once() {
+  iovec parts[kMaxParts];
+  size_t count = 0;
+  for (auto it = queue_.begin(); it != queue_.end() && count + 2 <= kMaxParts; ++it) {
+    const Message& message = it->message;
+    const size_t of_header = std::min(it->sent, kHeaderBytes);
+    const size_t of_body = it->sent - of_header;
+    if (of_header < kHeaderBytes) {
+      parts[count++] = part(message.header.data() + of_header, kHeaderBytes - of_header);
+    }
+    const size_t left = body_bytes(message) - of_body;
+    if (left > 0) parts[count++] = part(body_of(message) + of_body, left);
+  }
+  msghdr what{};
+  what.msg_iov = parts;
+  what.msg_iovlen = count;
+  const ssize_t sent = ::sendmsg(fd_.get(), &what, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (sent > 0) account(static_cast<size_t>(sent));
+  return sent;
+}
+
+// First all accounts, then all calls: a call may change the queue.
+void Lane::report(Sink* sink) {
+  for (const uint64_t token : std::exchange(unreported_, {})) {
+    if (sink != nullptr) sink->on_sent(peer_, token);
+  }
+}
+
+void Lane::account(size_t sent) {
   while (sent > 0) {
     Waiting& front = queue_.front();
     const size_t step = std::min(sent, length_of(front.message) - front.sent);
     front.sent += step;
     sent -= step;
     if (front.sent < length_of(front.message)) return;
-    if (front.message.token != 0) tokens->push_back(front.message.token);
+    if (front.message.token != 0) unreported_.push_back(front.message.token);
     queue_.pop_front();
   }
 }

@@ -35,7 +35,7 @@ class Lane final {
   bool is_live() const { return fd_.is_open(); }
   bool is_lost() const { return is_lost_; }
   bool is_local() const { return is_local_; }
-  bool has_work() const { return owed_arena_ >= 0 || !queue_.empty(); }
+  bool has_work() const { return owed_arena_ >= 0 || !queue_.empty() || !unreported_.empty(); }
   Span arena() const { return arena_.span(); }  // the peer's
   int fd() const { return fd_.get(); }
 
@@ -45,6 +45,8 @@ class Lane final {
   // Moves bytes until the socket blocks or it is another lane's turn. A null
   // sink is told nothing, and what comes in is thrown away.
   Loss write_some(Sink* sink, bool* would_block);
+  // What leaves at once. The sink hears of it, and of a loss, by write_some().
+  void write_early();
   Loss read_some(Sink* sink);
 
  private:
@@ -60,7 +62,9 @@ class Lane final {
   };
 
   size_t length_of(const Message& message) const;
-  void account(size_t sent, std::vector<uint64_t>* tokens);
+  ssize_t write_once();
+  void account(size_t sent);
+  void report(Sink* sink);
   void take_staged(Sink* sink);
   void take_payload(size_t bytes, Sink* sink);
   void begin_message(Sink* sink);
@@ -74,6 +78,7 @@ class Lane final {
   Arena arena_;
   bool is_lost_ = false;
   std::deque<Waiting> queue_;
+  std::vector<uint64_t> unreported_;  // tokens of messages that have left
   Incoming incoming_;
   size_t header_bytes_ = 0;      // of the next header that are there
   std::vector<uint8_t> staged_;  // read and not yet looked at

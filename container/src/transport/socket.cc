@@ -157,4 +157,13 @@ void tune(int fd) {
   set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentBytes);
 }
 
+void limit_arrivals(int fd, size_t bytes) {
+  constexpr int kUnlocked = 0;
+  if (bytes == 0) {  // what the kernel would do; old ones keep the limit
+    ::setsockopt(fd, SOL_SOCKET, SO_BUF_LOCK, &kUnlocked, sizeof kUnlocked);
+  } else {
+    set_option(fd, SOL_SOCKET, SO_RCVBUF, static_cast<int>(std::min(bytes, size_t{1} << 30)));
+  }
+}
+
 }  // namespace smdist

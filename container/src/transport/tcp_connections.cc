@@ -146,12 +146,32 @@ void TcpTransport::trust(Greetings::iterator greeting) {
   if (is_local(fd.get())) {
     lane(peer).attach_local(std::move(fd), arena_.fd());
   } else {
-    tune(fd.get());
+    smdist::tune(fd.get());
+    limit_arrivals(fd.get(), arriving_bytes_per_lane());
     lane(peer).attach(std::move(fd));
   }
   awaited_.erase(peer);
   if (sink_ != nullptr) sink_->on_connected(peer);
   dirty_.insert(peer);
+}
+
+void TcpTransport::tune(const Tuning& tuning) {
+  tuning_ = tuning;
+  for (const Lane& each : lanes_) {
+    if (each.is_live() && !each.is_local()) limit_arrivals(each.fd(), arriving_bytes_per_lane());
+  }
+}
+
+// What arrives at a host comes from every other host to every rank on it.
+size_t TcpTransport::arriving_bytes_per_lane() const {
+  constexpr size_t kLeast = 24 << 10;  // a few packets
+  if (tuning_.arriving_bytes == 0) return 0;
+  const std::vector<int>& hosts = options_.hosts;
+  const std::set<int> names(hosts.begin(), hosts.end());
+  if (names.size() < 2) return 0;
+  const auto here = static_cast<size_t>(
+      std::count(hosts.begin(), hosts.end(), hosts[static_cast<size_t>(options_.rank)]));
+  return std::max(kLeast, tuning_.arriving_bytes / (here * (names.size() - 1)));
 }
 
 void TcpTransport::give_up(Greetings::iterator greeting) {

@@ -2,6 +2,7 @@
 // Events and lanes; how connections come to be is in tcp_connections.cc.
 #include "transport/tcp_transport.h"
 
+#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -121,7 +122,15 @@ milliseconds TcpTransport::patience(milliseconds timeout) const {
 
 void TcpTransport::wait(milliseconds timeout) {
   epoll_event events[64];
-  const int count = ::epoll_wait(epoll_.get(), events, 64, static_cast<int>(timeout.count()));
+  int count = 0;
+  const Clock::time_point end = Clock::now() + options_.pause;
+  while (count == 0 && timeout.count() > 0 && Clock::now() < end) {
+    count = ::epoll_wait(epoll_.get(), events, 64, 0);
+    if (count == 0) ::sched_yield();  // whoever we woke may have no other processor
+  }
+  if (count == 0) {
+    count = ::epoll_wait(epoll_.get(), events, 64, static_cast<int>(timeout.count()));
+  }
   if (count < 0 && errno != EINTR) throw SystemError("waiting for the network failed", errno);
   for (int i = 0; i < count; ++i) handle(events[i].data.u64, events[i].events);
 }

@@ -44,6 +44,8 @@ class TcpTransport final : public Transport {
   Endpoint endpoint() const override { return endpoint_; }
   void start(const std::vector<Endpoint>& peers, Sink* sink) override;
   void send(int peer, Message message) override;
+  void tune(const Tuning& tuning) override;
+  void hasten(int peer) override { lane(peer).write_early(); }
   void connect(int peer) override;
   Span own_arena() override { return arena_.span(); }
   bool is_read_by(int peer) override { return lane(peer).is_live() && lane(peer).is_local(); }
@@ -82,6 +84,7 @@ class TcpTransport final : public Transport {
   void listen_later();
   void listen_again();
   std::string admit(const Hello& hello);
+  size_t arriving_bytes_per_lane() const;
   void advance(uint64_t number);
   void trust(Greetings::iterator greeting);
   void give_up(Greetings::iterator greeting);
@@ -99,6 +102,7 @@ class TcpTransport final : public Transport {
   Endpoint endpoint_;
   Sink* sink_ = nullptr;
 
+  Tuning tuning_;
   UniqueFd epoll_;
   UniqueFd wake_;  // may be written from any thread
   UniqueFd listener_;

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 
 from smdist.config import RankConfig
+
+_PAUSE = 50
 
 
 def host_identity(config: RankConfig) -> str:
@@ -19,6 +22,19 @@ def host_identity(config: RankConfig) -> str:
     if config.host_id:
         return f"named {config.host_id}"
     return "/".join([_boot(), _namespace("net"), _namespace("ipc")])
+
+
+def machine_identity() -> str:
+    """The kernel that this rank runs on, whatever host it is told to be."""
+    return _boot()
+
+
+def pause_microseconds(ranks: int) -> int:
+    """How long an idle engine looks for news before it sleeps; waking up takes about as long.
+
+    Not at all where so many ranks have fewer processors: it would take them from others.
+    """
+    return _PAUSE if ranks <= len(os.sched_getaffinity(0)) else 0
 
 
 def numbered(identities: list[str]) -> list[int]:

@@ -25,7 +25,12 @@ from sagemaker_dist.errors import LaunchError, SkewError
 from smdist.config import RankConfig
 from smdist.dataparallel.torch import _C
 from smdist.dataparallel.torch.address import own_address
-from smdist.dataparallel.torch.host import host_identity, numbered
+from smdist.dataparallel.torch.host import (
+    host_identity,
+    machine_identity,
+    numbered,
+    pause_microseconds,
+)
 
 _SESSION_BYTES = 16
 _SECRET_BYTES = 32
@@ -46,12 +51,15 @@ def connect(store: Store, rank: int, size: int, config: RankConfig) -> _C.Engine
         "label": name_of(rank, config),
         "version": smdist.__version__,
         "host": host_identity(config),
+        "machine": machine_identity(),
     }
     others = _exchange(store, "who", rank, size, me, patience)
     _check_releases(others)
     names = [other["label"] for other in others]
     hosts = numbered([other["host"] for other in others])
-    engine = _C.Engine(rank, size, own_address(config), names, hosts, secret, session)
+    neighbours = sum(other["machine"] == me["machine"] for other in others)
+    pause = pause_microseconds(neighbours)
+    engine = _C.Engine(rank, size, own_address(config), names, hosts, secret, session, pause)
     host, port, local = engine.endpoint()
     place = {"host": host, "port": port, "local": local}
     places = _exchange(store, "where", rank, size, place, patience)
