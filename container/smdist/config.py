@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from sagemaker_dist.contract import KEY, DataParallel, parse, sort_hosts
-from sagemaker_dist.errors import LaunchError, OptionError
+from sagemaker_dist.errors import LaunchError, OptionError, raise_all
 from smdist.tuning import TuningConfig, read_tuning
+from smdist.variables import misspelt
 
 PORT: Final = 7777
 STOP_SECONDS: Final = 110  # SageMaker kills 120 s after SIGTERM
@@ -227,9 +228,10 @@ def read_rank_config(environ: Mapping[str, str] | None = None) -> RankConfig:
     """Read what the launcher told this rank; nothing of it needs to be there.
 
     Raises:
-        OptionError: A number is none, or out of the range of its option.
+        OptionError: A number is none, or out of the range of its option, or a name is misspelt.
     """
     environ = _environment(environ)
+    raise_all(misspelt(environ))
     fusion = _number(environ, "SMDIST_FUSION_BYTES")
     timeout = _number(environ, "SMDIST_TIMEOUT_SECONDS")
     start = _number(environ, "SMDIST_START_TIMEOUT_SECONDS")

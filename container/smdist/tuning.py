@@ -6,6 +6,7 @@
     chunk_bytes           SMDIST_CHUNK_BYTES             262144
     one_shot_bytes        SMDIST_ONE_SHOT_BYTES          0
     single_owner_bytes    SMDIST_SINGLE_OWNER_BYTES      65536
+    arriving_bytes        SMDIST_ARRIVING_BYTES          229376
     shard_weights         SMDIST_SHARD_WEIGHTS           1,2,1
 
 What is not set is measured at the start of the job, and shards are equal.
@@ -29,6 +30,7 @@ class TuningConfig:
     chunk_bytes: int | None = None
     one_shot_bytes: int | None = None
     single_owner_bytes: int | None = None
+    arriving_bytes: int | None = None
     shard_weights: tuple[int, ...] | None = None
 
 
@@ -41,12 +43,12 @@ def read_tuning(environ: Mapping[str, str]) -> TuningConfig:
     Raises:
         OptionError: A value is outside its option's range; all faults are reported.
     """
-    texts = {name: environ.get(_variable(name)) for name in _NAMES}
+    texts = {name: environ.get(variable_of(name)) for name in _NAMES}
     values = {name: _value(name, text) for name, text in texts.items() if text}
     raise_all(
         fault
         for name, value in values.items()
-        for fault in range_faults(name, value, f"the environment variable {_variable(name)}")
+        for fault in range_faults(name, value, f"the environment variable {variable_of(name)}")
     )
     return TuningConfig(**values)
 
@@ -54,11 +56,15 @@ def read_tuning(environ: Mapping[str, str]) -> TuningConfig:
 def write_tuning(options: DataParallel) -> dict[str, str]:
     """The variables of what is set, for `read_tuning`."""
     values = {name: getattr(options, name) for name in _NAMES}
-    return {_variable(name): _text(value) for name, value in values.items() if value is not None}
+    return {variable_of(name): _text(value) for name, value in values.items() if value is not None}
 
 
-def _variable(option: str) -> str:
+def variable_of(option: str) -> str:
+    """The environment variable that carries the option."""
     return f"SMDIST_{option.upper()}"
+
+
+TUNING_VARIABLES: Final = tuple(map(variable_of, _NAMES))
 
 
 def _text(value: Any) -> str:

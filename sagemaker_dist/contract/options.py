@@ -43,6 +43,10 @@ class DataParallel:
             than `one_shot_bytes`, is summed whole by one rank, a different one
             in turn, which takes fewer messages than shards. 0 to 1 MiB; 0 is
             never. Default None: measured at the start of the job.
+        arriving_bytes: How many bytes may be on their way to a host from all
+            others, so that they do not crowd each other out at a switch with
+            short queues. 0 to 64 MiB; 0 leaves it to the kernel. Default None:
+            measured at the start of the job.
         shard_weights: For hosts with unlike networks: host i sums this share of
             every buffer. One integer per host in numeric order (algo-2 before
             algo-10), each 0 to 65,535 and one at least above 0; a list becomes
@@ -60,6 +64,7 @@ class DataParallel:
     chunk_bytes: int | None = None
     one_shot_bytes: int | None = None
     single_owner_bytes: int | None = None
+    arriving_bytes: int | None = None
     shard_weights: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:

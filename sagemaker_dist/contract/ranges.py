@@ -60,6 +60,9 @@ _RANGES: Final = {
     "single_owner_bytes": Range(
         least=0, most=MiB, why="one rank that sums alone is for small buffers, and 0 is never"
     ),
+    "arriving_bytes": Range(
+        least=0, most=64 * MiB, why="queues of networks are short, and 0 leaves it to the kernel"
+    ),
 }
 
 

@@ -31,6 +31,8 @@ from sagemaker_dist.errors import OptionError, OptionErrors
         ("single_owner_bytes", -1),
         ("single_owner_bytes", MiB + 1),
         ("single_owner_bytes", "0"),
+        ("arriving_bytes", -1),
+        ("arriving_bytes", 64 * MiB + 1),
     ],
 )
 def test_value_out_of_range_is_named(name, value):

@@ -25,6 +25,7 @@ OPTIONS = st.builds(
     chunk_bytes=st.none() | st.integers(1024, MiB // 4).map(lambda lines: 64 * lines),
     one_shot_bytes=SMALL,
     single_owner_bytes=SMALL,
+    arriving_bytes=SMALL,
     shard_weights=st.none() | st.lists(st.integers(0, 65_535), min_size=1).filter(any),
 )
 
@@ -61,6 +62,7 @@ def test_golden_version_2_parses_forever():
         chunk_bytes=256 * 1024,
         one_shot_bytes=0,
         single_owner_bytes=64 * 1024,
+        arriving_bytes=224 * 1024,
         shard_weights=(1, 2, 0),
     )
 
@@ -85,6 +87,7 @@ def test_document_fits_sagemaker():
             chunk_bytes=16 * MiB,
             one_shot_bytes=MiB,
             single_owner_bytes=MiB,
+            arriving_bytes=64 * MiB,
             shard_weights=(65_535,) * 350,
         )
     )

@@ -172,10 +172,11 @@ void a_rank_that_left_is_an_error_for_who_needs_it() {
 
 // The last operation ends on some ranks earlier; those may leave at once.
 void leaving_early_hurts_nobody() {
+  const auto pausing = [](Options& options) { options.pause = std::chrono::microseconds(50); };
   for (const Network network : kNetworks) {
-    for (int round = 0; round < 15; ++round) {
-      Cluster cluster(3, network);
-      Data data = data_of(3, 10'000);
+    for (int round = 0; round < 45; ++round) {
+      Cluster cluster(3, network, pausing);
+      Data data = data_of(3, round % 3 == 0 ? 10'000 : 200'000);
       auto results = start_sums(cluster, data, {0, 1, 2});
       std::vector<std::thread> threads;
       for (int rank = 0; rank < 3; ++rank) {

@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the engine divides its work: what the launcher writes, and hands may set, is read back."""
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import smdist
 from sagemaker_dist.contract import DataParallel, MiB
 from sagemaker_dist.errors import OptionError, OptionErrors
 from smdist.config import read_rank_config
 from smdist.tuning import TuningConfig, read_tuning, write_tuning
+from smdist.variables import misspelt
 
 SMALL = st.none() | st.integers(0, MiB)
 TUNING = st.builds(
@@ -17,6 +22,7 @@ TUNING = st.builds(
     chunk_bytes=st.none() | st.sampled_from([64 * 1024, 64 * 1025, 16 * MiB]),
     one_shot_bytes=SMALL,
     single_owner_bytes=SMALL,
+    arriving_bytes=SMALL,
     shard_weights=st.none() | st.tuples(st.just(1), st.integers(0, 65_535)),
 )
 
@@ -66,3 +72,27 @@ def test_wrong_values_are_told_together():
         "the environment variable SMDIST_SHARD_WEIGHTS has 'a' at index 0",
         "the environment variable SMDIST_SHARD_WEIGHTS has 'b' at index 2",
     ] == [fault.what for fault in caught.value.faults]
+
+
+def test_a_misspelt_variable_is_refused():
+    with pytest.raises(OptionErrors) as caught:
+        read_rank_config({"SMDIST_LANE": "4", "SMDIST_CHUNKBYTES": "65536", "SMDIST_OF_MINE": "1"})
+
+    assert "SMDIST_LANE is set: smdist reads none of this name. Did you mean SMDIST_LANES?" in str(
+        caught.value
+    )
+    assert "Did you mean SMDIST_CHUNK_BYTES?" in str(caught.value)
+    assert "OF_MINE" not in str(caught.value)
+
+
+def test_every_variable_that_ranks_read_is_known():
+    """Whatever the sources name, so that none is taken for another that is misspelt."""
+    room = Path(smdist.__file__).parent
+    named = {
+        name
+        for path in room.rglob("*.py")
+        for name in re.findall(r"SMDIST_[A-Z_]*[A-Z]", path.read_text(encoding="utf-8"))
+    }
+
+    assert len(named) > 10
+    assert [] == list(misspelt(named))

@@ -21,6 +21,21 @@ from typing import Any
 CONTEXT = multiprocessing.get_context("spawn")
 
 
+# Calls take turns: results and errors are the same under each, and no start has to measure.
+TUNINGS = (
+    {"ONE_SHOT_BYTES": "262144", "SINGLE_OWNER_BYTES": "262144", "CHUNK_BYTES": "262144"},
+    {"ONE_SHOT_BYTES": "4096", "SINGLE_OWNER_BYTES": "65536", "CHUNK_BYTES": "65536"},
+    {"ONE_SHOT_BYTES": "0", "SINGLE_OWNER_BYTES": "0", "CHUNK_BYTES": "1048576"},
+    {"ONE_SHOT_BYTES": "0", "SINGLE_OWNER_BYTES": "1048576", "CHUNK_BYTES": "131072"},
+)
+_LINES = {"LANES": "2", "ARRIVING_BYTES": "229376"}
+_VARIABLES = (
+    "SMDIST_HOST_ID",
+    "SMDIST_SHARD_WEIGHTS",
+    *(f"SMDIST_{name}" for name in (*_LINES, *TUNINGS[0])),
+)
+
+
 class RankFailedError(AssertionError):
     """A rank raised, died, or did not answer."""
 
@@ -51,12 +66,16 @@ class World:
         size: int | None = None,
         deadline: float = 60,
         hosts: str = "",
+        tuning: dict[str, str] | None = None,
     ) -> list[Any]:
         """Call function(rank, size, *args) in a fresh group of the first `size` ranks.
 
         hosts: a letter for each rank, as "aabb": which emulated host it is on.
+        tuning: what to put in SMDIST_ variables; {}: all is measured; None: one of TUNINGS.
         """
-        answers = self.outcomes(function, *args, size=size, deadline=deadline, hosts=hosts)
+        answers = self.outcomes(
+            function, *args, size=size, deadline=deadline, hosts=hosts, tuning=tuning
+        )
         failed = [f"rank {rank}:\n{text}" for rank, (ok, text) in enumerate(answers) if not ok]
         if failed:
             raise RankFailedError("\n".join(failed))
@@ -69,16 +88,22 @@ class World:
         size: int | None = None,
         deadline: float = 60,
         hosts: str = "",
+        tuning: dict[str, str] | None = None,
     ) -> list[tuple[bool, Any]]:
         """As run(), but (True, value) or (False, traceback) per rank."""
         size = size or self.size
         self._ranks += [self._start(rank) for rank in range(len(self._ranks), size)]
         self._calls += 1
         # A store's file outlives the call: ranks still close it after they answered.
+        if tuning is None:
+            tuning = {**_LINES, **TUNINGS[self._calls % len(TUNINGS)]}
+        print(f"tuning of the ranks: {tuning}")  # which pytest shows if the test fails
         store = f"{self._folder.name}/store-{self._calls}"
         for rank, (_, pipe) in enumerate(self._ranks[:size]):
             place = (function.__globals__["__file__"], function.__name__)
-            pipe.send((*place, size, store, hosts[rank : rank + 1], args))
+            environ = {"SMDIST_HOST_ID": hosts[rank : rank + 1]}  # empty: found out
+            environ |= {f"SMDIST_{name}": value for name, value in tuning.items()}
+            pipe.send((*place, size, store, environ, args))
         return [self._answer(rank, deadline) for rank in range(size)]
 
     def _answer(self, rank: int, deadline: float) -> tuple[bool, Any]:
@@ -125,11 +150,12 @@ def _serve(pipe: Connection, rank: int) -> None:
 
     while True:
         try:
-            path, name, size, store, host, args = pipe.recv()
+            path, name, size, store, environ, args = pipe.recv()
         except EOFError:
             return
         try:
-            os.environ["SMDIST_HOST_ID"] = host  # empty: found out
+            for variable in _VARIABLES:
+                os.environ[variable] = environ.get(variable, "")
             function = getattr(_load(path), name)
             dist.init_process_group(
                 "smdist", store=dist.FileStore(store, size), rank=rank, world_size=size

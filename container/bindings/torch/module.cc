@@ -5,11 +5,15 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "backend.h"
+#include "smdist/probe.h"
 
 namespace py = pybind11;
 using smdist::Endpoint;
 using smdist::Engine;
+using smdist::Findings;
+using smdist::Fixed;
 using smdist::Options;
+using smdist::Tuning;
 using smdist::torch_binding::Backend;
 
 namespace {
@@ -57,6 +61,26 @@ c10::intrusive_ptr<c10d::Backend> make_backend(std::shared_ptr<Engine> engine, u
 PYBIND11_MODULE(_C, module) {
   module.attr("built_for_torch") = SMDIST_TORCH_VERSION;
 
+  py::class_<Fixed>(module, "Fixed")
+      .def(py::init<>())
+      .def_readwrite("lanes", &Fixed::lanes)
+      .def_readwrite("chunk_bytes", &Fixed::piece_bytes)
+      .def_readwrite("one_shot_bytes", &Fixed::one_shot_bytes)
+      .def_readwrite("single_owner_bytes", &Fixed::single_owner_bytes)
+      .def_readwrite("arriving_bytes", &Fixed::arriving_bytes)
+      .def_readwrite("shard_weights", &Fixed::shard_weights);
+  py::class_<Tuning>(module, "Tuning")
+      .def_readonly("lanes", &Tuning::lanes)
+      .def_readonly("chunk_bytes", &Tuning::piece_bytes)
+      .def_readonly("one_shot_bytes", &Tuning::one_shot_bytes)
+      .def_readonly("single_owner_bytes", &Tuning::single_owner_bytes)
+      .def_readonly("arriving_bytes", &Tuning::arriving_bytes)
+      .def_readonly("shard_weights", &Tuning::shard_weights);
+  py::class_<Findings>(module, "Findings")
+      .def_readonly("tuning", &Findings::tuning)
+      .def_readonly("seconds", &Findings::seconds)
+      .def_readonly("latency", &Findings::latency)
+      .def_readonly("bandwidth", &Findings::bandwidth);
   py::class_<Engine, std::shared_ptr<Engine>>(module, "Engine")
       .def(py::init([](int rank, int size, const std::string& address,
                        const std::vector<std::string>& names, const std::vector<int>& hosts,
@@ -71,6 +95,17 @@ PYBIND11_MODULE(_C, module) {
              const Endpoint endpoint = engine.endpoint();
              return std::make_tuple(endpoint.host, endpoint.port, endpoint.local);
            })
+      .def(
+          "probe",
+          [](Engine& engine, int rank, const std::vector<int>& hosts, const Fixed& fixed,
+             double patience_seconds) {
+            const auto patience =
+                std::chrono::milliseconds(static_cast<int64_t>(patience_seconds * 1000));
+            return smdist::probe(engine, {rank, static_cast<int>(hosts.size()), hosts}, fixed,
+                                 patience);
+          },
+          py::arg("rank"), py::arg("hosts"), py::arg("fixed"), py::arg("patience_seconds"),
+          py::call_guard<py::gil_scoped_release>())
       .def(
           "join",
           [](Engine& engine,

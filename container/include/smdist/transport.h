@@ -28,6 +28,8 @@ struct Message {
   std::string text;
   // Told to on_sent(); 0: not told.
   uint64_t token = 0;
+  // Which of the peer's lanes it takes, below num_lanes().
+  uint32_t lane = 0;
 };
 
 // Who is told what a transport receives. All calls come from inside poll().
@@ -56,8 +58,8 @@ class Sink {
 
 // Ordered, reliable messages to numbered peers.
 //
-// Messages to one peer arrive in the order of send(); peers know no order among
-// each other. Connections are made on first use and live until the end: a peer
+// Messages to one peer over one lane arrive in the order of send(); peers and lanes
+// know no order among each other. Connections are made on first use and live until the end: a peer
 // that is lost stays lost.
 //
 // Thread safety: wake() may be called from any thread, endpoint() too; all others
@@ -81,6 +83,9 @@ class Transport {
 
   // How it is to move what is sent from now on.
   virtual void tune(const Tuning&) {}
+
+  // Over how many lanes messages to the peer may go by now.
+  virtual uint32_t num_lanes(int) { return 1; }
 
   // Makes sure that the peer can reach us, although there is nothing to send.
   virtual void connect(int) {}

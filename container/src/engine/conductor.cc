@@ -155,8 +155,8 @@ void Conductor::run(Pending& pending, const Pending::Moves& moves) {
     const Step& step = pending.step(index);
     const Span message = pending.message_of(index);
     const int rank = submission.group->members[static_cast<size_t>(step.peer)];
-    peer(rank).outbox.push(
-        {id, index, step.tag, static_cast<uint8_t*>(message.data), message.bytes});
+    peer(rank).outbox.push({id, index, step.tag, static_cast<uint8_t*>(message.data), message.bytes,
+                            next_lane(rank, message.bytes)});
     ranks.insert(rank);
   }
   for (const uint32_t index : moves.grants) send_grant(pending, index);
@@ -188,9 +188,17 @@ void Conductor::finish(const OperationId& id) {
   Submission& submission = found->second.submission();
   deadlines_.erase({submission.deadline, id});
   if (id.way == Way::kCollective) remember(submission);
+  if (submission.operation.kind == Collective::kBarrier) hasten_all(*submission.group);
   --submission.group->pending;
   completions_.push(submission.operation, nullptr);
   pending_.erase(found);
+}
+
+// A process may end once a barrier is over: that it was there must have left by then.
+void Conductor::hasten_all(const Group& group) {
+  for (const int rank : group.members) {
+    if (rank != options_.rank) transport_.hasten(rank);
+  }
 }
 
 // Kept in order, although operations end in any.

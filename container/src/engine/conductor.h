@@ -73,7 +73,8 @@ class Conductor final : public Sink {
     std::string lost_because;
     Clock::time_point excused_until;  // for one that left in order
     Outbox outbox;
-    int chunks_in_flight = 0;
+    uint32_t chunks_in_flight = 0;
+    uint32_t last_lane = 0;
     uint32_t num_leases = 0;       // of its blocks, which sums here have yet to read
     size_t num_early = 0;          // its READY frames that wait for a local post
     size_t early_bytes = 0;        // that came with them
@@ -97,6 +98,7 @@ class Conductor final : public Sink {
   void send_ready(const Pending& pending, int member, std::optional<uint32_t> rider);
   void send_grant(const Pending& pending, uint32_t receive);
   void send_text(int peer, Frame frame, std::string text, uint64_t token = 0);
+  uint32_t next_lane(int peer, size_t bytes);
   void pump(int peer);
   void pump_chunk(int peer);
   void pump_block(int peer);
@@ -126,6 +128,7 @@ class Conductor final : public Sink {
   void unpark(const OperationId& id, int peer, const Rider& rider);
   void meet(Pending& pending, int peer, const Descriptor& theirs);
   void finish(const OperationId& id);
+  void hasten_all(const Group& group);
   void remember(const Submission& submission);
   Pending* find(const OperationId& id);
   void check_partners();

@@ -95,8 +95,8 @@ Span Pending::place(int member, uint32_t tag, uint64_t offset, uint64_t bytes) c
   const Region& target = step(found).target;
   const size_t received = progress_[found].received;
   // In this order, so that no sum of two numbers from the wire can wrap.
-  const bool is_expected = is_ready(member) && progress_[found].waits_for == 0 &&
-                           offset == received && bytes <= target.bytes - received;
+  const bool is_expected =
+      progress_[found].waits_for == 0 && offset == received && bytes <= target.bytes - received;
   if (!is_expected) {
     throw PeerError("sent bytes " + std::to_string(offset) + " to " +
                     std::to_string(offset + bytes) + " of a message of " +

@@ -9,7 +9,7 @@
 namespace smdist {
 namespace {
 
-constexpr int kChunksInFlight = 2;  // per peer: one leaves, one waits
+constexpr uint32_t kChunksInFlight = 2;  // per lane: one leaves, one waits
 constexpr size_t kHastenFrom = 32 << 10;
 constexpr size_t kSharedFrom = 8 << 10;  // shorter messages go with their frames
 
@@ -79,11 +79,19 @@ void Conductor::send_grant(const Pending& pending, uint32_t receive) {
   send_text(submission.group->members[static_cast<size_t>(step.peer)], frame, {});
 }
 
+// Long messages take turns; short ones keep to the lane of announcements.
+uint32_t Conductor::next_lane(int rank, size_t bytes) {
+  constexpr size_t kLong = 64 << 10;
+  const uint32_t lanes = transport_.num_lanes(rank);
+  return lanes > 1 && bytes >= kLong ? ++peer(rank).last_lane % lanes : 0;
+}
+
 void Conductor::pump(int rank) {
   Peer& to = peer(rank);
+  const uint32_t most = kChunksInFlight * transport_.num_lanes(rank);
   while (const size_t bytes = to.outbox.front_bytes()) {
     const bool is_shared = bytes >= kSharedFrom && blocks_ && transport_.is_read_by(rank);
-    if (is_shared ? !blocks_->has_room_for(rank) : to.chunks_in_flight == kChunksInFlight) break;
+    if (is_shared ? !blocks_->has_room_for(rank) : to.chunks_in_flight >= most) break;
     if (is_shared) {
       pump_block(rank);
     } else {
@@ -105,7 +113,7 @@ void Conductor::pump_chunk(int rank) {
   in_flight_[++last_token_] = {whole.id, whole.step, chunk.is_last, true};
   ++peer(rank).chunks_in_flight;
   const Span payload{whole.data + chunk.offset, chunk.bytes};
-  transport_.send(rank, {encode(frame), payload, {}, last_token_});
+  transport_.send(rank, {encode(frame), payload, {}, last_token_, whole.lane});
 }
 
 // Copies a part of a message to a block and tells the peer to read it there.

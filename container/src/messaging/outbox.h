@@ -17,7 +17,8 @@ struct Outgoing {
   uint32_t step = 0;  // of the operation's plan
   uint32_t tag = 0;
   uint8_t* data = nullptr;
-  size_t bytes = 0;  // above zero
+  size_t bytes = 0;   // above zero
+  uint32_t lane = 0;  // all of it takes the same one, so that it arrives in order
 };
 
 // A part of it that fits in one frame.

@@ -28,10 +28,12 @@ Greeting Greeting::accepting(UniqueFd fd, const Credentials& credentials, Admit 
   return greeting;
 }
 
-Greeting Greeting::dialling(UniqueFd fd, const Credentials& credentials, int rank, int peer) {
+Greeting Greeting::dialling(UniqueFd fd, const Credentials& credentials, int rank, int peer,
+                            uint32_t lane) {
   Greeting greeting(std::move(fd), credentials, true);
   greeting.hello_.rank = static_cast<uint32_t>(rank);
   greeting.hello_.wanted = static_cast<uint32_t>(peer);
+  greeting.hello_.lane = lane;
   fill_with_random(greeting.hello_.nonce.data(), greeting.hello_.nonce.size());
   return greeting;
 }

@@ -25,7 +25,8 @@ class Greeting final {
   // Waits for who dialled us.
   static Greeting accepting(UniqueFd fd, const Credentials& credentials, Admit admit);
   // Greets `peer` as `rank`, over a socket that is still connecting.
-  static Greeting dialling(UniqueFd fd, const Credentials& credentials, int rank, int peer);
+  static Greeting dialling(UniqueFd fd, const Credentials& credentials, int rank, int peer,
+                           uint32_t lane = 0);
 
   // Goes on as far as the socket lets it. Call when it is readable or writable.
   Outcome advance();
@@ -34,8 +35,9 @@ class Greeting final {
   bool wants_write() const { return state_ == State::kConnecting || !outgoing_.empty(); }
   int fd() const { return fd_.get(); }
   UniqueFd take_fd() { return std::move(fd_); }
-  int peer() const;                                    // who it is, once trusted; or whom we dial
-  const std::string& fault() const { return fault_; }  // once failed
+  int peer() const;  // who it is, once trusted; or whom we dial
+  uint32_t lane() const { return hello_.lane; }
+  const std::string& fault() const { return fault_; }        // once failed
   bool is_silent() const { return received_any_ == false; }  // nothing came at all
   bool is_refused() const { return is_refused_; }            // nobody listens there
   std::chrono::steady_clock::time_point begin() const { return begin_; }

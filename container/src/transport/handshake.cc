@@ -9,11 +9,12 @@ namespace smdist {
 namespace {
 
 constexpr uint32_t kMagic = 0x31444d53;  // "SMD1"
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr size_t kSessionAt = 16;
 constexpr size_t kNonceAt = 32;
 constexpr size_t kProofAt = 64;
-constexpr size_t kZerosAt = 96;
+constexpr size_t kLaneAt = 96;
+constexpr size_t kZerosAt = 100;
 
 template <typename Bytes>
 std::string text(const Bytes& bytes) {
@@ -23,9 +24,10 @@ std::string text(const Bytes& bytes) {
 // Every part but the role has a fixed length, so no two inputs look the same.
 Digest proof(const Credentials& credentials, const std::string& role, const Hello& hello,
              const Nonce& acceptor_nonce) {
-  uint8_t ranks[8];
+  uint8_t ranks[12];
   put<uint32_t>(ranks, hello.rank);
   put<uint32_t>(ranks + 4, hello.wanted);
+  put<uint32_t>(ranks + 8, hello.lane);
   std::string message = role;
   message.push_back('\0');
   message += text(credentials.session);
@@ -46,6 +48,7 @@ HelloBytes encode(const Credentials& credentials, const Hello& hello, const Nonc
   std::copy(hello.nonce.begin(), hello.nonce.end(), &bytes[kNonceAt]);
   const Digest digest = proof(credentials, "dial", hello, acceptor_nonce);
   std::copy(digest.begin(), digest.end(), &bytes[kProofAt]);
+  put<uint32_t>(&bytes[kLaneAt], hello.lane);
   return bytes;
 }
 
@@ -59,6 +62,7 @@ std::string verify(const Credentials& credentials, const HelloBytes& bytes,
   }
   hello->rank = get<uint32_t>(&bytes[8]);
   hello->wanted = get<uint32_t>(&bytes[12]);
+  hello->lane = get<uint32_t>(&bytes[kLaneAt]);
   std::copy_n(&bytes[kNonceAt], hello->nonce.size(), hello->nonce.begin());
   Digest theirs;
   std::copy_n(&bytes[kProofAt], theirs.size(), theirs.begin());

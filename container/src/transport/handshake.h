@@ -6,7 +6,7 @@
 //      | <-- hello (128) ------------- |   with proof "dial": knows the secret
 //      | --- proof "accept" (32) ----> |   so does the acceptor
 //
-// A proof is HMAC-SHA256(secret, role | session | ranks | both nonces), so it is
+// A proof is HMAC-SHA256(secret, role | session | ranks | lane | both nonces), so it is
 // good for one connection, one direction, two ranks and one job.
 #pragma once
 
@@ -24,10 +24,11 @@ constexpr size_t kHelloBytes = 128;
 using HelloBytes = std::array<uint8_t, kHelloBytes>;
 
 // Byte 0: u32 magic, 4: u32 version, 8: u32 rank, 12: u32 wanted, 16: session
-// (16 bytes), 32: nonce, 64: proof, 96: zeros.
+// (16 bytes), 32: nonce, 64: proof, 96: u32 lane, 100: zeros.
 struct Hello {
   uint32_t rank = 0;    // of the dialler
   uint32_t wanted = 0;  // whom it believes to have dialled
+  uint32_t lane = 0;    // which of the connections between the two
   Nonce nonce{};        // the dialler's
 };
 

@@ -45,7 +45,8 @@ void Lane::attach_local(UniqueFd fd, int own_arena) {
   awaits_arena_ = true;
 }
 
-void Lane::lose() {
+void Lane::lose(Sink* sink) {
+  report(sink);
   is_lost_ = true;
   owed_arena_ = -1;
   fd_.reset();

@@ -27,13 +27,19 @@ class Lane final {
 
   explicit Lane(int peer) : peer_(peer) {}
 
-  void attach(UniqueFd fd) { fd_ = std::move(fd); }
+  void attach(UniqueFd fd) {
+    fd_ = std::move(fd);
+    has_lived_ = true;
+  }
   // A connection on which both sides hand over their memory first.
   void attach_local(UniqueFd fd, int own_arena);
-  void lose();  // closes the connection for ever and drops what waits
+  // Closes the connection for ever and drops what waits. What has left is reported first: the
+  // peer may have taken it and gone.
+  void lose(Sink* sink);
 
   bool is_live() const { return fd_.is_open(); }
   bool is_lost() const { return is_lost_; }
+  bool has_lived() const { return has_lived_; }
   bool is_local() const { return is_local_; }
   bool has_work() const { return owed_arena_ >= 0 || !queue_.empty() || !unreported_.empty(); }
   Span arena() const { return arena_.span(); }  // the peer's
@@ -76,6 +82,7 @@ class Lane final {
   int owed_arena_ = -1;  // our memory, which the peer has not got yet
   bool awaits_arena_ = false;
   Arena arena_;
+  bool has_lived_ = false;
   bool is_lost_ = false;
   std::deque<Waiting> queue_;
   std::vector<uint64_t> unreported_;  // tokens of messages that have left

@@ -157,12 +157,23 @@ void tune(int fd) {
   set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentBytes);
 }
 
+// With room for less than a few segments, their sender would wait for timers instead.
+size_t few_segments(int fd) {
+  constexpr size_t kFew = 4;
+  constexpr size_t kLeast = 24 << 10;
+  int segment = 0;
+  socklen_t bytes = sizeof segment;
+  ::getsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &segment, &bytes);
+  return std::max(kLeast, kFew * static_cast<size_t>(std::max(segment, 0)));
+}
+
 void limit_arrivals(int fd, size_t bytes) {
   constexpr int kUnlocked = 0;
   if (bytes == 0) {  // what the kernel would do; old ones keep the limit
     ::setsockopt(fd, SOL_SOCKET, SO_BUF_LOCK, &kUnlocked, sizeof kUnlocked);
   } else {
-    set_option(fd, SOL_SOCKET, SO_RCVBUF, static_cast<int>(std::min(bytes, size_t{1} << 30)));
+    const size_t limit = std::clamp(bytes, few_segments(fd), size_t{1} << 30);
+    set_option(fd, SOL_SOCKET, SO_RCVBUF, static_cast<int>(limit));
   }
 }
 

@@ -40,7 +40,8 @@ UniqueFd accept_from(int listener);
 // What a connection between ranks needs: no delay, and an end to silence.
 void tune(int fd);
 
-// How many bytes the peer may have on their way; 0: as many as the kernel lets it.
+// How many bytes the peer may have on their way, at least some segments; 0: as many as
+// the kernel lets it.
 void limit_arrivals(int fd, size_t bytes);
 
 }  // namespace smdist

@@ -24,23 +24,33 @@ constexpr milliseconds kProbeEvery{1'000};
 
 }  // namespace
 
-void TcpTransport::dial(int peer) {
+void TcpTransport::dial(int link) {
+  const int peer = peer_of(link);
+  const auto number = static_cast<uint32_t>(link / options_.size);
   if (!dials(peer)) {
     awaited_.emplace(peer, Clock::now() + kProbeEvery);
     return;
   }
-  for (const auto& [number, greeting] : greetings_) {
-    if (greeting.is_dialling() && greeting.peer() == peer) return;
+  for (const auto& [_, greeting] : greetings_) {
+    if (greeting.is_dialling() && greeting.peer() == peer && greeting.lane() == number) return;
   }
   try {
     UniqueFd fd = begin_dialling(peer);
     const int raw = fd.get();
-    const uint64_t number = ++last_greeting_;
-    greetings_.emplace(number,
-                       Greeting::dialling(std::move(fd), credentials_, options_.rank, peer));
-    watch(raw, EPOLLOUT, cookie(Subject::kGreeting, number), true);
+    const uint64_t name = ++last_greeting_;
+    greetings_.emplace(
+        name, Greeting::dialling(std::move(fd), credentials_, options_.rank, peer, number));
+    watch(raw, EPOLLOUT, cookie(Subject::kGreeting, name), true);
   } catch (const SystemError& error) {
+    if (number > 0) return log(std::string("goes on with fewer lanes: ") + error.what());
     lose(peer, std::string("could not be dialled: ") + error.what());
+  }
+}
+
+void TcpTransport::dial_more_lanes(int peer) {
+  if (!dials(peer) || !lane(peer).is_live() || lane(peer).is_local()) return;
+  for (uint32_t number = 1; number < tuning_.lanes; ++number) {
+    if (!lane(link_of(peer, number)).has_lived()) dial(link_of(peer, number));
   }
 }
 
@@ -107,7 +117,9 @@ std::string TcpTransport::admit(const Hello& hello) {
   if (hello.rank <= rank || hello.rank >= lanes_.size()) {
     return "it says that it is rank " + std::to_string(hello.rank);
   }
-  const Lane& existing = lane(static_cast<int>(hello.rank));
+  if (hello.lane >= kMaxLanes) return "it wants lane " + std::to_string(hello.lane);
+  make_room_for(hello.lane + 1);
+  const Lane& existing = lane(link_of(static_cast<int>(hello.rank), hello.lane));
   const bool is_known = existing.is_live() || existing.is_lost();
   return is_known ? "rank " + std::to_string(hello.rank) + " has been connected before" : "";
 }
@@ -137,41 +149,45 @@ void TcpTransport::advance(uint64_t number) {
 
 void TcpTransport::trust(Greetings::iterator greeting) {
   const int peer = greeting->second.peer();
+  const int link = link_of(peer, greeting->second.lane());
   UniqueFd fd = greeting->second.take_fd();
   greetings_.erase(greeting);
   listen_again();
   // Two connections may have greeted at the same time; the first one counts.
-  if (lane(peer).is_live() || lane(peer).is_lost()) return;
-  watch(fd.get(), EPOLLIN, cookie(Subject::kLane, static_cast<uint64_t>(peer)), false);
+  if (lane(link).is_live() || lane(link).is_lost() || lane(peer).is_lost()) return;
+  watch(fd.get(), EPOLLIN, cookie(Subject::kLane, static_cast<uint64_t>(link)), false);
   if (is_local(fd.get())) {
-    lane(peer).attach_local(std::move(fd), arena_.fd());
+    lane(link).attach_local(std::move(fd), arena_.fd());
   } else {
     smdist::tune(fd.get());
     limit_arrivals(fd.get(), arriving_bytes_per_lane());
-    lane(peer).attach(std::move(fd));
+    lane(link).attach(std::move(fd));
   }
+  if (link != peer) return;
   awaited_.erase(peer);
   if (sink_ != nullptr) sink_->on_connected(peer);
   dirty_.insert(peer);
+  dial_more_lanes(peer);
 }
 
 void TcpTransport::tune(const Tuning& tuning) {
   tuning_ = tuning;
+  make_room_for(tuning.lanes);
   for (const Lane& each : lanes_) {
     if (each.is_live() && !each.is_local()) limit_arrivals(each.fd(), arriving_bytes_per_lane());
   }
+  for (int peer = 0; peer < options_.size; ++peer) dial_more_lanes(peer);
 }
 
 // What arrives at a host comes from every other host to every rank on it.
 size_t TcpTransport::arriving_bytes_per_lane() const {
-  constexpr size_t kLeast = 24 << 10;  // a few packets
   if (tuning_.arriving_bytes == 0) return 0;
   const std::vector<int>& hosts = options_.hosts;
   const std::set<int> names(hosts.begin(), hosts.end());
   if (names.size() < 2) return 0;
   const auto here = static_cast<size_t>(
       std::count(hosts.begin(), hosts.end(), hosts[static_cast<size_t>(options_.rank)]));
-  return std::max(kLeast, tuning_.arriving_bytes / (here * (names.size() - 1)));
+  return std::max(size_t{1}, tuning_.arriving_bytes / (here * (names.size() - 1) * tuning_.lanes));
 }
 
 void TcpTransport::give_up(Greetings::iterator greeting) {
@@ -182,8 +198,10 @@ void TcpTransport::give_up(Greetings::iterator greeting) {
   if (!is_dialling && !greeting->second.is_silent()) {
     log_stranger("dropped a connection from " + peer_text(greeting->second.fd()) + ": " + fault);
   }
+  const bool is_spare = greeting->second.lane() > 0;
   end_greeting(greeting);
   listen_again();
+  if (is_dialling && is_spare) return log("goes on with fewer lanes: a peer " + fault);
   if (is_dialling) lose(peer, fault);
 }
 
@@ -224,6 +242,10 @@ void TcpTransport::check_times() {
   num_stranger_lines_ = 0;
   listen_again();
   drop_strangers(kStrangerPatience);
+  for (auto it = torn_.begin(); it != torn_.end();) {
+    const auto [peer, end] = *it++;  // before it is forgotten
+    if (end.first <= now) lose(peer, end.second);
+  }
   for (auto& [peer, when] : awaited_) {
     if (when > now) continue;
     when = now + kProbeEvery;

@@ -25,6 +25,7 @@ using std::chrono::milliseconds;
 TcpTransport::TcpTransport(const Options& options)
     : options_(options),
       credentials_{options.secret, options.session},
+      tuning_(options.tuning),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
       listener_(listen_on(options.bind_address)) {
@@ -33,7 +34,7 @@ TcpTransport::TcpTransport(const Options& options)
   watch(wake_.get(), EPOLLIN, cookie(Subject::kWake, 0), true);
   open_arena();
   watch_listeners(EPOLLIN, true);
-  for (int peer = 0; peer < options.size; ++peer) lanes_.emplace_back(peer);
+  make_room_for(tuning_.lanes);
 }
 
 bool TcpTransport::is_neighbour(int peer) const {
@@ -70,8 +71,20 @@ void TcpTransport::start(const std::vector<Endpoint>& peers, Sink* sink) {
 }
 
 void TcpTransport::send(int peer, Message message) {
-  lane(peer).send(std::move(message));
-  dirty_.insert(peer);
+  const int link = link_of(peer, message.lane);
+  lane(link).send(std::move(message));
+  dirty_.insert(link);
+}
+
+uint32_t TcpTransport::num_lanes(int peer) {
+  uint32_t number = 1;
+  while (number < tuning_.lanes && lane(link_of(peer, number)).has_lived()) ++number;
+  return number;
+}
+
+void TcpTransport::make_room_for(uint32_t lanes) {
+  const size_t links = static_cast<size_t>(options_.size) * lanes;
+  while (lanes_.size() < links) lanes_.emplace_back(peer_of(static_cast<int>(lanes_.size())));
 }
 
 void TcpTransport::connect(int peer) {
@@ -116,7 +129,8 @@ milliseconds TcpTransport::patience(milliseconds timeout) const {
     return lanes_[static_cast<size_t>(peer)].is_live();
   });
   if (has_work) return milliseconds(0);
-  const bool has_timers = !greetings_.empty() || !awaited_.empty() || !is_listening_;
+  const bool has_timers =
+      !greetings_.empty() || !awaited_.empty() || !torn_.empty() || !is_listening_;
   return has_timers ? std::min(timeout, kTick) : timeout;
 }
 
@@ -149,11 +163,11 @@ void TcpTransport::handle(uint64_t what, uint32_t events) {
     case Subject::kGreeting:
       return advance(number);
     case Subject::kLane: {
-      const int peer = static_cast<int>(number);
-      if (lane(peer).is_live() && (events & ~static_cast<uint32_t>(EPOLLOUT)) != 0) read_from(peer);
-      if (lane(peer).is_live() && (events & EPOLLOUT) != 0) {
-        watch(lane(peer).fd(), EPOLLIN, what, false);
-        dirty_.insert(peer);
+      const int link = static_cast<int>(number);
+      if (lane(link).is_live() && (events & ~static_cast<uint32_t>(EPOLLOUT)) != 0) read_from(link);
+      if (lane(link).is_live() && (events & EPOLLOUT) != 0) {
+        watch(lane(link).fd(), EPOLLIN, what, false);
+        dirty_.insert(link);
       }
       return;
     }
@@ -163,41 +177,60 @@ void TcpTransport::handle(uint64_t what, uint32_t events) {
 // Each lane has a turn; one that blocks comes back when epoll says so, one that
 // is not connected when it is.
 void TcpTransport::flush() {
-  for (const int peer : std::exchange(dirty_, {})) {
-    const bool is_wanted = wanted_.erase(peer) > 0;
-    if (lane(peer).is_lost()) continue;
-    if (lane(peer).is_live()) {
-      write_to(peer);
-    } else if (lane(peer).has_work() || is_wanted) {
-      dial(peer);
+  for (const int link : std::exchange(dirty_, {})) {
+    const bool is_wanted = wanted_.erase(link) > 0;
+    if (lane(link).is_lost()) continue;
+    if (lane(link).is_live()) {
+      write_to(link);
+    } else if (lane(link).has_work() || is_wanted) {
+      dial(link);
     }
   }
 }
 
-void TcpTransport::write_to(int peer) {
+void TcpTransport::write_to(int link) {
   bool would_block = false;
-  const Lane::Loss loss = lane(peer).write_some(sink_, &would_block);
+  const Lane::Loss loss = lane(link).write_some(sink_, &would_block);
   if (loss) {
-    read_from(peer);  // what it said before it went
-    if (lane(peer).is_live()) lose(peer, *loss);
+    read_from(link);  // what it said before it went
+    if (lane(link).is_live()) lose_link(link, *loss);
   } else if (would_block) {
-    watch(lane(peer).fd(), EPOLLIN | EPOLLOUT, cookie(Subject::kLane, static_cast<uint64_t>(peer)),
+    watch(lane(link).fd(), EPOLLIN | EPOLLOUT, cookie(Subject::kLane, static_cast<uint64_t>(link)),
           false);
-    dirty_.erase(peer);
-  } else if (lane(peer).has_work()) {
-    dirty_.insert(peer);
+    dirty_.erase(link);
+  } else if (lane(link).has_work()) {
+    dirty_.insert(link);
   }
 }
 
-void TcpTransport::read_from(int peer) {
-  const Lane::Loss loss = lane(peer).read_some(sink_);
-  if (loss) lose(peer, *loss);
+void TcpTransport::read_from(int link) {
+  const Lane::Loss loss = lane(link).read_some(sink_);
+  if (loss) lose_link(link, *loss);
 }
 
-void TcpTransport::lose(int peer, const std::string& reason) {
-  if (lane(peer).is_live()) unwatch(lane(peer).fd());
-  lane(peer).lose();
+void TcpTransport::drop(int link) {
+  if (lane(link).is_live()) unwatch(lane(link).fd());
+  lane(link).lose(sink_);
+}
+
+// A process that ends loses all its lanes, one after the other.
+void TcpTransport::lose_link(int link, const std::string& reason) {
+  constexpr milliseconds kAllGoTogether{1'000};
+  const int peer = peer_of(link);
+  drop(link);
+  bool is_any_left = false;
+  for (int other = peer; other < static_cast<int>(lanes_.size()); other += options_.size) {
+    is_any_left = is_any_left || lane(other).is_live();
+  }
+  if (!is_any_left) return lose(peer, torn_.count(peer) > 0 ? torn_[peer].second : reason);
+  torn_.try_emplace(peer, Clock::now() + kAllGoTogether, reason);
+}
+
+void TcpTransport::lose(int peer, const std::string& text) {
+  const std::string reason = text;  // which may be ours to forget
+  for (int link = peer; link < static_cast<int>(lanes_.size()); link += options_.size) drop(link);
   awaited_.erase(peer);
+  torn_.erase(peer);
   if (sink_ != nullptr) sink_->on_peer_lost(peer, reason);
 }
 
@@ -216,21 +249,22 @@ void TcpTransport::close(milliseconds limit) {
   greetings_.clear();
   probes_.clear();
   awaited_.clear();
+  torn_.clear();
   listener_.reset();
   local_listener_.reset();
   std::set<int> ended;
   while (has_farewells() && Clock::now() < end) {
     flush();
-    for (int peer = 0; peer < options_.size; ++peer) {
-      Lane& each = lane(peer);
+    for (int link = 0; link < static_cast<int>(lanes_.size()); ++link) {
+      Lane& each = lane(link);
       const bool is_silent = each.is_live() && !each.has_work();
-      if (is_silent && ended.insert(peer).second) ::shutdown(each.fd(), SHUT_WR);
+      if (is_silent && ended.insert(link).second) ::shutdown(each.fd(), SHUT_WR);
     }
     wait(std::min(milliseconds(20), limit));
   }
   for (Lane& each : lanes_) {
     if (each.is_live()) unwatch(each.fd());
-    each.lose();
+    each.lose(nullptr);
   }
 }
 

@@ -2,6 +2,10 @@
 // Messages over sockets: TCP, and between ranks of one host Unix sockets, over which
 // they also hand their memory to each other. Where there is no such socket, TCP it is.
 //
+// Lanes. Two ranks on different hosts may have several connections. All but payloads
+// take lane 0, which is made first; a peer is lost with the last of its lanes, since each
+// may hold something that left before its end. "Link" is the number of a lane of a peer.
+//
 // Who dials whom. Of two ranks the higher one dials, when it first has something
 // to send or to hear; the lower one waits to be dialled. Every rank listens before anyone
 // learns its address, so a refused connection means that the process is gone. A
@@ -45,6 +49,7 @@ class TcpTransport final : public Transport {
   void start(const std::vector<Endpoint>& peers, Sink* sink) override;
   void send(int peer, Message message) override;
   void tune(const Tuning& tuning) override;
+  uint32_t num_lanes(int peer) override;
   void hasten(int peer) override { lane(peer).write_early(); }
   void connect(int peer) override;
   Span own_arena() override { return arena_.span(); }
@@ -60,7 +65,11 @@ class TcpTransport final : public Transport {
   using Clock = std::chrono::steady_clock;
   using Greetings = std::map<uint64_t, Greeting>;
 
-  Lane& lane(int peer) { return lanes_[static_cast<size_t>(peer)]; }
+  Lane& lane(int link) { return lanes_[static_cast<size_t>(link)]; }
+  int peer_of(int link) const { return link % options_.size; }
+  int link_of(int peer, uint32_t number) const {
+    return static_cast<int>(number) * options_.size + peer;
+  }
   bool dials(int peer) const { return options_.rank > peer; }
 
   void watch(int fd, uint32_t events, uint64_t what, bool is_new);
@@ -70,11 +79,15 @@ class TcpTransport final : public Transport {
   void wait(std::chrono::milliseconds timeout);
   void handle(uint64_t what, uint32_t events);
   void flush();
-  void write_to(int peer);
-  void read_from(int peer);
+  void write_to(int link);
+  void read_from(int link);
   void lose(int peer, const std::string& reason);
+  void lose_link(int link, const std::string& reason);
+  void drop(int link);
 
-  void dial(int peer);
+  void dial(int link);
+  void dial_more_lanes(int peer);
+  void make_room_for(uint32_t lanes);
   void open_arena();
   bool is_neighbour(int peer) const;
   UniqueFd begin_dialling(int peer);
@@ -110,8 +123,9 @@ class TcpTransport final : public Transport {
   Arena arena_;
   bool is_listening_ = true;  // whether the listeners are watched
 
-  std::deque<Lane> lanes_;
-  std::set<int> dirty_;                       // peers whose lanes may have work
+  std::deque<Lane> lanes_;                                         // by link
+  std::set<int> dirty_;                                            // links that may have work
+  std::map<int, std::pair<Clock::time_point, std::string>> torn_;  // peers that lost a lane
   std::set<int> wanted_;                      // peers to connect with, even without work
   std::map<int, Clock::time_point> awaited_;  // peers that should dial us; next probe
   Greetings greetings_;                       // by number

@@ -5,6 +5,32 @@ import torch.distributed as dist
 
 built_for_torch: str
 
+class Fixed:
+    """What is not to be measured; None: measure it."""
+
+    lanes: int | None
+    chunk_bytes: int | None
+    one_shot_bytes: int | None
+    single_owner_bytes: int | None
+    arriving_bytes: int | None
+    shard_weights: list[int]  # by rank; empty: equal
+
+class Tuning:
+    lanes: int
+    chunk_bytes: int
+    one_shot_bytes: int
+    single_owner_bytes: int
+    arriving_bytes: int
+    shard_weights: list[int]
+
+class Findings:
+    """What the probe of a job has found: seconds, and bytes per second."""
+
+    tuning: Tuning
+    seconds: float
+    latency: float
+    bandwidth: float
+
 class Engine:
     def __init__(
         self,
@@ -19,6 +45,9 @@ class Engine:
     ) -> None: ...
     def endpoint(self) -> tuple[str, int, str]: ...
     def join(self, peers: list[tuple[str, int, str]]) -> None: ...
+    def probe(
+        self, rank: int, hosts: list[int], fixed: Fixed, patience_seconds: float
+    ) -> Findings: ...
     def add_group(self, group: int, members: list[int]) -> None: ...
     def abort(self, reason: str) -> None: ...
     def is_running(self) -> bool: ...

@@ -13,10 +13,11 @@ from smdist.dataparallel.torch.adapter import check_adapter
 
 check_adapter()
 
-from smdist.dataparallel.torch.backend import register  # noqa: E402  the adapter is checked first
+from smdist.dataparallel.torch import hooks  # noqa: E402  the adapter is checked first
+from smdist.dataparallel.torch.backend import register  # noqa: E402  idem
 from smdist.dataparallel.torch.barrier import monitored_barrier  # noqa: E402  idem
 from smdist.dataparallel.torch.ddp import DistributedDataParallel  # noqa: E402  idem
 
-__all__ = ["DistributedDataParallel", "monitored_barrier"]
+__all__ = ["DistributedDataParallel", "hooks", "monitored_barrier"]
 
 register()

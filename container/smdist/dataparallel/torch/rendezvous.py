@@ -13,6 +13,7 @@ import json
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -31,6 +32,7 @@ from smdist.dataparallel.torch.host import (
     numbered,
     pause_microseconds,
 )
+from smdist.dataparallel.torch.tune import check_agreement, tune
 
 _SESSION_BYTES = 16
 _SECRET_BYTES = 32
@@ -52,10 +54,12 @@ def connect(store: Store, rank: int, size: int, config: RankConfig) -> _C.Engine
         "version": smdist.__version__,
         "host": host_identity(config),
         "machine": machine_identity(),
+        "tuning": asdict(config.tuning),
     }
     others = _exchange(store, "who", rank, size, me, patience)
     _check_releases(others)
     names = [other["label"] for other in others]
+    check_agreement([other["tuning"] for other in others], names)
     hosts = numbered([other["host"] for other in others])
     neighbours = sum(other["machine"] == me["machine"] for other in others)
     pause = pause_microseconds(neighbours)
@@ -65,6 +69,7 @@ def connect(store: Store, rank: int, size: int, config: RankConfig) -> _C.Engine
     places = _exchange(store, "where", rank, size, place, patience)
     _check_places([each["host"] for each in places], names)
     engine.join([(each["host"], each["port"], each["local"]) for each in places])
+    tune(engine, rank, hosts, config.tuning, config.start_timeout_seconds)
     return engine
 
 

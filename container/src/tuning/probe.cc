@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "smdist/probe.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "tuning/stopwatch.h"
+
+namespace smdist {
+namespace {
+
+constexpr uint32_t kProbeGroup = UINT32_MAX;
+constexpr size_t kKiB = 1 << 10;
+constexpr double kEnoughSeconds = 1;  // what is not known by then stays as it is
+
+// Long enough to time, short enough to wait for.
+constexpr size_t kShortestLong = 512 * kKiB;
+constexpr size_t kLongestLong = 8 << 20;
+constexpr double kLongSeconds = 0.012;
+
+// Something more is worth its price only if it saves so much.
+constexpr double kSavesByLanes = 0.75;
+constexpr double kSaves = 0.92;
+
+// One step leaves more time to others than two, and may take a little longer.
+constexpr double kMayCost = 1.1;
+
+constexpr size_t kArriving = 224 * kKiB;  // what the shallowest of switches queue for a port
+
+Tuning tuning_of(const Fixed& fixed) {
+  Tuning tuning;
+  tuning.lanes = fixed.lanes.value_or(tuning.lanes);
+  tuning.piece_bytes = fixed.piece_bytes.value_or(tuning.piece_bytes);
+  tuning.one_shot_bytes = fixed.one_shot_bytes.value_or(tuning.one_shot_bytes);
+  tuning.single_owner_bytes = fixed.single_owner_bytes.value_or(tuning.single_owner_bytes);
+  tuning.arriving_bytes = fixed.arriving_bytes.value_or(tuning.arriving_bytes);
+  tuning.shard_weights = fixed.shard_weights;
+  return tuning;
+}
+
+class Probe final {
+ public:
+  Probe(Engine& engine, const World& world, const Fixed& fixed, std::chrono::milliseconds patience)
+      : watch_(engine, kProbeGroup, patience), world_(world), fixed_(fixed) {
+    tuning_ = tuning_of(fixed);
+  }
+
+  Findings run() {
+    Findings findings;
+    findings.latency = latency_ = watch_.time(tuning_, sizeof(double));
+    if (!fixed_.one_shot_bytes) choose_one_shot();
+    if (!fixed_.single_owner_bytes) choose_single_owner();
+    choose_long();
+    if (num_hosts() > 1 && !fixed_.arriving_bytes) choose_arriving();
+    if (num_hosts() > 1 && !fixed_.lanes) choose_lanes();
+    if (!fixed_.piece_bytes) choose_piece();
+    findings.tuning = tuning_;
+    findings.seconds = watch_.total();
+    findings.bandwidth = bandwidth();
+    return findings;
+  }
+
+ private:
+  size_t num_hosts() const {
+    return std::set<int>(world_.hosts.begin(), world_.hosts.end()).size();
+  }
+  bool is_time_left() const { return watch_.total() < kEnoughSeconds; }
+
+  // Of hosts where there are several, else of ranks.
+  double bandwidth() const {
+    const auto parts = static_cast<double>(num_hosts() > 1 ? num_hosts() : world_.size);
+    return 2 * (parts - 1) / parts * static_cast<double>(long_bytes_) / long_seconds_;
+  }
+
+  void choose_long() {
+    long_bytes_ = kShortestLong;
+    long_seconds_ = watch_.time(tuning_, long_bytes_);
+    while (long_seconds_ < kLongSeconds && long_bytes_ < kLongestLong) {
+      long_bytes_ *= 2;
+      long_seconds_ = watch_.time(tuning_, long_bytes_);
+    }
+  }
+
+  // Keeps a tuning under which long sums take at most `share` of the time.
+  bool adopt(const Tuning& tuning, double share) {
+    if (!is_time_left()) return false;
+    long_seconds_ =
+        watch_.time(tuning_, long_bytes_);  // again: the machine may have others to serve
+    const double seconds = watch_.time(tuning, long_bytes_);
+    if (seconds > share * long_seconds_) return false;
+    tuning_ = tuning;
+    long_seconds_ = seconds;
+    return true;
+  }
+
+  // What the shallowest queue takes, or more where more is under way on a long, fast line.
+  void choose_arriving() {
+    const auto on_the_line = static_cast<size_t>(bandwidth() * latency_);
+    tuning_.arriving_bytes = std::max(kArriving, on_the_line / kKiB * kKiB);
+  }
+
+  void choose_lanes() {
+    Tuning tuning = tuning_;
+    do {
+      tuning.lanes *= 2;
+    } while (tuning.lanes <= kMaxLanes && adopt(tuning, kSavesByLanes));
+  }
+
+  void choose_piece() {
+    for (const size_t bytes : {128 * kKiB, 512 * kKiB}) {
+      Tuning tuning = tuning_;
+      tuning.piece_bytes = bytes;
+      adopt(tuning, kSaves);
+    }
+  }
+
+  // The longest of these that one step serves as well as two.
+  void choose_one_shot() {
+    tuning_.one_shot_bytes = longest_of([&](size_t bytes) {
+      const double in_one = watch_.time(tuning_with(bytes, 0), bytes);
+      return in_one <= kMayCost * watch_.time(tuning_with(0, 0), bytes);
+    });
+  }
+
+  // The longest of these of which many are done sooner by one owner each.
+  void choose_single_owner() {
+    constexpr size_t kMany = 16;
+    tuning_.single_owner_bytes = longest_of([&](size_t bytes) {
+      if (bytes <= tuning_.one_shot_bytes) return true;
+      const double by_one = watch_.time(tuning_with(0, bytes), bytes, kMany);
+      return by_one <= kSaves * watch_.time(tuning_with(0, 0), bytes, kMany);
+    });
+  }
+
+  // Up to the second failure in a row: one may be the machine's fault.
+  template <typename Suits>
+  size_t longest_of(Suits suits) {
+    size_t longest = 0;
+    int failures = 0;
+    for (size_t bytes = kKiB; bytes <= 256 * kKiB && failures < 2 && is_time_left(); bytes *= 4) {
+      const bool is_suited = suits(bytes);
+      failures = is_suited ? 0 : failures + 1;
+      if (is_suited) longest = bytes;
+    }
+    return longest;
+  }
+
+  Tuning tuning_with(size_t one_shot_bytes, size_t single_owner_bytes) const {
+    Tuning tuning = tuning_;
+    tuning.one_shot_bytes = one_shot_bytes;
+    tuning.single_owner_bytes = single_owner_bytes;
+    return tuning;
+  }
+
+  Stopwatch watch_;
+  const World& world_;
+  const Fixed& fixed_;
+  Tuning tuning_;
+  double latency_ = 0;
+  size_t long_bytes_ = 0;  // the length that stands for all long ones
+  double long_seconds_ = 0;
+};
+
+}  // namespace
+
+Findings probe(Engine& engine, const World& world, const Fixed& fixed,
+               std::chrono::milliseconds patience) {
+  Findings findings;
+  findings.tuning = tuning_of(fixed);
+  if (world.size > 1 && !fixed.is_all()) {
+    std::vector<int> everybody(static_cast<size_t>(world.size));
+    std::iota(everybody.begin(), everybody.end(), 0);
+    engine.add_group(kProbeGroup, everybody);
+    findings = Probe(engine, world, fixed, patience).run();
+    engine.remove_group(kProbeGroup);
+  }
+  engine.tune(findings.tuning);
+  return findings;
+}
+
+}  // namespace smdist

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ranks measure at the start, and what they are told instead."""
+
+import os
+import re
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+FIXED = {
+    "LANES": "3",
+    "CHUNK_BYTES": "65536",
+    "ONE_SHOT_BYTES": "0",
+    "SINGLE_OWNER_BYTES": "4096",
+    "ARRIVING_BYTES": "65536",
+}
+NOTHING = dict.fromkeys(FIXED, "")
+LENGTHS = (1, 100, 5_000, 200_001)
+
+
+def sums(rank, size):
+    """The bits of sums of many lengths."""
+    generator = torch.Generator().manual_seed(rank)
+    values = [torch.randn(length, generator=generator) * 100 for length in LENGTHS]
+    for value in values:
+        dist.all_reduce(value)
+    return values
+
+
+def test_no_choice_changes_a_bit(world):
+    """Measured, or set to anything: what comes out is the same."""
+    expected, *_ = world.run(sums, tuning={})
+    in_one = {**FIXED, "ONE_SHOT_BYTES": "1048576"}
+    by_one = {"SINGLE_OWNER_BYTES": "1048576"}
+    for tuning in (FIXED, in_one, by_one):
+        for values in world.run(sums, tuning=tuning, hosts="abcd"):
+            assert all(map(torch.equal, expected, values))
+
+
+def count_up(rank, size):
+    value = torch.ones(4)
+    dist.all_reduce(value)
+    return value.tolist()
+
+
+def say_again(rank, size, folder, environ):
+    """What this rank prints when the group is made once more, with these variables."""
+    dist.destroy_process_group()
+    os.environ.update({f"SMDIST_{name}": text for name, text in environ.items()})
+    store = dist.FileStore(f"{folder}/store", size)
+    with Path(folder, f"said-{rank}").open("w+b") as said:
+        stderr = os.dup(2)
+        os.dup2(said.fileno(), 2)
+        try:
+            dist.init_process_group("smdist", store=store, rank=rank, world_size=size)
+            dist.all_reduce(torch.ones(4))
+        except ValueError as error:
+            dist.distributed_c10d._world.group_count = 0  # as on ranks that took no part
+            return str(error)
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+        said.seek(0)
+        return said.read().decode()
+
+
+@pytest.mark.parametrize(
+    ("hosts", "seen"), [("aabb", "on 2 hosts: 1 lane,"), ("aaaa", "on 1 host: 1 lane,")]
+)
+def test_rank_0_prints_what_was_found(world, tmp_path, hosts, seen):
+    first, *others = world.run(say_again, str(tmp_path), NOTHING, hosts=hosts)
+
+    assert [""] * 3 == others
+    assert first.startswith(f"smdist: 4 ranks {seen} chunks of ")
+    assert ("arriving at most" in first) == (hosts == "aabb")
+    assert float(re.search(r"found in ([0-9.]+) s", first)[1]) < 10
+
+
+def test_what_is_set_is_neither_measured_nor_printed(world, tmp_path):
+    assert [""] * 4 == world.run(say_again, str(tmp_path), FIXED)
+
+
+def test_what_is_set_is_kept_while_the_rest_is_measured(world, tmp_path):
+    tuning = {**NOTHING, "LANES": "5", "ONE_SHOT_BYTES": "0"}
+    first, *_ = world.run(say_again, str(tmp_path), tuning, hosts="aabb")
+
+    assert "5 lanes, " in first
+    assert "one step up to 0 B" in first
+    assert float(re.search(r"found in ([0-9.]+) s", first)[1]) < 10
+
+
+def count_connections(rank, size):
+    """Sockets that lead to the other ranks; torch's store is a file here."""
+    dist.all_reduce(torch.ones(1_000_000))
+    dist.all_reduce(torch.ones(1_000_000))
+    count = sum(map(_is_connection, Path("/proc/self/fd").iterdir()))
+    dist.barrier()  # nobody hangs up before
+    return count
+
+
+def _is_connection(path):
+    try:
+        with socket.socket(fileno=os.dup(int(path.name))) as copy:
+            return copy.family == socket.AF_INET and bool(copy.getpeername())
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_hosts_are_joined_by_so_many_lanes(world, lanes):
+    counts = world.run(
+        count_connections, size=3, hosts="abc", tuning={**FIXED, "LANES": str(lanes)}
+    )
+
+    assert [2 * lanes] * 3 == counts
+
+
+@pytest.mark.parametrize(
+    ("weights", "hosts", "fault"),
+    [("1,2,3", "aabb", "shard_weights has 3 values: the job runs on 2 hosts"), ("1,3", "aabb", "")],
+)
+def test_there_is_a_weight_for_each_host(world, weights, hosts, fault):
+    tuning = {**FIXED, "SHARD_WEIGHTS": weights}
+    for ok, said in world.outcomes(count_up, hosts=hosts, tuning=tuning):
+        assert ok == (not fault)
+        assert fault in str(said)
+
+
+def say_unlike(rank, size, folder):
+    return say_again(rank, size, folder, {"LANES": str(1 + rank)})
+
+
+def test_ranks_that_are_told_different_things_all_refuse(world, tmp_path):
+    for said in world.run(say_unlike, str(tmp_path), size=2, tuning=FIXED):
+        assert "SMDIST_LANES is 2 on rank 1" in said
+        assert "and 1 on rank 0" in said
