@@ -87,7 +87,8 @@ def _one_host(everyone: dict[str, Ranks], ranks: int, dtype: str, size: int, rou
 
 
 def hosts(count: int, arguments: argparse.Namespace) -> Iterator[Row]:
-    with EmulatedHosts(count, arguments.rate) as emulated, ExitStack() as stack:
+    network = EmulatedHosts(count, arguments.rate, arguments.flow_rate)
+    with network as emulated, ExitStack() as stack:
         everyone = {
             peer: stack.enter_context(Ranks(peer, emulated.hosts)) for peer in ("smdist", "gloo")
         }
@@ -110,8 +111,10 @@ def main() -> None:
     for count in arguments.hosts:
         rows += _told(hosts(count, arguments))
     text = table(COLUMNS, [row.cells() for row in rows])
-    print(f"\n{machine()}; emulated links of {arguments.rate}\n\n{text}")
-    save("allreduce", text, [asdict(row) for row in rows], draw(rows))
+    flows = f", each flow at most {arguments.flow_rate}" if arguments.flow_rate else ""
+    print(f"\n{machine()}; emulated links of {arguments.rate}{flows}\n\n{text}")
+    name = "allreduce-flows" if flows else "allreduce"
+    save(name, text, [asdict(row) for row in rows], draw(rows))
 
 
 def _told(rows: Iterator[Row]) -> Iterator[Row]:
@@ -127,6 +130,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16", "float16"])
     parser.add_argument("--sizes", type=int, nargs="+", help="bytes, instead of the usual ones")
     parser.add_argument("--rate", default="1gbit", help="of emulated links")
+    parser.add_argument(
+        "--flow-rate", help="of each TCP flow on them, as 250mbit; none: the link's"
+    )
     parser.add_argument("--rounds", type=int, default=11)
     return parser.parse_args()
 

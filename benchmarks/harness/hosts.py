@@ -3,7 +3,7 @@
 
 A link is limited on both ends, as the port of a switch is: what a host sends leaves
 at the rate, and what others send to it reaches it at the rate (token buckets of
-`tc tbf`). Needs root, iproute2 and iperf3.
+`tc tbf`). Each flow may have a lower rate of its own. Needs root, iproute2 and iperf3.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.harness.flows import flow_limits
+
 NETWORK = "10.77.0"
 INTERFACE = "e0"
 _BRIDGE = "sdbr"
 # A bucket holds more than one 64 KiB packet of segmentation offload, so that it can leave.
 _SENDING = ("burst", "256kb", "latency", "20ms")
 _RECEIVING = ("burst", "256kb", "limit", "512kb")
+_FLOWS = 16  # fill a link
 
 
 @dataclass(frozen=True)
@@ -39,10 +42,14 @@ class Host:
 
 
 class EmulatedHosts:
-    """`count` hosts with links of `rate`, as `1gbit`; gone at the end of the `with` block."""
+    """`count` hosts with links of `rate`, as `1gbit`; gone at the end of the `with` block.
 
-    def __init__(self, count: int, rate: str) -> None:
+    With a `flow_rate` no TCP flow from one host to another is faster than that.
+    """
+
+    def __init__(self, count: int, rate: str, flow_rate: str | None = None) -> None:
         self.rate = rate
+        self.flow_rate = flow_rate
         self.hosts = [Host(number, f"sdhost{number}") for number in range(count)]
 
     def __enter__(self) -> EmulatedHosts:
@@ -61,10 +68,15 @@ class EmulatedHosts:
         return [host for host in self.hosts for _ in range(each)]
 
     def goodput(self, seconds: float = 1) -> float:
-        """Bytes per second of one TCP flow from the first host to the second, by iperf3."""
-        first, second = self.hosts[0], self.hosts[1]
-        server = [*second.prefix, "iperf3", "-s", "-1", "-B", second.address]
-        client = [*first.prefix, "iperf3", "-J", "-c", second.address, "-t", str(seconds)]
+        """Bytes per second from one host to another, by iperf3: what TCP gets of a link.
+
+        Of one flow, or of enough of them to fill the link where each is slower than that.
+        """
+        receiver, sender = self.hosts[:2] if self.flow_rate else self.hosts[1::-1]
+        server = [*receiver.prefix, "iperf3", "-s", "-1", "-B", receiver.address]
+        client = [*sender.prefix, "iperf3", "-J", "-c", receiver.address, "-t", str(seconds)]
+        if self.flow_rate:
+            client += ["-P", str(_FLOWS)]
         with subprocess.Popen(server, stdout=subprocess.DEVNULL) as listening:
             time.sleep(0.3)
             done = subprocess.run(client, capture_output=True, check=True, text=True, timeout=60)
@@ -82,7 +94,12 @@ class EmulatedHosts:
         _ip(*inside, "link", "set", INTERFACE, "up")
         _ip(*inside, "link", "set", "lo", "up")
         limit = ["root", "tbf", "rate", self.rate]
-        _run("tc", *inside, "qdisc", "add", "dev", INTERFACE, *limit, *_SENDING)
+        if self.flow_rate is None:
+            _run("tc", *inside, "qdisc", "add", "dev", INTERFACE, *limit, *_SENDING)
+        else:
+            addresses = {each.number: each.address for each in self.hosts}
+            limits = flow_limits(INTERFACE, self.rate, self.flow_rate, host.number, addresses)
+            _run("tc", *inside, "-batch", "-", script="\n".join(limits))
         _run("tc", "qdisc", "add", "dev", outside, *limit, *_RECEIVING)
 
     def _remove(self) -> None:
@@ -101,11 +118,11 @@ def _ip(*arguments: str) -> None:
     _run("ip", *arguments)
 
 
-def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def _run(*command: str, script: str = "") -> None:
+    done = subprocess.run(command, input=script, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise SystemExit(
             f"{' '.join(command)} failed: {done.stderr.strip()}\n"
-            "Emulated hosts need root, iproute2 and the kernel's tbf; Docker's bridge filter"
-            " must be off (sysctl net.bridge.bridge-nf-call-iptables=0)."
+            "Emulated hosts need root, iproute2 and the kernel's tbf (for flows, htb and u32);"
+            " Docker's bridge filter must be off (sysctl net.bridge.bridge-nf-call-iptables=0)."
         )

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums end, overwrite nothing and park little, in every order in which frames may come."""
+"""Sums end, overwrite nothing and park little, in every order in which frames may come.
+
+Riders are not modelled, nor lanes, but for frames that overtake each other.
+"""
 
 import pytest
 from model.explorer import FaultError, explore

@@ -54,6 +54,31 @@ void what_left_early_is_reported_before_the_loss() {
   CHECK_EQ(7u, listener.sent[0]);
 }
 
+int room_of(int fd) {
+  int bytes = 0;
+  socklen_t length = sizeof bytes;
+  CHECK(::getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, &length) == 0);
+  return bytes / 2;
+}
+
+// A peer that was promised more room than there is may lose all it sends, for good.
+void room_for_arrivals_is_set_before_the_connection_and_never_becomes_less() {
+  constexpr int kKiB = 1 << 10;
+  UniqueFd listener = listen_on("127.0.0.1");
+  limit_arrivals(listener.get(), 48 * kKiB);
+  UniqueFd dialled = begin_connect("127.0.0.1", local_endpoint(listener.get()), 32 * kKiB);
+  CHECK_EQ(32 * kKiB, room_of(dialled.get()));
+  UniqueFd accepted;
+  while (!accepted.is_open()) accepted = accept_from(listener.get());
+  CHECK_EQ(48 * kKiB, room_of(accepted.get()));
+  widen_arrivals(accepted.get(), 40 * kKiB);
+  CHECK_EQ(48 * kKiB, room_of(accepted.get()));
+  widen_arrivals(accepted.get(), 64 * kKiB);
+  CHECK_EQ(64 * kKiB, room_of(accepted.get()));
+  widen_arrivals(accepted.get(), 0);
+  CHECK_EQ(64 * kKiB, room_of(accepted.get()));
+}
+
 uint16_t port_of_peer(int fd) {
   sockaddr_in address{};
   socklen_t bytes = sizeof address;
@@ -135,6 +160,7 @@ void a_lost_lane_is_a_lost_peer() {
 int main() {
   using namespace smdist;
   RUN(what_left_early_is_reported_before_the_loss);
+  RUN(room_for_arrivals_is_set_before_the_connection_and_never_becomes_less);
   RUN(ranks_of_different_hosts_have_so_many_connections);
   RUN(a_tuned_engine_gets_its_lanes_while_it_works);
   RUN(a_lost_lane_is_a_lost_peer);

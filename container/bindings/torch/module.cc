@@ -20,7 +20,8 @@ namespace {
 
 Options options_from(int rank, int size, const std::string& address,
                      const std::vector<std::string>& names, const std::vector<int>& hosts,
-                     const std::string& secret, const std::string& session, int pause) {
+                     const std::string& secret, const std::string& session, int pause,
+                     std::optional<size_t> arriving_bytes) {
   Options options;
   options.rank = rank;
   options.size = size;
@@ -29,6 +30,7 @@ Options options_from(int rank, int size, const std::string& address,
   options.hosts = hosts;
   options.pause = std::chrono::microseconds(pause);
   options.secret = secret;
+  options.tuning.arriving_bytes = arriving_bytes.value_or(options.tuning.arriving_bytes);
   TORCH_CHECK_VALUE(session.size() == options.session.size(), "a session has ",
                     options.session.size(), " bytes, not ", session.size());
   std::copy(session.begin(), session.end(), options.session.begin());
@@ -84,12 +86,14 @@ PYBIND11_MODULE(_C, module) {
   py::class_<Engine, std::shared_ptr<Engine>>(module, "Engine")
       .def(py::init([](int rank, int size, const std::string& address,
                        const std::vector<std::string>& names, const std::vector<int>& hosts,
-                       const py::bytes& secret, const py::bytes& session, int pause) {
-             return make_engine(
-                 options_from(rank, size, address, names, hosts, secret, session, pause));
+                       const py::bytes& secret, const py::bytes& session, int pause,
+                       std::optional<size_t> arriving_bytes) {
+             return make_engine(options_from(rank, size, address, names, hosts, secret, session,
+                                             pause, arriving_bytes));
            }),
            py::arg("rank"), py::arg("size"), py::arg("address"), py::arg("names"), py::arg("hosts"),
-           py::arg("secret"), py::arg("session"), py::arg("pause_microseconds"))
+           py::arg("secret"), py::arg("session"), py::arg("pause_microseconds"),
+           py::arg("arriving_bytes"))
       .def("endpoint",
            [](const Engine& engine) {
              const Endpoint endpoint = engine.endpoint();

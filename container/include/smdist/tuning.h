@@ -26,8 +26,10 @@ struct Tuning {
   size_t single_owner_bytes = 0;
 
   // How many bytes may be on their way from all other hosts to each one, so that they
-  // do not crowd out each other at the last switch. 0: as many as the kernel lets them.
-  size_t arriving_bytes = 0;
+  // do not crowd out each other at the last switch, of which the shallowest queue so many
+  // for a port. 0: as many as the kernel lets them. Connections that live may get more, but
+  // not less.
+  size_t arriving_bytes = 224 << 10;
 
   // By engine rank: which share of a buffer each rank sums. Empty: equal shares.
   std::vector<uint32_t> shard_weights;

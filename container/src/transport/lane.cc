@@ -11,6 +11,7 @@
 
 #include "smdist/errors.h"
 #include "transport/handover.h"
+#include "transport/socket.h"
 
 namespace smdist {
 namespace {
@@ -54,6 +55,14 @@ void Lane::lose(Sink* sink) {
   unreported_.clear();
   incoming_ = {};
   staged_.clear();
+}
+
+// What gathers must leave the peer room to go on.
+void Lane::widen_arrivals(size_t bytes) {
+  constexpr size_t kGathered = 32 << 10;
+  const size_t limit = bytes == 0 ? 0 : std::max(bytes, few_segments(fd_.get()));
+  smdist::widen_arrivals(fd_.get(), limit);
+  most_gathered_ = limit == 0 ? kGathered : std::min(kGathered, limit / 4);
 }
 
 void Lane::send(Message message) {
@@ -164,6 +173,21 @@ Lane::Loss Lane::take_arena(bool* is_there) {
 }
 
 Lane::Loss Lane::read_some(Sink* sink) {
+  Loss loss = read_turn(sink);
+  if (!loss && !is_local_) gather();
+  return loss;
+}
+
+// The rest of a long payload is worth waking up for when a part has gathered.
+void Lane::gather() {
+  const bool is_long = incoming_.is_open && incoming_.missing >= most_gathered_;
+  const int wanted = is_long ? static_cast<int>(most_gathered_) : 1;
+  if (wanted == gathered_) return;
+  gathered_ = wanted;
+  ::setsockopt(fd_.get(), SOL_SOCKET, SO_RCVLOWAT, &wanted, sizeof wanted);
+}
+
+Lane::Loss Lane::read_turn(Sink* sink) {
   if (awaits_arena_) {
     bool is_there = false;
     if (Loss loss = take_arena(&is_there)) return loss;
@@ -183,6 +207,7 @@ Lane::Loss Lane::read_some(Sink* sink) {
     if (got < 0) return closed_text(errno);
     if (got == 0) return "closed its connection";
     turn += static_cast<size_t>(got);
+    const bool is_all = static_cast<size_t>(got) < direct + (is_staging ? sizeof stage : 0);
     if (sink == nullptr) continue;
     const size_t of_payload = std::min(static_cast<size_t>(got), direct);
     staged_.assign(stage, stage + (static_cast<size_t>(got) - of_payload));
@@ -192,6 +217,7 @@ Lane::Loss Lane::read_some(Sink* sink) {
     } catch (const PeerError& error) {
       return error.what();
     }
+    if (is_all) break;  // that was there; of what comes epoll will tell
   }
   return std::nullopt;
 }

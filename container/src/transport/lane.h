@@ -37,6 +37,9 @@ class Lane final {
   // peer may have taken it and gone.
   void lose(Sink* sink);
 
+  // The peer may have so many bytes on their way, or more; 0: the kernel decides.
+  void widen_arrivals(size_t bytes);
+
   bool is_live() const { return fd_.is_open(); }
   bool is_lost() const { return is_lost_; }
   bool has_lived() const { return has_lived_; }
@@ -71,6 +74,8 @@ class Lane final {
   ssize_t write_once();
   void account(size_t sent);
   void report(Sink* sink);
+  Loss read_turn(Sink* sink);
+  void gather();
   void take_staged(Sink* sink);
   void take_payload(size_t bytes, Sink* sink);
   void begin_message(Sink* sink);
@@ -87,6 +92,8 @@ class Lane final {
   std::deque<Waiting> queue_;
   std::vector<uint64_t> unreported_;  // tokens of messages that have left
   Incoming incoming_;
+  int gathered_ = 1;  // so many bytes the socket tells of
+  size_t most_gathered_ = 1;
   size_t header_bytes_ = 0;      // of the next header that are there
   std::vector<uint8_t> staged_;  // read and not yet looked at
 };

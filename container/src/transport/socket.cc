@@ -42,6 +42,14 @@ void bind_to(int fd, const Address& address, const std::string& host) {
   }
 }
 
+// For data; the kernel takes as much again for what comes with them.
+size_t room_of(int fd) {
+  int twice = 0;
+  socklen_t bytes = sizeof twice;
+  ::getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &twice, &bytes);
+  return static_cast<size_t>(twice) / 2;
+}
+
 }  // namespace
 
 Address::Address(const std::string& host, uint16_t port) {
@@ -98,7 +106,7 @@ UniqueFd listen_on(const std::string& host) {
   return fd;
 }
 
-UniqueFd begin_connect(const std::string& host, const Endpoint& to) {
+UniqueFd begin_connect(const std::string& host, const Endpoint& to, size_t arriving) {
   const Address target(to.host, to.port);
   const Address source(host, 0);
   UniqueFd fd = open_socket(target.storage.ss_family);
@@ -106,6 +114,7 @@ UniqueFd begin_connect(const std::string& host, const Endpoint& to) {
     set_option(fd.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
     bind_to(fd.get(), source, host);
   }
+  if (arriving > 0) limit_arrivals(fd.get(), arriving);
   const bool is_failed = ::connect(fd.get(), target.raw(), target.bytes) != 0;
   if (is_failed && errno != EINPROGRESS && errno != EINTR && errno != ECONNREFUSED) {
     throw SystemError("no connection to " + to.host, errno);
@@ -167,14 +176,20 @@ size_t few_segments(int fd) {
   return std::max(kLeast, kFew * static_cast<size_t>(std::max(segment, 0)));
 }
 
+// A limit beyond what the machine allows is none: the kernel's own may be wider.
 void limit_arrivals(int fd, size_t bytes) {
   constexpr int kUnlocked = 0;
-  if (bytes == 0) {  // what the kernel would do; old ones keep the limit
+  if (bytes > 0) set_option(fd, SOL_SOCKET, SO_RCVBUF, static_cast<int>(bytes));
+  if (bytes == 0 || room_of(fd) < bytes) {
     ::setsockopt(fd, SOL_SOCKET, SO_BUF_LOCK, &kUnlocked, sizeof kUnlocked);
-  } else {
-    const size_t limit = std::clamp(bytes, few_segments(fd), size_t{1} << 30);
-    set_option(fd, SOL_SOCKET, SO_RCVBUF, static_cast<int>(limit));
   }
+}
+
+void widen_arrivals(int fd, size_t bytes) {
+  constexpr int kWidest = 1 << 30;
+  if (bytes > 0 && bytes <= room_of(fd)) return;
+  limit_arrivals(fd, bytes);
+  set_option(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, kWidest);  // as wide as the room
 }
 
 }  // namespace smdist

@@ -30,8 +30,8 @@ std::string peer_text(int fd);  // "10.0.0.4:43512"
 UniqueFd listen_on(const std::string& host);  // on a free port
 
 // Begins to connect, from `host`. Throws SystemError; errors that take time show
-// in connect_error(), once the socket is writable.
-UniqueFd begin_connect(const std::string& host, const Endpoint& to);
+// in connect_error(), once the socket is writable. For `arriving` see limit_arrivals().
+UniqueFd begin_connect(const std::string& host, const Endpoint& to, size_t arriving);
 int connect_error(int fd);  // 0: connected
 
 // An invalid one if nobody waits. Throws SystemError.
@@ -40,8 +40,15 @@ UniqueFd accept_from(int listener);
 // What a connection between ranks needs: no delay, and an end to silence.
 void tune(int fd);
 
-// How many bytes the peer may have on their way, at least some segments; 0: as many as
-// the kernel lets it.
+// How many bytes the peer may have on their way; 0: as many as the kernel lets it. For a
+// socket that is not connected yet, or a listener: once the peer was promised more, both
+// sides could drop each other's every packet for good.
 void limit_arrivals(int fd, size_t bytes);
+
+// The same for one that is connected: it gets more, never less.
+void widen_arrivals(int fd, size_t bytes);
+
+// The least that is good for a connection.
+size_t few_segments(int fd);
 
 }  // namespace smdist

@@ -60,7 +60,7 @@ UniqueFd TcpTransport::begin_dialling(int peer) {
     UniqueFd fd = connect_locally(to.local);
     if (fd.is_open()) return fd;
   }
-  return begin_connect(options_.bind_address, to);
+  return begin_connect(options_.bind_address, to, arriving_bytes_per_lane());
 }
 
 void TcpTransport::accept_all() {
@@ -160,8 +160,8 @@ void TcpTransport::trust(Greetings::iterator greeting) {
     lane(link).attach_local(std::move(fd), arena_.fd());
   } else {
     smdist::tune(fd.get());
-    limit_arrivals(fd.get(), arriving_bytes_per_lane());
     lane(link).attach(std::move(fd));
+    lane(link).widen_arrivals(arriving_bytes_per_lane());
   }
   if (link != peer) return;
   awaited_.erase(peer);
@@ -173,8 +173,9 @@ void TcpTransport::trust(Greetings::iterator greeting) {
 void TcpTransport::tune(const Tuning& tuning) {
   tuning_ = tuning;
   make_room_for(tuning.lanes);
-  for (const Lane& each : lanes_) {
-    if (each.is_live() && !each.is_local()) limit_arrivals(each.fd(), arriving_bytes_per_lane());
+  limit_arrivals(listener_.get(), arriving_bytes_per_lane());
+  for (Lane& each : lanes_) {
+    if (each.is_live() && !each.is_local()) each.widen_arrivals(arriving_bytes_per_lane());
   }
   for (int peer = 0; peer < options_.size; ++peer) dial_more_lanes(peer);
 }
@@ -259,7 +260,7 @@ void TcpTransport::probe(int peer) {
     if (probed == peer) return;
   }
   try {
-    UniqueFd fd = begin_connect(options_.bind_address, peers_[static_cast<size_t>(peer)]);
+    UniqueFd fd = begin_connect(options_.bind_address, peers_[static_cast<size_t>(peer)], 0);
     const int raw = fd.get();
     const uint64_t number = ++last_greeting_;
     greetings_.emplace(number,

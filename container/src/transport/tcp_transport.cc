@@ -33,6 +33,7 @@ TcpTransport::TcpTransport(const Options& options)
   endpoint_ = local_endpoint(listener_.get());
   watch(wake_.get(), EPOLLIN, cookie(Subject::kWake, 0), true);
   open_arena();
+  limit_arrivals(listener_.get(), arriving_bytes_per_lane());
   watch_listeners(EPOLLIN, true);
   make_room_for(tuning_.lanes);
 }
@@ -136,17 +137,32 @@ milliseconds TcpTransport::patience(milliseconds timeout) const {
 
 void TcpTransport::wait(milliseconds timeout) {
   epoll_event events[64];
-  int count = 0;
-  const Clock::time_point end = Clock::now() + options_.pause;
-  while (count == 0 && timeout.count() > 0 && Clock::now() < end) {
-    count = ::epoll_wait(epoll_.get(), events, 64, 0);
-    if (count == 0) ::sched_yield();  // whoever we woke may have no other processor
-  }
+  int count = timeout.count() > 0 && is_pause_worth_it() ? look_for(events, 64) : 0;
   if (count == 0) {
     count = ::epoll_wait(epoll_.get(), events, 64, static_cast<int>(timeout.count()));
   }
   if (count < 0 && errno != EINTR) throw SystemError("waiting for the network failed", errno);
   for (int i = 0; i < count; ++i) handle(events[i].data.u64, events[i].events);
+}
+
+// Where nothing came during the last pauses, little will during the next one: it is tried
+// now and then only.
+bool TcpTransport::is_pause_worth_it() {
+  constexpr uint32_t kFewVain = 4;
+  constexpr uint32_t kNowAndThen = 16;
+  if (options_.pause.count() == 0) return false;
+  return num_vain_pauses_ < kFewVain || ++num_skipped_pauses_ % kNowAndThen == 0;
+}
+
+int TcpTransport::look_for(epoll_event* events, int most) {
+  const Clock::time_point end = Clock::now() + options_.pause;
+  int count = 0;
+  while (count == 0 && Clock::now() < end) {
+    count = ::epoll_wait(epoll_.get(), events, most, 0);
+    if (count == 0) ::sched_yield();  // whoever we woke may have no other processor
+  }
+  num_vain_pauses_ = count == 0 ? num_vain_pauses_ + 1 : 0;
+  return count;
 }
 
 // An event may be about something that an earlier one of its batch has closed.

@@ -12,6 +12,8 @@
 // lower rank that waits for long probes the higher one's listener to learn that.
 #pragma once
 
+#include <sys/epoll.h>
+
 #include <chrono>
 #include <deque>
 #include <map>
@@ -77,6 +79,8 @@ class TcpTransport final : public Transport {
   Greetings::iterator end_greeting(Greetings::iterator greeting);
   std::chrono::milliseconds patience(std::chrono::milliseconds timeout) const;
   void wait(std::chrono::milliseconds timeout);
+  bool is_pause_worth_it();
+  int look_for(epoll_event* events, int most);
   void handle(uint64_t what, uint32_t events);
   void flush();
   void write_to(int link);
@@ -132,6 +136,8 @@ class TcpTransport final : public Transport {
   std::map<uint64_t, int> probes_;            // greetings that only probe, and whom
   uint64_t last_greeting_ = 0;
   Clock::time_point next_check_ = Clock::now();
+  uint32_t num_vain_pauses_ = 0;  // in a row
+  uint32_t num_skipped_pauses_ = 0;
   int num_stranger_lines_ = 0;  // logged since the last check of the times
 };
 

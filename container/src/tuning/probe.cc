@@ -12,7 +12,8 @@ namespace {
 
 constexpr uint32_t kProbeGroup = UINT32_MAX;
 constexpr size_t kKiB = 1 << 10;
-constexpr double kEnoughSeconds = 1;  // what is not known by then stays as it is
+constexpr double kEnoughSeconds = 1;   // what is not known by then stays as it is
+constexpr double kLanesSeconds = 0.8;  // for each number of lanes; more is not worth knowing
 
 // Long enough to time, short enough to wait for.
 constexpr size_t kShortestLong = 512 * kKiB;
@@ -20,13 +21,11 @@ constexpr size_t kLongestLong = 8 << 20;
 constexpr double kLongSeconds = 0.012;
 
 // Something more is worth its price only if it saves so much.
-constexpr double kSavesByLanes = 0.75;
+constexpr double kSavesByLanes = 0.8;
 constexpr double kSaves = 0.92;
 
 // One step leaves more time to others than two, and may take a little longer.
 constexpr double kMayCost = 1.1;
-
-constexpr size_t kArriving = 224 * kKiB;  // what the shallowest of switches queue for a port
 
 Tuning tuning_of(const Fixed& fixed) {
   Tuning tuning;
@@ -49,11 +48,12 @@ class Probe final {
   Findings run() {
     Findings findings;
     findings.latency = latency_ = watch_.time(tuning_, sizeof(double));
-    if (!fixed_.one_shot_bytes) choose_one_shot();
-    if (!fixed_.single_owner_bytes) choose_single_owner();
     choose_long();
     if (num_hosts() > 1 && !fixed_.arriving_bytes) choose_arriving();
     if (num_hosts() > 1 && !fixed_.lanes) choose_lanes();
+    begin_ = watch_.total();
+    if (!fixed_.one_shot_bytes) choose_one_shot();
+    if (!fixed_.single_owner_bytes) choose_single_owner();
     if (!fixed_.piece_bytes) choose_piece();
     findings.tuning = tuning_;
     findings.seconds = watch_.total();
@@ -65,7 +65,7 @@ class Probe final {
   size_t num_hosts() const {
     return std::set<int>(world_.hosts.begin(), world_.hosts.end()).size();
   }
-  bool is_time_left() const { return watch_.total() < kEnoughSeconds; }
+  bool is_time_left() const { return watch_.total() - begin_ < kEnoughSeconds; }
 
   // Of hosts where there are several, else of ranks.
   double bandwidth() const {
@@ -82,37 +82,42 @@ class Probe final {
     }
   }
 
-  // Keeps a tuning under which long sums take at most `share` of the time.
-  bool adopt(const Tuning& tuning, double share) {
-    if (!is_time_left()) return false;
-    long_seconds_ =
-        watch_.time(tuning_, long_bytes_);  // again: the machine may have others to serve
-    const double seconds = watch_.time(tuning, long_bytes_);
-    if (seconds > share * long_seconds_) return false;
+  // Keeps a tuning under which sums of so many bytes take at most `share` of the time.
+  bool adopt(const Tuning& tuning, size_t bytes, double share) {
+    const double now = watch_.time(tuning_, bytes);  // again: the machine may have others to serve
+    if (watch_.time(tuning, bytes) > share * now) return false;
     tuning_ = tuning;
-    long_seconds_ = seconds;
     return true;
   }
 
-  // What the shallowest queue takes, or more where more is under way on a long, fast line.
+  // What shallow queues take, or more where more is under way on a long, fast line.
   void choose_arriving() {
     const auto on_the_line = static_cast<size_t>(bandwidth() * latency_);
-    tuning_.arriving_bytes = std::max(kArriving, on_the_line / kKiB * kKiB);
+    tuning_.arriving_bytes = std::max(tuning_.arriving_bytes, on_the_line / kKiB * kKiB);
   }
 
+  // On sums of which each lane to each host has a piece to carry.
   void choose_lanes() {
+    constexpr double kTimes = 8;  // that each is timed about so often
     Tuning tuning = tuning_;
+    size_t bytes = 0;
+    const auto is_affordable = [&] {
+      return kTimes * long_seconds_ * static_cast<double>(bytes) <
+             kLanesSeconds * static_cast<double>(long_bytes_);
+    };
     do {
       tuning.lanes *= 2;
-    } while (tuning.lanes <= kMaxLanes && adopt(tuning, kSavesByLanes));
+      bytes = num_hosts() * tuning.lanes * tuning.piece_bytes;
+    } while (tuning.lanes <= kMaxLanes && is_affordable() && adopt(tuning, bytes, kSavesByLanes));
   }
 
   void choose_piece() {
     for (const size_t bytes : {128 * kKiB, 512 * kKiB}) {
       Tuning tuning = tuning_;
       tuning.piece_bytes = bytes;
-      adopt(tuning, kSaves);
+      if (is_time_left()) adopt(tuning, long_bytes_, kSaves);
     }
+    long_seconds_ = watch_.time(tuning_, long_bytes_);
   }
 
   // The longest of these that one step serves as well as two.
@@ -158,6 +163,7 @@ class Probe final {
   const Fixed& fixed_;
   Tuning tuning_;
   double latency_ = 0;
+  double begin_ = 0;       // of what is_time_left() counts
   size_t long_bytes_ = 0;  // the length that stands for all long ones
   double long_seconds_ = 0;
 };

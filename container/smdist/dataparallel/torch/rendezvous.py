@@ -63,7 +63,10 @@ def connect(store: Store, rank: int, size: int, config: RankConfig) -> _C.Engine
     hosts = numbered([other["host"] for other in others])
     neighbours = sum(other["machine"] == me["machine"] for other in others)
     pause = pause_microseconds(neighbours)
-    engine = _C.Engine(rank, size, own_address(config), names, hosts, secret, session, pause)
+    arriving = config.tuning.arriving_bytes
+    engine = _C.Engine(
+        rank, size, own_address(config), names, hosts, secret, session, pause, arriving
+    )
     host, port, local = engine.endpoint()
     place = {"host": host, "port": port, "local": local}
     places = _exchange(store, "where", rank, size, place, patience)

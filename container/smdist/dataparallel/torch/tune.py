@@ -62,10 +62,12 @@ def _by_rank(weights: tuple[int, ...] | None, hosts: list[int]) -> list[int]:
 
 def _summary(findings: _C.Findings, hosts: list[int]) -> str:
     tuning = findings.tuning
-    arriving = f"{_size(tuning.arriving_bytes)} arriving at most, " if tuning.arriving_bytes else ""
+    count = len(set(hosts))
+    is_limited = count > 1 and tuning.arriving_bytes > 0
+    arriving = f"{_size(tuning.arriving_bytes)} arriving at most, " if is_limited else ""
     lanes = f"{tuning.lanes} lane{'s' * (tuning.lanes > 1)}, "
     return (
-        f"{len(hosts)} ranks on {len(set(hosts))} host{'s' * (len(set(hosts)) > 1)}: "
+        f"{len(hosts)} ranks on {count} host{'s' * (count > 1)}: "
         f"{lanes}chunks of {_size(tuning.chunk_bytes)}, {arriving}"
         f"one step up to {_size(tuning.one_shot_bytes)}, "
         f"one owner up to {_size(tuning.single_owner_bytes)}"
