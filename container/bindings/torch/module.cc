@@ -76,8 +76,7 @@ PYBIND11_MODULE(_C, module) {
       .def_readonly("chunk_bytes", &Tuning::piece_bytes)
       .def_readonly("one_shot_bytes", &Tuning::one_shot_bytes)
       .def_readonly("single_owner_bytes", &Tuning::single_owner_bytes)
-      .def_readonly("arriving_bytes", &Tuning::arriving_bytes)
-      .def_readonly("shard_weights", &Tuning::shard_weights);
+      .def_readonly("arriving_bytes", &Tuning::arriving_bytes);
   py::class_<Findings>(module, "Findings")
       .def_readonly("tuning", &Findings::tuning)
       .def_readonly("seconds", &Findings::seconds)

@@ -69,7 +69,6 @@ class Engine final {
   // How operations that are submitted from now on are done. All ranks must say the
   // same between the same two operations, and no operation may be on its way.
   void tune(Tuning tuning);
-  Tuning tuning() const;
 
   // Fails every pending and later operation with `reason`, here and on all
   // ranks. The first failure wins.

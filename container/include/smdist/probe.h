@@ -42,9 +42,9 @@ struct World {
 };
 
 // Tunes the engine by what is fixed and, for the rest, by timing sums of all ranks.
-// Takes some tenths of a second, or nothing where there is nothing to find out. All ranks must call
-// it at the same time, with the same `fixed`, after join(); they end with the same findings, since
-// a time counts as the slowest rank has measured it.
+// Takes some tenths of a second on one host, up to some seconds on many, or nothing where there
+// is nothing to find out. All ranks must call it at the same time, with the same `fixed`, after
+// join(); they end with the same findings, since a time counts as the slowest rank has measured it.
 //
 // Throws what ends an operation, such as TimeoutError after `patience`.
 Findings probe(Engine& engine, const World& world, const Fixed& fixed,

@@ -65,10 +65,6 @@ class Engine::Impl final {
   void remove_group(uint32_t id) SMDIST_EXCLUDES(mutex_);
   uint64_t submit(uint32_t group, Operation operation) SMDIST_EXCLUDES(mutex_);
   void tune(Tuning tuning) SMDIST_EXCLUDES(mutex_);
-  Tuning tuning() SMDIST_EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    return tuning_;
-  }
   void abort(FaultKind kind, const std::string& reason) SMDIST_EXCLUDES(mutex_);
   void shutdown() SMDIST_EXCLUDES(mutex_, ending_mutex_);
   void close_in_child() noexcept { transport_->close_in_child(); }
@@ -312,7 +308,6 @@ uint64_t Engine::submit(uint32_t group, Operation operation) {
   return impl_->submit(group, std::move(operation));
 }
 void Engine::tune(Tuning tuning) { impl_->tune(std::move(tuning)); }
-Tuning Engine::tuning() const { return impl_->tuning(); }
 void Engine::abort(const std::string& reason) { impl_->abort(FaultKind::kAborted, reason); }
 void Engine::shutdown() { impl_->shutdown(); }
 std::exception_ptr Engine::failure() const { return impl_->failure(); }

@@ -2,6 +2,7 @@
 #include "transport/socket.h"
 
 #include <arpa/inet.h>
+#include <linux/socket.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 
@@ -48,6 +49,14 @@ size_t room_of(int fd) {
   socklen_t bytes = sizeof twice;
   ::getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &twice, &bytes);
   return static_cast<size_t>(twice) / 2;
+}
+
+// Whether the room is a limit of ours. Kernels that cannot tell cannot unlock it either.
+bool is_locked(int fd) {
+  int locks = SOCK_RCVBUF_LOCK;
+  socklen_t bytes = sizeof locks;
+  ::getsockopt(fd, SOL_SOCKET, SO_BUF_LOCK, &locks, &bytes);
+  return (locks & SOCK_RCVBUF_LOCK) != 0;
 }
 
 }  // namespace
@@ -185,9 +194,10 @@ void limit_arrivals(int fd, size_t bytes) {
   }
 }
 
+// What the kernel decides may have become wider than any limit that could be set.
 void widen_arrivals(int fd, size_t bytes) {
   constexpr int kWidest = 1 << 30;
-  if (bytes > 0 && bytes <= room_of(fd)) return;
+  if (bytes > 0 && (bytes <= room_of(fd) || !is_locked(fd))) return;
   limit_arrivals(fd, bytes);
   set_option(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, kWidest);  // as wide as the room
 }

@@ -173,9 +173,10 @@ void TcpTransport::trust(Greetings::iterator greeting) {
 void TcpTransport::tune(const Tuning& tuning) {
   tuning_ = tuning;
   make_room_for(tuning.lanes);
-  limit_arrivals(listener_.get(), arriving_bytes_per_lane());
+  const size_t arriving = arriving_bytes_per_lane();
+  limit_arrivals(listener_.get(), arriving);
   for (Lane& each : lanes_) {
-    if (each.is_live() && !each.is_local()) each.widen_arrivals(arriving_bytes_per_lane());
+    if (each.is_live() && !each.is_local()) each.widen_arrivals(arriving);
   }
   for (int peer = 0; peer < options_.size; ++peer) dial_more_lanes(peer);
 }

@@ -21,7 +21,6 @@ class Tuning:
     one_shot_bytes: int
     single_owner_bytes: int
     arriving_bytes: int
-    shard_weights: list[int]
 
 class Findings:
     """What the probe of a job has found: seconds, and bytes per second."""
