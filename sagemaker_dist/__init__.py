@@ -21,7 +21,7 @@ from sagemaker_dist.errors import (
 )
 
 if TYPE_CHECKING:
-    from sagemaker_dist.estimators.process_session import ProcessSession
+    from sagemaker_dist.estimators.local_session import LocalSession
     from sagemaker_dist.estimators.pytorch import PyTorch
 
 __all__ = [
@@ -30,14 +30,14 @@ __all__ = [
     "JobError",
     "OptionError",
     "OptionErrors",
-    "ProcessSession",
+    "LocalSession",
     "PyTorch",
     "SetupError",
     "SkewError",
 ]
 
 _HEAVY = {
-    "ProcessSession": "sagemaker_dist.estimators.process_session",
+    "LocalSession": "sagemaker_dist.estimators.local_session",
     "PyTorch": "sagemaker_dist.estimators.pytorch",
 }
 

@@ -33,14 +33,14 @@ from sagemaker_dist.contract import (
 from sagemaker_dist.contract.distribution import OURS
 from sagemaker_dist.errors import OptionError, raise_all
 from sagemaker_dist.estimators import facts
-from sagemaker_dist.estimators.process_session import ROLE, ProcessClient, ProcessSession
+from sagemaker_dist.estimators.local_session import ROLE, LocalClient, LocalSession
 from sagemaker_dist.estimators.sdk import offline, quiet
 from sagemaker_dist.planning import Job, LocalSource, construction_faults, fit_faults, gpu_warning
 from sagemaker_dist.planning.faults import JOB_NAME, source_faults
 from sagemaker_dist.planning.local_faults import NO_EFFECT
 from sagemaker_dist.planning.local_job import PROGRAM
 from sagemaker_dist.planning.locations import FILE
-from sagemaker_dist.runners import ProcessRunner
+from sagemaker_dist.runners import LocalRunner
 
 _NO_IMAGE: Final = "pytorch-training:local_process"  # gives jobs their usual name
 _CHECKPOINTS: Final = "SM_CHECKPOINT_DIR"
@@ -154,7 +154,7 @@ class PyTorch(SageMakerPyTorch):  # type: ignore[misc]  # SageMaker's SDK is unt
         raise_all(fit_faults(self._fit_job(inputs, job_name)))
         if not self._is_local_process:
             return super().fit(inputs, wait, logs, job_name, experiment_config)
-        client: ProcessClient = self.sagemaker_session.sagemaker_client
+        client: LocalClient = self.sagemaker_session.sagemaker_client
         with client.attending():
             self._start_locally(inputs, wait, job_name, experiment_config)
             if wait:
@@ -170,9 +170,9 @@ class PyTorch(SageMakerPyTorch):  # type: ignore[misc]  # SageMaker's SDK is unt
     ) -> PyTorch:
         """An estimator of a job by its name; without a session, local jobs are looked at first."""
         if sagemaker_session is None and JOB_NAME.fullmatch(training_job_name):
-            runner = ProcessRunner()
+            runner = LocalRunner()
             if runner.exists(training_job_name):
-                sagemaker_session = ProcessSession(runner=runner)
+                sagemaker_session = LocalSession(runner=runner)
         attached: PyTorch = super().attach(training_job_name, sagemaker_session, model_channel_name)
         return attached
 
@@ -273,7 +273,7 @@ def _job(estimator: type, asked: Distribution, given: dict[str, Any]) -> Job:
         distribution=asked,
         instance_type=instance_type,
         known_to_boto3=facts.is_known_to_boto3(instance_type),
-        own_session=isinstance(given.get("sagemaker_session"), (ProcessSession, type(None))),
+        own_session=isinstance(given.get("sagemaker_session"), (LocalSession, type(None))),
         has_image=given["image_uri"] is not None or "image_name" in given,
         obstacles={name: obstacle for name, obstacle in places.items() if obstacle},
         environment=facts.environment(given.get("environment")),
@@ -290,7 +290,7 @@ def _set_defaults(kwargs: dict[str, Any], asked: Distribution, is_local: bool) -
     if "instance_count" in kwargs:
         kwargs["instance_count"] = facts.count(kwargs["instance_count"])
     if is_local:
-        kwargs["sagemaker_session"] = kwargs.get("sagemaker_session") or ProcessSession()
+        kwargs["sagemaker_session"] = kwargs.get("sagemaker_session") or LocalSession()
         kwargs["role"] = kwargs.get("role") or ROLE
     if asked.ours is not None or is_local:
         kwargs.setdefault("debugger_hook_config", False)
@@ -300,7 +300,7 @@ def _set_defaults(kwargs: dict[str, Any], asked: Distribution, is_local: bool) -
 
 @contextmanager
 def _cut_off(kwargs: dict[str, Any]) -> Iterator[None]:
-    session: ProcessSession = kwargs["sagemaker_session"]
+    session: LocalSession = kwargs["sagemaker_session"]
     with offline(), session.without_defaults():
         yield
 

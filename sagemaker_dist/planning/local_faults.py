@@ -28,7 +28,7 @@ def local_faults(job: Job) -> Iterator[OptionError]:
     """What is wrong with the arguments of an estimator of local processes."""
     if not job.own_session:
         yield OptionError(
-            "sagemaker_session is not a ProcessSession",
+            "sagemaker_session is not a LocalSession",
             "local_process does not talk to SageMaker",
             "Leave sagemaker_session out",
         )

@@ -1,20 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a CreateTrainingJob request to the processes that emulate it on one machine.
+"""From a CreateTrainingJob request to the hosts that emulate it on one machine.
 
-Each host of the job becomes a tree like /opt/ml and one launcher:
+Each host of the job becomes a tree like /opt/ml, and one launcher in a process
+(local_process) or in a container (local, local_gpu) of its own:
 
     hosts/algo-1  at 127.0.0.1      hosts/algo-2  at 127.0.0.2      ...
+    hosts/algo-1  at algo-1         hosts/algo-2  at algo-2         ...
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from ipaddress import IPv4Address
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
+from sagemaker_dist.catalog import LOCAL
 from sagemaker_dist.contract import KEY, DataParallel, host_faults, parse
 from sagemaker_dist.errors import raise_all
 from sagemaker_dist.planning.locations import FILE, directory_of
@@ -22,6 +25,7 @@ from sagemaker_dist.planning.locations import FILE, directory_of
 SUBMIT_DIRECTORY: Final = "sagemaker_submit_directory"  # SageMaker's names, as in its toolkit
 PROGRAM: Final = "sagemaker_program"
 REGION: Final = "us-east-1"  # a placeholder: scripts expect some region
+CONTAINER_ROOT: Final = PurePosixPath("/opt/ml")
 _GROUP: Final = "homogeneousCluster"  # what SageMaker calls the only group of a job
 
 
@@ -40,7 +44,7 @@ class LocalHost:
 
     Attributes:
         label: What messages and directories call it: algo-1.
-        address: The loopback address that it listens on.
+        address: The name by which others reach it: a loopback address, or its label.
     """
 
     label: str
@@ -80,6 +84,11 @@ class LocalJob:
     """Everything the supervisor of a job needs to know.
 
     Attributes:
+        instance_type: Also says of what kind the hosts are.
+        image: What containers are made of; processes have none.
+        entrypoint: Instead of the image's own, or None.
+        arguments: Instead of "train", or None.
+        isolated: Containers reach each other alone.
         processes_per_host: Ranks on each host, or None where the launcher decides.
         output: Directory that gets <name>/output/model.tar.gz, or None for the
             job's own directory.
@@ -104,6 +113,20 @@ class LocalJob:
     compress: bool
     max_run_seconds: int
     source: LocalSource | None = None
+    image: str = ""
+    entrypoint: tuple[str, ...] | None = None
+    arguments: tuple[str, ...] | None = None
+    isolated: bool = False
+
+    @property
+    def in_containers(self) -> bool:
+        """Whether its hosts are containers."""
+        return self.instance_type in LOCAL
+
+    @property
+    def has_world(self) -> bool:
+        """Whether its ranks were asked for as one world, so that the launcher knows all hosts."""
+        return KEY in self.hyperparameters
 
     @property
     def arn(self) -> str:
@@ -131,8 +154,13 @@ class LocalJob:
             "current_group_name": _GROUP,
             "hosts": addresses,
             "instance_groups": [group],
-            "network_interface_name": "lo",
+            "network_interface_name": "eth0" if self.in_containers else "lo",
         }
+
+    def submitted(self) -> LocalSource | None:
+        """The directory that sagemaker_submit_directory names on this machine, if it does."""
+        place = json.loads(self.hyperparameters.get(SUBMIT_DIRECTORY, '""'))
+        return LocalSource(folder=Path(place)) if place.startswith("/") else None
 
     def input_data_config(self) -> dict[str, dict[str, str]]:
         """The inputdataconfig.json of every host."""
@@ -148,6 +176,8 @@ class LocalJob:
         parts = dict(document)
         parts["hosts"] = tuple(LocalHost(**host) for host in parts["hosts"])
         parts["channels"] = tuple(LocalChannel(**channel) for channel in parts["channels"])
+        for name in ("entrypoint", "arguments"):
+            parts[name] = _words(parts.get(name))
         return cls(**{**parts, "source": LocalSource.parse(parts.get("source"))})
 
 
@@ -158,7 +188,7 @@ def plan_local_job(request: Mapping[str, Any]) -> LocalJob:
         OptionError: The options of the distribution are for another number of hosts.
     """
     hyperparameters = dict(request.get("HyperParameters", {}))
-    resources = request["ResourceConfig"]
+    resources, algorithm = request["ResourceConfig"], request["AlgorithmSpecification"]
     output = request["OutputDataConfig"]
     checkpoint = request.get("CheckpointConfig", {})
     wire = hyperparameters.get(KEY)
@@ -167,7 +197,7 @@ def plan_local_job(request: Mapping[str, Any]) -> LocalJob:
     return LocalJob(
         name=request["TrainingJobName"],
         instance_type=resources["InstanceType"],
-        hosts=tuple(_hosts(resources["InstanceCount"])),
+        hosts=tuple(_hosts(resources["InstanceCount"], resources["InstanceType"] in LOCAL)),
         processes_per_host=options.processes_per_host,
         hyperparameters=_plain_source(hyperparameters),
         environment=dict(request.get("Environment", {})),
@@ -178,12 +208,23 @@ def plan_local_job(request: Mapping[str, Any]) -> LocalJob:
         compress=output.get("CompressionType", "GZIP") == "GZIP",
         max_run_seconds=request["StoppingCondition"]["MaxRuntimeInSeconds"],
         source=LocalSource.parse(request.get("LocalSource")),
+        image=algorithm.get("TrainingImage", ""),
+        entrypoint=_words(algorithm.get("ContainerEntrypoint")),
+        arguments=_words(algorithm.get("ContainerArguments")),
+        isolated=request.get("EnableNetworkIsolation", False),
     )
 
 
-def _hosts(count: int) -> list[LocalHost]:
+def _hosts(count: int, in_containers: bool) -> list[LocalHost]:
+    labels = [f"algo-{i + 1}" for i in range(count)]
+    if in_containers:
+        return [LocalHost(label=label, address=label) for label in labels]
     first = IPv4Address("127.0.0.1")
-    return [LocalHost(label=f"algo-{i + 1}", address=str(first + i)) for i in range(count)]
+    return [LocalHost(label=labels[i], address=str(first + i)) for i in range(count)]
+
+
+def _words(given: Sequence[str] | None) -> tuple[str, ...] | None:
+    return None if given is None else tuple(given)
 
 
 def _plain_source(hyperparameters: dict[str, str]) -> dict[str, str]:

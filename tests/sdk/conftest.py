@@ -8,7 +8,7 @@ from textwrap import dedent
 
 import pytest
 
-from sagemaker_dist.runners import ProcessRunner
+from sagemaker_dist.runners import LocalRunner
 
 LAUNCHER = """
 import json, os, pathlib, runpy, sys
@@ -70,7 +70,7 @@ def data(tmp_path):
 
 @pytest.fixture
 def runner(tmp_path):
-    return ProcessRunner(root=tmp_path / "jobs")
+    return LocalRunner(root=tmp_path / "jobs")
 
 
 @pytest.fixture

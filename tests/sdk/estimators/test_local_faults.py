@@ -122,7 +122,7 @@ def test_a_tuner_is_refused(estimator):
         ),
         (
             {"sagemaker_session": object()},
-            "sagemaker_session is not a ProcessSession: local_process does not talk to SageMaker."
+            "sagemaker_session is not a LocalSession: local_process does not talk to SageMaker."
             " Leave sagemaker_session out.",
         ),
         (

@@ -17,11 +17,11 @@ from sagemaker.local.local_session import file_input
 from sagemaker_dist import (
     DataParallel,
     JobError,
-    ProcessSession,
+    LocalSession,
     PyTorch,
 )
 from sagemaker_dist.contract import KEY, parse
-from sagemaker_dist.runners import ProcessRunner, RecordingRunner
+from sagemaker_dist.runners import LocalRunner, RecordingRunner
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -99,7 +99,7 @@ class Interrupted(RecordingRunner):
 
 def test_an_interrupt_while_a_job_starts_stops_it(estimator):
     runner = Interrupted()
-    built = estimator(sagemaker_session=ProcessSession(runner=runner))
+    built = estimator(sagemaker_session=LocalSession(runner=runner))
     with pytest.raises(KeyboardInterrupt):
         built.fit(job_name="job")
 
@@ -120,7 +120,7 @@ def test_the_request_is_what_sagemaker_would_get(estimator, data):
     """Options, checkpoints and environment travel in the request, as on SageMaker."""
     runner = RecordingRunner()
     built = estimator(
-        sagemaker_session=ProcessSession(runner=runner),
+        sagemaker_session=LocalSession(runner=runner),
         checkpoint_s3_uri="file:///checkpoints",
         environment={"COLOUR": "green"},
         entry_point="train.py",
@@ -176,7 +176,7 @@ def test_the_request_says_where_the_code_lies(
     script("import extra")
     Path("libraries/extra").mkdir(parents=True)
     Path("libraries/extra/__init__.py").touch()
-    session = ProcessSession(runner=ProcessRunner())
+    session = LocalSession(runner=LocalRunner())
     built = estimator(dependencies=["libraries/extra"], sagemaker_session=session, **changes)
     built.fit(wait=False, job_name="job")
     described = built.latest_training_job.describe()
@@ -227,7 +227,7 @@ def test_without_waiting_logs_stop_and_attach_work(estimator, script):
     name = built.latest_training_job.name
     assert "InProgress" == built.latest_training_job.describe()["TrainingJobStatus"]
     built.latest_training_job.stop()
-    attached = PyTorch.attach(name, sagemaker_session=ProcessSession())
+    attached = PyTorch.attach(name, sagemaker_session=LocalSession())
 
     assert "Stopped" == attached.latest_training_job.describe()["TrainingJobStatus"]
     assert built.distribution == attached.distribution
@@ -290,7 +290,7 @@ def test_a_job_that_is_not_waited_for_is_found_by_another_process(script, driver
     script("import time; time.sleep(1.5); print('done')")
     process = driver(OFFLINE, "nowait")
     name = process.communicate(timeout=30)[0].split()[-1]
-    began = ProcessRunner().describe(name)["TrainingJobStatus"]
+    began = LocalRunner().describe(name)["TrainingJobStatus"]
     attached = PyTorch.attach(name)
 
     assert "InProgress" == began

@@ -62,7 +62,7 @@ def test_errors_look_as_they_did_before_the_import():
     """SageMaker's SDK would draw a box around every error of the process."""
     program = (
         "import sys; hook = sys.excepthook\n"
-        "from sagemaker_dist import ProcessSession, PyTorch\n"
+        "from sagemaker_dist import LocalSession, PyTorch\n"
         "assert sys.excepthook is hook, sys.excepthook"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

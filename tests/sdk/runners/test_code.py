@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from sagemaker_dist.errors import SetupError
-from sagemaker_dist.runners.processes.code import Code, own_places
+from sagemaker_dist.runners.local.code import Code, own_places
 
 
 def files(folder):

@@ -11,10 +11,10 @@ import psutil
 import pytest
 
 from sagemaker_dist.errors import SetupError
-from sagemaker_dist.runners import TERMINAL, ProcessRunner
-from sagemaker_dist.runners.processes import artifacts
-from sagemaker_dist.runners.processes import folder as folder_module
-from sagemaker_dist.runners.processes import runner as runner_module
+from sagemaker_dist.runners import TERMINAL, LocalRunner
+from sagemaker_dist.runners.local import artifacts
+from sagemaker_dist.runners.local import folder as folder_module
+from sagemaker_dist.runners.local import runner as runner_module
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -162,10 +162,10 @@ def test_job_stops_when_its_time_is_up(runner, request_for, script):
 DRIVER = """
     import sys
     from pathlib import Path
-    from sagemaker_dist.runners import ProcessRunner
+    from sagemaker_dist.runners import LocalRunner
     from sagemaker_dist.runners.viewer import watch
     import json
-    runner = ProcessRunner(root=Path(sys.argv[1]))
+    runner = LocalRunner(root=Path(sys.argv[1]))
     name = runner.start(json.loads(sys.argv[2]), attended=sys.argv[3] == "attended")
     if sys.argv[3] == "attended":
         watch(runner, name)
@@ -312,11 +312,11 @@ def test_stop_while_a_model_is_packed_leaves_no_half(tmp_path):
 def test_relative_root_is_made_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
-    assert tmp_path / "jobs" == ProcessRunner(root=Path("jobs")).root
+    assert tmp_path / "jobs" == LocalRunner(root=Path("jobs")).root
 
 
 def test_root_that_cannot_be_written_is_named(request_for, tmp_path):
     (tmp_path / "file").touch()
 
-    with pytest.raises(SetupError, match=r"writable directory: ProcessRunner\(root="):
-        ProcessRunner(root=tmp_path / "file" / "jobs").start(request_for())
+    with pytest.raises(SetupError, match=r"writable directory: LocalRunner\(root="):
+        LocalRunner(root=tmp_path / "file" / "jobs").start(request_for())

@@ -18,19 +18,21 @@ import os
 import selectors
 import shutil
 import signal
-import socket
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from sagemaker_dist.errors import DistError
 from sagemaker_dist.planning import LocalJob
-from sagemaker_dist.runners.processes.artifacts import Unwanted, gather
-from sagemaker_dist.runners.processes.family import adopt_orphans, kill_descendants
-from sagemaker_dist.runners.processes.folder import JobFolder, State, append
-from sagemaker_dist.runners.processes.launchers import Launcher
-from sagemaker_dist.runners.processes.reasons import Failure, choose_reason
+from sagemaker_dist.runners.local.artifacts import Unwanted, gather
+from sagemaker_dist.runners.local.data import Data
+from sagemaker_dist.runners.local.family import adopt_orphans
+from sagemaker_dist.runners.local.fleet import Fleet, Host
+from sagemaker_dist.runners.local.folder import JobFolder, State, append
+from sagemaker_dist.runners.local.processes import ProcessFleet
+from sagemaker_dist.runners.local.reasons import Failure, choose_reason
 
 FAILURE_GRACE_SECONDS: Final = 6.0
 STOP_GRACE_SECONDS: Final = 120.0  # docker stop -t 120, SageMaker developer guide
@@ -49,6 +51,7 @@ class Supervisor:
 
     folder: JobFolder
     job: LocalJob
+    fleet: Fleet
     driver: int | None
     state: State
     failures: list[Failure] = field(default_factory=list)
@@ -59,32 +62,32 @@ class Supervisor:
     def run(self) -> None:
         """Start every host, see the job through and write down how it ended."""
         try:
-            launchers = self._start()
-            self._watch(launchers)
-            kill_descendants()
-            for launcher in launchers:
-                launcher.close()
-            self._finish(launchers)
+            hosts = self._start()
+            self._watch(hosts)
+            self.fleet.kill()
+            for host in hosts:
+                host.close()
+            self.fleet.remove()
+            self._finish(hosts)
         except DistError as error:
-            kill_descendants()
+            self.fleet.remove()
             self._become("Failed", "Failed", str(error))
         except Exception as error:  # whatever it is, the driver must hear of it
-            kill_descendants()
             self._become("Failed", "Failed", f"The supervisor failed: {error!r}")
+            self.fleet.remove()
             raise
 
-    def _start(self) -> list[Launcher]:
+    def _start(self) -> Sequence[Host]:
         self.folder.checkpoints(self.job).mkdir(parents=True, exist_ok=True)
-        port = _free_port()
-        started = [Launcher.start(self.folder, self.job, host, port) for host in self.job.hosts]
+        started = self.fleet.start()
         self._become("InProgress", "Training")
         return started
 
-    def _watch(self, launchers: list[Launcher]) -> None:
-        began, running = time.monotonic(), list(launchers)
+    def _watch(self, hosts: Sequence[Host]) -> None:
+        began, running = time.monotonic(), list(hosts)
         with selectors.DefaultSelector() as selector:
-            for launcher in launchers:
-                selector.register(launcher, selectors.EVENT_READ)
+            for host in hosts:
+                selector.register(host, selectors.EVENT_READ, host)
             if self.driver is not None:
                 selector.register(self.driver, selectors.EVENT_READ)
             while running:
@@ -93,18 +96,19 @@ class Supervisor:
                 self._obey(running, time.monotonic() - began)
                 running = self._remove_ended(running)
                 if time.monotonic() > self.deadline:
-                    kill_descendants()
+                    self.fleet.kill()
                     self.deadline = float("inf")
 
     def _hear(self, key: selectors.SelectorKey, selector: selectors.BaseSelector) -> None:
-        if isinstance(key.fileobj, Launcher):
-            if not key.fileobj.read():
-                selector.unregister(key.fileobj)
+        host: Host | None = key.data
+        if host is not None:
+            if not host.output.read():
+                selector.unregister(host)
         elif not os.read(key.fd, 1):  # the driver writes nothing: this is EOF
             selector.unregister(key.fd)
             self.signalled = True
 
-    def _obey(self, running: list[Launcher], elapsed_seconds: float) -> None:
+    def _obey(self, running: list[Host], elapsed_seconds: float) -> None:
         wish = self.folder.wish()
         if wish == "kill":
             self._stop(running, "Stopped", grace_seconds=0.0)
@@ -114,35 +118,36 @@ class Supervisor:
             elif elapsed_seconds > self.job.max_run_seconds:
                 self._stop(running, "MaxRuntimeExceeded", STOP_GRACE_SECONDS)
 
-    def _stop(self, running: list[Launcher], secondary: str, grace_seconds: float) -> None:
+    def _stop(self, running: list[Host], secondary: str, grace_seconds: float) -> None:
         self.deadline = min(self.deadline, time.monotonic() + grace_seconds)
         if not self.stopping and not self.failures:
             self.stopping = secondary
             self._become("Stopping", "Stopping")
-            for launcher in running:
-                launcher.terminate()
+            for host in running:
+                host.terminate()
 
-    def _remove_ended(self, running: list[Launcher]) -> list[Launcher]:
+    def _remove_ended(self, running: list[Host]) -> list[Host]:
         alive = []
-        for launcher in running:
-            code = launcher.process.poll()
+        for host in running:
+            code = host.poll()
             if code is None:
-                alive.append(launcher)
+                alive.append(host)
             elif code and not self.stopping:
-                self._note_failure(launcher, code)
+                self._note_failure(host, code)
         if self.failures and self.deadline == float("inf"):
             self.deadline = time.monotonic() + FAILURE_GRACE_SECONDS
-            for launcher in alive:
-                launcher.terminate()
+            for host in alive:
+                host.terminate()
         return alive
 
-    def _note_failure(self, launcher: Launcher, code: int) -> None:
-        label, text = launcher.host.label, launcher.tree.failure()
-        self.failures.append(Failure(host=label, exit_code=code, text=text, asked=launcher.asked))
+    def _note_failure(self, host: Host, code: int) -> None:
+        self.failures.append(
+            Failure(text=host.tree.failure(), ending=host.ending(code), asked=host.asked)
+        )
 
-    def _finish(self, launchers: list[Launcher]) -> None:
+    def _finish(self, hosts: Sequence[Host]) -> None:
         self._become(self.state.status, "Uploading")
-        trees = [each.tree for each in launchers]
+        trees = [each.tree for each in hosts]
         try:
             gather(self.folder, self.job, trees, self._say, self._check_wanted)
         except Unwanted:
@@ -197,18 +202,21 @@ def main() -> None:
     if os.fork():
         os._exit(0)  # the driver waits for this one only
     adopt_orphans()
-    supervisor = Supervisor(folder, job, arguments.driver, folder.state())
+    fleet = _fleet(folder, job)
+    supervisor = Supervisor(folder, job, fleet, arguments.driver, folder.state())
     signal.signal(signal.SIGTERM, lambda *_: setattr(supervisor, "signalled", True))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     supervisor.run()
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def _fleet(folder: JobFolder, job: LocalJob) -> Fleet:
+    data = Data(folder, job)
+    if not job.in_containers:
+        return ProcessFleet(folder, job, data)
+    from sagemaker_dist.runners.local.containers import ContainerFleet  # imports docker-py
+
+    return ContainerFleet(folder, job, data)
 
 
 if __name__ == "__main__":

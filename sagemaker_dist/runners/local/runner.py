@@ -16,11 +16,11 @@ from typing import Any, Final
 
 from sagemaker_dist.errors import JobError, OptionError, SetupError
 from sagemaker_dist.planning import LocalJob, plan_local_job
-from sagemaker_dist.runners.processes.folder import JobFolder, State
-from sagemaker_dist.runners.processes.launchers import Segments
+from sagemaker_dist.runners.local.folder import JobFolder, State
+from sagemaker_dist.runners.local.output import Segments
 from sagemaker_dist.runners.protocol import Description, Request
 
-SUPERVISOR: Final = "sagemaker_dist.runners.processes.supervisor"
+SUPERVISOR: Final = "sagemaker_dist.runners.local.supervisor"
 _POLL_SECONDS: Final = 0.1
 
 
@@ -29,7 +29,7 @@ def _default_root() -> Path:
 
 
 @dataclass
-class ProcessRunner:
+class LocalRunner:
     """Runs jobs as processes of this machine.
 
     Attributes:
@@ -65,7 +65,7 @@ class ProcessRunner:
             raise SetupError(
                 f"the folder of job {job.name!r} cannot be written",
                 str(error),
-                "Pass a writable directory: ProcessRunner(root=...)",
+                "Pass a writable directory: LocalRunner(root=...)",
             ) from error
         self._launch(folder, job.name, attended)
         return job.name

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from sagemaker_dist.errors import JobError, OptionError, SetupError
-from sagemaker_dist.runners import TERMINAL, ProcessRunner
-from sagemaker_dist.runners.processes import runner as runner_module
+from sagemaker_dist.runners import TERMINAL, LocalRunner
+from sagemaker_dist.runners.local import runner as runner_module
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -275,7 +275,7 @@ def test_missing_runtime_is_found_before_anything_starts(runner, request_for, mo
 def test_other_systems_are_told(request_for, monkeypatch):
     monkeypatch.setattr("sys.platform", "darwin")
     with pytest.raises(SetupError, match="the runtime is built for Linux, this is darwin"):
-        ProcessRunner().start(request_for())
+        LocalRunner().start(request_for())
 
 
 def source_of(folder, only=None, *dependencies):
@@ -296,7 +296,7 @@ def test_the_source_may_be_the_folder_that_the_jobs_lie_in(runner, request_for, 
     """)
     (tmp_path / "src" / "part").mkdir()
     (tmp_path / "src" / "part" / "a.py").touch()
-    inside = ProcessRunner(root=tmp_path / "src" / "jobs")
+    inside = LocalRunner(root=tmp_path / "src" / "jobs")
     described = run(inside, request_for(LocalSource=source_of(tmp_path / "src")))
 
     assert "Completed" == described["TrainingJobStatus"]

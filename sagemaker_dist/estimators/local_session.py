@@ -14,14 +14,14 @@ from typing import Any, Final
 
 import boto3
 from sagemaker.exceptions import UnexpectedStatusException
-from sagemaker.local import LocalSession
+from sagemaker.local import LocalSession as SageMakerLocalSession
 from sagemaker.local.local_session import LocalSagemakerClient
 
 from sagemaker_dist.errors import JobError, OptionError
 from sagemaker_dist.estimators.sdk import as_given
 from sagemaker_dist.planning import LocalSource, plan_local_job
 from sagemaker_dist.planning.local_job import REGION
-from sagemaker_dist.runners import TERMINAL, ProcessRunner, Runner
+from sagemaker_dist.runners import TERMINAL, LocalRunner, Runner
 from sagemaker_dist.runners.protocol import Description
 from sagemaker_dist.runners.viewer import watch
 
@@ -32,7 +32,7 @@ _NO_TELEMETRY: Final = {
 }
 
 
-class ProcessJobError(JobError, UnexpectedStatusException):  # type: ignore[misc]  # untyped SDK
+class LocalJobError(JobError, UnexpectedStatusException):  # type: ignore[misc]  # untyped SDK
     """A job failed; also what SageMaker's SDK would have raised."""
 
     def __init__(self, what: str, why: str, mend: str) -> None:
@@ -41,10 +41,10 @@ class ProcessJobError(JobError, UnexpectedStatusException):  # type: ignore[misc
         self.what, self.why, self.mend = what, why, mend
 
 
-class ProcessClient(LocalSagemakerClient):  # type: ignore[misc]  # SageMaker's SDK is untyped
+class LocalClient(LocalSagemakerClient):  # type: ignore[misc]  # SageMaker's SDK is untyped
     """The part of SageMaker's API that training jobs need, over a runner."""
 
-    def __init__(self, session: ProcessSession, runner: Runner) -> None:
+    def __init__(self, session: LocalSession, runner: Runner) -> None:
         super().__init__(session)
         self.runner = runner
         self.attended = False
@@ -95,7 +95,7 @@ class ProcessClient(LocalSagemakerClient):  # type: ignore[misc]  # SageMaker's 
         return {"Tags": self.runner.describe(ResourceArn.rpartition("/")[2]).get("Tags", [])}
 
 
-class ProcessSession(LocalSession):  # type: ignore[misc]  # SageMaker's SDK is untyped
+class LocalSession(SageMakerLocalSession):  # type: ignore[misc]  # SageMaker's SDK is untyped
     """A session for `instance_type="local_process"`.
 
     Attributes:
@@ -108,7 +108,7 @@ class ProcessSession(LocalSession):  # type: ignore[misc]  # SageMaker's SDK is 
     def __init__(
         self, *, runner: Runner | None = None, boto_session: boto3.Session | None = None
     ) -> None:
-        self.runner: Runner = runner or ProcessRunner()
+        self.runner: Runner = runner or LocalRunner()
         self._extra: dict[str, Any] = {}
         super().__init__(
             boto_session=boto_session or _offline_boto_session(), sagemaker_config=_NO_TELEMETRY
@@ -119,7 +119,7 @@ class ProcessSession(LocalSession):  # type: ignore[misc]  # SageMaker's SDK is 
     ) -> None:
         super()._initialize(boto_session, sagemaker_client, sagemaker_runtime_client, **kwargs)
         self.config = {"local": {"local_code": True}}  # run the source where it lies
-        self.sagemaker_client = ProcessClient(self, self.runner)
+        self.sagemaker_client = LocalClient(self, self.runner)
 
     def expand_role(self, role: str) -> str:
         """The role as it is: nobody assumes it."""
@@ -128,9 +128,9 @@ class ProcessSession(LocalSession):  # type: ignore[misc]  # SageMaker's SDK is 
     @contextmanager
     def starting(
         self, *, attended: bool, source: LocalSource | None = None, **extra: Any
-    ) -> Iterator[ProcessClient]:
+    ) -> Iterator[LocalClient]:
         """Inside, `train` starts jobs of this source, with these arguments besides its own."""
-        client: ProcessClient = self.sagemaker_client
+        client: LocalClient = self.sagemaker_client
         client.attended, self._extra = attended, extra
         client.source = source
         try:
@@ -180,7 +180,7 @@ class ProcessSession(LocalSession):  # type: ignore[misc]  # SageMaker's SDK is 
             layout = plan_local_job(description).layout
             description = watch(self.runner, name, layout=layout, output=output)
         if description["TrainingJobStatus"] == "Failed":
-            raise ProcessJobError(
+            raise LocalJobError(
                 f"training job {name!r} failed",
                 str(description["FailureReason"]).rstrip("."),
                 f"The output of every host is in {self.runner.logs_at(name)}",

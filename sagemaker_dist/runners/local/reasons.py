@@ -8,7 +8,6 @@ secondary; among the others, the earliest is the cause.
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -27,15 +26,13 @@ class Failure:
     """How one host ended.
 
     Attributes:
-        host: Its label, such as "algo-2".
-        exit_code: Of its launcher; negative for a signal.
         text: What the launcher wrote to output/failure.
+        ending: How it ended, in a sentence, for where it wrote nothing.
         asked: It ended after it was asked to, so its end is no cause by itself.
     """
 
-    host: str
-    exit_code: int
     text: str
+    ending: str
     asked: bool = False
 
 
@@ -43,18 +40,10 @@ def choose_reason(failures: Sequence[Failure]) -> str:
     """The reason to tell, of failures in the order in which they came."""
     telling = [failure for failure in failures if failure.text or not failure.asked]
     ordered = sorted(telling, key=lambda failure: (_is_secondary(failure), failure.asked))
-    return _describe(ordered[0])[:MAX_CHARACTERS] if ordered else "A host failed."
+    if not ordered:
+        return "A host failed."
+    return (ordered[0].text or ordered[0].ending)[:MAX_CHARACTERS]
 
 
 def _is_secondary(failure: Failure) -> bool:
     return any(mark in failure.text for mark in _SECONDARY)
-
-
-def _describe(failure: Failure) -> str:
-    if failure.text:
-        return failure.text
-    if failure.exit_code < 0:
-        name = signal.Signals(-failure.exit_code).name
-        hint = " It may have run out of memory." if name == "SIGKILL" else ""
-        return f"The launcher of {failure.host} was killed by {name}.{hint}"
-    return f"The launcher of {failure.host} exited with code {failure.exit_code}, giving no reason."

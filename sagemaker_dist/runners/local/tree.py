@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Final
 
 from sagemaker_dist.planning import LocalHost, LocalJob
-from sagemaker_dist.planning.local_job import REGION, SUBMIT_DIRECTORY
-from sagemaker_dist.runners.processes.code import Code
+from sagemaker_dist.planning.local_job import CONTAINER_ROOT, REGION, SUBMIT_DIRECTORY
+from sagemaker_dist.runners.local.code import Code, own_places
+from sagemaker_dist.runners.local.folder import JobFolder
 
 _FOLDERS: Final = ("input/config", "input/data", "model", "output/data", "code")
 _FOREIGN: Final = (  # a launcher around the driver would confuse ours
@@ -42,6 +43,11 @@ class HostTree:
         """What becomes output.tar.gz."""
         return self.root / "output" / "data"
 
+    @property
+    def data(self) -> Path:
+        """Where the channels are."""
+        return self.root / "input" / "data"
+
     def failure(self) -> str:
         """What the launcher wrote about its failure, or nothing."""
         try:
@@ -63,25 +69,20 @@ class HostTree:
             elif entry != self.code:
                 shutil.rmtree(entry, ignore_errors=True)
 
-    def create(
-        self, job: LocalJob, host: LocalHost, checkpoints: Path, code: Code | None = None
-    ) -> None:
-        """Make the directories, place code and data and write the configuration.
+    def create(self, job: LocalJob, host: LocalHost, folder: JobFolder) -> None:
+        """Make the directories, place the code and write the configuration.
 
         Raises:
             SetupError: The code cannot be copied.
         """
-        for folder in _FOLDERS:
-            (self.root / folder).mkdir(parents=True)
+        for part in _FOLDERS:
+            (self.root / part).mkdir(parents=True)
         hyperparameters = dict(job.hyperparameters)
+        code = code_of(job, folder)
         if code:
             code.place(self.code)  # the launcher finds it in its place and copies nothing
-            hyperparameters[SUBMIT_DIRECTORY] = json.dumps(str(self.code))
-        for channel in job.channels:
-            _link(self.root / "input/data" / channel.name, Path(channel.path))
-        shared = self.root / job.checkpoint_folder
-        shared.parent.mkdir(parents=True, exist_ok=True)
-        shared.symlink_to(checkpoints, target_is_directory=True)
+            inside = CONTAINER_ROOT / "code" if job.in_containers else self.code
+            hyperparameters[SUBMIT_DIRECTORY] = json.dumps(str(inside))
         config = {
             "hyperparameters": hyperparameters,
             "resourceconfig": job.resource_config(host),
@@ -90,12 +91,26 @@ class HostTree:
         for name, document in config.items():
             (self.root / "input/config" / f"{name}.json").write_text(json.dumps(document))
 
+    def link_checkpoints(self, job: LocalJob, checkpoints: Path) -> None:
+        """Put the checkpoints into their place, for a host that sees this machine's disk."""
+        shared = self.root / job.checkpoint_folder
+        shared.parent.mkdir(parents=True, exist_ok=True)
+        shared.symlink_to(checkpoints, target_is_directory=True)
 
-def _link(channel: Path, data: Path) -> None:
-    if data.is_file():  # an S3 prefix may name one object; its channel holds one file
-        channel.mkdir()
-        channel = channel / data.name
-    channel.symlink_to(data)
+
+def code_of(job: LocalJob, folder: JobFolder) -> Code | None:
+    """The code that is placed on each host, or None where its launcher fetches it."""
+    source = job.source
+    if source is None and job.in_containers:  # which see nothing but their trees
+        source = job.submitted()
+    if source is None:
+        return None
+    return Code(
+        folder=source.folder,
+        only=source.only,
+        dependencies=source.dependencies,
+        own=own_places(folder.path, job.output, job.name),
+    )
 
 
 def host_environment(

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sagemaker_dist.planning import LocalJob
-from sagemaker_dist.runners.processes.folder import JobFolder
-from sagemaker_dist.runners.processes.tree import HostTree
+from sagemaker_dist.runners.local.folder import JobFolder
+from sagemaker_dist.runners.local.tree import HostTree
 from sagemaker_dist.runners.protocol import NO_MODEL
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training job as plain processes of this machine: no Docker, no AWS.
+"""A training job on this machine: as plain processes, or as containers of Docker.
 
     driver (your script)          supervisor (detached)            hosts
-    ProcessRunner.start  ------>  one per job, outlives   ------>  launcher algo-1 -> ranks
+    LocalRunner.start    ------>  one per job, outlives   ------>  launcher algo-1 -> ranks
        |  pipe: EOF = stop        the driver                       launcher algo-2 -> ranks
-       |                          writes state.json, logs/,
+       |                          writes state.json, logs/,        (processes.py, containers.py)
        +-- reads state.json,      model.tar.gz
            logs/, writes `stop`
 
@@ -12,6 +12,6 @@ Everything that is known of a job lies in its folder, so any process can
 describe it, follow its logs or stop it.
 """
 
-from sagemaker_dist.runners.processes.runner import ProcessRunner
+from sagemaker_dist.runners.local.runner import LocalRunner
 
-__all__ = ["ProcessRunner"]
+__all__ = ["LocalRunner"]
