@@ -204,10 +204,19 @@ def read_runtime_config(environ: Mapping[str, str] | None = None) -> RuntimeConf
         job_name=str(decoded.get("sagemaker_job_name") or environ.get("TRAINING_JOB_NAME", "")),
         log_level=_log_level(decoded.get("sagemaker_container_log_level", 20)),
         port=int(_number(environ, "SMDIST_MASTER_PORT") or PORT),
-        stop_seconds=_number(environ, "SMDIST_STOP_SECONDS", STOP_SECONDS) or 0,
+        stop_seconds=read_stop_seconds(environ),
         secret_file=environ.get("SMDIST_SECRET_FILE") or None,
         inherited=environ,
     )
+
+
+def read_stop_seconds(environ: Mapping[str, str] | None = None) -> float:
+    """Time that processes have between SIGTERM and SIGKILL.
+
+    Raises:
+        OptionError: SMDIST_STOP_SECONDS is no such number.
+    """
+    return _number(_environment(environ), "SMDIST_STOP_SECONDS", STOP_SECONDS) or 0
 
 
 def read_guard_config(environ: Mapping[str, str] | None = None) -> GuardConfig:
@@ -219,7 +228,7 @@ def read_guard_config(environ: Mapping[str, str] | None = None) -> GuardConfig:
         host_label=environ.get("SMDIST_HOST_LABEL") or socket.gethostname(),
         socket=environ.get("SMDIST_GUARD_SOCKET") or None,
         directory=environ.get("SMDIST_GUARD_DIRECTORY") or None,
-        stop_seconds=_number(environ, "SMDIST_STOP_SECONDS", STOP_SECONDS) or 0,
+        stop_seconds=read_stop_seconds(environ),
         inherited=environ,
     )
 

@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+# BASH_ENV of the image: bash reads this before any script or `bash -c`.
+#
+# SageMaker's ModelTrainer (SDK v3) replaces the image's entry point by
+# `/bin/bash -c "… sm_drivers/sm_train.sh"`. As process 1 of the container bash drops
+# SIGTERM, so neither a stopped job nor a Spot interruption would reach the script. Only
+# there bash makes way for smdist-init, which starts the same command and passes signals
+# on. Any value of SMDIST_INIT leaves bash as it is: `SMDIST_INIT=off` opts out.
+case "$$:${SMDIST_INIT:-unset}:${BASH_EXECUTION_STRING:-}" in
+  1:unset:*sm_drivers/sm_train.sh*)
+    if command -v smdist-init > /dev/null; then
+      unset BASH_ENV
+      export SMDIST_INIT=on
+      exec smdist-init /bin/bash -c "$BASH_EXECUTION_STRING" "$0" "$@"
+    fi
+    ;;
+esac

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`smdist-init` passes a stop to all that needs it, leaves nothing and ends as its command did."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+INIT = (sys.executable, "-m", "smdist.launch.init")
+
+HANDLER = """
+import os, signal, sys, time
+def stop(number, _):
+    print(sys.argv[1], "heard", number, flush=True)
+    time.sleep(float(sys.argv[2]))
+    print(sys.argv[1], "ends", flush=True)
+    os._exit(5)
+signal.signal(signal.SIGTERM, stop)
+print(sys.argv[1], "ready", flush=True)
+time.sleep(60)
+"""
+DRIVER = """
+import subprocess, sys
+sys.exit(subprocess.call([sys.executable, *sys.argv[1:]]))
+"""
+PARENT = """
+import os, signal, subprocess, sys, time
+child = subprocess.Popen([sys.executable, sys.argv[1], "child", "0"])
+def stop(*_):
+    time.sleep(0.5)
+    print("parent saved, child still there:", child.poll() is None, flush=True)
+    os._exit(0)
+signal.signal(signal.SIGTERM, stop)
+print("parent ready", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def init(stage, tmp_path):
+    """Run a command below smdist-init; files by name are in its directory."""
+    for name, text in {"handler.py": HANDLER, "driver.py": DRIVER, "parent.py": PARENT}.items():
+        (tmp_path / name).write_text(text)
+
+    def start(*command, **environ):
+        return stage.run(tmp_path / "base", "-m", "smdist.launch.init", *command, **environ)
+
+    return start
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "text"),
+    [
+        (["sh", "-c", "exit 7"], 7, ""),
+        (["sh", "-c", "kill -9 $$"], 137, ""),
+        (["sh", "-c", "kill -PIPE $$"], 141, ""),
+        (["true"], 0, ""),
+        (["no-such-command"], 127, "'no-such-command': no such command"),
+        (["/"], 126, "'/': it cannot be run: Permission denied"),
+    ],
+)
+def test_status_is_the_commands_own(command, status, text):
+    """A shell's: 128 + n after signal n, 127 and 126 for what cannot run."""
+    done = subprocess.run([*INIT, *command], capture_output=True, text=True, timeout=30)
+
+    assert status == done.returncode
+    assert text in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [[], ["train"]])
+def test_train_takes_its_place(tmp_path, arguments):
+    """`train` is an init itself: it keeps the process, its number and its status."""
+    train = tmp_path / "train"
+    train.write_text("#!/bin/sh\necho $$ $*\nexit 3\n")
+    train.chmod(0o755)
+    process = subprocess.Popen(
+        [*INIT, *arguments],
+        env={**os.environ, "PATH": f"{tmp_path}:/usr/bin:/bin"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    said, _ = process.communicate(timeout=30)
+
+    assert 3 == process.returncode
+    assert str(process.pid) == said.strip()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_reaches_what_a_shell_started(init, tmp_path, until, number):
+    """Below a shell and a driver without handlers; the shell's status is the status."""
+    script = (tmp_path / "handler.py").read_text().replace("SIGTERM", number.name)
+    (tmp_path / "handler.py").write_text(script)
+    python = f"exec {sys.executable}" if number == signal.SIGINT else sys.executable
+    driver = "" if number == signal.SIGINT else f"{tmp_path}/driver.py"
+    run = init("bash", "-c", f"true && {python} {driver} {tmp_path}/handler.py script 0.3; exit $?")
+    until(lambda: "script ready" in run.said())
+    start = time.monotonic()
+    run.process.send_signal(number)
+    status = run.wait(10)
+
+    assert (5 if number == signal.SIGINT else 143) == status
+    assert f"script heard {number.value}" in run.said()
+    assert "script ends" in run.said(), "what was told has its time, though the shell had ended"
+    assert 1 == run.said().count("heard")
+    assert time.monotonic() - start < 3.0
+
+
+def test_who_handles_the_signal_decides_for_its_children(init, tmp_path, until):
+    """A script saves with its data loaders alive; they hear of the stop when it has ended."""
+    run = init("bash", "-c", f"{sys.executable} {tmp_path}/parent.py {tmp_path}/handler.py; exit 9")
+    until(lambda: "parent ready" in run.said() and "child ready" in run.said())
+    run.process.terminate()
+
+    assert 143 == run.wait(10)
+    said = run.said()
+
+    assert "parent saved, child still there: True" in said
+    assert said.index("parent saved") < said.index("child heard 15")
+
+
+def test_a_shell_that_traps_does_not_hide_its_command(init, tmp_path, until):
+    """A shell runs its trap after the command, which therefore must hear the signal."""
+    command = f"trap 'echo trapped; exit 4' TERM; {sys.executable} {tmp_path}/handler.py script 0"
+    run = init("bash", "-c", f"{command}; echo after")
+    until(lambda: "script ready" in run.said())
+    run.process.terminate()
+
+    assert 4 == run.wait(10)
+    assert "script heard 15" in run.said()
+    assert "trapped" in run.said()
+
+
+def test_stubborn_processes_are_killed(init, until):
+    """stop_seconds after the signal, with everything they started."""
+    script = "trap '' TERM; (trap '' TERM; sleep 60) & echo ready; sleep 60"
+    run = init("sh", "-c", script, SMDIST_STOP_SECONDS="0.5")
+    until(lambda: "ready" in run.said())
+    start = time.monotonic()
+    run.process.terminate()
+
+    assert 137 == run.wait(10)
+    assert 0.5 <= time.monotonic() - start < 3.0
+
+
+def test_nothing_outlives_the_command(init):
+    """A daemon that it left ends with it, and orphans are reaped meanwhile."""
+    run = init("sh", "-c", "setsid sleep 60 & (setsid sh -c 'sleep 0.1' &); sleep 0.4; exit 6")
+
+    assert 6 == run.wait(10)
+
+
+def test_a_bad_stop_time_is_told(init):
+    run = init("sh", "-c", "sleep 0.5; exit 2", SMDIST_STOP_SECONDS="soon")
+
+    assert 2 == run.wait(10)
+    assert "SMDIST_STOP_SECONDS is 'soon'" in run.said()
+
+
+def test_command_starts_at_once():
+    """The best of five: process 1 costs little more than Python's own start."""
+
+    def seconds(*command):
+        start = time.perf_counter()
+        subprocess.run(command, check=True, timeout=30)
+        return time.perf_counter() - start
+
+    bare = min(seconds(sys.executable, "-c", "pass") for _ in range(5))
+    with_init = min(seconds(*INIT, "true") for _ in range(5))
+
+    assert with_init - bare < 0.2
