@@ -112,7 +112,7 @@ def _adopt() -> None:
         adopt_orphans()
 
 
-def _lead(mask: set[signal.Signals]) -> None:
+def _lead(mask: set[int | signal.Signals]) -> None:
     """In the child: signals as they were, and the terminal, if there is one.
 
     With a group of its own it gets Ctrl-C once: from the terminal, not also from us.
