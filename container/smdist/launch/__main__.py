@@ -17,20 +17,22 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Final
 
 from sagemaker_dist.contract import DataParallel, World, host_faults
-from sagemaker_dist.errors import DistError, raise_all
+from sagemaker_dist.errors import DistError, LaunchError, raise_all
 from smdist.config import RuntimeConfig, read_base, read_runtime_config
+from smdist.launch.account import account_environment
 from smdist.launch.command import plain_command, torchrun_command
 from smdist.launch.environment import rank_environment, script_arguments, sm_environment
 from smdist.launch.failure import write_failure
 from smdist.launch.hosts import wait_for_hosts
 from smdist.launch.machine import Machine, inspect_machine
 from smdist.launch.outlet import write_whole
+from smdist.launch.readiness import require_port, require_torch
 from smdist.launch.source import fetch, install_requirements
 from smdist.launch.supervise import Order, Outcome, Supervisor
 
@@ -108,19 +110,47 @@ def _stoppable() -> Iterator[None]:
 
 def _run(place: Place, say: Say) -> Outcome:
     config = place.config
-    for folder in ("model", "output/data"):
-        (config.base / folder).mkdir(parents=True, exist_ok=True)
+    _make_folders(config.base)
     script = fetch(config.source, config.code)
-    install_requirements(config.code)
-    timeout = (config.options or DataParallel()).start_timeout_seconds
-    addresses = wait_for_hosts(place.world, timeout, say)
     with tempfile.TemporaryDirectory(prefix="smdist-") as folder:
+        place = _with_account(place, Path(folder))
+        install_requirements(config.code, place.config.inherited)
+        timeout = (config.options or DataParallel()).start_timeout_seconds
+        addresses = wait_for_hosts(place.world, timeout, say)
+        _require(place)
         order = plan(place, addresses, script, Path(folder))
         say(_greeting(place))
         start = time.monotonic()
         outcome = Supervisor(order, say).run()
         say(f"{_farewell(outcome, place.label)} after {time.monotonic() - start:.0f} s")
     return outcome
+
+
+def _make_folders(base: Path) -> None:
+    for folder in (base / "code", base / "model", base / "output/data"):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise LaunchError(
+                f"the directory {folder} cannot be made",
+                error.strerror or str(error),
+                f"Let the container's user write to {base}, or run the container as root",
+            ) from error
+
+
+def _with_account(place: Place, directory: Path) -> Place:
+    inherited = place.config.inherited
+    environ = {**inherited, **account_environment(inherited, directory)}
+    return replace(place, config=replace(place.config, inherited=environ))
+
+
+def _require(place: Place) -> None:
+    """Ranks need torch, and the first host's need a place to meet."""
+    config = place.config
+    if config.options:
+        require_torch(config.inherited)
+        if config.resources.current_host == place.world.hosts[0]:
+            require_port(config.port, place.label)
 
 
 def _place() -> Place:

@@ -4,8 +4,8 @@
     smdist-init train                becomes `train`, which does all this itself
     smdist-init bash -c "… && …"     starts it and stays:
 
-        SIGTERM ──▶ every process below, once; below one that handles the signal
-                    (torchrun, a rank with a handler) only when that one has ended
+        SIGTERM ──▶ every process below, once; some only when others have ended
+                    (`family.hearers`)
         all ended, or stop_seconds later SIGKILL ──▶ the command's own status
 
 The kernel drops a signal for process 1 that has no handler, and a shell has

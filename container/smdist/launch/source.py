@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -34,8 +34,10 @@ def fetch(source: Source, code: Path) -> Path:
     return _script(source.program, code)
 
 
-def install_requirements(code: Path) -> None:
+def install_requirements(code: Path, environ: Mapping[str, str]) -> None:
     """pip install -r requirements.txt, where there is one; its output is shown.
+
+    A user who may not write to the image gets the packages in the HOME of `environ`.
 
     Raises:
         LaunchError: pip failed.
@@ -46,7 +48,7 @@ def install_requirements(code: Path) -> None:
     flags = ("--disable-pip-version-check", "--no-input")
     command = python_command("-m", "pip", "install", *flags, "-r", str(requirements))
     with _one_at_a_time():
-        status = subprocess.run(command, cwd=code, check=False).returncode
+        status = subprocess.run(command, cwd=code, env=dict(environ), check=False).returncode
     if status:
         raise LaunchError(
             "the packages of requirements.txt were not installed",

@@ -26,6 +26,13 @@ DRIVER = """
 import subprocess, sys
 sys.exit(subprocess.call([sys.executable, *sys.argv[1:]]))
 """
+READER = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, *sys.argv[1:]], stdout=subprocess.PIPE)
+for line in child.stdout:
+    print("read:", line.decode().strip(), flush=True)
+sys.exit(child.wait())
+"""
 PARENT = """
 import os, signal, subprocess, sys, time
 child = subprocess.Popen([sys.executable, sys.argv[1], "child", "0"])
@@ -42,8 +49,9 @@ time.sleep(60)
 @pytest.fixture
 def init(stage, tmp_path):
     """Run a command below smdist-init; files by name are in its directory."""
-    for name, text in {"handler.py": HANDLER, "driver.py": DRIVER, "parent.py": PARENT}.items():
-        (tmp_path / name).write_text(text)
+    scripts = {"handler": HANDLER, "driver": DRIVER, "parent": PARENT, "reader": READER}
+    for name, text in scripts.items():
+        (tmp_path / f"{name}.py").write_text(text)
 
     def start(*command, **environ):
         return stage.run(tmp_path / "base", "-m", "smdist.launch.init", *command, **environ)
@@ -119,6 +127,18 @@ def test_who_handles_the_signal_decides_for_its_children(init, tmp_path, until):
 
     assert "parent saved, child still there: True" in said
     assert said.index("parent saved") < said.index("child heard 15")
+
+
+def test_who_reads_a_scripts_output_outlives_it(init, tmp_path, until):
+    """The driver of SageMaker's SDK v3 does; a script that speaks while it saves needs it."""
+    command = f"{sys.executable} {tmp_path}/reader.py {tmp_path}/handler.py script 0.3; exit 9"
+    run = init("bash", "-c", command)
+    until(lambda: "script ready" in run.said())
+    run.process.terminate()
+
+    assert 143 == run.wait(10)
+    assert "read: script heard 15" in run.said()
+    assert "read: script ends" in run.said()
 
 
 def test_a_shell_that_traps_does_not_hide_its_command(init, tmp_path, until):

@@ -2,6 +2,7 @@
 """The user's code arrives from a directory, a tarball or S3, or a sentence says why not."""
 
 import io
+import os
 import tarfile
 
 import boto3
@@ -129,7 +130,7 @@ def test_missing_directory_is_named(tmp_path):
 
 
 def test_requirements_are_optional(tmp_path):
-    install_requirements(tmp_path)
+    install_requirements(tmp_path, os.environ)
 
 
 def test_failed_installation_is_an_error(tmp_path, capfd):
@@ -137,5 +138,5 @@ def test_failed_installation_is_an_error(tmp_path, capfd):
     (tmp_path / "requirements.txt").write_text("./not-there\n")
 
     with pytest.raises(LaunchError, match=r"requirements\.txt .*pip exited with code 1"):
-        install_requirements(tmp_path)
+        install_requirements(tmp_path, os.environ)
     assert "not-there" in capfd.readouterr().err

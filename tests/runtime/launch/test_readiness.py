@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What keeps ranks from starting is one sentence with a mend, before torchrun runs."""
+
+import os
+import socket
+import subprocess
+import time
+import venv
+from pathlib import Path
+
+import psutil
+import pytest
+
+import sagemaker_dist
+import smdist
+from sagemaker_dist.contract import DataParallel
+from sagemaker_dist.errors import LaunchError
+from smdist.launch.readiness import require_port, require_torch
+
+
+@pytest.fixture(params=["0.0.0.0", "127.0.0.1", "::1"])
+def taken(request):
+    """A port that this process listens on."""
+    family = socket.AF_INET6 if ":" in request.param else socket.AF_INET
+    with socket.create_server((request.param, 0), family=family) as server:
+        yield server.getsockname()[1]
+
+
+def test_a_taken_port_is_named_with_its_owner(taken):
+    """Whichever address the other listens at."""
+    with pytest.raises(LaunchError) as caught:
+        require_port(taken, "algo-1")
+
+    assert f"port {taken} of algo-1 is not free for the ranks to meet" == caught.value.what
+    assert f"(process {os.getpid()}) listens there" in caught.value.why
+    assert "SMDIST_MASTER_PORT" in caught.value.mend
+
+
+def test_a_free_port_stays_free():
+    """It can be asked for twice, also right after a connection to it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)):
+            server.accept()[0].close()
+    require_port(port, "algo-1")
+    require_port(port, "algo-1")
+
+
+def test_the_launcher_fails_at_once(stage, taken):
+    """Not after the ten minutes that ranks wait for each other."""
+    base = stage.base("", host="127.0.0.1", options=DataParallel(processes_per_host=1))
+    start = time.monotonic()
+    run = stage.train(base, SMDIST_MASTER_PORT=str(taken))
+
+    assert 1 == run.wait(20)
+    assert time.monotonic() - start < 5.0
+    assert run.failure().startswith(f"port {taken} of algo-1 is not free")
+    assert "Traceback" not in run.said()
+
+
+@pytest.fixture(scope="module")
+def python_without_torch(tmp_path_factory):
+    """An environment that holds the launcher and no framework, as a TensorFlow image's."""
+    folder = tmp_path_factory.mktemp("bare")
+    venv.create(folder, symlinks=True)
+    packages = next(folder.glob("lib/python*/site-packages"))
+    for package in (smdist, sagemaker_dist, psutil):
+        source = Path(package.__file__).parent
+        (packages / source.name).symlink_to(source)
+    return folder / "bin/python"
+
+
+def test_torch_is_asked_for_before_torchrun(stage, python_without_torch):
+    """One sentence instead of runpy's traceback."""
+    base = stage.base("", host="127.0.0.1", options=DataParallel(processes_per_host=1))
+    done = subprocess.run(
+        [python_without_torch, "-m", "smdist.launch"],
+        env={"PATH": os.environ["PATH"], "SAGEMAKER_BASE_DIR": str(base)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+
+    assert 1 == done.returncode
+    assert "torch is not installed in this image. Use an image with torch" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_options_no_framework_is_needed(stage, python_without_torch):
+    base = stage.base("import os\nos.write(1, b'fine')")
+    done = subprocess.run(
+        [python_without_torch, "-m", "smdist.launch"],
+        env={"PATH": os.environ["PATH"], "SAGEMAKER_BASE_DIR": str(base)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+
+    assert 0 == done.returncode
+    assert "[algo-1] fine" in done.stdout
+
+
+def test_torch_that_requirements_brought_counts(tmp_path):
+    """The launcher itself started before it was there."""
+    (tmp_path / "torch.py").write_text("")
+    require_torch({"PYTHONPATH": str(tmp_path)})
