@@ -1,2 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training images: built, looked at and pushed; and the Docker engine they live in."""
+
+from sagemaker_dist.packaging.build import build_image
+from sagemaker_dist.packaging.facts import ImageFacts, check_versions, inspect_image, local_image
+from sagemaker_dist.packaging.frameworks import FRAMEWORKS, default_tag
+from sagemaker_dist.packaging.options import ImageOptions
+
+__all__ = [
+    "FRAMEWORKS",
+    "ImageFacts",
+    "ImageOptions",
+    "build_image",
+    "check_versions",
+    "default_tag",
+    "inspect_image",
+    "local_image",
+]

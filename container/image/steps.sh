@@ -1,0 +1,184 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The steps of ../Dockerfile, by name. A fault is one line that begins with "sagemaker-dist:".
+set -eu
+umask 022
+
+fail() {
+  echo "sagemaker-dist: $1: $2. $3." >&2
+  exit 1
+}
+
+check() {
+  case $FRAMEWORK in torch | tensorflow) ;; *)
+    fail "FRAMEWORK is '$FRAMEWORK'" "there are images for two frameworks" \
+      "Choose torch or tensorflow"
+  esac
+  for tool in bash python3 pip3; do
+    command -v $tool >/dev/null || fail "the base image has no $tool" \
+      "the training image is made of it" "Choose one that has bash, python3 and pip3"
+  done
+}
+
+# What is downloaded in this step is checked against these certificates, too; they go with it.
+trust() {
+  [ -s /run/secrets/ca ] || return 0
+  PIP_CERT=$(mktemp)
+  export PIP_CERT
+  trap 'rm -f "$PIP_CERT"' EXIT
+  cat "$(python3 -c 'from pip._vendor import certifi; print(certifi.where())')" /run/secrets/ca \
+    >"$PIP_CERT"
+  chmod 644 "$PIP_CERT" # apt downloads as a user of its own
+  echo "pip and apt trust the certificates of the secret 'ca'"
+}
+
+install() {
+  trust
+  export PIP_BREAK_SYSTEM_PACKAGES=1 PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1
+  if [ -s /run/secrets/pip ]; then export PIP_CONFIG_FILE=/run/secrets/pip; fi
+  if [ -n "$OFFLINE" ]; then export PIP_NO_INDEX=1; fi
+  pip3 install --quiet --no-cache-dir --find-links /mnt/wheelhouse "$@"
+}
+
+# The version of the framework that is installed, or nothing.
+found() {
+  python3 - "$FRAMEWORK" <<'PYTHON'
+import sys
+from importlib.metadata import PackageNotFoundError, version
+
+for name in (sys.argv[1], sys.argv[1] + "-cpu"):
+    try:
+        print(version(name).partition("+")[0])
+        break
+    except PackageNotFoundError:
+        pass
+PYTHON
+}
+
+install_framework() {
+  version=$(found)
+  if [ -z "$version" ]; then
+    install "$@" "$FRAMEWORK==$FRAMEWORK_VERSION"
+  elif [ "$version" != "$FRAMEWORK_VERSION" ]; then
+    fail "the image to build on holds $FRAMEWORK $version" \
+      "$FRAMEWORK $FRAMEWORK_VERSION was asked for" \
+      "Ask for $version, or build on an image without $FRAMEWORK"
+  fi
+}
+
+compiler() {
+  check
+  header=$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h
+  if command -v c++ >/dev/null && [ -e "$header" ]; then return; fi
+  [ -z "$OFFLINE" ] || fail "BUILD_IMAGE has no C++ compiler, or no headers of its Python" \
+    "nothing is downloaded in an offline build" "Choose an image with g++ and these headers"
+  command -v apt-get >/dev/null || fail "BUILD_IMAGE has no C++ compiler, or no headers" \
+    "it has no apt-get to install them" "Choose an image with g++ and the headers of its Python"
+  trust
+  packages=g++
+  [ -e "$header" ] || packages="g++ python3-dev"
+  apt-get update -qq ${PIP_CERT:+-o Acquire::https::CAInfo="$PIP_CERT"}
+  # shellcheck disable=SC2086  several packages
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+    ${PIP_CERT:+-o Acquire::https::CAInfo="$PIP_CERT"} $packages >/dev/null
+}
+
+tools() {
+  if [ "$FRAMEWORK" = torch ]; then install_framework --no-deps; fi
+  install 'hatchling>=1.27' 'scikit-build-core>=0.11' cmake ninja
+}
+
+wheel() {
+  pip3 wheel --quiet --no-build-isolation --no-deps --no-cache-dir --wheel-dir /wheels "$@"
+}
+
+runtime() {
+  core_only=OFF
+  if [ "$FRAMEWORK" != torch ]; then core_only=ON; fi # it has no binding yet
+  wheel "--config-settings=cmake.define.SMDIST_CORE_ONLY=$core_only" \
+    --config-settings=build-dir=/native /mnt/runtime
+}
+
+sdk() {
+  wheel /mnt/context
+  wire=$(cd /mnt/context && python3 -B -c '
+from sagemaker_dist.contract import wire
+print(wire.VERSION)')
+  if [ "$wire" != "$WIRE" ]; then
+    fail "WIRE is '$WIRE'" "this sagemaker_dist speaks version $wire" "Give WIRE=$wire"
+  fi
+  for name in sagemaker_dist sagemaker_dist_runtime; do
+    [ -n "$(find /wheels -name "$name-$VERSION-*.whl")" ] || fail "VERSION is '$VERSION'" \
+      "the wheels are $(ls /wheels)" "Give the version of these"
+  done
+}
+
+framework() {
+  version=$(found)
+  if [ -z "$version" ]; then
+    install "$@" "$FRAMEWORK==$FRAMEWORK_VERSION"
+  elif [ "$version" != "$FRAMEWORK_VERSION" ]; then
+    fail "the image to build on holds $FRAMEWORK $version" \
+      "$FRAMEWORK $FRAMEWORK_VERSION was asked for" \
+      "Ask for $version, or build on an image without $FRAMEWORK"
+  fi
+}
+
+compiler() {
+  check
+  header=$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h
+  if command -v c++ >/dev/null && [ -e "$header" ]; then return; fi
+  [ -z "$OFFLINE" ] || fail "BUILD_IMAGE has no C++ compiler, or no headers of its Python" \
+    "nothing is downloaded in an offline build" "Choose an image with g++ and these headers"
+  command -v apt-get >/dev/null || fail "BUILD_IMAGE has no C++ compiler, or no headers" \
+    "it has no apt-get to install them" "Choose an image with g++ and the headers of its Python"
+  trust
+  packages=g++
+  [ -e "$header" ] || packages="g++ python3-dev"
+  apt-get update -qq ${PIP_CERT:+-o Acquire::https::CAInfo="$PIP_CERT"}
+  # shellcheck disable=SC2086  several packages
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+    ${PIP_CERT:+-o Acquire::https::CAInfo="$PIP_CERT"} $packages >/dev/null
+}
+
+tools() {
+  if [ "$FRAMEWORK" = torch ]; then install_framework --no-deps; fi
+  install 'hatchling>=1.27' 'scikit-build-core>=0.11' cmake ninja
+}
+
+wheels() {
+  wire=$(cd /mnt/context && python3 -B -c '
+from sagemaker_dist.contract import wire
+print(wire.VERSION)')
+  if [ "$wire" != "$WIRE" ]; then
+    fail "WIRE is '$WIRE'" "this sagemaker_dist speaks version $wire" "Give WIRE=$wire"
+  fi
+  core_only=OFF
+  if [ "$FRAMEWORK" != torch ]; then core_only=ON; fi # it has no binding yet
+  for package in /mnt/context /mnt/context/container; do
+    pip3 wheel --quiet --no-build-isolation --no-deps --no-cache-dir --wheel-dir /wheels \
+      "--config-settings=cmake.define.SMDIST_CORE_ONLY=$core_only" "$package"
+  done
+  for name in sagemaker_dist sagemaker_dist_runtime; do
+    [ -n "$(find /wheels -name "$name-$VERSION-*.whl")" ] || fail "VERSION is '$VERSION'" \
+      "the wheels are $(ls /wheels)" "Give the version of these"
+  done
+}
+
+framework() {
+  check
+  install_framework
+  rm -rf "$(python3 -c 'import site; print(site.getsitepackages()[0])')/torch/test" # its own tests
+  install numpy tqdm
+}
+
+packages() {
+  install /mnt/wheels/*.whl
+  for tool in train smdist-init; do
+    command -v $tool >/dev/null || fail "$tool is not on the PATH" \
+      "pip puts programs elsewhere in this base image" "Choose another base image"
+  done
+  if [ "$FRAMEWORK" = torch ]; then python3 -B -c 'import smdist.dataparallel.torch'; fi
+}
+
+"$@"

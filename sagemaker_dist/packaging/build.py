@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds a training image: the context, the docker command, and what went wrong."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Final
+
+from sagemaker_dist.contract import wire
+from sagemaker_dist.errors import SetupError
+from sagemaker_dist.packaging.context import build_context
+from sagemaker_dist.packaging.docker_cli import find_builder, run
+from sagemaker_dist.packaging.engine import connected
+from sagemaker_dist.packaging.facts import ImageFacts, inspect_image
+from sagemaker_dist.packaging.frameworks import installed_version
+from sagemaker_dist.packaging.options import ImageOptions
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+
+_OURS: Final = re.compile(r"sagemaker-dist: (.+?): (.+)\. (.+?)\.?$")
+_NO_SPACE: Final = "no space left on device"
+_NOISE: Final = re.compile(
+    r"^(?:-{3,}|=>|#\d+ (?:sha256:|CACHED|DONE|\.\.\.|CANCELED))|^Dockerfile:"
+)
+_TELLING_LINES: Final = 6
+
+
+def build_image(options: ImageOptions | None = None) -> ImageFacts:
+    """Build a training image and return what it says about itself.
+
+    Shows progress on standard error. Ctrl-C ends the build and leaves nothing.
+
+    Raises:
+        SetupError: No engine answers, no docker command has BuildKit, the
+            engine's disk is full, or a step failed: then with its last lines.
+    """
+    options = options or ImageOptions()
+    with connected() as client:
+        builder = find_builder()
+        with build_context(options.wheelhouse) as context, _pip_config(options) as pip:
+            file = f"--file={context / 'container' / 'Dockerfile'}"
+            status, lines = run(builder, [*arguments(options, pip), file, str(context)])
+        if status:
+            raise _fault(client, status, lines)
+        return inspect_image(options.name, client=client)
+
+
+def arguments(options: ImageOptions, pip_config: Path | None = None) -> list[str]:
+    """What docker is told, but for the context and its file."""
+    values = {
+        "BASE_IMAGE": options.base_image,
+        "BUILD_IMAGE": options.build_image or options.base_image,
+        "FRAMEWORK": options.framework,
+        "FRAMEWORK_VERSION": options.exact_version,
+        "OFFLINE": "1" if options.offline else "",
+        "VERSION": installed_version(),
+        "WIRE": str(wire.VERSION),
+    }
+    words = [f"--build-arg={name}={value}" for name, value in values.items()]
+    words += [f"--{name}={value}" for name, value in _plain(options) if value]
+    secrets = {"ca": options.ca, "pip": pip_config}
+    words += [f"--secret=id={name},src={Path(at).absolute()}" for name, at in secrets.items() if at]
+    return [*words, f"--tag={options.name}"]
+
+
+def _plain(options: ImageOptions) -> Iterator[tuple[str, str | None]]:
+    yield "network", "none" if options.offline else options.network
+    yield "platform", options.platform
+
+
+@contextmanager
+def _pip_config(options: ImageOptions) -> Iterator[Path | None]:
+    """The indexes, which may hold passwords: no build argument, which history would show."""
+    urls = {"index-url": options.index_url, "extra-index-url": options.extra_index_url}
+    lines = [f"{name} = {url}" for name, url in urls.items() if url]
+    if not lines:
+        yield None
+        return
+    with TemporaryDirectory(prefix="sagemaker-dist-pip-") as folder:
+        path = Path(folder, "pip.conf")
+        path.touch(mode=0o600)
+        path.write_text("\n".join(["[global]", *lines, ""]))
+        yield path
+
+
+def _fault(client: DockerClient, status: int, lines: Sequence[str]) -> SetupError:
+    text = "\n".join(lines)
+    if _NO_SPACE in text.lower():
+        return _full(client)
+    ours = [match for line in lines if (match := _OURS.search(line))]
+    if ours:
+        return SetupError(*ours[-1].groups())
+    return SetupError(
+        f"the image was not built (docker ended with {status})",
+        telling(lines),
+        "The lines above say which step failed",
+    )
+
+
+def _full(client: DockerClient) -> SetupError:
+    root = client.info().get("DockerRootDir", "of the engine")
+    return SetupError(
+        "the image was not built",
+        f"no space is left where the Docker engine keeps its data, {root}",
+        "Free some (`docker system df`, `docker builder prune`), or give the engine another"
+        " data-root",
+    )
+
+
+def telling(lines: Sequence[str]) -> str:
+    """The last lines that say something, in one."""
+    said = [re.sub(r"^#\d+ (?:[\d.]+ )?", "", line) for line in lines if not _NOISE.search(line)]
+    last = list(dict.fromkeys(said))[-_TELLING_LINES:]
+    return " / ".join(last).rstrip(".") or os.strerror(0)

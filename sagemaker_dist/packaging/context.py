@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The build context of the training image: a directory laid out as a clone.
+
+    sagemaker_dist/  container/  pyproject.toml  README.md  LICENSE  [wheelhouse/]
+
+In a clone these are beside this package; a wheel ships all but the package
+itself below sagemaker_dist/_image (pyproject.toml, force-include).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from sagemaker_dist.errors import SetupError
+
+_PACKAGE: Final = Path(__file__).parents[1]
+_SHIPPED: Final = "_image"
+_FILES: Final = ("pyproject.toml", "README.md", "LICENSE")
+_NEVER: Final = shutil.ignore_patterns("__pycache__", "build", "*.so", _SHIPPED)
+
+
+@contextmanager
+def build_context(wheelhouse: Path | None = None) -> Iterator[Path]:
+    """A temporary build context, removed at the end.
+
+    Raises:
+        SetupError: This installation lacks files that an image is made of.
+    """
+    source = _source()
+    with TemporaryDirectory(prefix="sagemaker-dist-image-") as folder:
+        context = Path(folder)
+        shutil.copytree(_PACKAGE, context / "sagemaker_dist", ignore=_NEVER)
+        shutil.copytree(source / "container", context / "container", ignore=_NEVER)
+        for name in _FILES:
+            shutil.copy2(source / name, context / name)
+        if wheelhouse:
+            _borrow(wheelhouse, context / "wheelhouse")
+        yield context
+
+
+def _source() -> Path:
+    for place in (_PACKAGE / _SHIPPED, _PACKAGE.parent):
+        if (place / "container" / "Dockerfile").is_file():
+            return place
+    raise SetupError(
+        "this installation of sagemaker-dist cannot build images",
+        f"neither {_PACKAGE / _SHIPPED} nor a clone around {_PACKAGE} holds container/Dockerfile",
+        "Install sagemaker-dist again, or build from a clone of the project",
+    )
+
+
+def _borrow(wheelhouse: Path, into: Path) -> None:
+    into.mkdir()
+    for wheel in sorted(wheelhouse.glob("*.whl")):
+        try:
+            (into / wheel.name).hardlink_to(wheel.resolve())
+        except OSError:  # another file system
+            shutil.copy2(wheel, into / wheel.name)

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an image says about itself, and whether it goes with this SDK."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from sagemaker_dist.contract import wire
+from sagemaker_dist.errors import SetupError, SkewError
+from sagemaker_dist.packaging.engine import connected
+from sagemaker_dist.packaging.frameworks import REPOSITORY, default_tag, installed_version
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+
+LABEL: Final = "sagemaker-dist."
+_REBUILD: Final = "Run: sagemaker-dist image build"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageFacts:
+    """An image of this machine's engine.
+
+    Attributes:
+        name: As it was asked for.
+        digests: Of the registries that it was pushed to or pulled from.
+        size_bytes: Unpacked, all layers.
+        labels: All of them; ours begin with "sagemaker-dist.".
+    """
+
+    name: str
+    id: str
+    tags: tuple[str, ...]
+    digests: tuple[str, ...]
+    size_bytes: int
+    architecture: str
+    labels: Mapping[str, str]
+
+    @property
+    def version(self) -> str | None:
+        """The runtime's version; None in an image that is not ours."""
+        return self.labels.get(f"{LABEL}version")
+
+    @property
+    def wire(self) -> str | None:
+        """The version of the wire that the runtime reads."""
+        return self.labels.get(f"{LABEL}wire")
+
+    @property
+    def framework(self) -> str | None:
+        """Such as "torch"."""
+        return self.labels.get(f"{LABEL}framework")
+
+    @property
+    def framework_version(self) -> str | None:
+        """Such as "2.13.0"."""
+        return self.labels.get(f"{LABEL}framework-version")
+
+
+def inspect_image(image: str, *, client: DockerClient | None = None) -> ImageFacts:
+    """Look at an image of the engine; nothing is pulled.
+
+    Raises:
+        SetupError: The engine does not answer, or has no such image.
+    """
+    with _engine(client) as docker:
+        facts = _find(docker, image)
+    if facts is None:
+        raise SetupError(
+            f"there is no image {image!r}",
+            "the Docker engine of this machine does not have it",
+            f"{_REBUILD} --tag {image}, or docker pull it",
+        )
+    return facts
+
+
+def local_image(client: DockerClient | None, framework: str) -> ImageFacts:
+    """This version's image of a framework on this machine.
+
+    Raises:
+        SetupError: It was not built here, or the engine does not answer.
+        SkewError: There are only images of other versions, or its labels say
+            another version than its name.
+    """
+    name = default_tag(framework)
+    with _engine(client) as docker:
+        facts = _find(docker, name)
+        others = [] if facts else _versions(docker, framework)
+    if facts:
+        check_versions(facts)
+        return facts
+    command = f"{_REBUILD} --framework {framework}"
+    if others:
+        raise other_versions(f"this machine's images {REPOSITORY}", others, command)
+    raise SetupError(
+        f"there is no image {name!r} on this machine",
+        "a job needs one, and none was given",
+        f"{command}, or pass image_uri",
+    )
+
+
+def check_versions(facts: ImageFacts) -> None:
+    """Let pass what goes with this SDK, and any image that is not ours.
+
+    Raises:
+        SkewError: Runtime and SDK have different versions, or speak different
+            versions of the wire.
+    """
+    here = installed_version()
+    if facts.version is not None and facts.version != here:
+        raise SkewError(
+            f"the image {facts.name!r} holds sagemaker-dist-runtime {facts.version}",
+            f"sagemaker-dist {here} is installed here",
+            f"{_REBUILD}, or: pip install sagemaker-dist=={facts.version}",
+        )
+    if facts.wire is not None and facts.wire != str(wire.VERSION):
+        raise SkewError(
+            f"the image {facts.name!r} reads version {facts.wire} of the wire",
+            f"sagemaker-dist {here} writes version {wire.VERSION}",
+            _REBUILD,
+        )
+
+
+def other_versions(where: str, versions: list[str], mend: str) -> SkewError:
+    """The error for a place that holds images, but none of this version."""
+    return SkewError(
+        f"{where} have version {', '.join(versions)}",
+        f"sagemaker-dist {installed_version()} is installed here",
+        mend,
+    )
+
+
+@contextmanager
+def _engine(client: DockerClient | None) -> Iterator[DockerClient]:
+    with nullcontext(client) if client else connected() as docker:
+        yield docker
+
+
+def _find(docker: DockerClient, name: str) -> ImageFacts | None:
+    from docker.errors import ImageNotFound
+
+    try:
+        found = docker.images.get(name)
+    except ImageNotFound:
+        return None
+    return ImageFacts(
+        name=name,
+        id=found.id or "",
+        tags=tuple(found.attrs.get("RepoTags") or ()),
+        digests=tuple(found.attrs.get("RepoDigests") or ()),
+        size_bytes=found.attrs["Size"],
+        architecture=found.attrs["Architecture"],
+        labels=dict(found.labels),
+    )
+
+
+def _versions(docker: DockerClient, framework: str) -> list[str]:
+    tags = [tag for image in docker.images.list(name=REPOSITORY) for tag in image.tags]
+    return versions_in((tag.rpartition(":")[2] for tag in tags), framework)
+
+
+def versions_in(tags: Iterator[str], framework: str) -> list[str]:
+    """The versions among tags such as "0.1.0-torch"."""
+    ending = f"-{framework}"
+    return sorted({tag.removesuffix(ending) for tag in tags if tag.endswith(ending)})

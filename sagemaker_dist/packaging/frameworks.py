@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The frameworks that there are images for, and how those images are called."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Final
+
+from sagemaker_dist.errors import OptionError, closest, raise_all
+
+REPOSITORY: Final = "sagemaker-dist"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framework:
+    """What an image of a framework is built with.
+
+    Attributes:
+        default: The exact version unless another is asked for.
+        series: Versions begin with it: the binding is compiled for one minor
+            version. Empty if any will do.
+    """
+
+    default: str
+    series: str = ""
+
+
+FRAMEWORKS: Final = {
+    "torch": Framework(default="2.13.0", series="2.13."),
+    "tensorflow": Framework(default="2.21.0"),
+}
+
+
+def installed_version() -> str:
+    """The version of this sagemaker-dist."""
+    return version("sagemaker-dist")
+
+
+def default_tag(framework: str) -> str:
+    """How this version's image of a framework is called: `sagemaker-dist:0.1.0-torch`.
+
+    Raises:
+        OptionError: There is no image for this framework.
+    """
+    raise_all(framework_faults(framework))
+    return f"{REPOSITORY}:{installed_version()}-{framework}"
+
+
+def framework_faults(framework: str, framework_version: str | None = None) -> Iterator[OptionError]:
+    """What is wrong with a framework and the version that is asked for."""
+    if framework not in FRAMEWORKS:
+        mend = closest(str(framework), FRAMEWORKS)
+        yield OptionError(f"framework is {framework!r}", "there is no image for it", mend)
+        return
+    if framework_version is None:
+        return
+    known = FRAMEWORKS[framework]
+    what = f"framework_version is {framework_version!r}"
+    if not re.fullmatch(r"\d+\.\d+\.\d+", framework_version):
+        yield OptionError(
+            what, "an image says exactly what it holds", f"Give all three numbers: {known.default}"
+        )
+    elif not framework_version.startswith(known.series):
+        yield OptionError(
+            what,
+            f"the runtime is compiled for {framework} {known.series}x",
+            f"Ask for {known.default}",
+        )
