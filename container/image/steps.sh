@@ -59,6 +59,8 @@ install_framework() {
   version=$(found)
   if [ -z "$version" ]; then
     install "$@" "$FRAMEWORK==$FRAMEWORK_VERSION"
+    site=$(python3 -c 'import site; print(site.getsitepackages()[0])')
+    rm -rf "$site/torch/test" # torch's own, and nobody imports it
   elif [ "$version" != "$FRAMEWORK_VERSION" ]; then
     fail "the image to build on holds $FRAMEWORK $version" \
       "$FRAMEWORK $FRAMEWORK_VERSION was asked for" \
@@ -117,6 +119,8 @@ framework() {
   version=$(found)
   if [ -z "$version" ]; then
     install "$@" "$FRAMEWORK==$FRAMEWORK_VERSION"
+    site=$(python3 -c 'import site; print(site.getsitepackages()[0])')
+    rm -rf "$site/torch/test" # torch's own, and nobody imports it
   elif [ "$version" != "$FRAMEWORK_VERSION" ]; then
     fail "the image to build on holds $FRAMEWORK $version" \
       "$FRAMEWORK $FRAMEWORK_VERSION was asked for" \
@@ -168,7 +172,6 @@ print(wire.VERSION)')
 framework() {
   check
   install_framework
-  rm -rf "$(python3 -c 'import site; print(site.getsitepackages()[0])')/torch/test" # its own tests
   install numpy tqdm
 }
 
