@@ -2,17 +2,24 @@
 """Training images: built, looked at and pushed; and the Docker engine they live in."""
 
 from sagemaker_dist.packaging.build import build_image
+from sagemaker_dist.packaging.ecr import boto_session, ecr_image
 from sagemaker_dist.packaging.facts import ImageFacts, check_versions, inspect_image, local_image
 from sagemaker_dist.packaging.frameworks import FRAMEWORKS, default_tag
 from sagemaker_dist.packaging.options import ImageOptions
+from sagemaker_dist.packaging.push import PushedImage, PushOptions, push_image
 
 __all__ = [
     "FRAMEWORKS",
     "ImageFacts",
     "ImageOptions",
+    "PushOptions",
+    "PushedImage",
+    "boto_session",
     "build_image",
     "check_versions",
     "default_tag",
+    "ecr_image",
     "inspect_image",
     "local_image",
+    "push_image",
 ]

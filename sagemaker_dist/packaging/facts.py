@@ -12,6 +12,7 @@ from sagemaker_dist.contract import wire
 from sagemaker_dist.errors import SetupError, SkewError
 from sagemaker_dist.packaging.engine import connected
 from sagemaker_dist.packaging.frameworks import REPOSITORY, default_tag, installed_version
+from sagemaker_dist.packaging.refusals import refusal
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -140,12 +141,14 @@ def _engine(client: DockerClient | None) -> Iterator[DockerClient]:
 
 
 def _find(docker: DockerClient, name: str) -> ImageFacts | None:
-    from docker.errors import ImageNotFound
+    from docker.errors import APIError, ImageNotFound, NullResource
 
     try:
         found = docker.images.get(name)
     except ImageNotFound:
         return None
+    except (APIError, NullResource) as error:
+        raise refusal(f"the engine cannot look at an image {name!r}", error) from error
     return ImageFacts(
         name=name,
         id=found.id or "",

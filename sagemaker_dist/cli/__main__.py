@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m sagemaker_dist.cli`."""
+
+import sys
+
+from sagemaker_dist.cli import main
+
+sys.exit(main())
