@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # make demo   train real data on two emulated hosts: no Docker, no AWS
 # make test   every test that fits in a few minutes
+# make test-docker  the tests that need Docker; .ci/docker makes what they take
 # make programs  a thousand random programs of collectives
 # make lint   what pre-commit and CI check
 # Each sets up all it needs in .venv and build/, and does it once.
@@ -12,15 +13,19 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 SDK := $(VENV)/.sdk
 RUNTIME := $(VENV)/.runtime
 LINT := $(VENV)/.lint
-RUNTIME_FILES := $(shell find container -type f -not -path '*/__pycache__/*' -not -path '*/build/*')
+RUNTIME_FILES := $(shell find container -type f -not -path '*/__pycache__/*' -not -path '*/build/*' \
+  -not -path '*/image/*' -not -name 'Dockerfile*')
 
-.PHONY: demo test programs native lint clean
+.PHONY: demo test test-docker programs native lint clean
 
 demo: $(RUNTIME)
 	$(BIN)/python notebooks/digits/demo.py
 
 test: $(RUNTIME) native-address
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --ignore=tests/docker
+
+test-docker: $(RUNTIME)
+	SMDIST_REQUIRE_DOCKER=1 $(BIN)/python -m pytest tests/docker --durations=10
 
 programs: $(RUNTIME)
 	SMDIST_TEST_PROGRAMS=1000 $(BIN)/python -m pytest tests/runtime/dataparallel/test_programs.py
@@ -47,7 +52,7 @@ $(SDK): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet --upgrade pip
 	$(PIP) install --quiet torch==2.13.0
-	$(PIP) install --quiet --group build --group test --editable .[v2]
+	$(PIP) install --quiet --group build --group test --editable .[v2,docker]
 	@touch $@
 
 $(RUNTIME): $(SDK) $(RUNTIME_FILES)
@@ -58,5 +63,5 @@ $(RUNTIME): $(SDK) $(RUNTIME_FILES)
 	@touch $@
 
 $(LINT): $(SDK)
-	$(PIP) install --quiet --group lint --group build --group test --editable .[v2]
+	$(PIP) install --quiet --group lint --group build --group test --editable .[v2,docker]
 	@touch $@
