@@ -21,16 +21,17 @@ from sagemaker_dist.errors import (
 )
 
 if TYPE_CHECKING:
-    from sagemaker_dist.estimators.local_session import LocalSession
+    from sagemaker_dist.estimators.local_session import LocalSession, ProcessSession
     from sagemaker_dist.estimators.pytorch import PyTorch
 
 __all__ = [
     "DataParallel",
     "DistError",
     "JobError",
+    "LocalSession",
     "OptionError",
     "OptionErrors",
-    "LocalSession",
+    "ProcessSession",
     "PyTorch",
     "SetupError",
     "SkewError",
@@ -38,6 +39,7 @@ __all__ = [
 
 _HEAVY = {
     "LocalSession": "sagemaker_dist.estimators.local_session",
+    "ProcessSession": "sagemaker_dist.estimators.local_session",
     "PyTorch": "sagemaker_dist.estimators.pytorch",
 }
 

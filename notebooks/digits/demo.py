@@ -1,17 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two emulated hosts, two ranks each, one training job: no Docker and no AWS."""
+"""Two emulated hosts, two ranks each, one training job: no AWS.
 
+    demo.py         hosts are processes of this machine
+    demo.py local   hosts are containers of its Docker engine
+"""
+
+import sys
 from pathlib import Path
 
 from data import write_digits
 
 from sagemaker_dist import DataParallel, PyTorch
 
+instance_type = sys.argv[1] if len(sys.argv) > 1 else "local_process"
 work = Path("build/demo").absolute()
 estimator = PyTorch(
     entry_point="train.py",
     source_dir=str(Path(__file__).parent / "source"),
-    instance_type="local_process",  # "ml.p4d.24xlarge" on SageMaker
+    instance_type=instance_type,  # "ml.p4d.24xlarge" on SageMaker
     instance_count=2,
     distribution=DataParallel(processes_per_host=2),
     hyperparameters={"epochs": 15},

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A SageMaker session whose jobs are processes of this machine.
+"""A SageMaker session whose jobs run on this machine, as processes or containers.
 
 SageMaker's SDK asks its session for everything; this one answers without
-Docker, AWS credentials, a region or the network.
+Compose, AWS credentials, a region or the network.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class LocalClient(LocalSagemakerClient):  # type: ignore[misc]  # SageMaker's SD
     def create_hyper_parameter_tuning_job(self, **_: Any) -> None:
         """Refused: a tuner would wait for jobs that nobody starts."""
         raise OptionError(
-            "a tuner was given an estimator of local processes",
-            "local_process has no tuning jobs",
+            "a tuner was given an estimator whose jobs run on this machine",
+            "there are no tuning jobs here",
             "Call fit() for each set of hyperparameters, or pass an instance type of SageMaker",
         )
 
@@ -96,11 +96,10 @@ class LocalClient(LocalSagemakerClient):  # type: ignore[misc]  # SageMaker's SD
 
 
 class LocalSession(SageMakerLocalSession):  # type: ignore[misc]  # SageMaker's SDK is untyped
-    """A session for `instance_type="local_process"`.
+    """A session for `instance_type` "local_process", "local" and "local_gpu".
 
     Attributes:
-        runner: What runs the jobs; by default processes, with their folders
-            in ~/.sagemaker-dist/jobs.
+        runner: What runs the jobs; their folders are in ~/.sagemaker-dist/jobs.
     """
 
     sagemaker_config: dict[str, Any]
@@ -204,6 +203,9 @@ class LocalSession(SageMakerLocalSession):  # type: ignore[misc]  # SageMaker's 
                 return
             except KeyboardInterrupt:  # it is being killed already
                 continue
+
+
+ProcessSession = LocalSession  # its name in version 0.1.0's first months
 
 
 @cache

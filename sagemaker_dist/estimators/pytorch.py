@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`PyTorch` as SageMaker's SDK v2 has it, plus our distribution and `local_process`.
+"""`PyTorch` as SageMaker's SDK v2 has it, plus our distribution and our local modes.
 
     PyTorch(..., distribution=DataParallel())         our runtime starts the ranks
     PyTorch(..., instance_type="local_process")       hosts are processes of this machine
+    PyTorch(..., instance_type="local")               hosts are containers of its Docker engine
 
 Everything else is the parent's: our keys are taken out of `distribution`
 before the parent sees it, and come back as one hyperparameter.
@@ -21,7 +22,7 @@ from typing import Any, Final
 from sagemaker.estimator import EstimatorBase
 from sagemaker.pytorch import PyTorch as SageMakerPyTorch
 
-from sagemaker_dist.catalog import LOCAL_PROCESS
+from sagemaker_dist.catalog import LOCAL, LOCAL_PROCESS
 from sagemaker_dist.contract import (
     KEY,
     DataParallel,
@@ -35,13 +36,15 @@ from sagemaker_dist.errors import OptionError, raise_all
 from sagemaker_dist.estimators import facts
 from sagemaker_dist.estimators.local_session import ROLE, LocalClient, LocalSession
 from sagemaker_dist.estimators.sdk import offline, quiet
+from sagemaker_dist.packaging.frameworks import default_tag
 from sagemaker_dist.planning import Job, LocalSource, construction_faults, fit_faults, gpu_warning
 from sagemaker_dist.planning.faults import JOB_NAME, source_faults
-from sagemaker_dist.planning.local_faults import NO_EFFECT
+from sagemaker_dist.planning.local_faults import CONTAINER_ONLY, NO_EFFECT
 from sagemaker_dist.planning.local_job import PROGRAM
 from sagemaker_dist.planning.locations import FILE
 from sagemaker_dist.runners import LocalRunner
 
+FRAMEWORK: Final = "torch"
 _NO_IMAGE: Final = "pytorch-training:local_process"  # gives jobs their usual name
 _CHECKPOINTS: Final = "SM_CHECKPOINT_DIR"
 _OTHER: Final = (
@@ -49,20 +52,26 @@ _OTHER: Final = (
     "training_recipe",
     "compiler_config",
     "use_spot_instances",
+    *CONTAINER_ONLY,
     *NO_EFFECT,
 )
 
 
 class PyTorch(SageMakerPyTorch):  # type: ignore[misc]  # SageMaker's SDK is untyped
-    """SageMaker's PyTorch estimator with our distribution and local processes.
+    """SageMaker's PyTorch estimator with our distribution and our local modes.
 
     Takes what `sagemaker.pytorch.PyTorch` takes, and besides:
 
     * `distribution`: `DataParallel(...)`, or a dict that names "smdist" or
       AWS's "smdistributed" data parallelism.
     * `instance_type="local_process"`: every host is a process of this machine;
-      needs no image, role, credentials, region or network. Data, output and
-      checkpoints are file:// directories.
+      needs no image, role, credentials, region or network. Output and
+      checkpoints are file:// directories, data is file:// or s3://.
+    * `instance_type="local"` or `"local_gpu"`: every host is a container of this
+      machine's Docker engine, any number of them; the same otherwise. With a
+      LocalSession of SageMaker's own, its local mode runs the job instead.
+    * `image_uri`: with our distribution, or in our local modes without a
+      framework_version, defaults to the image of `sagemaker-dist image build`.
 
     Raises:
         OptionError: The request is wrong; every fault is reported at once.
@@ -81,7 +90,10 @@ class PyTorch(SageMakerPyTorch):  # type: ignore[misc]  # SageMaker's SDK is unt
     ) -> None:
         given = {"entry_point": entry_point, "source_dir": source_dir, "image_uri": image_uri}
         asked = self._check(distribution, {**given, **kwargs})
-        is_local = kwargs.get("instance_type") == LOCAL_PROCESS
+        instance_type = kwargs.get("instance_type")
+        is_local = _runs_here(instance_type, kwargs.get("sagemaker_session"))
+        self._finds_image = image_uri is None and not (asked.ours is None and framework_version)
+        needs_image = (is_local or asked.ours is not None) and self._finds_image
         _set_defaults(kwargs, asked, is_local)
         with quiet(), _cut_off(kwargs) if is_local else nullcontext():
             super().__init__(
@@ -90,11 +102,12 @@ class PyTorch(SageMakerPyTorch):  # type: ignore[misc]  # SageMaker's SDK is unt
                 py_version,
                 source_dir,
                 hyperparameters,
-                _NO_IMAGE if is_local and image_uri is None else image_uri,
+                _NO_IMAGE if needs_image else image_uri,
                 asked.rest or None,
                 **kwargs,
             )
         self.image_uri = image_uri
+        self.instance_type = instance_type
         self._script: str | None = None
         self._wire = render(asked.ours) if asked.ours else None
         if asked.ours is not None:  # the dict form: the parent looks up its own keys here
@@ -118,14 +131,27 @@ class PyTorch(SageMakerPyTorch):  # type: ignore[misc]  # SageMaker's SDK is unt
         return asked
 
     @property
-    def _is_local_process(self) -> bool:
-        return bool(self.instance_type == LOCAL_PROCESS)
+    def _is_local(self) -> bool:
+        return _runs_here(self.instance_type, self.sagemaker_session)
 
     def training_image_uri(self, region: str | None = None) -> Any:
-        """The image of the job; local processes have none."""
-        if self._is_local_process:
-            return self.image_uri or _NO_IMAGE
-        return super().training_image_uri(region)
+        """The image of the job; local processes have none.
+
+        Raises:
+            SetupError: None is named and none was built or pushed.
+            SkewError: None is named, and those that were pushed are of other versions.
+        """
+        if self.image_uri is not None:
+            return self.image_uri
+        if self.instance_type == LOCAL_PROCESS:
+            return _NO_IMAGE
+        if not self._finds_image or (self._wire is None and not self._is_local):
+            return super().training_image_uri(region)
+        if self.instance_type in LOCAL:
+            return default_tag(FRAMEWORK)
+        from sagemaker_dist.packaging import ecr_image
+
+        return ecr_image(self.sagemaker_session.boto_session, FRAMEWORK)
 
     def hyperparameters(self) -> dict[str, Any]:
         """The parent's, and the options of our distribution."""
@@ -150,9 +176,9 @@ class PyTorch(SageMakerPyTorch):  # type: ignore[misc]  # SageMaker's SDK is unt
             OptionError: The request is wrong; every fault is reported at once.
             JobError: A job of local processes failed.
         """
-        inputs = facts.as_uris(inputs) if self._is_local_process else inputs
+        inputs = facts.as_uris(inputs) if self._is_local else inputs
         raise_all(fit_faults(self._fit_job(inputs, job_name)))
-        if not self._is_local_process:
+        if not self._is_local:
             return super().fit(inputs, wait, logs, job_name, experiment_config)
         client: LocalClient = self.sagemaker_session.sagemaker_client
         with client.attending():
@@ -195,7 +221,7 @@ class PyTorch(SageMakerPyTorch):  # type: ignore[misc]  # SageMaker's SDK is unt
                 self.entry_point,
                 self.source_dir,
                 self.git_config,
-                is_launched=self._is_local_process or self._wire is not None,
+                is_launched=self._is_local or self._wire is not None,
             ),
             channels=facts.channels(inputs)
             + facts.model_channel(self.model_channel_name, self.model_uri),
@@ -255,7 +281,7 @@ class PyTorch(SageMakerPyTorch):  # type: ignore[misc]  # SageMaker's SDK is unt
         wire = params["hyperparameters"].pop(KEY, None)
         if wire is not None:
             params["distribution"] = parse(wire)
-        if params["instance_type"] == LOCAL_PROCESS:
+        if params["instance_type"] in {LOCAL_PROCESS, *LOCAL}:
             params.update(_source_params(params, job_details))
             checkpoint = job_details.get("CheckpointConfig", {})
             params["checkpoint_s3_uri"] = checkpoint.get("S3Uri")
@@ -274,7 +300,6 @@ def _job(estimator: type, asked: Distribution, given: dict[str, Any]) -> Job:
         instance_type=instance_type,
         known_to_boto3=facts.is_known_to_boto3(instance_type),
         own_session=isinstance(given.get("sagemaker_session"), (LocalSession, type(None))),
-        has_image=given["image_uri"] is not None or "image_name" in given,
         obstacles={name: obstacle for name, obstacle in places.items() if obstacle},
         environment=facts.environment(given.get("environment")),
         other={name: given.get(name) for name in _OTHER},
@@ -285,11 +310,18 @@ def _job(estimator: type, asked: Distribution, given: dict[str, Any]) -> Job:
     )
 
 
+def _runs_here(instance_type: Any, session: Any) -> bool:
+    """Whether our own runner runs the job; with a LocalSession of its own, SageMaker's SDK does."""
+    is_container = instance_type in LOCAL and isinstance(session, (LocalSession, type(None)))
+    return bool(instance_type == LOCAL_PROCESS or is_container)
+
+
 def _set_defaults(kwargs: dict[str, Any], asked: Distribution, is_local: bool) -> None:
     """Leave out what the parent adds to every job but our image does not hold."""
     if "instance_count" in kwargs:
         kwargs["instance_count"] = facts.count(kwargs["instance_count"])
     if is_local:
+        kwargs["instance_type"] = LOCAL_PROCESS  # its own local mode takes one GPU host at most
         kwargs["sagemaker_session"] = kwargs.get("sagemaker_session") or LocalSession()
         kwargs["role"] = kwargs.get("role") or ROLE
     if asked.ours is not None or is_local:

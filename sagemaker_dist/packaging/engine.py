@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from sagemaker_dist.errors import SetupError
@@ -13,8 +14,42 @@ if TYPE_CHECKING:
     from docker import DockerClient
 
 TIMEOUT_SECONDS: Final = 120
+_ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}  # uname's names -> images'
 _START: Final = "Start it (`systemctl start docker`, or Docker Desktop)"
 _JOIN: Final = "Join the group docker (`sudo usermod -aG docker $USER`) and log in again"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """What the engine says of itself and its machine.
+
+    Attributes:
+        architecture: As images name it: "amd64", "arm64".
+        data_root: Where it keeps images and containers.
+        is_rootless: Root in a container is the user who runs the engine.
+        is_remapped: Users in a container are others outside.
+    """
+
+    num_cpus: int
+    memory_bytes: int
+    architecture: str
+    data_root: str
+    is_rootless: bool = False
+    is_remapped: bool = False
+
+    @classmethod
+    def of(cls, client: DockerClient) -> Engine:
+        """Ask the engine."""
+        info = client.info()
+        security = " ".join(info.get("SecurityOptions") or [])
+        return cls(
+            num_cpus=info["NCPU"],
+            memory_bytes=info["MemTotal"],
+            architecture=_ARCHITECTURES.get(info["Architecture"], info["Architecture"]),
+            data_root=info["DockerRootDir"],
+            is_rootless="name=rootless" in security,
+            is_remapped="name=userns" in security,
+        )
 
 
 @contextmanager

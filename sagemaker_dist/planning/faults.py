@@ -46,7 +46,7 @@ def construction_faults(job: Job) -> Iterator[OptionError]:
             "a name is letters, digits and inner hyphens",
             "Pass such a name, or leave base_job_name out",
         )
-    if job.instance_type not in LOCAL:
+    if job.instance_type not in LOCAL or job.on_this_machine:
         yield from _environment_faults(job.environment)
     if job.distribution.ours is not None:
         yield from _distribution_faults(job)
@@ -71,7 +71,8 @@ def fit_faults(job: Job) -> Iterator[OptionError]:
             "Pass another name, or leave job_name out",
         )
     yield from name_faults(job.channels)
-    if job.instance_type not in LOCAL:  # SageMaker's local mode reads and checks in its own way
+    is_theirs = job.instance_type in LOCAL and not job.on_this_machine
+    if not is_theirs:  # SageMaker's local mode reads and checks in its own way
         yield from channel_faults(job.channels, on_this_machine=job.on_this_machine)
 
 
@@ -189,16 +190,3 @@ def _distribution_faults(job: Job) -> Iterator[OptionError]:
                 "the distribution of sagemaker_dist does not run with it",
                 f"Leave {name} out, or leave distribution out",
             )
-    if job.instance_type in LOCAL:
-        yield OptionError(
-            f"instance_type is {job.instance_type!r}",
-            "the distribution of sagemaker_dist does not run in Docker on this machine yet",
-            "Pass instance_type='local_process'",
-        )
-    elif not job.on_this_machine and not job.has_image and not any(_instance_faults(job)):
-        yield OptionError(
-            "image_uri is left out",
-            "the images of AWS do not hold the runtime of sagemaker_dist",
-            "Build an image from one with torch and `pip install` this repository's root and"
-            " container/ in it, push it to Amazon ECR and pass image_uri=...",
-        )

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sagemaker_dist.catalog import LOCAL_PROCESS
+from sagemaker_dist.catalog import LOCAL, LOCAL_PROCESS
 from sagemaker_dist.contract import Distribution
 from sagemaker_dist.planning.channels import Channel
 
@@ -54,7 +54,6 @@ class Job:
 
     Attributes:
         known_to_boto3: boto3's service model knows the instance type.
-        has_image: An image is named, be it by a pipeline.
         keeps_checkpoints: A checkpoint_s3_uri is named, be it by a pipeline.
         own_session: The session is one of ours, or none was given.
         obstacles: What is in the way of a place, by the argument that names the place.
@@ -68,7 +67,6 @@ class Job:
     instance_type: Any = None
     instance_count: Any = None
     known_to_boto3: bool = False
-    has_image: bool = True
     keeps_checkpoints: bool = True
     own_session: bool = True
     output_path: Any = None
@@ -87,5 +85,6 @@ class Job:
 
     @property
     def on_this_machine(self) -> bool:
-        """Whether the job runs as plain processes here."""
-        return bool(self.instance_type == LOCAL_PROCESS)
+        """Whether our own runner runs the job here; SageMaker's LocalSession brings another."""
+        is_container = self.instance_type in LOCAL and self.own_session
+        return bool(self.instance_type == LOCAL_PROCESS or is_container)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What local processes cannot do, and where they may not write."""
+"""What jobs of this machine cannot do, and where they may not write."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any, Final
 
+from sagemaker_dist.catalog import LOCAL
 from sagemaker_dist.errors import OptionError
 from sagemaker_dist.planning.job import Job
 from sagemaker_dist.planning.locations import FILE, scheme_of
 
 _ML_ROOT: Final = PurePosixPath("/opt/ml")
 _TAKEN: Final = ("code", "input", "model", "output")  # what a job finds there
-NO_EFFECT: Final = (  # they are about containers, networks and instances
+CONTAINER_ONLY: Final = (
     "container_arguments",
     "container_entry_point",
     "enable_network_isolation",
+)
+NO_EFFECT: Final = (  # they are about SageMaker's instances and networks
     "keep_alive_period_in_seconds",
     "rules",
     "security_group_ids",
@@ -25,30 +28,29 @@ NO_EFFECT: Final = (  # they are about containers, networks and instances
 
 
 def local_faults(job: Job) -> Iterator[OptionError]:
-    """What is wrong with the arguments of an estimator of local processes."""
+    """What is wrong with the arguments of an estimator whose jobs run on this machine."""
+    here = job.instance_type
     if not job.own_session:
         yield OptionError(
-            "sagemaker_session is not a LocalSession",
-            "local_process does not talk to SageMaker",
+            "sagemaker_session is not a LocalSession of sagemaker_dist",
+            f"{here} does not talk to SageMaker",
             "Leave sagemaker_session out",
         )
     if job.distribution.ours is None:
         for name in sorted(job.distribution.rest):
             yield OptionError(
                 f"distribution has the key {name!r}",
-                "local_process starts the distribution of sagemaker_dist, or one process per host",
+                f"{here} starts the distribution of sagemaker_dist, or one process per host",
                 "Pass distribution=DataParallel(), or leave distribution out",
             )
     for name in ("instance_groups", "training_recipe", "use_spot_instances"):
         if job.other.get(name) and not (name != "use_spot_instances" and job.distribution.ours):
             yield OptionError(
-                f"{name} is set", "local_process has no such thing", f"Leave {name} out"
+                f"{name} is set", f"{here} has no such thing", f"Leave {name} out"
             )
-    for name in NO_EFFECT:
+    for name in sorted(NO_EFFECT if here in LOCAL else (*CONTAINER_ONLY, *NO_EFFECT)):
         if job.other.get(name):
-            yield OptionError(
-                f"{name} is set", "it has no effect on local processes", f"Leave {name} out"
-            )
+            yield OptionError(f"{name} is set", f"it has no effect on {here}", f"Leave {name} out")
     yield from _place_faults(job)
 
 
@@ -56,7 +58,7 @@ def _place_faults(job: Job) -> Iterator[OptionError]:
     for name in ("output_path", "checkpoint_s3_uri"):
         uri = getattr(job, name)
         if uri and not str(uri).startswith(FILE + "/"):
-            known = {"s3": "local_process does not upload to S3", "": "it is a bare path"}
+            known = {"s3": f"{job.instance_type} does not upload to S3", "": "it is a bare path"}
             reason = known.get(scheme_of(str(uri)), "only absolute file:// places are written")
             yield OptionError(
                 f"{name} is {uri!r}",
@@ -71,7 +73,7 @@ def _place_faults(job: Job) -> Iterator[OptionError]:
                 "Pass a directory that can be written to, or leave it out",
             )
     path: Any = job.checkpoint_local_path
-    why = _why_not_for_checkpoints(PurePosixPath(str(path))) if path is not None else None
+    why = _why_not(job, PurePosixPath(str(path))) if path is not None else None
     if why is not None:
         yield OptionError(
             f"checkpoint_local_path is {path!r}",
@@ -80,8 +82,8 @@ def _place_faults(job: Job) -> Iterator[OptionError]:
         )
 
 
-def _why_not_for_checkpoints(path: PurePosixPath) -> str | None:
+def _why_not(job: Job, path: PurePosixPath) -> str | None:
     if ".." in path.parts or path == _ML_ROOT or not path.is_relative_to(_ML_ROOT):
-        return "local_process maps only what lies below /opt/ml"
+        return f"{job.instance_type} maps only what lies below /opt/ml"
     taken = next((name for name in _TAKEN if path.is_relative_to(_ML_ROOT / name)), None)
     return f"/opt/ml/{taken} holds something else" if taken else None

@@ -143,6 +143,13 @@ class JobFolder:
             return state
         return state.become("Failed", "Failed", "The supervisor of the job was killed.")
 
+    def adopt(self, state: State) -> bool:
+        """Write down the end of a job whose supervisor could not; False where it had."""
+        if self._state().is_terminal:
+            return False
+        self.write_state(state)
+        return True
+
     def _state(self) -> State:
         document = self._read("state.json")
         document["transitions"] = tuple(tuple(step) for step in document["transitions"])

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from importlib.util import find_spec
@@ -15,7 +17,10 @@ from time import sleep
 from typing import Any, Final
 
 from sagemaker_dist.errors import JobError, OptionError, SetupError
+from sagemaker_dist.packaging.engine import connected
 from sagemaker_dist.planning import LocalJob, plan_local_job
+from sagemaker_dist.runners.local.checks import check_setup, sweep_leftovers
+from sagemaker_dist.runners.local.data import PRIVATE
 from sagemaker_dist.runners.local.folder import JobFolder, State
 from sagemaker_dist.runners.local.output import Segments
 from sagemaker_dist.runners.protocol import Description, Request
@@ -30,13 +35,16 @@ def _default_root() -> Path:
 
 @dataclass
 class LocalRunner:
-    """Runs jobs as processes of this machine.
+    """Runs jobs on this machine, as processes or containers.
 
     Attributes:
         root: Every job gets a folder here.
+        environment: Variables for downloads alone, such as AWS_ACCESS_KEY_ID: no host
+            and no file gets them. An empty one takes away the driver's own.
     """
 
     root: Path = field(default_factory=_default_root)
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     _pipes: dict[str, int] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -46,12 +54,13 @@ class LocalRunner:
         """Start a supervisor for the job and return the job's name.
 
         Raises:
-            SetupError: This is not Linux, the runtime is not installed, or the root
-                cannot be written.
+            SetupError: This machine lacks the runtime, the Docker engine or the image,
+                or the root cannot be written.
+            SkewError: SDK and image are of different versions.
             OptionError: There is a job of this name.
         """
-        check_setup()
         job = plan_local_job(request)
+        check_setup(job)
         folder = self._folder(job.name)
         try:
             folder.create(dict(request), job)
@@ -85,7 +94,7 @@ class LocalRunner:
                     command,
                     check=True,
                     cwd=folder.path,
-                    env={**os.environ, "PYTHONPATH": _python_path()},
+                    env=self._environment(),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -107,6 +116,10 @@ class LocalRunner:
             for descriptor in passed:
                 os.close(descriptor)
 
+    def _environment(self) -> dict[str, str]:
+        private = {PRIVATE: json.dumps(dict(self.environment))} if self.environment else {}
+        return {**os.environ, **private, "PYTHONPATH": _python_path()}
+
     def release(self, name: str) -> None:
         """Let go of an attended job; its supervisor stops it if it still runs."""
         pipe = self._pipes.pop(name, None)
@@ -121,6 +134,9 @@ class LocalRunner:
         """What DescribeTrainingJob would answer."""
         folder = self._existing(name)
         state = folder.state()
+        if state.is_terminal and folder.adopt(state) and folder.job().in_containers:
+            with suppress(SetupError), connected() as client:
+                sweep_leftovers(client)
         if state.status == "InProgress" and folder.wish():  # the supervisor is about to hear of it
             state = state.become("Stopping", "Stopping")
         return _description(folder.request(), folder.job(), state, folder)
@@ -163,22 +179,6 @@ class LocalRunner:
                 "Check the name and the machine",
             )
         return self._folder(name)
-
-
-def check_setup() -> None:
-    """Raise SetupError where no host could start."""
-    if sys.platform != "linux":
-        raise SetupError(
-            "local_process does not run here",
-            f"the runtime is built for Linux, this is {sys.platform}",
-            "Use a Linux machine, or an instance type of SageMaker",
-        )
-    if find_spec("smdist") is None:
-        raise SetupError(
-            "the runtime is not installed",
-            "local_process starts the ranks on this machine",
-            "Beside torch 2.13, in a clone of the project, run: pip install ./container",
-        )
 
 
 def _python_path() -> str:

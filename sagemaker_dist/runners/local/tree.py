@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -91,6 +91,17 @@ class HostTree:
         for name, document in config.items():
             (self.root / "input/config" / f"{name}.json").write_text(json.dumps(document))
 
+    def make_mount_points(self, job: LocalJob, names: Iterable[str]) -> None:
+        """Where Docker mounts something: what it makes itself would belong to root."""
+        (self.root / job.checkpoint_folder).mkdir(parents=True, exist_ok=True)
+        for name in names:
+            place = self.data / name
+            if "/" in name:  # a single file
+                place.parent.mkdir(exist_ok=True)
+                place.touch()
+            else:
+                place.mkdir(exist_ok=True)
+
     def link_checkpoints(self, job: LocalJob, checkpoints: Path) -> None:
         """Put the checkpoints into their place, for a host that sees this machine's disk."""
         shared = self.root / job.checkpoint_folder
@@ -119,17 +130,26 @@ def host_environment(
     """The environment of one host: the driver's, SageMaker's, then the user's."""
     kept = {name: value for name, value in around.items() if not _is_foreign(name)}
     own = {
+        **sagemaker_environment(job, host),
         "AWS_REGION": kept.get("AWS_REGION", REGION),
-        "CURRENT_HOST": host.address,
         "SAGEMAKER_BASE_DIR": str(tree.root),
         "SM_CHECKPOINT_DIR": str(tree.root / job.checkpoint_folder),
         "SMDIST_MASTER_PORT": str(master_port),
-        "TRAINING_JOB_ARN": job.arn,
-        "TRAINING_JOB_NAME": job.name,
     }
     paths = [job.environment.get("PYTHONPATH"), kept.get("PYTHONPATH")]
     own_path = {"PYTHONPATH": os.pathsep.join(filter(None, paths))} if any(paths) else {}
     return {**kept, **own, **job.environment, **own_path}
+
+
+def sagemaker_environment(job: LocalJob, host: LocalHost) -> dict[str, str]:
+    """What SageMaker sets in every container, with the place of the checkpoints."""
+    return {
+        "AWS_REGION": REGION,
+        "CURRENT_HOST": host.address,
+        "SM_CHECKPOINT_DIR": str(CONTAINER_ROOT / job.checkpoint_folder),
+        "TRAINING_JOB_ARN": job.arn,
+        "TRAINING_JOB_NAME": job.name,
+    }
 
 
 def _is_foreign(name: str) -> bool:

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether this machine can run the hosts of a job, found out before the job begins."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from sagemaker_dist.errors import SetupError
+from sagemaker_dist.packaging.engine import connected
+from sagemaker_dist.packaging.facts import check_versions, inspect_image, local_image
+from sagemaker_dist.packaging.frameworks import default_tag
+from sagemaker_dist.planning import LocalJob
+from sagemaker_dist.planning.gpus import divide_gpus
+from sagemaker_dist.runners.local.folder import JobFolder
+from sagemaker_dist.runners.local.gpus import list_gpus
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+
+_HERE: Final = frozenset({None, "localhost", "127.0.0.1", "::1"})
+_NETWORKED: Final = frozenset({"tcp", "http", "https", "ssh"})
+
+
+def check_setup(job: LocalJob) -> None:
+    """Raise where no host could start.
+
+    Raises:
+        SetupError: Something is missing: the runtime, the engine, the image.
+        SkewError: SDK and image are of different versions.
+        OptionError: There are fewer GPUs than hosts.
+    """
+    if job.in_containers:
+        _check_containers(job)
+    else:
+        _check_processes()
+
+
+def _check_processes() -> None:
+    if sys.platform != "linux":
+        raise SetupError(
+            "local_process does not run here",
+            f"the runtime is built for Linux, this is {sys.platform}",
+            "Use instance_type='local' (Docker), or an instance type of SageMaker",
+        )
+    if find_spec("smdist") is None:
+        raise SetupError(
+            "the runtime is not installed",
+            "local_process starts the ranks on this machine",
+            "Beside torch 2.13, in a clone of the project, run: pip install ./container",
+        )
+
+
+def _check_containers(job: LocalJob) -> None:
+    _check_nearness(os.environ.get("DOCKER_HOST", ""))
+    with connected() as client:
+        sweep_leftovers(client)
+        _check_image(client, job.image)
+    if job.instance_type == "local_gpu":
+        divide_gpus(list_gpus(), len(job.hosts))
+
+
+def _check_nearness(engine: str) -> None:
+    place = urlsplit(engine)
+    if place.scheme in _NETWORKED and place.hostname not in _HERE:
+        raise SetupError(
+            f"DOCKER_HOST is {engine!r}",
+            "an engine on another machine does not see this one's data",
+            "Unset it, or call fit() on that machine",
+        )
+
+
+def _check_image(client: DockerClient, name: str) -> None:
+    framework = name.rpartition("-")[2]
+    if name == default_tag(framework):
+        local_image(client, framework)
+    else:
+        check_versions(inspect_image(name, client=client))
+
+
+def sweep_leftovers(client: DockerClient) -> None:
+    """Remove containers whose supervisor was killed.
+
+    Where the folder of their job is not to be seen, someone else's machine shares the engine.
+    """
+    from sagemaker_dist.runners.local.containers import sweep
+
+    sweep(client, lambda folder: folder.exists() and JobFolder(folder).state().is_terminal)

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts that are containers of one Docker engine, on a network of their own.
+
+    sagemaker-dist-JOB            network
+    sagemaker-dist-JOB-algo-1     container; output -> pipe -> the supervisor
+    sagemaker-dist-JOB-algo-2
+
+Everything carries the job's folder as a label. A supervisor that was killed
+leaves its containers behind: `sweep` finds them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from docker.errors import DockerException, NotFound
+from requests.exceptions import ReadTimeout, RequestException
+
+from sagemaker_dist.packaging.engine import Engine, connect
+from sagemaker_dist.packaging.refusals import refusal
+from sagemaker_dist.planning import LocalHost, LocalJob
+from sagemaker_dist.planning.gpus import divide_gpus
+from sagemaker_dist.runners.local.container_plan import (
+    FOLDER_LABEL,
+    Owner,
+    Places,
+    container_arguments,
+    gpu_request,
+)
+from sagemaker_dist.runners.local.data import Data
+from sagemaker_dist.runners.local.folder import JobFolder
+from sagemaker_dist.runners.local.gpus import list_gpus
+from sagemaker_dist.runners.local.network import JobNetwork
+from sagemaker_dist.runners.local.output import Output
+from sagemaker_dist.runners.local.tree import HostTree
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+    from docker.models.containers import Container
+
+_LOST: Final = 255  # the status of a container that the engine says nothing of any more
+_BROKEN: Final = (DockerException, RequestException, OSError)
+
+
+@dataclass(slots=True)
+class ContainerHost:
+    """One host's container, running.
+
+    A thread copies its output into a pipe, which the supervisor's selector
+    watches, and then notes its status. Thread safety: `code` and `lost` are
+    written before the pipe is closed, and read by the supervisor alone.
+    """
+
+    place: LocalHost
+    tree: HostTree
+    output: Output
+    container: Container
+    engine: Engine
+    asked: bool = False
+    code: int | None = None
+    lost: str = ""
+
+    def fileno(self) -> int:
+        """The read end of the pipe."""
+        return self.output.source
+
+    def poll(self) -> int | None:
+        """The exit status of the container."""
+        return self.code
+
+    def terminate(self) -> None:
+        """SIGTERM to the container's first process, as `docker stop` does."""
+        self.asked = True
+        self._signal("SIGTERM")
+
+    def kill(self) -> None:
+        """SIGKILL to every process of the container."""
+        self._signal("SIGKILL")
+
+    def close(self) -> None:
+        """Write down what it said last."""
+        self.output.drain()
+        os.close(self.output.source)
+
+    def ending(self, code: int) -> str:
+        """By which signal or with which status, as far as the engine knows."""
+        container = f"The container of {self.place.label}"
+        if self.lost:
+            return f"The Docker engine lost the container of {self.place.label}: {self.lost}."
+        if code == 128 + signal.SIGKILL:
+            return f"{container} was killed by SIGKILL.{self._memory_hint()}"
+        if code in {1, 255} and self._is_foreign():
+            return (
+                f"{container} could not run: its image is built for {self._image_architecture()},"
+                f" this machine's processor is {self.engine.architecture}."
+                " Build it on this machine: sagemaker-dist image build."
+            )
+        return f"{container} exited with code {code}, giving no reason."
+
+    def _signal(self, name: str) -> None:
+        with contextlib.suppress(*_BROKEN):  # it is gone, or the engine is
+            self.container.kill(signal=name)
+
+    def _memory_hint(self) -> str:
+        with contextlib.suppress(*_BROKEN):
+            self.container.reload()
+            if self.container.attrs["State"].get("OOMKilled"):
+                return " It ran out of memory."
+        return " It may have run out of memory, or someone killed it."
+
+    def _image_architecture(self) -> str:
+        with contextlib.suppress(*_BROKEN):
+            image = self.container.image
+            return str(image.attrs["Architecture"]) if image else self.engine.architecture
+        return self.engine.architecture
+
+    def _is_foreign(self) -> bool:
+        return self._image_architecture() != self.engine.architecture
+
+
+def _follow(host: ContainerHost, stream: Any, sink: int) -> None:
+    """Copy the output of a container into a pipe until it ends, then note how it ended."""
+    try:
+        for data in stream:
+            _write_all(sink, data)
+        host.code = _wait(host.container)
+    except _BROKEN as error:
+        host.lost = " ".join(str(error).split())
+        host.code = _LOST
+    finally:
+        os.close(sink)
+
+
+def _write_all(sink: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(sink, view) :]
+
+
+def _wait(container: Container) -> int:
+    while True:
+        with contextlib.suppress(ReadTimeout):
+            return int(container.wait()["StatusCode"])
+
+
+@dataclass(slots=True)
+class ContainerFleet:
+    """The containers of one job and their network."""
+
+    folder: JobFolder
+    job: LocalJob
+    data: Data
+    owner: Owner = field(default_factory=Owner.current)
+    hosts: list[ContainerHost] = field(default_factory=list)
+    _client: DockerClient | None = None
+    _threads: list[threading.Thread] = field(default_factory=list)
+
+    def start(self) -> list[ContainerHost]:
+        """Make the network and one container per host.
+
+        Raises:
+            SetupError: The engine refuses, or is not there.
+        """
+        self._client = client = connect()
+        engine = Engine.of(client)
+        gpus: tuple[tuple[str, ...], ...] = ((),) * len(self.job.hosts)
+        if self.job.instance_type == "local_gpu":
+            gpus = divide_gpus(list_gpus(), len(self.job.hosts))
+        with self._refusals("the network of the job cannot be made", engine):
+            network = JobNetwork.create(client, self.job, self.folder.path)
+        for host, ids in zip(self.job.hosts, gpus, strict=True):
+            with self._refusals(f"the container of {host.label} cannot be started", engine):
+                container = self._create(client, host, engine, network, ids)
+                self._start(container, host, engine)
+        return self.hosts
+
+    def _create(
+        self,
+        client: DockerClient,
+        host: LocalHost,
+        engine: Engine,
+        network: JobNetwork,
+        gpus: tuple[str, ...],
+    ) -> Container:
+        tree = HostTree(self.folder.hosts / host.label)
+        tree.create(self.job, host, self.folder)
+        mounts = tuple(self.data.mounts(host))
+        tree.make_mount_points(self.job, [mount.name for mount in mounts])
+        places = Places(
+            folder=self.folder.path,
+            tree=tree.root,
+            checkpoints=self.folder.checkpoints(self.job).resolve(),
+            mounts=mounts,
+        )
+        return client.containers.create(
+            **container_arguments(self.job, host, places, engine, self.owner),
+            **network.arguments(client, host),
+            device_requests=[gpu_request(gpus)] if gpus else None,
+        )
+
+    def _start(self, container: Container, host: LocalHost, engine: Engine) -> None:
+        """Listen first, so that nothing it says is missed."""
+        source, sink = os.pipe()
+        output = Output.of(source, host.label, self.folder)
+        tree = HostTree(self.folder.hosts / host.label)
+        running = ContainerHost(host, tree, output, container, engine)
+        stream = container.attach(stream=True, stdout=True, stderr=True)
+        container.start()
+        thread = threading.Thread(target=_follow, args=(running, stream, sink), daemon=True)
+        thread.start()
+        self._threads.append(thread)
+        self.hosts.append(running)
+
+    def kill(self) -> None:
+        """Kill every container; a dead one takes all its processes with it."""
+        for host in self.hosts:
+            if host.code is None:
+                host.kill()
+
+    def remove(self) -> None:
+        """Remove containers and network, by label: also what a failed start has left."""
+        if self._client is None:
+            return
+        with contextlib.suppress(*_BROKEN):
+            remove_all(self._client, self.folder.path)
+        for thread in self._threads:
+            thread.join(timeout=10)
+        self._client.close()
+        self._client = None
+
+    @contextlib.contextmanager
+    def _refusals(self, what: str, engine: Engine) -> Iterator[None]:
+        try:
+            yield
+        except DockerException as error:
+            raise refusal(what, error, image=self.job.image, data_root=engine.data_root) from error
+
+
+def remove_all(client: DockerClient, folder: Path) -> None:
+    """Remove every container and network of the job in `folder`, running or not."""
+    mine: dict[str, Any] = {"label": f"{FOLDER_LABEL}={folder}"}
+    for container in client.containers.list(all=True, filters=mine):
+        with contextlib.suppress(NotFound):
+            container.remove(force=True, v=True)
+    for network in client.networks.list(filters=mine):
+        with contextlib.suppress(NotFound):
+            network.remove()
+
+
+def sweep(client: DockerClient, is_over: Callable[[Path], bool]) -> None:
+    """Remove what supervisors that were killed have left: containers whose job is over."""
+    with contextlib.suppress(*_BROKEN):
+        everything = [
+            *client.containers.list(all=True, filters={"label": FOLDER_LABEL}),
+            *client.networks.list(filters={"label": FOLDER_LABEL}),
+        ]
+        for folder in {_folder_of(each) for each in everything}:
+            if is_over(folder):
+                remove_all(client, folder)
+
+
+def _folder_of(thing: Any) -> Path:
+    labels = thing.attrs.get("Labels") or thing.attrs["Config"]["Labels"]
+    return Path(labels[FOLDER_LABEL])

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The network of one job, on which every host has an address before any is started.
+
+The engine's own DNS forgets a container as it ends, and a neighbour that looks
+for it a moment later would wait for it in vain. On SageMaker names stay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from ipaddress import ip_network
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from docker.errors import APIError
+from docker.types import IPAMConfig, IPAMPool
+
+from sagemaker_dist.planning import LocalHost, LocalJob
+from sagemaker_dist.runners.local.container_plan import FOLDER_LABEL, network_name
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+    from docker.models.networks import Network
+
+_TRIES: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobNetwork:
+    """A bridge of its own for a job.
+
+    Attributes:
+        addresses: IPv4, by the name of the host.
+    """
+
+    name: str
+    addresses: dict[str, str]
+
+    @classmethod
+    def create(cls, client: DockerClient, job: LocalJob, folder: Path) -> JobNetwork:
+        """Make the network.
+
+        Raises:
+            docker.errors.APIError: The engine refuses.
+        """
+        subnet = _create_with_subnet(client, job, folder)
+        places = ip_network(subnet).hosts()
+        next(places)  # the gateway's
+        names = [host.address for host in job.hosts]
+        addresses = {name: str(place) for name, place in zip(names, places, strict=False)}
+        return cls(name=network_name(job), addresses=addresses)
+
+    def arguments(self, client: DockerClient, host: LocalHost) -> dict[str, Any]:
+        """What `client.containers.create` takes to put a host there."""
+        endpoint = client.api.create_endpoint_config(
+            aliases=[host.address], ipv4_address=self.addresses[host.address]
+        )
+        return {
+            "network": self.name,
+            "networking_config": {self.name: endpoint},
+            "extra_hosts": self.addresses,
+        }
+
+
+def _create_with_subnet(client: DockerClient, job: LocalJob, folder: Path) -> str:
+    """Ask the engine for a free subnet, then for that one: only then are addresses ours to give.
+
+    Another network may take it in between.
+    """
+    for attempt in range(_TRIES):
+        probe = _create(client, job, folder)
+        probe.reload()
+        subnet: str = probe.attrs["IPAM"]["Config"][0]["Subnet"]
+        probe.remove()
+        try:
+            _create(client, job, folder, ipam=IPAMConfig(pool_configs=[IPAMPool(subnet=subnet)]))
+        except APIError as error:
+            if "overlaps" not in str(error) or attempt == _TRIES - 1:
+                raise
+        else:
+            return subnet
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _create(client: DockerClient, job: LocalJob, folder: Path, **more: Any) -> Network:
+    return client.networks.create(
+        network_name(job),
+        driver="bridge",
+        internal=job.isolated,
+        labels={FOLDER_LABEL: str(folder)},
+        **more,
+    )
