@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from operator import index
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +22,7 @@ from sagemaker.workflow import is_pipeline_variable
 
 from sagemaker_dist.catalog import LOCAL, LOCAL_PROCESS, training_instances
 from sagemaker_dist.planning import Channel, Obstacle, Source, directory_of
+from sagemaker_dist.planning.channels import parse_channel
 from sagemaker_dist.planning.locations import FILE, S3
 
 # Names of version 1 that SageMaker SDK 2.257.7 still reads (estimator.py).
@@ -120,36 +122,39 @@ def as_uris(inputs: Any) -> Any:
 
 def model_channel(name: Any, uri: Any) -> tuple[Channel, ...]:
     """The channel that the SDK makes of model_uri."""
-    return () if uri is None else (_channel(str(name), uri),)
+    return () if uri is None else (_channel(str(name), uri, "File", {}),)
 
 
-def channels(inputs: Any) -> tuple[Channel, ...]:
-    """The channels of `fit(inputs)`, in SageMaker's many spellings."""
+def channels(
+    inputs: Any, *, input_mode: Any = None, file_systems: Mapping[str, str] | None = None
+) -> tuple[Channel, ...]:
+    """The channels of `fit(inputs)`, in SageMaker's many spellings; `input_mode` is the job's."""
     if inputs is None or isinstance(inputs, list):
         return ()  # a list of RecordSets, which lie in S3
     named = inputs if isinstance(inputs, Mapping) else {"training": inputs}
-    return tuple(_channel(str(name), value) for name, value in named.items())
+    return tuple(
+        _channel(str(name), value, input_mode, file_systems or {}) for name, value in named.items()
+    )
 
 
-def _channel(name: str, value: Any) -> Channel:
+def _channel(name: str, value: Any, mode: Any, file_systems: Mapping[str, str]) -> Channel:
     if is_pipeline_variable(value):
         return Channel(name=name)
-    uris = [uri for uri in _uris(value) if not is_pipeline_variable(uri)]
-    if uris:
-        exists = not uris[0].startswith(FILE) or Path(directory_of(uris[0])).exists()
-        return Channel(name=name, uri=uris[0], exists=exists)
-    is_plain = isinstance(value, (TrainingInput, file_input))
-    return Channel(name=name, kind=None if is_plain else type(value).__name__)
-
-
-def _uris(value: Any) -> Iterator[Any]:
     if isinstance(value, (str, Path)):
-        yield str(value)
-    elif not isinstance(value, FileSystemInput):
-        places = getattr(value, "config", {}).get("DataSource", {})
-        yield from (
-            place[key]
-            for place in places.values()
-            for key in ("S3Uri", "FileUri")
-            if place.get(key) is not None
-        )
+        channel = Channel(name=name, uri=str(value), mode=settled(mode))
+    elif isinstance(value, (TrainingInput, file_input, FileSystemInput)):
+        part = _known(value.config)
+        channel = parse_channel(name, part, mode=settled(mode), file_systems=file_systems)
+    else:
+        channel = Channel(name=name, kind=type(value).__name__)
+    place = channel.directory
+    return channel if place is None else replace(channel, exists=Path(place).exists())
+
+
+def _known(part: Mapping[str, Any]) -> dict[str, Any]:
+    """Part of a request without what only a pipeline will know."""
+    return {
+        name: _known(value) if isinstance(value, Mapping) else value
+        for name, value in part.items()
+        if not is_pipeline_variable(value)
+    }

@@ -4,8 +4,8 @@
 from sagemaker_dist.planning.channels import Channel, channel_faults
 from sagemaker_dist.planning.faults import construction_faults, fit_faults, gpu_warning
 from sagemaker_dist.planning.job import Job, Obstacle, Source
+from sagemaker_dist.planning.local_channel import LocalChannel
 from sagemaker_dist.planning.local_job import (
-    LocalChannel,
     LocalHost,
     LocalJob,
     LocalSource,

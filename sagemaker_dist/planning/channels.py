@@ -1,34 +1,126 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the data of a job can be reached from where the job runs."""
+"""Whether the data of a job can be reached from where the job runs.
+
+DataSource              a job of this machine gets it as
+file://                 the directory itself; a copy of its part where it is sharded
+S3DataSource            a download, once for all hosts
+FileSystemDataSource    the directory that `file_systems` names for it
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from pathlib import PurePosixPath
+from typing import Any, Final
 
-from sagemaker_dist.errors import OptionError
+from sagemaker_dist.errors import OptionError, closest
 from sagemaker_dist.planning.locations import FILE, S3, directory_of, scheme_of
 
+MODES: Final = ("File", "FastFile", "Pipe")
+DISTRIBUTIONS: Final = ("FullyReplicated", "ShardedByS3Key")
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")  # CreateTrainingJob
+_KNOWN: Final = frozenset(
+    {
+        "ChannelName", "DataSource", "ContentType", "CompressionType", "InputMode",
+        "RecordWrapperType", "ShuffleConfig",
+        "S3DataType", "S3Uri", "S3DataDistributionType",
+        "FileUri", "FileDataDistributionType",
+        "FileSystemId", "FileSystemType", "FileSystemAccessMode", "DirectoryPath",
+    }
+)  # fmt: skip
+_SPELLINGS: Final = {"InstanceGroupNames": "instance_groups"}  # the others are in snake_case
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSystem:
+    """A directory of Amazon EFS or FSx.
+
+    Attributes:
+        directory: DirectoryPath, from the root of the file system.
+        here: The directory of this machine that stands for that root, or None.
+    """
+
+    id: str
+    directory: str
+    here: str | None = None
+
+    @property
+    def path(self) -> str | None:
+        """Where this machine has it."""
+        return self.here and str(PurePosixPath(self.here, self.directory.lstrip("/")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Channel:
-    """One input of a job.
+    """One input of a job, in the words of CreateTrainingJob.
+
+    A value of None is left out, or known to a pipeline alone.
 
     Attributes:
         name: The channel, such as "training".
         uri: Where its data lies, or None where that is not known yet or is no URI.
-        exists: Whether a file:// place is there.
-        kind: What holds the data where it is no URI, such as "FileSystemInput".
+        exists: Whether a place of this machine is there.
+        kind: What holds the data where it is no URI, such as "RecordSet".
+        mode: InputMode, its own or the job's.
+        other: Parts of the channel that mean nothing to a job of this machine.
     """
 
     name: str
-    uri: str | None = None
+    uri: Any = None
     exists: bool = True
     kind: str | None = None
+    file_system: FileSystem | None = None
+    mode: Any = None
+    distribution: Any = None
+    data_type: Any = None
+    compression: Any = None
+    record_wrapper: Any = None
+    is_shuffled: bool = False
+    other: tuple[str, ...] = ()
+
+    @property
+    def directory(self) -> str | None:
+        """Its directory or file, where that is a place of this machine."""
+        if self.file_system is not None:
+            return self.file_system.path
+        is_file = isinstance(self.uri, str) and self.uri.startswith(FILE)
+        return directory_of(self.uri) if is_file else None
+
+
+def parse_channel(
+    name: str,
+    part: Mapping[str, Any],
+    *,
+    mode: Any = None,
+    file_systems: Mapping[str, str] | None = None,
+) -> Channel:
+    """Read a member of InputDataConfig; `mode` is the job's."""
+    sources = part.get("DataSource", {})
+    source = {key: value for place in sources.values() for key, value in place.items()}
+    return Channel(
+        name=name,
+        uri=source.get("FileUri", source.get("S3Uri")),
+        kind=next((each for each in sources if each == "DatasetSource"), None),
+        file_system=_file_system(source, file_systems or {}),
+        mode=part.get("InputMode", mode),
+        distribution=source.get("S3DataDistributionType", source.get("FileDataDistributionType")),
+        data_type=source.get("S3DataType"),
+        compression=part.get("CompressionType"),
+        record_wrapper=part.get("RecordWrapperType"),
+        is_shuffled="ShuffleConfig" in part,
+        other=tuple(each for each in (*source, *part) if each not in _KNOWN),
+    )
+
+
+def _file_system(source: Mapping[str, Any], file_systems: Mapping[str, str]) -> FileSystem | None:
+    if "FileSystemId" not in source:
+        return None
+    name = str(source["FileSystemId"])
+    here = file_systems.get(name)
+    directory = str(source.get("DirectoryPath", "/"))
+    return FileSystem(id=name, directory=directory, here=None if here is None else str(here))
 
 
 def name_faults(channels: Iterable[Channel]) -> Iterator[OptionError]:
@@ -42,58 +134,149 @@ def name_faults(channels: Iterable[Channel]) -> Iterator[OptionError]:
             )
 
 
-def channel_faults(channels: Iterable[Channel], *, on_this_machine: bool) -> Iterator[OptionError]:
+def channel_faults(
+    channels: Iterable[Channel], *, on_this_machine: bool, instance_type: str = "local_process"
+) -> Iterator[OptionError]:
     """Every channel that a job could not read, and how to mend it."""
+    channels = list(channels)
     for channel in channels:
+        if on_this_machine:
+            yield from _local_faults(channel, instance_type)
         if channel.uri is not None:
-            yield from _uri_faults(channel.name, channel.uri, channel.exists, on_this_machine)
-        elif channel.kind is not None and on_this_machine:
+            yield from _uri_faults(channel, on_this_machine)
+    if on_this_machine:
+        yield from _pipe_faults(channels)
+
+
+def _local_faults(channel: Channel, here: str) -> Iterator[OptionError]:
+    if channel.file_system is not None:
+        yield from _file_system_faults(channel, channel.file_system, here)
+    elif channel.kind is not None:
+        yield OptionError(
+            f"channel {channel.name!r} is a {channel.kind}",
+            f"{here} reads file:// and s3:// places",
+            "Pass such a place, or a TrainingInput of it",
+        )
+    yield from _value_faults(channel)
+    if channel.data_type not in (None, "S3Prefix"):
+        yield OptionError(
+            f"s3_data_type of channel {channel.name!r} is {channel.data_type!r}",
+            f"{here} reads all objects below a prefix and no manifests",
+            "Pass a prefix and leave s3_data_type out",
+        )
+    if channel.record_wrapper not in (None, "None"):
+        yield OptionError(
+            f"record_wrapping of channel {channel.name!r} is {channel.record_wrapper!r}",
+            f"{here} hands on objects as they are",
+            "Write the objects as RecordIO and leave record_wrapping out",
+        )
+    yield from _pipe_only_faults(channel)
+    for part in channel.other:
+        yield OptionError(
+            f"{_spelling(part)} of channel {channel.name!r} is set",
+            f"it means nothing to {here}",
+            "Leave it out",
+        )
+
+
+def _value_faults(channel: Channel) -> Iterator[OptionError]:
+    known = {
+        "input_mode": (channel.mode, MODES),
+        "distribution": (channel.distribution, DISTRIBUTIONS),
+        "compression": (channel.compression, ("None", "Gzip")),
+    }
+    for name, (value, valid) in known.items():
+        if value is not None and value not in valid:
             yield OptionError(
-                f"channel {channel.name!r} is a {channel.kind}",
-                "local_process reads directories of this machine",
-                "Mount it and pass the directory as file://",
+                f"{name} of channel {channel.name!r} is {value!r}",
+                "SageMaker knows no such value",
+                closest(str(value), valid),
             )
 
 
-def _uri_faults(name: str, uri: str, exists: bool, on_this_machine: bool) -> Iterator[OptionError]:
+def _pipe_only_faults(channel: Channel) -> Iterator[OptionError]:
+    if channel.mode == "Pipe":
+        return
+    if channel.compression == "Gzip":
+        yield OptionError(
+            f"compression of channel {channel.name!r} is 'Gzip'",
+            "only what goes through a pipe is unpacked, as on SageMaker",
+            "Leave compression out and unpack in the script, or pass input_mode='Pipe'",
+        )
+    if channel.is_shuffled:
+        yield OptionError(
+            f"shuffle_config of channel {channel.name!r} is set",
+            "only what goes through a pipe has an order",
+            "Leave shuffle_config out and shuffle in the script, or pass input_mode='Pipe'",
+        )
+
+
+def _pipe_faults(channels: list[Channel]) -> Iterator[OptionError]:
+    for pipe in (channel for channel in channels if channel.mode == "Pipe"):
+        fifo = re.compile(re.escape(pipe.name) + r"_\d+")
+        for other in (each.name for each in channels if fifo.fullmatch(each.name)):
+            yield OptionError(
+                f"a channel is called {other!r}",
+                f"a pipe of channel {pipe.name!r} has this name",
+                "Pass another name",
+            )
+
+
+def _file_system_faults(channel: Channel, place: FileSystem, here: str) -> Iterator[OptionError]:
+    what = f"channel {channel.name!r} is {place.directory!r} of file system {place.id!r}"
+    if channel.mode in ("FastFile", "Pipe"):
+        yield OptionError(
+            f"input_mode of channel {channel.name!r} is {channel.mode!r}",
+            "SageMaker mounts a file system in File mode alone",
+            "Pass input_mode='File'",
+        )
+    if ".." in PurePosixPath(place.directory).parts:
+        yield OptionError(what, "'..' leads out of it", "Pass a path from its root")
+    elif place.here is None:
+        yield OptionError(
+            what,
+            f"{here} does not know where this machine has it",
+            f"Pass sagemaker_session=LocalSession(file_systems={{{place.id!r}: '/its/directory'}}),"
+            " or the directory as file://",
+        )
+    elif not place.here.startswith("/"):
+        yield OptionError(
+            what, f"file_systems maps it to {place.here!r}, a relative path", "Pass an absolute one"
+        )
+    elif not channel.exists:
+        yield OptionError(
+            what, f"there is no {place.path}", "Create the directory or correct file_systems"
+        )
+
+
+def _uri_faults(channel: Channel, on_this_machine: bool) -> Iterator[OptionError]:
+    what, uri = f"channel {channel.name!r} is {channel.uri!r}", str(channel.uri)
     scheme = scheme_of(uri)
     if not scheme:
-        yield _bare_path(name, uri, on_this_machine)
-    elif scheme not in {"file", "s3"}:
+        mend = "Path(...).absolute().as_uri()" if on_this_machine else f"{S3} and a prefix"
+        yield OptionError(what, "a bare path does not say where the data lies", f"Pass {mend}")
+    elif scheme == "s3":
+        if not uri.removeprefix(S3).partition("/")[0]:
+            yield OptionError(what, "it names no bucket", f"Pass {S3}, a bucket and a prefix")
+    elif scheme != "file":
+        known = f"{FILE} and a directory, or {S3}" if on_this_machine else S3
+        yield OptionError(what, f"{scheme}:// is not read", f"Pass {known} and a prefix")
+    elif not on_this_machine:
         yield OptionError(
-            f"channel {name!r} is {uri!r}",
-            f"{scheme}:// is not read",
-            f"Pass {FILE} and a directory" if on_this_machine else f"Pass {S3} and a prefix",
-        )
-    elif scheme == "s3" and on_this_machine:
-        yield OptionError(
-            f"channel {name!r} is {uri!r}",
-            "local_process does not download from S3 yet",
-            f"Download it first (aws s3 sync {uri} data) and pass the directory as file://",
-        )
-    elif scheme == "file" and not on_this_machine:
-        yield OptionError(
-            f"channel {name!r} is {uri!r}",
+            what,
             "an instance of SageMaker cannot read this machine's disk",
             "Upload it (sagemaker_session.upload_data) and pass the s3:// prefix,"
             " or use instance_type='local_process'",
         )
-    elif scheme == "file" and not directory_of(uri).startswith("/"):
+    elif not directory_of(uri).startswith("/"):
         yield OptionError(
-            f"channel {name!r} is {uri!r}",
-            "a file:// place is an absolute path",
-            "Pass Path(...).absolute().as_uri()",
+            what, "a file:// place is an absolute path", "Pass Path(...).absolute().as_uri()"
         )
-    elif scheme == "file" and not exists:
+    elif not channel.exists:
         yield OptionError(
-            f"channel {name!r} is {uri!r}",
-            f"there is no {directory_of(uri)}",
-            "Create the directory or correct the path",
+            what, f"there is no {directory_of(uri)}", "Create the directory or correct the path"
         )
 
 
-def _bare_path(name: str, uri: str, on_this_machine: bool) -> OptionError:
-    mend = "Pass Path(...).absolute().as_uri()" if on_this_machine else f"Pass {S3} and a prefix"
-    return OptionError(
-        f"channel {name!r} is {uri!r}", "a bare path does not say where the data lies", mend
-    )
+def _spelling(part: str) -> str:
+    return _SPELLINGS.get(part, re.sub(r"(?<!^)(?=[A-Z])", "_", part).lower())

@@ -20,6 +20,7 @@ from typing import Any, Final
 from sagemaker_dist.catalog import LOCAL
 from sagemaker_dist.contract import KEY, DataParallel, host_faults, parse
 from sagemaker_dist.errors import raise_all
+from sagemaker_dist.planning.local_channel import LocalChannel, plan_channels
 from sagemaker_dist.planning.locations import FILE, directory_of
 
 SUBMIT_DIRECTORY: Final = "sagemaker_submit_directory"  # SageMaker's names, as in its toolkit
@@ -27,15 +28,6 @@ PROGRAM: Final = "sagemaker_program"
 REGION: Final = "us-east-1"  # a placeholder: scripts expect some region
 CONTAINER_ROOT: Final = PurePosixPath("/opt/ml")
 _GROUP: Final = "homogeneousCluster"  # what SageMaker calls the only group of a job
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalChannel:
-    """A channel as one host sees it: a directory, and its line in inputdataconfig.json."""
-
-    name: str
-    path: str
-    config: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,10 +174,11 @@ class LocalJob:
 
 
 def plan_local_job(request: Mapping[str, Any]) -> LocalJob:
-    """Read a CreateTrainingJob request whose places are all file://.
+    """Read a CreateTrainingJob request whose output is file://.
 
     Raises:
-        OptionError: The options of the distribution are for another number of hosts.
+        OptionError: The options of the distribution are for another number of hosts,
+            or a channel is of a kind that no job of this machine reads.
     """
     hyperparameters = dict(request.get("HyperParameters", {}))
     resources, algorithm = request["ResourceConfig"], request["AlgorithmSpecification"]
@@ -201,7 +194,7 @@ def plan_local_job(request: Mapping[str, Any]) -> LocalJob:
         processes_per_host=options.processes_per_host,
         hyperparameters=_plain_source(hyperparameters),
         environment=dict(request.get("Environment", {})),
-        channels=tuple(_channel(part, request) for part in request.get("InputDataConfig", [])),
+        channels=plan_channels(request),
         output=directory_of(output["S3OutputPath"]) or None,
         checkpoints=directory_of(checkpoint["S3Uri"]) if checkpoint else None,
         checkpoint_folder=_below_root(checkpoint.get("LocalPath", "/opt/ml/checkpoints")),
@@ -232,19 +225,6 @@ def _plain_source(hyperparameters: dict[str, str]) -> dict[str, str]:
     if source:
         hyperparameters[SUBMIT_DIRECTORY] = json.dumps(source.removeprefix(FILE))
     return hyperparameters
-
-
-def _channel(part: Mapping[str, Any], request: Mapping[str, Any]) -> LocalChannel:
-    source = part["DataSource"]
-    uri = source.get("FileDataSource", {}).get("FileUri") or source["S3DataSource"]["S3Uri"]
-    config = {
-        "TrainingInputMode": request["AlgorithmSpecification"]["TrainingInputMode"],
-        "S3DistributionType": "FullyReplicated",
-        "RecordWrapperType": part.get("RecordWrapperType", "None"),
-    }
-    if "ContentType" in part:
-        config["ContentType"] = part["ContentType"]
-    return LocalChannel(name=part["ChannelName"], path=directory_of(uri), config=config)
 
 
 def _below_root(path: str) -> str:

@@ -5,16 +5,19 @@ It leaves the driver's session and outlives it. An attended job comes with a
 pipe that the driver holds: when its end reads EOF, the driver is gone, however
 it went, and the job is stopped.
 
-    Starting -> Training -> Uploading -> Completed | Failed | Stopped
-                   |  a host failed: SIGTERM to the others, 6 s, SIGKILL to all
-                   |  a wish to stop, the driver is gone, or the time is up:
-                   |  SIGTERM to every launcher, 120 s as on SageMaker, SIGKILL to all
+    Starting -> Downloading -> Training -> Uploading -> Completed | Failed | Stopped
+                 |               |  a host failed: SIGTERM to the others, 6 s, SIGKILL to all
+                 |               |  a wish to stop, the driver is gone, or the time is up:
+                 |               |  SIGTERM to every launcher, 120 s as on SageMaker, SIGKILL to all
+                 |  where data lies elsewhere; a wish to stop, or no driver, ends it at once
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import select
 import selectors
 import shutil
 import signal
@@ -27,12 +30,12 @@ from typing import Final
 from sagemaker_dist.errors import DistError
 from sagemaker_dist.planning import LocalJob
 from sagemaker_dist.runners.local.artifacts import Unwanted, gather
-from sagemaker_dist.runners.local.data import Data
+from sagemaker_dist.runners.local.data import PRIVATE, Data
 from sagemaker_dist.runners.local.family import adopt_orphans
 from sagemaker_dist.runners.local.fleet import Fleet, Host
 from sagemaker_dist.runners.local.folder import JobFolder, State, append
 from sagemaker_dist.runners.local.processes import ProcessFleet
-from sagemaker_dist.runners.local.reasons import Failure, choose_reason
+from sagemaker_dist.runners.local.reasons import MAX_CHARACTERS, Failure, choose_reason
 
 FAILURE_GRACE_SECONDS: Final = 6.0
 STOP_GRACE_SECONDS: Final = 120.0  # docker stop -t 120, SageMaker developer guide
@@ -51,6 +54,7 @@ class Supervisor:
 
     folder: JobFolder
     job: LocalJob
+    data: Data
     fleet: Fleet
     driver: int | None
     state: State
@@ -62,24 +66,39 @@ class Supervisor:
     def run(self) -> None:
         """Start every host, see the job through and write down how it ended."""
         try:
+            self._download()
             hosts = self._start()
             self._watch(hosts)
             self.fleet.kill()
             for host in hosts:
                 host.close()
-            self.fleet.remove()
+            self._clear()
             self._finish(hosts)
+        except Unwanted:  # before there was a host
+            self._become("Stopping", "Stopping")
+            self._clear()
+            self._become("Stopped", "Stopped")
         except DistError as error:
-            self.fleet.remove()
-            self._become("Failed", "Failed", str(error))
+            self._clear()
+            self._become("Failed", "Failed", str(error)[:MAX_CHARACTERS])
         except Exception as error:  # whatever it is, the driver must hear of it
             self._become("Failed", "Failed", f"The supervisor failed: {error!r}")
-            self.fleet.remove()
+            self._clear()
             raise
+
+    def _clear(self) -> None:
+        self.fleet.remove()
+        self.data.remove()
+
+    def _download(self) -> None:
+        if self.data.is_fetched:
+            self._become("InProgress", "Downloading")
+            self.data.fetch(self._say, self._check_driver)
 
     def _start(self) -> Sequence[Host]:
         self.folder.checkpoints(self.job).mkdir(parents=True, exist_ok=True)
         started = self.fleet.start()
+        self.data.feed()
         self._become("InProgress", "Training")
         return started
 
@@ -113,7 +132,9 @@ class Supervisor:
         if wish == "kill":
             self._stop(running, "Stopped", grace_seconds=0.0)
         elif not self.stopping and not self.failures:
-            if wish or self.signalled:
+            if fault := self.data.fault():
+                self.failures.append(Failure(text=fault, ending=""))
+            elif wish or self.signalled:
                 self._stop(running, "Stopped", STOP_GRACE_SECONDS)
             elif elapsed_seconds > self.job.max_run_seconds:
                 self._stop(running, "MaxRuntimeExceeded", STOP_GRACE_SECONDS)
@@ -179,6 +200,12 @@ class Supervisor:
         if wish == "kill" or (not self.stopping and (wish or self.signalled)):
             raise Unwanted
 
+    def _check_driver(self) -> None:
+        """Raise Unwanted as `_check_wanted` does, or when the driver is gone."""
+        if self.driver is not None and select.select([self.driver], [], [], 0)[0]:
+            self.signalled = True  # it writes nothing: this is EOF
+        self._check_wanted()
+
     def _become(self, status: str, secondary: str, reason: str | None = None) -> None:
         self.state = self.state.become(status, secondary, reason)
         try:
@@ -197,21 +224,22 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--driver", type=int, help="read end of the driver's pipe")
     arguments = parser.parse_args()
+    private = json.loads(os.environ.pop(PRIVATE, "{}"))  # no host inherits it
     folder = JobFolder(arguments.folder)
     job = folder.job()
     if os.fork():
         os._exit(0)  # the driver waits for this one only
     adopt_orphans()
-    fleet = _fleet(folder, job)
-    supervisor = Supervisor(folder, job, fleet, arguments.driver, folder.state())
+    data = Data(folder, job, private)
+    fleet = _fleet(folder, job, data)
+    supervisor = Supervisor(folder, job, data, fleet, arguments.driver, folder.state())
     signal.signal(signal.SIGTERM, lambda *_: setattr(supervisor, "signalled", True))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     supervisor.run()
 
 
-def _fleet(folder: JobFolder, job: LocalJob) -> Fleet:
-    data = Data(folder, job)
+def _fleet(folder: JobFolder, job: LocalJob, data: Data) -> Fleet:
     if not job.in_containers:
         return ProcessFleet(folder, job, data)
     from sagemaker_dist.runners.local.containers import ContainerFleet  # imports docker-py

@@ -38,11 +38,10 @@ def faults_of(call):
             " Pass such a name.",
         ),
         (
-            {"model_uri": "s3://bucket/model"},
+            {"model_uri": "gs://bucket/model"},
             None,
-            "channel 'model' is 's3://bucket/model': local_process does not download from S3 yet."
-            " Download it first (aws s3 sync s3://bucket/model data) and pass the directory as"
-            " file://.",
+            "channel 'model' is 'gs://bucket/model': gs:// is not read."
+            " Pass file:// and a directory, or s3:// and a prefix.",
         ),
         (
             {"entry_point": "run.sh"},
@@ -183,7 +182,7 @@ def test_two_faults_come_together(estimator):
 
 def test_faults_of_fit_come_before_anything_starts(estimator, tmp_path):
     built = estimator(source_dir=str(tmp_path / "nowhere"))
-    inputs = {"a": "file:///nowhere", "b": "data", "c": "s3://bucket/c", "d": "file://data"}
+    inputs = {"a": "file:///nowhere", "b": "data", "c": "s3:///c", "d": "file://data"}
 
     assert [
         f"source_dir is '{tmp_path}/nowhere': there is no such directory. Correct the path.",
@@ -191,8 +190,7 @@ def test_faults_of_fit_come_before_anything_starts(estimator, tmp_path):
         " Create the directory or correct the path.",
         "channel 'b' is 'data': a bare path does not say where the data lies."
         " Pass Path(...).absolute().as_uri().",
-        "channel 'c' is 's3://bucket/c': local_process does not download from S3 yet. Download it"
-        " first (aws s3 sync s3://bucket/c data) and pass the directory as file://.",
+        "channel 'c' is 's3:///c': it names no bucket. Pass s3://, a bucket and a prefix.",
         "channel 'd' is 'file://data': a file:// place is an absolute path."
         " Pass Path(...).absolute().as_uri().",
     ] == faults_of(lambda: built.fit(inputs))

@@ -113,16 +113,6 @@ def test_a_file_is_refused_only_where_it_cannot_be_read(instance_type, faults):
     assert faults == len(list(fit_faults(job)))
 
 
-def test_a_file_system_is_refused_on_this_machine():
-    channels = (Channel(name="training", kind="FileSystemInput"),)
-    (fault,) = fit_faults(Job(instance_type="local_process", channels=channels))
-
-    assert str(fault) == (
-        "channel 'training' is a FileSystemInput: local_process reads directories of this machine."
-        " Mount it and pass the directory as file://."
-    )
-
-
 @pytest.mark.parametrize(
     ("path", "faults"),
     [

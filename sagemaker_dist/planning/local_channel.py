@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The channels of a job of this machine, read from its request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sagemaker_dist.errors import raise_all
+from sagemaker_dist.planning.channels import Channel, channel_faults, parse_channel
+
+FILE_SYSTEMS: Final = "LocalFileSystems"  # SageMaker's API has no such part
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalChannel:
+    """A channel as the hosts of one job see it.
+
+    Attributes:
+        path: A directory or file of this machine, or "" where the data is in S3.
+        config: Its line in inputdataconfig.json.
+        uri: Where the data lies, as it was asked for.
+        gunzip: Whether the pipe unpacks what it carries.
+        seed: The order of a pipe's objects is drawn from it anew for each epoch.
+        writable: Whether hosts may change the data.
+    """
+
+    name: str
+    path: str
+    config: dict[str, str]
+    uri: str = ""
+    gunzip: bool = False
+    seed: int | None = None
+    writable: bool = False
+
+    @property
+    def is_pipe(self) -> bool:
+        """Whether its data comes through a fifo; there is no directory then."""
+        return self.config["TrainingInputMode"] == "Pipe"
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether each host gets its part of the objects."""
+        return self.config["S3DistributionType"] == "ShardedByS3Key"
+
+    @property
+    def is_split(self) -> bool:
+        """Whether each host has a directory of its own; a pipe picks its host's part by itself."""
+        return self.is_sharded and not self.is_pipe
+
+    @property
+    def is_fetched(self) -> bool:
+        """Whether its data is brought into the job's folder; the rest is read in place."""
+        return not self.path or self.is_split
+
+
+def plan_channels(request: Mapping[str, Any]) -> tuple[LocalChannel, ...]:
+    """The channels of a CreateTrainingJob request.
+
+    Raises:
+        OptionError: A channel is of a kind that no job of this machine reads.
+    """
+    mode = request["AlgorithmSpecification"]["TrainingInputMode"]
+    systems = request.get(FILE_SYSTEMS) or {}
+    parts = request.get("InputDataConfig", [])
+    channels = [
+        parse_channel(part["ChannelName"], part, mode=mode, file_systems=systems) for part in parts
+    ]
+    here = request["ResourceConfig"]["InstanceType"]
+    raise_all(channel_faults(channels, on_this_machine=True, instance_type=here))
+    return tuple(map(_local_channel, channels, parts))
+
+
+def _local_channel(channel: Channel, part: Mapping[str, Any]) -> LocalChannel:
+    config = {
+        "TrainingInputMode": channel.mode,
+        "S3DistributionType": channel.distribution or "FullyReplicated",
+        "RecordWrapperType": channel.record_wrapper or "None",
+    }
+    if "ContentType" in part:
+        config["ContentType"] = part["ContentType"]
+    system = part["DataSource"].get("FileSystemDataSource", {})
+    return LocalChannel(
+        name=channel.name,
+        path=channel.directory or "",
+        config=config,
+        uri=channel.uri or f"{system['FileSystemType']}:{system['FileSystemId']}",
+        gunzip=channel.compression == "Gzip",
+        seed=part.get("ShuffleConfig", {}).get("Seed"),
+        writable=system.get("FileSystemAccessMode") == "rw",
+    )

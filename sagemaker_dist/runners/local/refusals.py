@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why data could not be brought, in words that name the channel."""
+
+from __future__ import annotations
+
+import errno
+from typing import Final
+
+from botocore.exceptions import (
+    ClientError,
+    CredentialRetrievalError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    TokenRetrievalError,
+)
+
+from sagemaker_dist.errors import JobError
+from sagemaker_dist.planning import LocalChannel
+
+_GRANT: Final = (
+    "Use credentials that may list the bucket and read its objects, such as AWS_PROFILE names"
+)
+_SET: Final = "Set AWS_PROFILE, or run: aws configure"
+_CODES: Final = {  # of S3's error responses, and what HEAD has in their place
+    "NoSuchBucket": ("there is no such bucket", "Correct the bucket"),
+    "NoSuchKey": ("an object was removed meanwhile", "Start the job again"),
+    "404": ("an object was removed meanwhile", "Start the job again"),
+    "AccessDenied": ("access is denied", _GRANT),
+    "403": ("access is denied", _GRANT),
+    "ExpiredToken": ("the credentials have expired", "Log in again (aws sso login)"),
+    "InvalidObjectState": ("an object is archived", "Restore it first (aws s3api restore-object)"),
+}
+_NO_CREDENTIALS: Final = (
+    CredentialRetrievalError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    TokenRetrievalError,
+)
+
+
+def channel_words(channel: LocalChannel) -> str:
+    """A channel and where its data lies."""
+    return f"channel {channel.name!r} ({channel.uri})"
+
+
+def refused(channel: LocalChannel) -> str:
+    """How every message about data that could not be brought begins."""
+    return f"{channel_words(channel)} cannot be downloaded"
+
+
+def refusal(channel: LocalChannel, error: Exception) -> JobError:
+    """What went wrong with one channel."""
+    return JobError(refused(channel), *_reason(error))
+
+
+def _reason(error: Exception) -> tuple[str, str]:
+    text = " ".join(str(error).split()).rstrip(".")
+    if isinstance(error, ClientError):
+        code = str(error.response.get("Error", {}).get("Code"))
+        return _CODES.get(code, (text, "Check the credentials and the URI"))
+    if isinstance(error, NoCredentialsError):
+        return "there are no AWS credentials", _SET
+    if isinstance(error, _NO_CREDENTIALS):
+        return text, _SET
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return (
+            "the disk that jobs write to is full",
+            "Make room, or use another disk: LocalRunner(root=...)",
+        )
+    if isinstance(error, OSError):
+        return text, "Check the file and what it takes to read or write it"
+    return text, "Check the network, the region and AWS_ENDPOINT_URL_S3"

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Channels that no job of this machine reads are refused, all at once, in the job's own words."""
+
+import pytest
+from sagemaker.inputs import FileSystemInput, ShuffleConfig, TrainingInput
+from sagemaker.local.local_session import file_input
+from sagemaker.workflow.parameters import ParameterString
+
+from sagemaker_dist.errors import OptionErrors
+from sagemaker_dist.estimators import facts
+from sagemaker_dist.planning import Channel, channel_faults, plan_local_job
+from sagemaker_dist.planning.channels import FileSystem, parse_channel
+
+URI = "s3://bucket/data"
+
+
+def faults(*inputs, here="local_process", **how):
+    """What is wrong with inputs named a, b, ..., in sentences."""
+    channels = facts.channels(dict(zip("abc", inputs, strict=False)), **how)
+    found = channel_faults(channels, on_this_machine=True, instance_type=here)
+    return [str(fault) for fault in found]
+
+
+def request(*parts, mode="File", **more):
+    return {
+        "TrainingJobName": "job",
+        "AlgorithmSpecification": {"TrainingInputMode": mode},
+        "InputDataConfig": list(parts),
+        "ResourceConfig": {"InstanceType": "local", "InstanceCount": 1},
+        "OutputDataConfig": {"S3OutputPath": ""},
+        "StoppingCondition": {"MaxRuntimeInSeconds": 60},
+        **more,
+    }
+
+
+def part(given, name="a"):
+    return {**given.config, "ChannelName": name}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        URI,
+        TrainingInput(URI),
+        TrainingInput(URI, distribution="ShardedByS3Key", content_type="text/csv"),
+        TrainingInput(URI, input_mode="FastFile", compression="None", record_wrapping="None"),
+        TrainingInput(URI, input_mode="Pipe", compression="Gzip", shuffle_config=ShuffleConfig(1)),
+        TrainingInput(ParameterString("Uri"), input_mode=ParameterString("Mode")),
+        ParameterString("Uri"),
+        file_input("file:///tmp"),
+    ],
+)
+def test_what_is_read(given):
+    assert [] == faults(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        (
+            TrainingInput(URI, input_mode="Stream"),
+            "input_mode of channel 'a' is 'Stream': SageMaker knows no such value."
+            " Valid are 'FastFile', 'File', 'Pipe'.",
+        ),
+        (
+            TrainingInput(URI, distribution="shardedbys3"),
+            "distribution of channel 'a' is 'shardedbys3': SageMaker knows no such value."
+            " Did you mean 'ShardedByS3Key'?",
+        ),
+        (
+            TrainingInput(URI, s3_data_type="ManifestFile"),
+            "s3_data_type of channel 'a' is 'ManifestFile': local reads all objects below a prefix"
+            " and no manifests. Pass a prefix and leave s3_data_type out.",
+        ),
+        (
+            TrainingInput(URI, input_mode="Pipe", record_wrapping="RecordIO"),
+            "record_wrapping of channel 'a' is 'RecordIO': local hands on objects as they are."
+            " Write the objects as RecordIO and leave record_wrapping out.",
+        ),
+        (
+            TrainingInput(URI, compression="Gzip"),
+            "compression of channel 'a' is 'Gzip': only what goes through a pipe is unpacked, as on"
+            " SageMaker. Leave compression out and unpack in the script, or pass"
+            " input_mode='Pipe'.",
+        ),
+        (
+            TrainingInput(URI, shuffle_config=ShuffleConfig(1)),
+            "shuffle_config of channel 'a' is set: only what goes through a pipe has an order."
+            " Leave shuffle_config out and shuffle in the script, or pass input_mode='Pipe'.",
+        ),
+        (
+            TrainingInput(URI, attribute_names=["label"]),
+            "attribute_names of channel 'a' is set: it means nothing to local. Leave it out.",
+        ),
+        (
+            TrainingInput(URI, instance_groups=["group"]),
+            "instance_groups of channel 'a' is set: it means nothing to local. Leave it out.",
+        ),
+        (
+            "s3:///x",
+            "channel 'a' is 's3:///x': it names no bucket. Pass s3://, a bucket and a prefix.",
+        ),
+        (
+            "gs://b/x",
+            "channel 'a' is 'gs://b/x': gs:// is not read."
+            " Pass file:// and a directory, or s3:// and a prefix.",
+        ),
+        (
+            3,
+            "channel 'a' is a int: local reads file:// and s3:// places."
+            " Pass such a place, or a TrainingInput of it.",
+        ),
+        (
+            FileSystemInput("fs-01234567", "EFS", "/set"),
+            "channel 'a' is '/set' of file system 'fs-01234567': local does not know where this"
+            " machine has it. Pass sagemaker_session=LocalSession(file_systems={'fs-01234567':"
+            " '/its/directory'}), or the directory as file://.",
+        ),
+    ],
+)
+def test_what_is_refused(given, fault):
+    assert [fault] == faults(given, here="local")
+
+
+def test_all_faults_of_a_request_come_at_once():
+    wrong = TrainingInput("s3://", input_mode="Stream", s3_data_type="Foo", compression="Gzip")
+
+    assert 5 == len(faults(wrong, FileSystemInput("fs-01234567", "EFS", "/set")))
+
+
+def test_a_file_system_lies_where_the_user_says(tmp_path):
+    (tmp_path / "set").mkdir()
+    given = FileSystemInput("fs-01234567", "FSxLustre", "/set", "rw")
+    known = {"fs-01234567": str(tmp_path)}
+    (channel,) = plan_local_job(request(part(given), LocalFileSystems=known)).channels
+
+    assert [] == faults(given, file_systems=known)
+    assert (str(tmp_path / "set"), True) == (channel.path, channel.writable)
+    assert not channel.is_fetched
+
+
+@pytest.mark.parametrize(
+    ("directory", "here", "mode", "why"),
+    [
+        ("/none", "/tmp", "File", "there is no /tmp/none"),
+        ("/../etc", "/tmp", "File", "'..' leads out of it"),
+        ("/", "relative", "File", "file_systems maps it to 'relative', a relative path"),
+        ("/", "/tmp", "Pipe", "SageMaker mounts a file system in File mode alone"),
+    ],
+)
+def test_a_file_system_that_cannot_be_read(directory, here, mode, why):
+    given = FileSystemInput("fs-01234567", "EFS", directory)
+    (fault,) = faults(given, file_systems={"fs-01234567": here}, input_mode=mode)
+
+    assert f": {why}. " in fault
+
+
+def test_the_mode_of_a_channel_wins():
+    parts = part(TrainingInput(URI, input_mode="File")), part(TrainingInput(URI), "b")
+    job = plan_local_job(request(*parts, mode="Pipe"))
+
+    assert [False, True] == [channel.is_pipe for channel in job.channels]
+    assert "File" == job.input_data_config()["a"]["TrainingInputMode"]
+
+
+def test_the_mode_of_the_job_decides_what_a_channel_may_have():
+    given = TrainingInput(URI, compression="Gzip")
+
+    assert [] == faults(given, input_mode="Pipe")
+    assert 1 == len(faults(given, input_mode="File"))
+
+
+def test_no_channel_has_the_name_of_a_pipe():
+    pipe, plain = Channel(name="a", uri=URI, mode="Pipe"), Channel(name="a_0", uri=URI)
+    (fault,) = channel_faults([pipe, plain], on_this_machine=True)
+
+    assert "a channel is called 'a_0': a pipe of channel 'a' has this name" in str(fault)
+
+
+def test_a_request_is_checked_without_an_estimator():
+    """Whoever calls a runner is told before the job starts."""
+    wrong = TrainingInput(URI, input_mode="Stream", record_wrapping="RecordIO")
+    with pytest.raises(OptionErrors, match="local hands on objects as they are"):
+        plan_local_job(request(part(wrong)))
+
+
+def test_facts_of_a_channel():
+    given = TrainingInput(
+        URI, "ShardedByS3Key", "Gzip", input_mode="Pipe", shuffle_config=ShuffleConfig(1)
+    )
+    expected = Channel(
+        name="a",
+        uri=URI,
+        mode="Pipe",
+        distribution="ShardedByS3Key",
+        data_type="S3Prefix",
+        compression="Gzip",
+        is_shuffled=True,
+    )
+
+    assert (expected,) == facts.channels({"a": given}, input_mode="File")
+
+
+def test_a_file_system_without_a_place_has_no_directory():
+    source = {"FileSystemId": "fs-01234567", "DirectoryPath": "/x"}
+    channel = parse_channel("a", {"DataSource": {"FileSystemDataSource": source}})
+
+    assert FileSystem(id="fs-01234567", directory="/x") == channel.file_system
+    assert channel.directory is None
