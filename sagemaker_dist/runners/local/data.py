@@ -12,6 +12,7 @@ import json
 import os
 import select
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -89,11 +90,15 @@ class Data:
                 process.kill()
                 raise
         if process.returncode:
-            raise JobError(
-                "the data of the job was not downloaded",
-                f"the process that does it ended with code {process.returncode}",
-                f"Read {self.folder.logs / 'supervisor.log'}",
-            )
+            raise self._broken(process.returncode)
+
+    def _broken(self, code: int) -> JobError:
+        what = "the data of the job was not brought"
+        if code < 0:
+            how = f"the process that does it was killed by {signal.Signals(-code).name}"
+            return JobError(what, how, "It may have run out of memory: see the kernel's log")
+        mend = f"Read {self.folder.logs / 'supervisor.log'}"
+        return JobError(what, f"the process that does it ended with code {code}", mend)
 
     def _environment(self) -> dict[str, str]:
         taken = {name for name, value in self.environment.items() if not value}

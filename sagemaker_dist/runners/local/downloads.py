@@ -66,7 +66,7 @@ class Progress:
 
     def __str__(self) -> str:
         size = f"{in_words(self.done_bytes)} of {in_words(self.num_bytes)}"
-        return f"downloaded {self.done_objects} of {self.num_objects} objects, {size}"
+        return f"brought {self.done_objects} of {_count(self.num_objects)}, {size}"
 
 
 class _Counter(ProgressCallbackInvoker):  # type: ignore[misc]  # boto3 is untyped
@@ -111,7 +111,8 @@ class Download:
     def _find(self, channel: LocalChannel) -> list[Wanted]:
         items = self._items(channel)
         size = in_words(sum(item.num_bytes for item in items))
-        self.say(f"downloading {channel_words(channel)}: {len(items)} objects, {size}")
+        how = "copying" if channel.path else "downloading"
+        self.say(f"{how} {channel_words(channel)}: {_count(len(items))}, {size}")
         if not channel.is_split:
             return self._place(channel, self.job.hosts[0], items)
         hosts = self.job.hosts
@@ -218,6 +219,10 @@ def _named(channel: LocalChannel) -> Iterator[None]:
 def _together(faults: list[JobError]) -> JobError:
     first, *rest = faults
     return JobError(first.what, first.why, " ".join([f"{first.mend}.", *map(str, rest)])[:-1])
+
+
+def _count(objects: int) -> str:
+    return f"{objects} object" if objects == 1 else f"{objects} objects"
 
 
 def in_words(num_bytes: int) -> str:

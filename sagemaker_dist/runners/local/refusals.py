@@ -11,6 +11,7 @@ from botocore.exceptions import (
     CredentialRetrievalError,
     NoCredentialsError,
     PartialCredentialsError,
+    ProfileNotFound,
     TokenRetrievalError,
 )
 
@@ -34,6 +35,7 @@ _NO_CREDENTIALS: Final = (
     CredentialRetrievalError,
     NoCredentialsError,
     PartialCredentialsError,
+    ProfileNotFound,
     TokenRetrievalError,
 )
 
@@ -45,7 +47,8 @@ def channel_words(channel: LocalChannel) -> str:
 
 def refused(channel: LocalChannel) -> str:
     """How every message about data that could not be brought begins."""
-    return f"{channel_words(channel)} cannot be downloaded"
+    how = "copied" if channel.path else "downloaded"
+    return f"{channel_words(channel)} cannot be {how}"
 
 
 def refusal(channel: LocalChannel, error: Exception) -> JobError:

@@ -1,22 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Channels as hosts see them, with data in a real server of S3's protocol."""
 
-import gzip
-import json
 import os
 import socket
-import threading
-import time
+from contextlib import suppress
 from pathlib import Path
 
-import boto3
+import psutil
 import pytest
-from moto.server import ThreadedMotoServer
+from channels import channel, log, run, wait_until
 
 from sagemaker_dist.errors import JobError
 from sagemaker_dist.runners import TERMINAL, LocalRunner
+from sagemaker_dist.runners.local.data import DOWNLOADER
 from sagemaker_dist.runners.local.layout import lay_out
-from sagemaker_dist.runners.local.pipes import Pipe, Stream
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -26,47 +23,6 @@ LIST = """
     found = {str(p.relative_to(root)): p.read_text() for p in root.glob("*/**/*") if p.is_file()}
     (base / "model" / f"{host}.json").write_text(json.dumps(found))
 """
-READ = """
-    import json
-    epochs = [(base / f"input/data/a_{epoch}").read_bytes().decode() for epoch in range(3)]
-    ahead = [(base / f"input/data/a_{epoch}").is_fifo() for epoch in range(4)]
-    there = (base / "input/data/a").exists()
-    (base / "model" / f"{host}.json").write_text(json.dumps([epochs, ahead, there]))
-"""
-
-
-@pytest.fixture(scope="module")
-def server():
-    server = ThreadedMotoServer("127.0.0.1", 0)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
-
-
-@pytest.fixture
-def s3(server, monkeypatch):
-    """A client of an empty S3, which the environment leads jobs to."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", server)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    client = boto3.client("s3", region_name="us-east-1")
-    for bucket in client.list_buckets()["Buckets"]:
-        for each in client.list_objects_v2(Bucket=bucket["Name"]).get("Contents", []):
-            client.delete_object(Bucket=bucket["Name"], Key=each["Key"])
-        client.delete_bucket(Bucket=bucket["Name"])
-    client.create_bucket(Bucket="bucket")
-    yield client
-    client.close()
-
-
-@pytest.fixture
-def put(s3):
-    def put(**objects):
-        for key, text in objects.items():
-            s3.put_object(Bucket="bucket", Key=key, Body=text)
-
-    return put
 
 
 @pytest.fixture
@@ -74,53 +30,6 @@ def silent():
     """The URL of a server that takes requests and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-
-
-def channel(uri, name="a", mode="File", *, distribution="FullyReplicated", **more):
-    source = {"S3DataType": "S3Prefix", "S3Uri": uri, "S3DataDistributionType": distribution}
-    return {
-        "ChannelName": name,
-        "InputMode": mode,
-        "DataSource": {"S3DataSource": source},
-        **more,
-    }
-
-
-def run(runner, request):
-    name = runner.start(request)
-    wait_until(lambda: runner.describe(name)["TrainingJobStatus"] in TERMINAL)
-    return runner.describe(name)
-
-
-def wait_until(condition, seconds=30):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it took too long"
-        time.sleep(0.02)
-
-
-def log(runner):
-    return Path(runner.logs_at("job"), "all.log").read_text()
-
-
-@pytest.fixture
-def seen(runner, request_for, script):
-    """Runs a script on hosts with channels; what each host wrote down."""
-
-    def seen(text, *channels, hosts=1, **more):
-        script(text)
-        output = {"S3OutputPath": "", "CompressionType": "NONE"}
-        described = run(
-            runner,
-            request_for(
-                hosts=hosts, InputDataConfig=list(channels), OutputDataConfig=output, **more
-            ),
-        )
-        assert "Completed" == described["TrainingJobStatus"], log(runner)
-        model = runner.root / "job" / "output" / "model"
-        return [json.loads((model / f"algo-{i + 1}.json").read_text()) for i in range(hosts)]
-
-    return seen
 
 
 @pytest.mark.parametrize(
@@ -149,8 +58,8 @@ def test_data_is_downloaded_once_and_removed(seen, runner, put, s3):
     assert ["Starting", "Downloading", "Training", "Uploading", "Completed"] == steps
     assert (
         "[sagemaker-dist] downloading channel 'a' (s3://bucket): 2 objects, 3 bytes\n"
-        "[sagemaker-dist] downloading channel 'b' (s3://bucket/y): 1 objects, 2 bytes\n"
-        "[sagemaker-dist] downloaded 3 of 3 objects, 5 bytes of 5 bytes, in "
+        "[sagemaker-dist] downloading channel 'b' (s3://bucket/y): 1 object, 2 bytes\n"
+        "[sagemaker-dist] brought 3 of 3 objects, 5 bytes of 5 bytes, in "
     ) in log(runner)
     assert not (runner.root / "job" / "data").exists()
 
@@ -215,82 +124,6 @@ def test_a_file_system_is_a_directory_of_this_machine(seen, tmp_path):
     assert [{"a/x": "1"}] == seen(LIST, given, LocalFileSystems=systems)
 
 
-@pytest.mark.parametrize("is_here", [True, False])
-def test_a_pipe_carries_all_objects_in_each_epoch(seen, put, data, is_here):
-    """The next fifo is always there, that of an epoch which is over is gone, a directory never."""
-    put(**{"b": "2 ", "a/x": "1 ", "c": "3" * 300_000})
-    uri, whole = (data, "1 2 3") if is_here else ("s3://bucket", "1 2 " + "3" * 300_000)
-    (found,) = seen(READ, channel(uri, mode="Pipe"))
-    epochs, ahead, is_there = found
-
-    assert [whole] * 3 == epochs
-    assert ahead[3]
-    assert not any(ahead[:2])
-    assert not is_there
-
-
-def test_a_pipe_carries_the_part_of_its_host(seen, put):
-    put(a="0", b="1", c="2")
-    found = seen(READ, channel("s3://bucket", mode="Pipe", distribution="ShardedByS3Key"), hosts=2)
-
-    assert [["02"] * 3, ["1"] * 3] == [epochs for epochs, _, _ in found]
-
-
-def test_a_shuffled_pipe_carries_everything_in_an_order_of_the_seed(seen, put):
-    put(**{letter: letter for letter in "abcdefgh"})
-    (found,) = seen(READ, channel("s3://bucket", mode="Pipe", ShuffleConfig={"Seed": 3}))
-    epochs = found[0]
-
-    assert [sorted("abcdefgh")] * 3 == [sorted(epoch) for epoch in epochs]
-    assert 3 == len(set(epochs))
-
-
-def test_a_pipe_unpacks(seen, put):
-    put(a=gzip.compress(b"1"), b=gzip.compress(b"2"))
-    (found,) = seen(READ, channel("s3://bucket", mode="Pipe", CompressionType="Gzip"))
-
-    assert ["12"] * 3 == found[0]
-
-
-def test_who_closes_early_gets_the_next_epoch(seen, put):
-    put(a="1" * 5_000_000)
-    (found,) = seen(
-        """
-        import json
-        with (base / "input/data/a_0").open("rb") as pipe:
-            first = len(pipe.read(10))
-        second = len((base / "input/data/a_1").read_bytes())
-        (base / "model" / f"{host}.json").write_text(json.dumps([first, second]))
-        """,
-        channel("s3://bucket", mode="Pipe"),
-    )
-
-    assert [10, 5_000_000] == found
-
-
-def test_a_pipe_that_nobody_reads_ends_with_the_job(seen, put):
-    put(a="1")
-    began = time.monotonic()
-
-    assert [1] == seen(
-        "(base / 'model' / f'{host}.json').write_text('1')", channel("s3://bucket", mode="Pipe")
-    )
-    assert time.monotonic() - began < 20
-
-
-def test_a_pipe_that_breaks_off_fails_the_job(runner, request_for, script, put):
-    """The reader sees no end that looks like that of an epoch."""
-    put(a=b"no gzip")
-    script("(base / 'input/data/a_0').read_bytes()")
-    given = channel("s3://bucket", mode="Pipe", CompressionType="Gzip")
-    described = run(runner, request_for(hosts=1, InputDataConfig=[given]))
-
-    assert "Failed" == described["TrainingJobStatus"]
-    assert (
-        "Channel 'a' cannot be read: a: Not a gzipped file (b'no')." == described["FailureReason"]
-    )
-
-
 @pytest.mark.parametrize(
     ("uri", "reason"),
     [
@@ -336,6 +169,28 @@ def test_all_channels_are_looked_at_before_one_is_downloaded(runner, request_for
         " bucket. channel 'b' (s3://bucket/x) cannot be downloaded: there are no objects below"
         " this prefix. Correct the prefix."
     ) == reason
+
+
+def test_a_downloader_that_is_killed_fails_the_job(runner, request_for, s3, silent, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", silent)
+    name = runner.start(request_for(InputDataConfig=[channel("s3://bucket/x")]))
+    own = str(runner.root / name)
+
+    def downloaders():
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if DOWNLOADER in process.cmdline() and own in process.cmdline():
+                    yield process
+
+    wait_until(lambda: any(downloaders()))
+    for process in downloaders():
+        process.kill()
+    wait_until(lambda: runner.describe(name)["TrainingJobStatus"] in TERMINAL)
+
+    assert (
+        "the data of the job was not brought: the process that does it was killed by SIGKILL."
+        " It may have run out of memory: see the kernel's log."
+    ) == runner.describe(name)["FailureReason"]
 
 
 def test_no_credentials(runner, request_for, s3, monkeypatch):
@@ -406,31 +261,3 @@ def test_a_download_ends_with_its_driver(runner, request_for, s3, silent, monkey
 def test_no_key_leaves_the_directory(key):
     with pytest.raises(JobError, match="has no place in a directory"):
         lay_out("channel 'a'", "p/", [(key, 1)])
-
-
-@pytest.fixture
-def pipe(tmp_path):
-    """Feeds a pipe of three files; it ends with the test."""
-    for name in "abc":
-        (tmp_path / name).write_bytes(name.encode() * 200_000)
-    pipe = Pipe(tmp_path, "t", Stream(root=tmp_path / "a"))
-    pipe.make(0)
-    pipe.start()
-    yield pipe
-    pipe.stop()
-
-
-def test_a_feeder_ends_while_its_reader_does_not_read(pipe, tmp_path):
-    with (tmp_path / "t_0").open("rb"):
-        began = time.monotonic()
-        pipe.stop()
-
-        assert time.monotonic() - began < 1
-    assert not any(pipe.feed == getattr(each, "_target", 0) for each in threading.enumerate())
-
-
-def test_a_fifo_that_is_over_is_gone(pipe, tmp_path):
-    """Who opens it again is told so, and is not left waiting."""
-    for epoch in range(20):
-        assert 200_000 == len((tmp_path / f"t_{epoch}").read_bytes())
-        assert not (tmp_path / f"t_{epoch}").exists()

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Channels of S3 in requests, and what became of jobs that have them."""
+
+import time
+from pathlib import Path
+
+from sagemaker_dist.runners import TERMINAL
+
+
+def channel(uri, name="a", mode="File", *, distribution="FullyReplicated", **more):
+    """A member of InputDataConfig."""
+    source = {"S3DataType": "S3Prefix", "S3Uri": uri, "S3DataDistributionType": distribution}
+    return {
+        "ChannelName": name,
+        "InputMode": mode,
+        "DataSource": {"S3DataSource": source},
+        **more,
+    }
+
+
+def run(runner, request):
+    """Start a job and return what became of it."""
+    name = runner.start(request)
+    wait_until(lambda: runner.describe(name)["TrainingJobStatus"] in TERMINAL)
+    return runner.describe(name)
+
+
+def wait_until(condition, seconds=30):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it took too long"
+        time.sleep(0.02)
+
+
+def log(runner):
+    return Path(runner.logs_at("job"), "all.log").read_text()
