@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums ones over all ranks, where there are several, and leaves the sum as a model."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+facts = {"argv": sys.argv[1:], "host": os.environ["SM_CURRENT_HOST"]}
+if "RANK" in os.environ:
+    import torch
+    import torch.distributed as dist
+
+    import smdist.dataparallel.torch  # noqa: F401  # registers the backend
+
+    dist.init_process_group("smdist")
+    ones = torch.ones(1000)
+    dist.all_reduce(ones)
+    facts |= {"sum": ones.mean().item(), "rank": dist.get_rank(), "world": dist.get_world_size()}
+    dist.barrier()
+    dist.destroy_process_group()
+name = f"rank-{facts['rank']}" if "rank" in facts else f"plain-{facts['host'].split('-')[1]}"
+(Path(os.environ["SM_MODEL_DIR"]) / f"{name}.json").write_text(json.dumps(facts))
