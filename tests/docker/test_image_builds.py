@@ -5,7 +5,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from contextlib import closing, contextmanager
+from pathlib import Path
+from time import monotonic, sleep
 
 import docker
 import pytest
@@ -36,7 +38,7 @@ def derived(engine, tmp_path):
     def make(lines: str) -> str:
         (tmp_path / "Dockerfile").write_text(lines)
         tag = f"smdist-test-derived:{len(made)}"
-        engine.images.build(path=str(tmp_path), tag=tag, rm=True)
+        engine.images.build(path=str(tmp_path), tag=tag, rm=True, forcerm=True)
         made.append(tag)
         return tag
 
@@ -131,38 +133,47 @@ def _held(image, marks: set[str]) -> set[str]:
 
 
 @pytest.fixture
-def small_engine(tmp_path_factory, engine):
-    """An engine of its own with a data root of 300 MB, and the base image in it."""
-    if os.geteuid():
-        pytest.skip("only root starts an engine")
-    folder = tmp_path_factory.mktemp("e")
-    root, socket = folder / "data", f"unix://{folder}/s"
+def small_engine(tmp_path_factory):
+    """An engine with a network namespace and a data root of its own, this one of 420 MB."""
+    folder = tmp_path_factory.mktemp("engine")
+    root, host = folder / "data", f"unix://{folder}/socket"
     root.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300m", "tmpfs", root], check=True)
-    arguments = [f"--data-root={root}", f"--exec-root={folder}/exec", f"--pidfile={folder}/pid"]
-    arguments += ["--bridge=none", "--iptables=false", f"--host={socket}"]
-    log = (folder / "log").open("w")
-    process = subprocess.Popen(["dockerd", *arguments], stdout=log, stderr=log)
-    client = docker.DockerClient(base_url=socket)
-    for _ in range(100):
+    words = [f"--data-root={root}", f"--exec-root={folder}/exec", f"--pidfile={folder}/pid"]
+    words += [f"--host={host}", "--bridge=none", "--iptables=false"]
+    with _mounted(root), (folder / "log").open("w") as log:
+        process = subprocess.Popen(["unshare", "--net", "dockerd", *words], stdout=log, stderr=log)
         try:
-            client.ping()
-            break
+            with closing(_answering(host)) as client:
+                yield client, host, root
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+@contextmanager
+def _mounted(root: Path):
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=420m", "tmpfs", root], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--recursive", root], check=True)
+
+
+def _answering(host: str) -> docker.DockerClient:
+    deadline = monotonic() + 30
+    while True:
+        try:
+            return docker.DockerClient(base_url=host)
         except docker.errors.DockerException:
-            time.sleep(0.2)
-    yield client, socket, root
-    client.close()
-    process.send_signal(signal.SIGTERM)
-    process.wait(30)
-    log.close()
-    subprocess.run(["umount", "--recursive", "--lazy", root], check=True)
+            assert monotonic() < deadline, "no engine"
+            sleep(0.2)
 
 
 def test_full_disk(small_engine, engine, offline, monkeypatch):
     """Where the engine's disk is full, the error says which directory that is."""
-    client, socket, root = small_engine
+    client, host, root = small_engine
     client.images.load(b"".join(engine.images.get(offline["base_image"]).save(named=True)))
-    monkeypatch.setenv("DOCKER_HOST", socket)
+    monkeypatch.setenv("DOCKER_HOST", host)
     with pytest.raises(SetupError) as raised:
         build_image(ImageOptions(**{**offline, "build_image": None}))
 
@@ -177,16 +188,16 @@ def test_interrupted(offline, tmp_path, scratch_tag):
     program = [sys.executable, "-m", "sagemaker_dist.cli", "image", "build", *words, "--offline"]
     temporary = tmp_path / "tmp"
     temporary.mkdir()
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [*program, f"--tag={scratch_tag}"],
         env={**os.environ, "TMPDIR": str(temporary)},
         stderr=subprocess.PIPE,
         start_new_session=True,
-    )
-    process.stderr.readline()
-    os.killpg(process.pid, signal.SIGINT)
-    said = process.stderr.read().decode()
+    ) as process:
+        process.stderr.readline()
+        os.killpg(process.pid, signal.SIGINT)
+        said = process.stderr.read().decode()
 
-    assert 130 == process.wait(30)
+    assert 130 == process.returncode
     assert "Traceback" not in said
     assert [] == list(temporary.iterdir())
