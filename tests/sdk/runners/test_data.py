@@ -11,8 +11,10 @@ import pytest
 from channels import channel, log, run, wait_until
 
 from sagemaker_dist.errors import JobError
+from sagemaker_dist.planning import plan_local_job
 from sagemaker_dist.runners import TERMINAL, LocalRunner
-from sagemaker_dist.runners.local.data import DOWNLOADER
+from sagemaker_dist.runners.local.data import DOWNLOADER, Data, Mount
+from sagemaker_dist.runners.local.folder import JobFolder
 from sagemaker_dist.runners.local.layout import lay_out
 
 pytestmark = pytest.mark.timeout(60)
@@ -255,6 +257,34 @@ def test_a_download_ends_with_its_driver(runner, request_for, s3, silent, monkey
     wait_until(lambda: runner.describe(name)["TrainingJobStatus"] in TERMINAL, 5)
 
     assert "Stopped" == runner.describe(name)["TrainingJobStatus"]
+
+
+def test_what_a_host_mounts(request_for, tmp_path):
+    """Links are resolved; only a file system of mode rw is writable; a pipe has no mount."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    link = (tmp_path / "link").as_uri()
+    source = {"FileSystemId": "fs-01234567", "FileSystemType": "EFS", "DirectoryPath": "/"}
+    shared = {"FileSystemDataSource": {**source, "FileSystemAccessMode": "rw"}}
+    channels = [
+        channel(link),
+        channel(link, "b", "FastFile"),
+        channel(link, "c", "Pipe"),
+        channel("s3://bucket", "d"),
+        channel("s3://bucket", "e", distribution="ShardedByS3Key"),
+        {"ChannelName": "f", "DataSource": shared},
+    ]
+    systems = {"fs-01234567": str(tmp_path / "link")}
+    job = plan_local_job(request_for(InputDataConfig=channels, LocalFileSystems=systems))
+    data = Data(JobFolder(tmp_path / "job"), job)
+
+    assert [
+        Mount(source=tmp_path / "real", name="a"),
+        Mount(source=tmp_path / "real", name="b"),
+        Mount(source=tmp_path / "job/data/d", name="d"),
+        Mount(source=tmp_path / "job/data/e/algo-2", name="e"),
+        Mount(source=tmp_path / "real", name="f", writable=True),
+    ] == data.mounts(job.hosts[1])
 
 
 @pytest.mark.parametrize("key", ["p/../x", "p/a/../../x", "p/..", "p/x\0"])

@@ -2,8 +2,10 @@
 """Pipe mode: what readers get, and that no feeder waits for one in vain."""
 
 import gzip
+import os
 import threading
 import time
+from random import Random
 
 import pytest
 from channels import channel, run
@@ -123,3 +125,26 @@ def test_a_fifo_that_is_over_is_gone(pipe, tmp_path):
     for epoch in range(20):
         assert 200_000 == len((tmp_path / f"t_{epoch}").read_bytes())
         assert not (tmp_path / f"t_{epoch}").exists()
+
+
+def test_every_user_may_read_a_fifo(pipe, tmp_path):
+    """A container may run as another one, whatever the umask here."""
+    before = os.umask(0o077)
+    try:
+        fifo = Pipe(tmp_path, "u", Stream(root=tmp_path)).make(0)
+    finally:
+        os.umask(before)
+
+    assert 0o644 == fifo.stat().st_mode & 0o777
+
+
+def test_epochs_in_which_a_reader_stops_at_random(pipe, tmp_path):
+    """No epoch is lost, and the fifo of the next is there before one is over."""
+    random = Random(0)
+    for epoch in range(100):
+        with (tmp_path / f"t_{epoch}").open("rb") as fifo:
+            if random.random() < 0.5:
+                fifo.read(random.choice([0, 1, 100_000]))
+            else:
+                assert b"a" * 200_000 == fifo.read()
+        assert (tmp_path / f"t_{epoch + 1}").is_fifo()
