@@ -74,6 +74,11 @@ class _Counter(ProgressCallbackInvoker):  # type: ignore[misc]  # boto3 is untyp
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(lambda num_bytes: progress.add(0, num_bytes))
+        self._progress = progress
+
+    def on_done(self, **_: object) -> None:
+        """Called by boto3 once the object is there."""
+        self._progress.add(1, 0)
 
 
 @dataclass
@@ -148,7 +153,7 @@ class Download:
         free = shutil.disk_usage(self.folder.path).free
         if num_bytes > free:
             raise JobError(
-                "the data of the job cannot be downloaded",
+                "the data of the job cannot be brought",
                 f"it has {in_words(num_bytes)}, and the disk of {self.folder.path} has"
                 f" {in_words(free)} left",
                 "Make room, or run jobs on another disk: LocalRunner(root=...)",
@@ -159,12 +164,7 @@ class Download:
         progress = Progress(len(wanted), sum(each.item.num_bytes for each in wanted))
         with self._telling(progress):
             self._transfer([each for each in wanted if not each.channel.path], progress)
-            for each in wanted:
-                if each.channel.path:
-                    with _named(each.channel):
-                        each.target.parent.mkdir(parents=True, exist_ok=True)
-                        shutil.copyfile(each.item.key, each.target)
-                    progress.add(1, each.item.num_bytes)
+            _copy([each for each in wanted if each.channel.path], progress)
         self.say(f"{progress}, in {time.monotonic() - began:.1f} s")
 
     def _transfer(self, wanted: list[Wanted], progress: Progress) -> None:
@@ -176,7 +176,6 @@ class Download:
             each, future = pending.popleft()
             with _named(each.channel):
                 future.result()
-            progress.add(1, 0)
 
         config = TransferConfig(preferred_transfer_client="classic")
         with create_transfer_manager(self.client, config) as manager:  # an error cancels the rest
@@ -206,6 +205,14 @@ class Download:
         finally:
             over.set()
             teller.join()
+
+
+def _copy(wanted: list[Wanted], progress: Progress) -> None:
+    for each in wanted:
+        with _named(each.channel):
+            each.target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(each.item.key, each.target)
+        progress.add(1, each.item.num_bytes)
 
 
 @contextmanager
