@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Channels as hosts see them, with data in a real server of S3's protocol."""
 
-import os
 import socket
 from contextlib import suppress
 from pathlib import Path
@@ -206,13 +205,15 @@ def test_no_credentials(runner, request_for, s3, monkeypatch):
     ) == described["FailureReason"]
 
 
-def test_credentials_of_the_runner_reach_downloads_alone(request_for, script, put, tmp_path):
+def test_credentials_of_the_runner_reach_downloads_alone(
+    request_for, script, put, tmp_path, monkeypatch
+):
     """Neither a host nor a file gets them; an empty one takes away the driver's."""
     put(x="1")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        del os.environ[name]
-    os.environ["AWS_SESSION_TOKEN"] = "the-driver's"
-    os.environ["AWS_PROFILE"] = "missing"
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "the-driver's")
+    monkeypatch.setenv("AWS_PROFILE", "missing")
     script("""
         import os
         text = "".join(f"{name}={value}" for name, value in os.environ.items())
