@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from sagemaker_dist.contract import wire
 from sagemaker_dist.errors import SetupError
@@ -19,9 +18,6 @@ from sagemaker_dist.packaging.engine import connected
 from sagemaker_dist.packaging.facts import ImageFacts, inspect_image
 from sagemaker_dist.packaging.frameworks import installed_version
 from sagemaker_dist.packaging.options import ImageOptions
-
-if TYPE_CHECKING:
-    from docker import DockerClient
 
 _OURS: Final = re.compile(r"sagemaker-dist: (.+?): (.+)\. (.+?)\.?$")
 _NO_SPACE: Final = "no space left on device"
@@ -47,7 +43,7 @@ def build_image(options: ImageOptions | None = None) -> ImageFacts:
             file = f"--file={context / 'container' / 'Dockerfile'}"
             status, lines = run(builder, [*arguments(options, pip), file, str(context)])
         if status:
-            raise _fault(client, status, lines)
+            raise fault(status, lines, client.info().get("DockerRootDir", ""))
         return inspect_image(options.name, client=client)
 
 
@@ -89,10 +85,15 @@ def _pip_config(options: ImageOptions) -> Iterator[Path | None]:
         yield path
 
 
-def _fault(client: DockerClient, status: int, lines: Sequence[str]) -> SetupError:
-    text = "\n".join(lines)
-    if _NO_SPACE in text.lower():
-        return _full(client)
+def fault(status: int, lines: Sequence[str], data_root: str) -> SetupError:
+    """What a failed build's last lines come to."""
+    if any(_NO_SPACE in line.lower() for line in lines):
+        return SetupError(
+            "the image was not built",
+            f"no space is left where the Docker engine keeps its data, {data_root}",
+            "Make room (`docker system df`, `docker builder prune`), or give the engine another"
+            " data-root",
+        )
     ours = [match for line in lines if (match := _OURS.search(line))]
     if ours:
         return SetupError(*ours[-1].groups())
@@ -103,18 +104,8 @@ def _fault(client: DockerClient, status: int, lines: Sequence[str]) -> SetupErro
     )
 
 
-def _full(client: DockerClient) -> SetupError:
-    root = client.info().get("DockerRootDir", "of the engine")
-    return SetupError(
-        "the image was not built",
-        f"no space is left where the Docker engine keeps its data, {root}",
-        "Free some (`docker system df`, `docker builder prune`), or give the engine another"
-        " data-root",
-    )
-
-
 def telling(lines: Sequence[str]) -> str:
     """The last lines that say something, in one."""
     said = [re.sub(r"^#\d+ (?:[\d.]+ )?", "", line) for line in lines if not _NOISE.search(line)]
     last = list(dict.fromkeys(said))[-_TELLING_LINES:]
-    return " / ".join(last).rstrip(".") or os.strerror(0)
+    return " / ".join(last).rstrip(".") or "it said nothing"

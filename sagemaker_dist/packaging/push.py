@@ -142,11 +142,12 @@ def _push(client: DockerClient, repository: str, tag: str, access: Pass | None) 
 
 
 def _digest(repository: str, messages: Iterable[Mapping[str, Any]]) -> str:
-    digest = ""
-    for message in messages:
-        if "error" in message:
-            raise _refused(repository, str(message["error"]))
+    digest = error = ""
+    for message in messages:  # to the end, which gives the connection back
+        error = error or str(message.get("error", ""))
         digest = message.get("aux", {}).get("Digest", digest)
+    if error:
+        raise _refused(repository, error)
     return digest
 
 

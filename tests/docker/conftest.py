@@ -19,6 +19,7 @@ from sagemaker_dist.packaging.engine import connect
 ROOT = Path(__file__).parents[2]
 WHEELHOUSE = ROOT / "build" / "wheelhouse"
 BASE, BUILD = "smdist-test-base", "smdist-test-build"
+BRIDGE = Path("/sys/class/net/docker0")
 OTHERS_SECONDS = 20  # other work on the same engine may come and go
 
 
@@ -57,14 +58,18 @@ def image(offline):
 
 @pytest.fixture(autouse=True)
 def _nothing_left_behind(engine):
-    """No test leaves a container, a network or a volume that was not there before."""
-    before = _things(engine)
+    """No test leaves a container, a network or a volume that was not there before, or breaks one."""
+    before, is_bridged = _things(engine), BRIDGE.exists()
     yield
     deadline = monotonic() + OTHERS_SECONDS
     while (left := _things(engine) - before) and monotonic() < deadline:
         sleep(0.5)
 
     assert set() == left
+    assert is_bridged == BRIDGE.exists(), (
+        "docker0 is gone: a second engine with --bridge=none removes the first one's;"
+        " start it in a network namespace of its own: unshare --net dockerd …"
+    )
 
 
 def _things(engine) -> set[str]:

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finding a docker that builds, running it, and reading its output; no engine takes part."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from sagemaker_dist.errors import SetupError
+from sagemaker_dist.packaging.build import fault, telling
+from sagemaker_dist.packaging.docker_cli import Builder, find_builder, run
+
+FAILED = """
+#1 [internal] load build definition from Dockerfile
+#1 sha256:73c2
+#1 DONE 0.0s
+#8 [stage-2 2/4] RUN sh steps.sh framework
+#8 0.595 ERROR: No matching distribution found for torch==2.13.0
+------
+ > [stage-2 2/4] RUN sh steps.sh framework:
+------
+executor failed running [/bin/sh -c sh steps.sh framework]: exit code: 1
+"""
+
+
+@pytest.fixture
+def docker(tmp_path):
+    """Writes a docker that answers as one of some version does."""
+
+    def write(folder: str, version: str, *, buildx: bool = False) -> str:
+        path = tmp_path / folder / "docker"
+        path.parent.mkdir()
+        path.write_text(
+            f'#!/bin/sh\n[ "$1" = buildx ] && {{ {"echo ok" if buildx else "exit 1"}; exit; }}\n'
+            f'echo "Docker version {version}, build 1"\n'
+        )
+        path.chmod(0o755)
+        return str(path.parent)
+
+    return write
+
+
+def test_buildx_is_taken(docker):
+    """A docker with the plugin builds with it."""
+    at = docker("a", "28.2.2", buildx=True)
+
+    assert (f"{at}/docker", "buildx", "build", "--load") == find_builder(at).command
+
+
+def test_the_next_docker_may_have_it(docker):
+    """The first docker that can build is taken, not the first."""
+    first, second = docker("a", "28.2.2"), docker("b", "20.10.24+dfsg1")
+    found = find_builder(os.pathsep.join([first, "", second]))
+
+    assert (f"{second}/docker", "build") == found.command
+    assert {"DOCKER_BUILDKIT": "1"} == found.environment
+
+
+@pytest.mark.parametrize("version", ["19.3.5", "23.0.1", "28.2.2"])
+def test_no_docker_that_builds(docker, version):
+    """Where no docker has BuildKit, the error names those that were looked at."""
+    at = docker("a", version)
+    with pytest.raises(SetupError, match="has no buildx plugin") as raised:
+        find_builder(at)
+
+    assert f"{at}/docker" in raised.value.why
+    assert "docker-buildx" in raised.value.mend
+
+
+def test_no_docker_at_all(tmp_path):
+    """No docker is another sentence."""
+    with pytest.raises(SetupError, match="there is no docker on the PATH"):
+        find_builder(str(tmp_path))
+
+
+def test_output_is_shown_and_kept(capfd):
+    """What the build prints appears as it comes, and its last lines are kept."""
+    program = "import sys; print(sys.argv[1]); print('said', file=sys.stderr); sys.exit(7)"
+    status, lines = run(Builder(command=(sys.executable, "-c", program)), [])
+
+    assert (7, ["--progress=plain", "said"]) == (status, sorted(lines))
+    assert "said" in capfd.readouterr().err
+
+
+def test_telling_lines():
+    """Of a failed build, what says something about it is told."""
+    told = telling([line for line in FAILED.splitlines() if line])
+
+    assert "ERROR: No matching distribution found for torch==2.13.0" in told
+    assert "sha256" not in told
+    assert "DONE" not in told
+
+
+def test_our_own_faults():
+    """What a step of the Dockerfile refuses arrives in its three parts."""
+    line = (
+        "#9 0.31 sagemaker-dist: the image to build on holds torch 2.9.1: torch 2.13.0 was asked"
+        " for. Ask for 2.9.1, or build on an image without torch."
+    )
+    error = fault(1, [line, "executor failed"], "/data")
+
+    assert "the image to build on holds torch 2.9.1" == error.what
+    assert "torch 2.13.0 was asked for" == error.why
+    assert "Ask for 2.9.1, or build on an image without torch" == error.mend
+
+
+def test_full_disk():
+    """A full disk is named by the directory, whichever step met it first."""
+    error = fault(1, ["write /a: No space left on device", "sagemaker-dist: a: b. c."], "/data")
+
+    assert "no space is left where the Docker engine keeps its data, /data" == error.why
+
+
+def test_steps_speak_the_form_that_is_read():
+    """Every fault of the Dockerfile's steps goes through the one function that has the form."""
+    text = (Path(__file__).parents[3] / "container/image/steps.sh").read_text()
+
+    assert 'echo "sagemaker-dist: $1: $2. $3." >&2' in text
+    assert 1 == text.count("exit 1")

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The build context, from a clone and from an installed wheel."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sagemaker_dist.packaging.context import build_context
+
+ROOT = Path(__file__).parents[3]
+LIST = """
+import json
+from sagemaker_dist.packaging.context import build_context
+with build_context() as at:
+    print(json.dumps(sorted(str(p.relative_to(at)) for p in at.rglob("*") if p.is_file())))
+"""
+
+
+@pytest.fixture(autouse=True)
+def _bare_path(monkeypatch):
+    monkeypatch.delenv("PYTHONPATH")
+
+
+def _files(at: Path) -> list[str]:
+    return sorted(str(path.relative_to(at)) for path in at.rglob("*") if path.is_file())
+
+
+def test_context_of_a_clone(tmp_path):
+    """It holds what the Dockerfile wants, nothing compiled, and goes away."""
+    (tmp_path / "a-1-py3-none-any.whl").write_text("wheel")
+    (tmp_path / "notes.txt").touch()
+    with build_context(tmp_path) as context:
+        found = _files(context)
+
+    assert not context.exists()
+    assert {"pyproject.toml", "README.md", "LICENSE", "container/Dockerfile"} <= set(found)
+    assert ["wheelhouse/a-1-py3-none-any.whl"] == [f for f in found if f.startswith("wheelhouse")]
+    assert [] == [name for name in found if name.endswith((".pyc", ".so"))]
+
+
+def test_wheel_ships_the_context(tmp_path):
+    """An installed wheel makes the very context that a clone makes."""
+    build = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    wheels, at = tmp_path / "wheels", tmp_path / "site"
+    quiet = {"check": True, "capture_output": True}
+    subprocess.run([*build, "wheel", "--no-deps", "-q", "-w", wheels, ROOT], **quiet)
+    wheel = next(wheels.glob("*.whl"))
+    subprocess.run([*build, "install", "--no-deps", "-q", "-t", at, wheel], **quiet)
+    environment = {**os.environ, "PYTHONPATH": str(at)}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", LIST], env=environment, cwd=tmp_path, text=True, **quiet
+    )
+    with build_context() as context:
+        expected = _files(context)
+
+    assert expected == json.loads(done.stdout)

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Amazon ECR as moto has it."""
+
+import json
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from sagemaker_dist.errors import SetupError, SkewError
+from sagemaker_dist.packaging import boto_session, default_tag, ecr_image
+from sagemaker_dist.packaging.ecr import ecr_pass
+
+HOST = "123456789012.dkr.ecr.eu-west-1.amazonaws.com"
+MANIFEST = {"schemaVersion": 2, "mediaType": "application/vnd.docker.distribution.manifest.v2+json"}
+
+
+@pytest.fixture
+def session():
+    with mock_aws():
+        yield boto3.Session("testing", "testing", region_name="eu-west-1")
+
+
+@pytest.fixture
+def holding(session):
+    """Creates the repository with images of these tags."""
+
+    def make(*tags: str, repository: str = "sagemaker-dist") -> None:
+        ecr = session.client("ecr")
+        ecr.create_repository(repositoryName=repository)
+        for tag in tags:
+            manifest = json.dumps({**MANIFEST, "layers": [], "tag": tag})
+            ecr.put_image(repositoryName=repository, imageManifest=manifest, imageTag=tag)
+
+    return make
+
+
+def test_image_of_this_version(session, holding):
+    """The URI is that of the session's account and region."""
+    tag = default_tag("torch").partition(":")[2]
+    holding("0.0.1-torch", tag)
+
+    assert f"{HOST}/sagemaker-dist:{tag}" == ecr_image(session, "torch")
+
+
+def test_repository_of_ones_own(session, holding):
+    """The repository may have another name."""
+    tag = default_tag("torch").partition(":")[2]
+    holding(tag, repository="team/images")
+
+    assert f"{HOST}/team/images:{tag}" == ecr_image(session, "torch", "team/images")
+
+
+def test_no_repository(session):
+    """Without a repository the mend is both commands."""
+    with pytest.raises(SetupError, match="no ECR repository 'sagemaker-dist' in region") as raised:
+        ecr_image(session, "torch")
+
+    assert "sagemaker-dist image build" in raised.value.mend
+    assert "sagemaker-dist image push" in raised.value.mend
+    assert "--create" in raised.value.mend
+
+
+def test_only_other_versions(session, holding):
+    """Images of other versions are named beside ours."""
+    holding("0.0.1-torch", "0.0.2-torch", "9.9.9-tensorflow")
+    with pytest.raises(SkewError) as raised:
+        ecr_image(session, "torch")
+
+    assert "0.0.1, 0.0.2" in raised.value.what
+    assert default_tag("torch").partition(":")[2].partition("-")[0] in raised.value.why
+
+
+def test_only_another_framework(session, holding):
+    """An image of another framework is no version of this one."""
+    holding("9.9.9-tensorflow")
+    with pytest.raises(SetupError, match="has no image '"):
+        ecr_image(session, "torch")
+
+
+def test_pass(session):
+    """The token is taken apart, and its repository made if asked; it is never shown."""
+    with pytest.raises(SetupError, match="--create"):
+        ecr_pass(session, "mine", create=False)
+    access = ecr_pass(session, "mine", create=True)
+
+    assert f"{HOST}/mine" == access.repository_uri
+    assert ("AWS", "123456789012-auth-token") == (access.username, access.password)
+    assert access.password not in repr(access)
+    assert access == ecr_pass(session, "mine", create=False)
+
+
+def test_no_region():
+    """Without a region the mend says how to set one."""
+    with pytest.raises(SetupError, match="no AWS region is set"):
+        ecr_image(boto3.Session("testing", "testing"), "torch")
+
+
+def test_no_credentials():
+    """Without credentials the mend says how to get some."""
+    with pytest.raises(SetupError, match="Unable to locate credentials") as raised:
+        ecr_image(boto3.Session(region_name="eu-west-1"), "torch")
+
+    assert "aws configure" in raised.value.mend
+
+
+def test_unknown_profile():
+    """A profile that does not exist is named."""
+    with pytest.raises(SetupError, match="\\(nobody\\)"):
+        boto_session(profile="nobody")

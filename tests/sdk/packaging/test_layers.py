@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a push is shown."""
+
+from sagemaker_dist.packaging.layers import show
+
+MESSAGES = [
+    {"status": "The push refers to repository [host/name]"},
+    {"status": "Pushing", "progressDetail": {"current": 1, "total": 2}, "id": "aaa"},
+    {"status": "Layer already exists", "progressDetail": {}, "id": "bbb"},
+    {"status": "Pushed", "progressDetail": {}, "id": "aaa"},
+    {"progressDetail": {}, "aux": {"Tag": "1", "Digest": "sha256:1", "Size": 1}},
+]
+
+
+def test_lines_in_a_pipe(capsys):
+    """Elsewhere than on a terminal, each layer is one line; every message is passed on."""
+    assert MESSAGES == list(show(MESSAGES))
+    assert ["bbb: Layer already exists", "aaa: Pushed"] == capsys.readouterr().err.splitlines()
+
+
+def test_bars_on_a_terminal(capsys, monkeypatch):
+    """On a terminal, each layer is one line that ends full."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "100")
+
+    assert MESSAGES == list(show(MESSAGES))
+    last = capsys.readouterr().err.rpartition("aaa")[2].splitlines()
+    assert "2/2 bytes" in last[0]
+    assert "Pushed" in last[0]
+    assert "bbb" in last[1]

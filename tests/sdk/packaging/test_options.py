@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an image may be built from and pushed to, and what docker is told."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import sagemaker_dist
+from sagemaker_dist.contract import wire
+from sagemaker_dist.errors import OptionError, OptionErrors
+from sagemaker_dist.packaging import FRAMEWORKS, ImageOptions, PushOptions, default_tag
+from sagemaker_dist.packaging.build import arguments
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_default_tag():
+    """The name of an image says version and framework."""
+    assert f"sagemaker-dist:{sagemaker_dist.__version__}-torch" == default_tag("torch")
+    with pytest.raises(OptionError, match="Did you mean 'torch'"):
+        default_tag("pytorch")
+
+
+def test_dockerfile_has_our_defaults():
+    """`docker build` of the Dockerfile alone gives the image that we would build."""
+    text = (ROOT / "container" / "Dockerfile").read_text()
+    defaults = {match[1]: match[2] for match in re.finditer(r"^ARG (\w+)=(.*)$", text, re.M)}
+
+    assert ImageOptions().base_image == defaults["BASE_IMAGE"]
+    assert FRAMEWORKS["torch"].default == defaults["FRAMEWORK_VERSION"]
+    assert sagemaker_dist.__version__ == defaults["VERSION"]
+    assert str(wire.VERSION) == defaults["WIRE"]
+
+
+def test_framework_versions_are_those_of_the_runtime():
+    """The series that we build for is the one that the runtime's extra asks for."""
+    text = (ROOT / "container" / "pyproject.toml").read_text()
+    series = FRAMEWORKS["torch"].series.rstrip(".")
+
+    assert f'"torch>={series},<' in text
+    assert FRAMEWORKS["torch"].default.startswith(series)
+
+
+def test_every_fault_at_once(tmp_path):
+    """What is wrong is said together, each with its mend."""
+    with pytest.raises(OptionErrors) as raised:
+        ImageOptions(
+            framework="tensorflw",
+            offline=True,
+            ca=tmp_path / "none.pem",
+            index_url="https://index.example",
+            network="",
+        )
+
+    assert [
+        "framework is 'tensorflw'",
+        "offline is True without a wheelhouse",
+        f"ca is '{tmp_path}/none.pem'",
+        "index_url is 'https://index.example'",
+        "network is ''",
+    ] == [fault.what for fault in raised.value.faults]
+
+
+@pytest.mark.parametrize("version", ["2", "2.13", "2.13.*", "2.12.1"])
+def test_framework_version(version):
+    """A version is exact, and of the series that the runtime is compiled for."""
+    with pytest.raises(OptionError, match=re.escape(f"framework_version is '{version}'")):
+        ImageOptions(framework_version=version)
+
+    assert "2.13.1" == ImageOptions(framework_version="2.13.1").exact_version
+
+
+def test_empty_wheelhouse(tmp_path):
+    """A wheelhouse without wheels is refused before anything starts."""
+    with pytest.raises(OptionError, match="there are no wheels in it"):
+        ImageOptions(wheelhouse=tmp_path)
+
+
+def test_what_docker_is_told(tmp_path):
+    """Each option reaches docker; secrets are named by files."""
+    authority = tmp_path / "ca.pem"
+    authority.touch()
+    told = arguments(
+        ImageOptions(
+            base_image="base",
+            build_image="build",
+            tag="mine:1",
+            ca=authority,
+            network="host",
+            platform="linux/arm64",
+        ),
+        tmp_path / "pip.conf",
+    )
+
+    assert [
+        "--build-arg=BASE_IMAGE=base",
+        "--build-arg=BUILD_IMAGE=build",
+        "--build-arg=FRAMEWORK=torch",
+        f"--build-arg=FRAMEWORK_VERSION={FRAMEWORKS['torch'].default}",
+        "--build-arg=OFFLINE=",
+        f"--build-arg=VERSION={sagemaker_dist.__version__}",
+        f"--build-arg=WIRE={wire.VERSION}",
+        "--network=host",
+        "--platform=linux/arm64",
+        f"--secret=id=ca,src={authority}",
+        f"--secret=id=pip,src={tmp_path}/pip.conf",
+        "--tag=mine:1",
+    ] == told
+
+
+def test_offline_steps_have_no_network(tmp_path):
+    """An offline build cannot download even by mistake."""
+    (tmp_path / "a-1-py3-none-any.whl").touch()
+
+    assert "--network=none" in arguments(ImageOptions(wheelhouse=tmp_path, offline=True))
+
+
+def test_options_say_what_they_mean():
+    """Every option is described."""
+    for options in (ImageOptions, PushOptions):
+        missing = [f.name for f in fields(options) if f"{f.name}: " not in (options.__doc__ or "")]
+
+        assert [] == [name for name in missing if (options, name) != (PushOptions, "framework")]
+
+
+def test_push_options():
+    """A registry of one's own and options for ECR exclude each other."""
+    with pytest.raises(OptionError, match="these are for Amazon ECR"):
+        PushOptions(to="localhost:5000/name", create=True)
+    with pytest.raises(OptionError, match="it names no registry"):
+        PushOptions(to="name")
