@@ -58,7 +58,7 @@ def image(offline):
 
 @pytest.fixture(autouse=True)
 def _nothing_left_behind(engine):
-    """No test leaves a container, a network or a volume that was not there before, or breaks one."""
+    """No test leaves a container, network or volume that was not there, or takes one away."""
     before, is_bridged = _things(engine), BRIDGE.exists()
     yield
     deadline = monotonic() + OTHERS_SECONDS
