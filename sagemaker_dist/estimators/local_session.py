@@ -7,9 +7,10 @@ Compose, AWS credentials, a region or the network.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 import boto3
@@ -20,6 +21,7 @@ from sagemaker.local.local_session import LocalSagemakerClient
 from sagemaker_dist.errors import JobError, OptionError
 from sagemaker_dist.estimators.sdk import as_given
 from sagemaker_dist.planning import LocalSource, plan_local_job
+from sagemaker_dist.planning.local_channel import FILE_SYSTEMS
 from sagemaker_dist.planning.local_job import REGION
 from sagemaker_dist.runners import TERMINAL, LocalRunner, Runner
 from sagemaker_dist.runners.protocol import Description
@@ -55,6 +57,8 @@ class LocalClient(LocalSagemakerClient):  # type: ignore[misc]  # SageMaker's SD
         """Start the job; where its code lies is known here alone, the API has no place for it."""
         if self.source is not None:
             request["LocalSource"] = self.source.request()
+        if self.sagemaker_session.file_systems:
+            request[FILE_SYSTEMS] = self.sagemaker_session.file_systems
         self.asked = request["TrainingJobName"]
         with as_given():
             self.runner.start(request, attended=self.attended)
@@ -99,15 +103,25 @@ class LocalSession(SageMakerLocalSession):  # type: ignore[misc]  # SageMaker's 
     """A session for `instance_type` "local_process", "local" and "local_gpu".
 
     Attributes:
-        runner: What runs the jobs; their folders are in ~/.sagemaker-dist/jobs.
+        runner: What runs the jobs; by default their folders are in
+            ~/.sagemaker-dist/jobs, and data in S3 is read with the credentials of
+            `boto_session`, or those that boto3 finds by itself.
+        file_systems: Where file systems that jobs name by their ids, such as
+            "fs-01234567", are mounted on this machine.
     """
 
     sagemaker_config: dict[str, Any]
 
     def __init__(
-        self, *, runner: Runner | None = None, boto_session: boto3.Session | None = None
+        self,
+        *,
+        runner: Runner | None = None,
+        boto_session: boto3.Session | None = None,
+        file_systems: Mapping[str, str | Path] | None = None,
     ) -> None:
-        self.runner: Runner = runner or LocalRunner()
+        self.runner: Runner = runner or LocalRunner(environment=_credentials(boto_session))
+        places = (file_systems or {}).items()
+        self.file_systems = {name: str(Path(place).absolute()) for name, place in places}
         self._extra: dict[str, Any] = {}
         super().__init__(
             boto_session=boto_session or _offline_boto_session(), sagemaker_config=_NO_TELEMETRY
@@ -206,6 +220,26 @@ class LocalSession(SageMakerLocalSession):  # type: ignore[misc]  # SageMaker's 
 
 
 ProcessSession = LocalSession  # its name in version 0.1.0's first months
+
+
+def _credentials(session: boto3.Session | None) -> dict[str, str]:
+    """What a download needs of a session, as boto3 reads it from the environment."""
+    if session is None:
+        return {}
+    environment = {"AWS_DEFAULT_REGION": session.region_name or ""}
+    if session.profile_name != "default":
+        environment["AWS_PROFILE"] = session.profile_name
+    found = session.get_credentials()
+    if found is None:
+        return environment
+    frozen = found.get_frozen_credentials()
+    return {
+        **environment,
+        "AWS_ACCESS_KEY_ID": frozen.access_key,
+        "AWS_SECRET_ACCESS_KEY": frozen.secret_key,
+        "AWS_SESSION_TOKEN": frozen.token or "",
+        "AWS_SECURITY_TOKEN": "",
+    }
 
 
 @cache

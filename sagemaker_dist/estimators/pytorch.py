@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sagemaker.estimator import EstimatorBase
+from sagemaker.local import LocalSession as SageMakerLocalSession
 from sagemaker.pytorch import PyTorch as SageMakerPyTorch
 
 from sagemaker_dist.catalog import LOCAL, LOCAL_PROCESS
@@ -36,7 +37,7 @@ from sagemaker_dist.errors import OptionError, raise_all
 from sagemaker_dist.estimators import facts
 from sagemaker_dist.estimators.local_session import ROLE, LocalClient, LocalSession
 from sagemaker_dist.estimators.sdk import offline, quiet
-from sagemaker_dist.packaging.frameworks import default_tag
+from sagemaker_dist.packaging import FRAMEWORKS, default_tag, ecr_image
 from sagemaker_dist.planning import Job, LocalSource, construction_faults, fit_faults, gpu_warning
 from sagemaker_dist.planning.faults import JOB_NAME, source_faults
 from sagemaker_dist.planning.local_faults import CONTAINER_ONLY, NO_EFFECT
@@ -89,6 +90,7 @@ class PyTorch(SageMakerPyTorch):  # type: ignore[misc]  # SageMaker's SDK is unt
         **kwargs: Any,
     ) -> None:
         given = {"entry_point": entry_point, "source_dir": source_dir, "image_uri": image_uri}
+        given["framework_version"] = framework_version
         asked = self._check(distribution, {**given, **kwargs})
         instance_type = kwargs.get("instance_type")
         is_local = _runs_here(instance_type, kwargs.get("sagemaker_session"))
@@ -149,8 +151,6 @@ class PyTorch(SageMakerPyTorch):  # type: ignore[misc]  # SageMaker's SDK is unt
             return super().training_image_uri(region)
         if self.instance_type in LOCAL:
             return default_tag(FRAMEWORK)
-        from sagemaker_dist.packaging import ecr_image
-
         return ecr_image(self.sagemaker_session.boto_session, FRAMEWORK)
 
     def hyperparameters(self) -> dict[str, Any]:
@@ -223,7 +223,11 @@ class PyTorch(SageMakerPyTorch):  # type: ignore[misc]  # SageMaker's SDK is unt
                 self.git_config,
                 is_launched=self._is_local or self._wire is not None,
             ),
-            channels=facts.channels(inputs)
+            channels=facts.channels(
+                inputs,
+                input_mode=self.input_mode,
+                file_systems=getattr(self.sagemaker_session, "file_systems", None),
+            )
             + facts.model_channel(self.model_channel_name, self.model_uri),
         )
 
@@ -294,12 +298,16 @@ def _job(estimator: type, asked: Distribution, given: dict[str, Any]) -> Job:
     valid = facts.known_arguments(estimator)
     instance_type = facts.settled(given.get("instance_type", given.get("train_instance_type")))
     names = ("output_path", "checkpoint_s3_uri", "checkpoint_local_path", "base_job_name")
+    session, has_image = given.get("sagemaker_session"), given["image_uri"] is not None
     places = {name: facts.obstacle(given.get(name)) for name in names[:2]}
     return Job(
         distribution=asked,
         instance_type=instance_type,
         known_to_boto3=facts.is_known_to_boto3(instance_type),
-        own_session=isinstance(given.get("sagemaker_session"), (LocalSession, type(None))),
+        framework_version=None if has_image else facts.settled(given["framework_version"]),
+        image_version=FRAMEWORKS[FRAMEWORK].default,
+        own_session=isinstance(session, (LocalSession, type(None))),
+        local_session=isinstance(session, (SageMakerLocalSession, type(None))),
         obstacles={name: obstacle for name, obstacle in places.items() if obstacle},
         environment=facts.environment(given.get("environment")),
         other={name: given.get(name) for name in _OTHER},

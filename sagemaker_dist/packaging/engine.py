@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 from sagemaker_dist.errors import SetupError
 
@@ -15,6 +19,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_SECONDS: Final = 120
 _ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}  # uname's names -> images'
+_SOCKET: Final = "unix:///var/run/docker.sock"  # docker-py's own default
 _START: Final = "Start it (`systemctl start docker`, or Docker Desktop)"
 _JOIN: Final = "Join the group docker (`sudo usermod -aG docker $USER`) and log in again"
 
@@ -76,6 +81,7 @@ def connect() -> DockerClient:
             "sagemaker_dist talks to Docker through it",
             "Run: pip install 'sagemaker-dist[docker]'",
         ) from None
+    _check_socket(os.environ.get("DOCKER_HOST") or _SOCKET)
     try:
         client = docker.from_env(timeout=TIMEOUT_SECONDS)
     except (docker.errors.DockerException, OSError, ValueError) as error:
@@ -86,6 +92,18 @@ def connect() -> DockerClient:
         client.close()
         raise _no_engine(error) from error
     return client
+
+
+def _check_socket(address: str) -> None:
+    """Knock first: docker-py hides what is wrong with a socket in its own words."""
+    place = urlsplit(address)
+    if place.scheme != "unix" or sys.platform == "win32":
+        return
+    with socket.socket(socket.AF_UNIX) as visitor:
+        try:
+            visitor.connect(place.path)
+        except OSError as error:
+            raise _no_engine(OSError(f"{place.path}: {error.strerror}")) from error
 
 
 def _no_engine(error: Exception) -> SetupError:

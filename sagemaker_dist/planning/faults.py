@@ -73,7 +73,9 @@ def fit_faults(job: Job) -> Iterator[OptionError]:
     yield from name_faults(job.channels)
     is_theirs = job.instance_type in LOCAL and not job.on_this_machine
     if not is_theirs:  # SageMaker's local mode reads and checks in its own way
-        yield from channel_faults(job.channels, on_this_machine=job.on_this_machine)
+        yield from channel_faults(
+            job.channels, on_this_machine=job.on_this_machine, instance_type=job.instance_type
+        )
 
 
 def _count_faults(job: Job) -> Iterator[OptionError]:
@@ -166,6 +168,12 @@ def _environment_faults(environment: Any) -> Iterator[OptionError]:
 def _instance_faults(job: Job) -> Iterator[OptionError]:
     name = job.instance_type
     valid = {*training_instances(), *LOCAL, LOCAL_PROCESS}
+    if name in LOCAL and not job.local_session:
+        yield OptionError(
+            f"instance_type is {name!r}",
+            "sagemaker_session is one of AWS",
+            "Leave sagemaker_session out, or pass a LocalSession",
+        )
     if name is None or name in valid or job.known_to_boto3:
         return
     mend = closest(str(name), valid)
@@ -190,3 +198,10 @@ def _distribution_faults(job: Job) -> Iterator[OptionError]:
                 "the distribution of sagemaker_dist does not run with it",
                 f"Leave {name} out, or leave distribution out",
             )
+    asked, held = job.framework_version, job.image_version
+    if asked is not None and not f"{held}.".startswith(f"{asked}."):
+        yield OptionError(
+            f"framework_version is {asked!r}",
+            f"the image of this version of sagemaker_dist holds {held}",
+            "Leave framework_version out, or pass image_uri",
+        )

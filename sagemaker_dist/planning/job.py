@@ -55,7 +55,10 @@ class Job:
     Attributes:
         known_to_boto3: boto3's service model knows the instance type.
         keeps_checkpoints: A checkpoint_s3_uri is named, be it by a pipeline.
+        framework_version: As given, where no image is named that it could not be about.
+        image_version: The framework's version in our own image.
         own_session: The session is one of ours, or none was given.
+        local_session: The session is one of SageMaker's local mode, or none was given.
         obstacles: What is in the way of a place, by the argument that names the place.
         environment: By name; "" where only a pipeline will know the value.
         other: Arguments that change what kind of job it is, by name.
@@ -68,7 +71,10 @@ class Job:
     instance_count: Any = None
     known_to_boto3: bool = False
     keeps_checkpoints: bool = True
+    framework_version: Any = None
+    image_version: str = ""
     own_session: bool = True
+    local_session: bool = True
     output_path: Any = None
     checkpoint_s3_uri: Any = None
     checkpoint_local_path: Any = None

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from sagemaker_dist.errors import SetupError
 from sagemaker_dist.packaging.engine import connected
 from sagemaker_dist.packaging.facts import check_versions, inspect_image, local_image
-from sagemaker_dist.packaging.frameworks import default_tag
+from sagemaker_dist.packaging.frameworks import FRAMEWORKS, default_tag
 from sagemaker_dist.planning import LocalJob
 from sagemaker_dist.planning.gpus import divide_gpus
 from sagemaker_dist.runners.local.folder import JobFolder
@@ -74,9 +74,9 @@ def _check_nearness(engine: str) -> None:
 
 
 def _check_image(client: DockerClient, name: str) -> None:
-    framework = name.rpartition("-")[2]
-    if name == default_tag(framework):
-        local_image(client, framework)
+    frameworks = {default_tag(framework): framework for framework in FRAMEWORKS}
+    if name in frameworks:
+        local_image(client, frameworks[name])
     else:
         check_versions(inspect_image(name, client=client))
 

@@ -191,6 +191,7 @@ class ContainerFleet:
     ) -> Container:
         tree = HostTree(self.folder.hosts / host.label)
         tree.create(self.job, host, self.folder)
+        self.data.open_pipes(host, tree)
         mounts = tuple(self.data.mounts(host))
         tree.make_mount_points(self.job, [mount.name for mount in mounts])
         places = Places(

@@ -6,6 +6,7 @@ state.json   what has become of it     written by the supervisor, replaced whole
 stop         a wish to stop            written by any driver: "stop" or "kill"
 lock         held while the supervisor lives
 logs/        algo-N.log per host, all.log of every host in the order of arrival
+data/        what was brought for the hosts, removed at the end
 hosts/       one tree like /opt/ml per host, removed at the end
 """
 

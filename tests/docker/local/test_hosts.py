@@ -16,7 +16,7 @@ from sagemaker_dist.runners.local.containers import ContainerFleet
 from sagemaker_dist.runners.local.data import Data
 from sagemaker_dist.runners.local.folder import JobFolder
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(120, func_only=True)
 
 LOOK = """
     import json, os, socket

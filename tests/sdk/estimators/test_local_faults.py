@@ -80,8 +80,8 @@ def test_a_tuner_is_refused(estimator):
     )
 
     assert [
-        "a tuner was given an estimator of local processes: local_process has no tuning jobs. Call"
-        " fit() for each set of hyperparameters, or pass an instance type of SageMaker."
+        "a tuner was given an estimator whose jobs run on this machine: there are no tuning jobs"
+        " here. Call fit() for each set of hyperparameters, or pass an instance type of SageMaker."
     ] == faults_of(tuner.fit)
 
 
@@ -121,12 +121,12 @@ def test_a_tuner_is_refused(estimator):
         ),
         (
             {"sagemaker_session": object()},
-            "sagemaker_session is not a LocalSession: local_process does not talk to SageMaker."
-            " Leave sagemaker_session out.",
+            "sagemaker_session is not a LocalSession of sagemaker_dist: local_process does not talk"
+            " to SageMaker. Leave sagemaker_session out.",
         ),
         (
             {"subnets": ["subnet-1"]},
-            "subnets is set: it has no effect on local processes. Leave subnets out.",
+            "subnets is set: it has no effect on local_process. Leave subnets out.",
         ),
         (
             {"output_path": Path(__file__).as_uri()},

@@ -269,9 +269,8 @@ def faults_of(call):
     [
         (
             {"image_uri": None, "framework_version": "2.8", "py_version": "py312"},
-            "image_uri is left out: the images of AWS do not hold the runtime of sagemaker_dist."
-            " Build an image from one with torch and `pip install` this repository's root and"
-            " container/ in it, push it to Amazon ECR and pass image_uri=....",
+            "framework_version is '2.8': the image of this version of sagemaker_dist holds 2.13.0."
+            " Leave framework_version out, or pass image_uri.",
         ),
         (
             {"checkpoint_local_path": "/opt/ml/state"},
@@ -286,8 +285,8 @@ def faults_of(call):
         ),
         (
             {"instance_type": "local"},
-            "instance_type is 'local': the distribution of sagemaker_dist does not run in Docker"
-            " on this machine yet. Pass instance_type='local_process'.",
+            "instance_type is 'local': sagemaker_session is one of AWS."
+            " Leave sagemaker_session out, or pass a LocalSession.",
         ),
         (
             {"use_spot_instance": True},

@@ -11,7 +11,7 @@ import pytest
 
 from sagemaker_dist.errors import JobError, OptionError, SetupError
 from sagemaker_dist.runners import TERMINAL, LocalRunner
-from sagemaker_dist.runners.local import runner as runner_module
+from sagemaker_dist.runners.local import checks
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -264,7 +264,7 @@ def test_unknown_job(runner):
 
 
 def test_missing_runtime_is_found_before_anything_starts(runner, request_for, monkeypatch):
-    monkeypatch.setattr(runner_module, "find_spec", lambda _: None)
+    monkeypatch.setattr(checks, "find_spec", lambda _: None)
     with pytest.raises(SetupError) as caught:
         runner.start(request_for())
 
