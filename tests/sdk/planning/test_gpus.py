@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPUs are divided among the hosts of one machine."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sagemaker_dist.errors import OptionError
+from sagemaker_dist.planning.gpus import divide_gpus
+
+
+def test_neighbours_stay_together_and_what_is_over_stays_unused():
+    assert (("0", "1"), ("2", "3"), ("4", "5")) == divide_gpus(list("01234567"), 3)
+
+
+@given(num_gpus=st.integers(1, 64), num_hosts=st.integers(1, 64))
+def test_every_host_gets_as_many_and_no_gpu_is_shared(num_gpus, num_hosts):
+    gpus = [str(number) for number in range(num_gpus)]
+    if num_gpus < num_hosts:
+        with pytest.raises(OptionError, match=f"this machine has {num_gpus} GPUs"):
+            divide_gpus(gpus, num_hosts)
+        return
+    shares = divide_gpus(gpus, num_hosts)
+    given_out = [gpu for share in shares for gpu in share]
+
+    assert {num_gpus // num_hosts} == {len(share) for share in shares}
+    assert gpus[: len(given_out)] == given_out
+    assert num_hosts > num_gpus - len(given_out)

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is asked of Docker for a host, without Docker."""
+
+from pathlib import Path
+
+import pytest
+
+from sagemaker_dist.contract import KEY, DataParallel, render
+from sagemaker_dist.packaging.engine import Engine
+from sagemaker_dist.planning import plan_local_job
+from sagemaker_dist.runners.local.container_plan import (
+    Owner,
+    Places,
+    container_arguments,
+    gpu_request,
+)
+from sagemaker_dist.runners.local.data import Mount
+
+ENGINE = Engine(
+    num_cpus=16, memory_bytes=64 << 30, architecture="amd64", data_root="/var/lib/docker"
+)
+OWNER = Owner(uid=1000, gid=1000, groups=(1000, 27))
+
+
+@pytest.fixture
+def arguments(request_for, tmp_path):
+    """The arguments for algo-2 of a job, with what a test changes."""
+
+    def ask(engine=ENGINE, mounts=(), **changes):
+        request = request_for(**changes)
+        request["ResourceConfig"]["InstanceType"] = "local"
+        job = plan_local_job(request)
+        places = Places(
+            folder=tmp_path / "jobs/job",
+            tree=tmp_path / "tree",
+            checkpoints=tmp_path / "kept",
+            mounts=tuple(mounts),
+        )
+        return container_arguments(job, job.hosts[1], places, engine, OWNER)
+
+    return ask
+
+
+def test_a_host_is_named_and_labelled(arguments):
+    asked = arguments()
+
+    assert "sagemaker-dist-job-algo-2" == asked["name"]
+    assert "algo-2" == asked["hostname"]
+    assert ["train"] == asked["command"]
+    assert "algo-2" == asked["labels"]["sagemaker-dist.host"]
+
+
+def test_all_that_is_written_stays_on_this_machine(arguments, tmp_path):
+    """The tree and the checkpoints are writable, data is not unless it is said to be."""
+    data = Mount(source=Path("/data"), name="training")
+    system = Mount(source=Path("/mnt/fsx"), name="system", writable=True)
+    mounts = {each["Target"]: each for each in arguments(mounts=[data, system])["mounts"]}
+
+    assert {
+        "/opt/ml": (str(tmp_path / "tree"), False),
+        "/opt/ml/checkpoints": (str(tmp_path / "kept"), False),
+        "/opt/ml/input/data/training": ("/data", True),
+        "/opt/ml/input/data/system": ("/mnt/fsx", False),
+    } == {target: (each["Source"], each["ReadOnly"]) for target, each in mounts.items()}
+
+
+def test_files_belong_to_the_caller(arguments):
+    """Its own uid; root where the engine is rootless; unmapped where users are mapped."""
+    rootless = Engine(**{**as_dict(ENGINE), "is_rootless": True})
+    remapped = Engine(**{**as_dict(ENGINE), "is_remapped": True})
+
+    assert ("1000:1000", ["27"]) == (arguments()["user"], arguments()["group_add"])
+    assert "user" not in arguments(rootless)
+    assert "host" == arguments(remapped)["userns_mode"]
+
+
+def as_dict(engine):
+    return {name: getattr(engine, name) for name in engine.__slots__}
+
+
+def test_shared_memory_is_half_of_the_machine(arguments):
+    assert 32 << 30 == arguments()["shm_size"]
+
+
+def test_environment_is_sagemakers_and_the_users_alone(arguments, monkeypatch):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    asked = arguments(Environment={"COLOUR": "green"})["environment"]
+
+    assert {
+        "AWS_REGION",
+        "COLOUR",
+        "CURRENT_HOST",
+        "SM_CHECKPOINT_DIR",
+        "TRAINING_JOB_ARN",
+        "TRAINING_JOB_NAME",
+    } == set(asked)
+
+
+@pytest.mark.parametrize(("ranks", "hosts", "threads"), [(4, 2, "2"), (None, 2, "8"), (16, 4, "1")])
+def test_hosts_share_the_cpus_of_one_machine(arguments, request_for, ranks, hosts, threads):
+    """As processes on one machine do, so that both kinds of job compute the same bits."""
+    wire = render(DataParallel(processes_per_host=ranks))
+    parameters = {**request_for()["HyperParameters"], KEY: wire}
+    asked = arguments(hosts=hosts, HyperParameters=parameters)["environment"]
+
+    assert threads == asked["OMP_NUM_THREADS"]
+
+
+def test_own_entry_point(arguments):
+    algorithm = {"TrainingInputMode": "File", "TrainingImage": "image"}
+    own = {"ContainerEntrypoint": ["/bin/bash"], "ContainerArguments": ["-c", "true"]}
+    asked = arguments(AlgorithmSpecification={**algorithm, **own})
+
+    assert (["/bin/bash"], ["-c", "true"]) == (asked["entrypoint"], asked["command"])
+
+
+def test_gpus_are_asked_for_by_name():
+    assert ["GPU-1", "GPU-2"] == gpu_request(("GPU-1", "GPU-2"))["DeviceIDs"]
