@@ -37,18 +37,10 @@ def wheels():
 def toolkit(engine, image, wheels):
     """An image whose `train` is the toolkit's, which was installed after ours."""
     install = ["--no-index", "--find-links", "/wheels", "--no-cache-dir", "--quiet", PACKAGE]
-    container = engine.containers.run(
-        image.name,
-        ["pip3", "install", *install],
-        detach=True,
-        volumes={str(wheels): {"bind": "/wheels", "mode": "ro"}},
-    )
-    try:
-        assert 0 == status_of(container, 120), said(container)
-        changes = [ENVIRONMENT, 'ENTRYPOINT ["train"]', "CMD []"]
-        made = container.commit(TAG, changes=changes)
-    finally:
-        container.remove(force=True)
+    mounts = {str(wheels): {"bind": "/wheels", "mode": "ro"}}
+    with running(engine, image.name, None, ["pip3", "install", *install], volumes=mounts) as pip:
+        assert 0 == status_of(pip, 120), said(pip)
+        made = pip.commit(TAG, changes=[ENVIRONMENT, 'ENTRYPOINT ["train"]', "CMD []"])
     yield TAG
     engine.images.remove(made.id, force=True)
 

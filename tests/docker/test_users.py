@@ -45,7 +45,7 @@ def test_a_number_trains(engine, image, tmp_path):
     """Packages are installed, ranks meet, the model is this user's, nothing stays in /tmp."""
     base = write_base(tmp_path / "ml", SCRIPT, options=DataParallel(processes_per_host=2))
     write_wheel(base / "code")
-    with running(engine, image.name, base, user="12345:12345", network_mode="none") as container:
+    with running(engine, image.name, base, user="12345:12345") as container:
         assert 0 == status_of(container), said(container)
         changed = [change["Path"] for change in container.diff() or []]
     seen = json.loads((base / "model/seen.json").read_text())

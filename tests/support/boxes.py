@@ -36,8 +36,10 @@ def write_base(base, script, *, options=None, **hyperparameters):
 def running(engine, image, base, command=None, **choices):
     """A container with SageMaker's directory; removed with what it left, whatever happens."""
     choices.setdefault("volumes", {str(base): {"bind": "/opt/ml", "mode": "rw"}})
-    container = engine.containers.run(image, command, detach=True, **choices)
+    choices.setdefault("network_mode", "none")  # and no name server to wait for
+    container = engine.containers.create(image, command, **choices)
     try:
+        container.start()
         yield container
     finally:
         container.remove(force=True, v=True)

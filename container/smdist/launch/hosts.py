@@ -6,6 +6,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Iterable
+from ipaddress import ip_address
 
 from sagemaker_dist.contract import World
 from sagemaker_dist.errors import LaunchError
@@ -26,11 +27,14 @@ def resolve(host: str) -> str:
     return socket.gethostbyname(host)
 
 
-def resolve_alone(host: str, lookup: Lookup = resolve) -> dict[str, str]:
-    """A job of one host needs no network: a name without an address is this machine."""
+def resolve_alone(host: str) -> dict[str, str]:
+    """A job of one host needs no network: a name is this machine's, and is not asked about.
+
+    Where the name server does not answer, asking would take 20 s.
+    """
     try:
-        return {host: lookup(host)}
-    except OSError:
+        return {host: str(ip_address(host))}
+    except ValueError:
         return {host: _LOOPBACK}
 
 
@@ -43,7 +47,7 @@ def wait_for_hosts(
         LaunchError: Some names have no address; they are named.
     """
     if len(world.hosts) == 1:
-        return resolve_alone(world.hosts[0], lookup)
+        return resolve_alone(world.hosts[0])
     start = time.monotonic()
     found: dict[str, str] = {}
     pause, told = 0.05, start
