@@ -98,6 +98,7 @@ runtime() {
   core_only=OFF
   if [ "$FRAMEWORK" != torch ]; then core_only=ON; fi # it has no binding yet
   wheel "--config-settings=cmake.define.SMDIST_CORE_ONLY=$core_only" \
+    --config-settings=cmake.define.Torch_DIR=/mnt/image/torch \
     --config-settings=build-dir=/native /mnt/runtime
 }
 

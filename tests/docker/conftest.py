@@ -73,7 +73,9 @@ def _nothing_left_behind(engine):
 
 
 def _things(engine) -> set[str]:
-    containers = {f"container {found.name}" for found in engine.containers.list(all=True)}
+    containers = {
+        f"container {found.name}" for found in engine.containers.list(all=True, ignore_removed=True)
+    }
     networks = {f"network {found.name}" for found in engine.networks.list()}
     volumes = {f"volume {found.name}" for found in engine.volumes.list()}
     return containers | networks | volumes
