@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two emulated hosts, two ranks each, one training job: no AWS.
 
-    demo.py         hosts are processes of this machine
-    demo.py local   hosts are containers of its Docker engine
+`demo.py` runs them as processes, `demo.py local` as containers of this machine's Docker engine.
 """
 
 import sys

@@ -11,6 +11,7 @@ from sagemaker_dist import PyTorch
 @pytest.fixture(autouse=True)
 def _home(tmp_path, monkeypatch):
     """Jobs leave their folders in a home that goes away."""
+    (tmp_path / "home").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
 
 
