@@ -56,6 +56,66 @@ PYTHON
 }
 
 install_framework() {
+  version=$(found)
+  if [ -z "$version" ]; then
+    install "$@" "$FRAMEWORK==$FRAMEWORK_VERSION"
+    site=$(python3 -c 'import site; print(site.getsitepackages()[0])')
+    rm -rf "$site/torch/test" # torch's own, and nobody imports it
+  elif [ "$version" != "$FRAMEWORK_VERSION" ]; then
+    fail "the image to build on holds $FRAMEWORK $version" \
+      "$FRAMEWORK $FRAMEWORK_VERSION was asked for" \
+      "Ask for $version, or build on an image without $FRAMEWORK"
+  fi
+}
+
+compiler() {
+  check
+  header=$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h
+  if command -v c++ >/dev/null && [ -e "$header" ]; then return; fi
+  [ -z "$OFFLINE" ] || fail "BUILD_IMAGE has no C++ compiler, or no headers of its Python" \
+    "nothing is downloaded in an offline build" "Choose an image with g++ and these headers"
+  command -v apt-get >/dev/null || fail "BUILD_IMAGE has no C++ compiler, or no headers" \
+    "it has no apt-get to install them" "Choose an image with g++ and the headers of its Python"
+  trust
+  packages=g++
+  [ -e "$header" ] || packages="g++ python3-dev"
+  apt-get update -qq ${PIP_CERT:+-o Acquire::https::CAInfo="$PIP_CERT"}
+  # shellcheck disable=SC2086  several packages
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+    ${PIP_CERT:+-o Acquire::https::CAInfo="$PIP_CERT"} $packages >/dev/null
+}
+
+tools() {
+  if [ "$FRAMEWORK" = torch ]; then install_framework --no-deps; fi
+  install 'hatchling>=1.27' 'scikit-build-core>=0.11' cmake ninja
+}
+
+wheel() {
+  pip3 wheel --quiet --no-build-isolation --no-deps --no-cache-dir --wheel-dir /wheels "$@"
+}
+
+runtime() {
+  core_only=OFF
+  if [ "$FRAMEWORK" != torch ]; then core_only=ON; fi # it has no binding yet
+  wheel "--config-settings=cmake.define.SMDIST_CORE_ONLY=$core_only" \
+    --config-settings=build-dir=/native /mnt/runtime
+}
+
+sdk() {
+  wheel /mnt/context
+  wire=$(cd /mnt/context && python3 -B -c '
+from sagemaker_dist.contract import wire
+print(wire.VERSION)')
+  if [ "$wire" != "$WIRE" ]; then
+    fail "WIRE is '$WIRE'" "this sagemaker_dist speaks version $wire" "Give WIRE=$wire"
+  fi
+  for name in sagemaker_dist sagemaker_dist_runtime; do
+    [ -n "$(find /wheels -name "$name-$VERSION-*.whl")" ] || fail "VERSION is '$VERSION'" \
+      "the wheels are $(ls /wheels)" "Give the version of these"
+  done
+}
+
+framework() {
   check
   install_framework
   install numpy tqdm

@@ -16,7 +16,7 @@ work = Path("build/demo").absolute()
 estimator = PyTorch(
     entry_point="train.py",
     source_dir=str(Path(__file__).parent / "source"),
-    instance_type=instance_type,  # "ml.p4d.24xlarge" on SageMaker
+    instance_type=instance_type,  # "local_process", "local"; on SageMaker "ml.p4d.24xlarge"
     instance_count=2,
     distribution=DataParallel(processes_per_host=2),
     hyperparameters={"epochs": 15},

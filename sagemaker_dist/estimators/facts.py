@@ -74,7 +74,7 @@ def source(
     if git_config or entry_point is None or any(is_pipeline_variable(each) for each in places):
         return None
     if source_dir is not None and str(source_dir).lower().startswith(S3):
-        return None
+        return Source(entry_point=str(entry_point), directory=str(source_dir), in_s3=True)
     directory = None if source_dir is None else str(source_dir)
     folder = Path(directory_of(directory)) if directory else Path()
     return Source(

@@ -57,6 +57,12 @@ def construction_faults(job: Job) -> Iterator[OptionError]:
 def fit_faults(job: Job) -> Iterator[OptionError]:
     """What would keep this job from starting or from reading its data."""
     yield from source_faults(job.source)
+    if job.on_this_machine and job.source is not None and job.source.in_s3:
+        yield OptionError(
+            f"source_dir is {job.source.directory!r}",
+            f"{job.instance_type} runs code of this machine",
+            "Download and unpack it, and pass the directory",
+        )
     yield from _count_faults(job)
     if job.job_name is not None and not JOB_NAME.fullmatch(str(job.job_name)):
         yield OptionError(
@@ -98,7 +104,7 @@ def _count_faults(job: Job) -> Iterator[OptionError]:
 
 def source_faults(source: Source | None) -> Iterator[OptionError]:
     """An entry point or source_dir that is not there."""
-    if source is None:
+    if source is None or source.in_s3:
         return
     if not source.directory_exists:
         yield OptionError(

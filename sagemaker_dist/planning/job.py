@@ -25,6 +25,7 @@ class Source:
         directory: The source_dir, as given.
         exists: Whether the entry point is there.
         directory_exists: Whether the source_dir is there.
+        in_s3: The source_dir is a tarball in S3, which nobody looks into.
         is_launched: Our launcher starts it, which sees the source_dir alone.
     """
 
@@ -32,6 +33,7 @@ class Source:
     directory: str | None = None
     exists: bool = True
     directory_exists: bool = True
+    in_s3: bool = False
     is_launched: bool = False
 
 

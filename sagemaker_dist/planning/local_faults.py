@@ -45,9 +45,7 @@ def local_faults(job: Job) -> Iterator[OptionError]:
             )
     for name in ("instance_groups", "training_recipe", "use_spot_instances"):
         if job.other.get(name) and not (name != "use_spot_instances" and job.distribution.ours):
-            yield OptionError(
-                f"{name} is set", f"{here} has no such thing", f"Leave {name} out"
-            )
+            yield OptionError(f"{name} is set", f"{here} has no such thing", f"Leave {name} out")
     for name in sorted(NO_EFFECT if here in LOCAL else (*CONTAINER_ONLY, *NO_EFFECT)):
         if job.other.get(name):
             yield OptionError(f"{name} is set", f"it has no effect on {here}", f"Leave {name} out")

@@ -48,6 +48,12 @@ def faults_of(call):
             None,
             "entry_point is 'run.sh': only Python scripts are started. Pass a .py file.",
         ),
+        (
+            {"source_dir": "s3://bucket/source.tar.gz"},
+            None,
+            "source_dir is 's3://bucket/source.tar.gz': local_process runs code of this machine."
+            " Download and unpack it, and pass the directory.",
+        ),
     ],
 )
 def test_faults_of_fit(estimator, script, changes, inputs, fault):
