@@ -15,8 +15,8 @@ from sagemaker_dist.packaging.facts import check_versions, inspect_image, local_
 from sagemaker_dist.packaging.frameworks import FRAMEWORKS, default_tag
 from sagemaker_dist.planning import LocalJob
 from sagemaker_dist.planning.gpus import divide_gpus
+from sagemaker_dist.runners.local.containers.gpus import list_gpus
 from sagemaker_dist.runners.local.folder import JobFolder
-from sagemaker_dist.runners.local.gpus import list_gpus
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -86,6 +86,6 @@ def sweep_leftovers(client: DockerClient) -> None:
 
     Where the folder of their job is not to be seen, someone else's machine shares the engine.
     """
-    from sagemaker_dist.runners.local.containers import sweep
+    from sagemaker_dist.runners.local.containers.fleet import sweep
 
     sweep(client, lambda folder: folder.exists() and JobFolder(folder).state().is_terminal)

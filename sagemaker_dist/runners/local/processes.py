@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sagemaker_dist.planning import LocalHost, LocalJob
-from sagemaker_dist.runners.local.data import Data
+from sagemaker_dist.runners.local.data.channels import Data
 from sagemaker_dist.runners.local.family import die_with_parent, kill_descendants
 from sagemaker_dist.runners.local.folder import JobFolder
 from sagemaker_dist.runners.local.output import Output

@@ -20,7 +20,7 @@ from sagemaker_dist.errors import JobError, OptionError, SetupError
 from sagemaker_dist.packaging.engine import connected
 from sagemaker_dist.planning import LocalJob, plan_local_job
 from sagemaker_dist.runners.local.checks import check_setup, sweep_leftovers
-from sagemaker_dist.runners.local.data import PRIVATE
+from sagemaker_dist.runners.local.data.channels import PRIVATE
 from sagemaker_dist.runners.local.folder import JobFolder, State
 from sagemaker_dist.runners.local.output import Segments
 from sagemaker_dist.runners.protocol import Description, Request

@@ -30,7 +30,7 @@ from typing import Final
 from sagemaker_dist.errors import DistError
 from sagemaker_dist.planning import LocalJob
 from sagemaker_dist.runners.local.artifacts import Unwanted, gather
-from sagemaker_dist.runners.local.data import PRIVATE, Data
+from sagemaker_dist.runners.local.data.channels import PRIVATE, Data
 from sagemaker_dist.runners.local.family import adopt_orphans
 from sagemaker_dist.runners.local.fleet import Fleet, Host
 from sagemaker_dist.runners.local.folder import JobFolder, State, append
@@ -242,7 +242,7 @@ def main() -> None:
 def _fleet(folder: JobFolder, job: LocalJob, data: Data) -> Fleet:
     if not job.in_containers:
         return ProcessFleet(folder, job, data)
-    from sagemaker_dist.runners.local.containers import ContainerFleet  # imports docker-py
+    from sagemaker_dist.runners.local.containers.fleet import ContainerFleet  # imports docker-py
 
     return ContainerFleet(folder, job, data)
 

@@ -11,9 +11,9 @@ from jobs import wait_until
 from sagemaker_dist import DataParallel, LocalSession, OptionError, PyTorch
 from sagemaker_dist.packaging.engine import Engine
 from sagemaker_dist.planning import plan_local_job
-from sagemaker_dist.runners.local.container_plan import FOLDER_LABEL, Owner
-from sagemaker_dist.runners.local.containers import ContainerFleet
-from sagemaker_dist.runners.local.data import Data
+from sagemaker_dist.runners.local.containers.fleet import ContainerFleet
+from sagemaker_dist.runners.local.containers.plan import FOLDER_LABEL, Owner
+from sagemaker_dist.runners.local.data.channels import Data
 from sagemaker_dist.runners.local.folder import JobFolder
 
 pytestmark = pytest.mark.timeout(120, func_only=True)

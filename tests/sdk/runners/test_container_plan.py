@@ -8,13 +8,13 @@ import pytest
 from sagemaker_dist.contract import KEY, DataParallel, render
 from sagemaker_dist.packaging.engine import Engine
 from sagemaker_dist.planning import plan_local_job
-from sagemaker_dist.runners.local.container_plan import (
+from sagemaker_dist.runners.local.containers.plan import (
     Owner,
     Places,
     container_arguments,
     gpu_request,
 )
-from sagemaker_dist.runners.local.data import Mount
+from sagemaker_dist.runners.local.data.channels import Mount
 
 ENGINE = Engine(
     num_cpus=16, memory_bytes=64 << 30, architecture="amd64", data_root="/var/lib/docker"

@@ -12,9 +12,9 @@ from channels import channel, log, run, wait_until
 from sagemaker_dist.errors import JobError
 from sagemaker_dist.planning import plan_local_job
 from sagemaker_dist.runners import TERMINAL, LocalRunner
-from sagemaker_dist.runners.local.data import DOWNLOADER, Data, Mount
+from sagemaker_dist.runners.local.data.channels import DOWNLOADER, Data, Mount
+from sagemaker_dist.runners.local.data.layout import lay_out
 from sagemaker_dist.runners.local.folder import JobFolder
-from sagemaker_dist.runners.local.layout import lay_out
 
 pytestmark = pytest.mark.timeout(60)
 

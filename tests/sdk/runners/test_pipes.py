@@ -10,7 +10,7 @@ from random import Random
 import pytest
 from channels import channel, run
 
-from sagemaker_dist.runners.local.pipes import Pipe, Stream
+from sagemaker_dist.runners.local.data.pipes import Pipe, Stream
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -16,7 +16,7 @@ from docker.errors import APIError
 from docker.types import IPAMConfig, IPAMPool
 
 from sagemaker_dist.planning import LocalHost, LocalJob
-from sagemaker_dist.runners.local.container_plan import FOLDER_LABEL, network_name
+from sagemaker_dist.runners.local.containers.plan import FOLDER_LABEL, network_name
 
 if TYPE_CHECKING:
     from docker import DockerClient

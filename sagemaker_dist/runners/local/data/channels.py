@@ -22,14 +22,14 @@ from typing import IO, Final
 
 from sagemaker_dist.errors import JobError
 from sagemaker_dist.planning import LocalChannel, LocalHost, LocalJob
+from sagemaker_dist.runners.local.data.pipes import Pipe, Stream
+from sagemaker_dist.runners.local.data.places import channel_directory, data_directory
 from sagemaker_dist.runners.local.family import die_with_parent
 from sagemaker_dist.runners.local.folder import JobFolder
 from sagemaker_dist.runners.local.output import Segments
-from sagemaker_dist.runners.local.pipes import Pipe, Stream
-from sagemaker_dist.runners.local.places import channel_directory, data_directory
 from sagemaker_dist.runners.local.tree import HostTree
 
-DOWNLOADER: Final = "sagemaker_dist.runners.local.downloads"
+DOWNLOADER: Final = "sagemaker_dist.runners.local.data.downloads"
 PRIVATE: Final = "SAGEMAKER_DIST_DOWNLOADS"  # JSON: the environment of the downloader alone
 _TICK_SECONDS: Final = 0.1
 

@@ -27,17 +27,17 @@ from sagemaker_dist.packaging.engine import Engine, connect
 from sagemaker_dist.packaging.refusals import refusal
 from sagemaker_dist.planning import LocalHost, LocalJob
 from sagemaker_dist.planning.gpus import divide_gpus
-from sagemaker_dist.runners.local.container_plan import (
+from sagemaker_dist.runners.local.containers.gpus import list_gpus
+from sagemaker_dist.runners.local.containers.network import JobNetwork
+from sagemaker_dist.runners.local.containers.plan import (
     FOLDER_LABEL,
     Owner,
     Places,
     container_arguments,
     gpu_request,
 )
-from sagemaker_dist.runners.local.data import Data
+from sagemaker_dist.runners.local.data.channels import Data
 from sagemaker_dist.runners.local.folder import JobFolder
-from sagemaker_dist.runners.local.gpus import list_gpus
-from sagemaker_dist.runners.local.network import JobNetwork
 from sagemaker_dist.runners.local.output import Output
 from sagemaker_dist.runners.local.tree import HostTree
 

@@ -28,11 +28,11 @@ from botocore.exceptions import BotoCoreError, ClientError
 from sagemaker_dist.errors import DistError, JobError
 from sagemaker_dist.planning import LocalChannel, LocalHost, LocalJob
 from sagemaker_dist.planning.locations import S3
+from sagemaker_dist.runners.local.data.layout import Item, lay_out, part_of
+from sagemaker_dist.runners.local.data.places import channel_directory
+from sagemaker_dist.runners.local.data.refusals import channel_words, refusal, refused
+from sagemaker_dist.runners.local.data.walk import files_below
 from sagemaker_dist.runners.local.folder import JobFolder
-from sagemaker_dist.runners.local.layout import Item, lay_out, part_of
-from sagemaker_dist.runners.local.places import channel_directory
-from sagemaker_dist.runners.local.refusals import channel_words, refusal, refused
-from sagemaker_dist.runners.local.walk import files_below
 
 _SAY_SECONDS: Final = 3.0
 _MAX_PENDING: Final = 1000

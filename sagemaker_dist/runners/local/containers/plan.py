@@ -21,7 +21,7 @@ from sagemaker_dist.contract import KEY, parse
 from sagemaker_dist.packaging.engine import Engine
 from sagemaker_dist.planning import LocalHost, LocalJob
 from sagemaker_dist.planning.local_job import CONTAINER_ROOT
-from sagemaker_dist.runners.local.data import Mount
+from sagemaker_dist.runners.local.data.channels import Mount
 from sagemaker_dist.runners.local.tree import sagemaker_environment
 
 FOLDER_LABEL: Final = "sagemaker-dist.job-folder"  # whose containers and network these are

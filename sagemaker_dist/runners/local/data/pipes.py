@@ -26,8 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from sagemaker_dist.runners.local.layout import in_order, part_of
-from sagemaker_dist.runners.local.walk import files_below
+from sagemaker_dist.runners.local.data.layout import in_order, part_of
+from sagemaker_dist.runners.local.data.walk import files_below
 
 _CHUNK_BYTES: Final = 1 << 20
 _POLL_MS: Final = 100
