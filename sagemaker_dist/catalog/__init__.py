@@ -1,6 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Facts about SageMaker as tables with a source and a date."""
 
-from sagemaker_dist.catalog.instances import LOCAL, LOCAL_PROCESS, Instance, training_instances
+from sagemaker_dist.catalog.instances import LOCAL, LOCAL_PROCESS, Instance
+from sagemaker_dist.catalog.refresh import Refresh, refresh_table
+from sagemaker_dist.catalog.table import (
+    SHIPPED,
+    Table,
+    read_table,
+    training_instances,
+    write_table,
+)
 
-__all__ = ["LOCAL", "LOCAL_PROCESS", "Instance", "training_instances"]
+__all__ = [
+    "LOCAL",
+    "LOCAL_PROCESS",
+    "SHIPPED",
+    "Instance",
+    "Refresh",
+    "Table",
+    "read_table",
+    "refresh_table",
+    "training_instances",
+    "write_table",
+]

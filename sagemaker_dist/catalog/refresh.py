@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of instance types anew: names from boto3's model of SageMaker, facts from EC2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from typing import Any
+
+from sagemaker_dist.catalog.described import instance_of
+from sagemaker_dist.catalog.instances import Instance
+from sagemaker_dist.catalog.table import Table
+from sagemaker_dist.errors import SetupError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refresh:
+    """A new table, and how it came about.
+
+    Attributes:
+        table: To be written.
+        described: Names that EC2 described this time.
+        kept: Names whose facts are those of the table before: this region does
+            not offer them.
+        added: Names that the table before did not have.
+        removed: Names that SageMaker no longer has.
+    """
+
+    table: Table
+    described: frozenset[str]
+    kept: frozenset[str]
+    added: frozenset[str]
+    removed: frozenset[str]
+
+
+def refresh_table(session: Any, *, before: Table) -> Refresh:
+    """Ask EC2 in a session's region; the call costs nothing and changes nothing.
+
+    Raises:
+        SetupError: EC2 cannot be asked.
+    """
+    with _translated(session.region_name):
+        clients = session.client("ec2"), session.client("sagemaker")
+    return refresh_with(*clients, before=before)
+
+
+def refresh_with(ec2: Any, sagemaker: Any, *, before: Table) -> Refresh:
+    """Describe every type of SageMaker training with two clients of boto3.
+
+    Raises:
+        SetupError: EC2 cannot be asked.
+    """
+    import botocore
+
+    names = sagemaker.meta.service_model.shape_for("TrainingInstanceType").enum
+    fresh = Table(
+        source=f"ec2.describe_instance_types in {ec2.meta.region_name}",
+        names=f"TrainingInstanceType in botocore {botocore.__version__}",
+        date=datetime.now(timezone.utc).date().isoformat(),
+        instances={},
+    )
+    with _translated(ec2.meta.region_name):
+        described = {each.name: each for each in _described(ec2, fresh.dated_source)}
+    return _compared(fresh, frozenset(names), described, before)
+
+
+def _compared(
+    fresh: Table, names: frozenset[str], described: Mapping[str, Instance], before: Table
+) -> Refresh:
+    old = before.instances
+    known = {name: each for name, each in old.items() if each.sources}
+    return Refresh(
+        table=replace(
+            fresh,
+            instances={
+                name: described.get(name) or old.get(name) or Instance(name=name) for name in names
+            },
+        ),
+        described=names & described.keys(),
+        kept=(names & known.keys()) - described.keys(),
+        added=names - old.keys(),
+        removed=frozenset(old) - names,
+    )
+
+
+def _described(ec2: Any, source: str) -> Iterator[Instance]:
+    for page in ec2.get_paginator("describe_instance_types").paginate():
+        for each in page["InstanceTypes"]:
+            yield instance_of(each, source)
+
+
+@contextmanager
+def _translated(region: str | None) -> Iterator[None]:
+    """What boto3 raises, with its mend."""
+    from botocore import exceptions
+
+    what = f"Amazon EC2 in region {region} cannot be asked"
+    try:
+        yield
+    except exceptions.NoRegionError as error:
+        mend = "Pass --region (a session with a region), or set AWS_REGION"
+        raise SetupError("no AWS region is set", str(error).rstrip("."), mend) from error
+    except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as error:
+        mend = "Run aws configure, or set AWS_PROFILE"
+        raise SetupError(what, str(error).rstrip("."), mend) from error
+    except exceptions.ClientError as error:
+        why = f"{error.response['Error']['Code']}: {error.response['Error'].get('Message', '')}"
+        mend = "Renew the credentials, and allow them ec2:DescribeInstanceTypes (an IAM policy)"
+        raise SetupError(what, why.rstrip(". :"), mend) from error
+    except exceptions.BotoCoreError as error:
+        mend = "Check network and region"
+        raise SetupError(what, str(error).rstrip("."), mend) from error

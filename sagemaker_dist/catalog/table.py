@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of instance types that ships with the package.
+
+It is in two files, so that neither overwrites the other:
+
+    instance_types.json   what EC2 says of each type; `refresh` writes it
+    by_hand.json          what EC2 does not say, or says wrongly; people write it
+
+A key that a row leaves out is unknown. Because the table ships, a misspelt type
+is found without a network.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from sagemaker_dist.catalog.instances import Instance
+
+SHIPPED: Final = Path(__file__).with_name("instance_types.json")
+_BY_HAND: Final = Path(__file__).with_name("by_hand.json")
+_UNKNOWN: Final = Instance(name="")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """What EC2 says, as of one day.
+
+    Attributes:
+        source: Who described the types.
+        names: Who says which types there are.
+        date: Of both, YYYY-MM-DD.
+        instances: By name. One that EC2 did not describe has a name alone; one
+            that was kept from an older table names that table as its source.
+    """
+
+    source: str
+    names: str
+    date: str
+    instances: Mapping[str, Instance]
+
+    @property
+    def dated_source(self) -> str:
+        """The source of every type that names no other."""
+        return f"{self.source}, {self.date}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Note:
+    """Facts of by_hand.json that have one source."""
+
+    source: str
+    date: str
+    corrects: bool  # else it only fills what EC2 leaves open
+    types: Mapping[str, Mapping[str, Any]]
+
+
+@cache
+def training_instances() -> Mapping[str, Instance]:
+    """Every known training instance type by its name."""
+    notes = [_Note(**note) for note in json.loads(_BY_HAND.read_text("utf-8"))]
+    table = read_table(SHIPPED)
+    return MappingProxyType(
+        {name: _amended(instance, notes) for name, instance in table.instances.items()}
+    )
+
+
+def read_table(path: Path) -> Table:
+    """Read what `write_table` wrote."""
+    document = json.loads(path.read_text("utf-8"))
+    rows = document.pop("types")
+    table = Table(**document, instances={})
+    instances = {name: _instance(name, row, table.dated_source) for name, row in rows.items()}
+    return replace(table, instances=MappingProxyType(instances))
+
+
+def write_table(table: Table, path: Path) -> None:
+    """Write a table as JSON, one line for each type, so that a diff can be read."""
+    head = {"source": table.source, "names": table.names, "date": table.date}
+    lines = [f" {json.dumps(key)}: {json.dumps(value)}," for key, value in head.items()]
+    rows = [
+        f"  {json.dumps(name)}: {json.dumps(dict(_row(table.instances[name], table.dated_source)))}"
+        for name in sorted(table.instances)
+    ]
+    path.write_text(
+        "\n".join(["{", *lines, ' "types": {', ",\n".join(rows), " }", "}", ""]), "utf-8"
+    )
+
+
+def _instance(name: str, row: dict[str, Any], source: str) -> Instance:
+    sources = (row.pop("source", source),) if row else ()
+    return Instance(name=name, sources=sources, **row)
+
+
+def _row(instance: Instance, source: str) -> Iterator[tuple[str, Any]]:
+    for field in fields(instance):
+        value = getattr(instance, field.name)
+        if field.name not in ("name", "sources") and not _is_unknown(instance, field.name):
+            yield field.name, value
+    if instance.sources and instance.sources != (source,):
+        yield "source", instance.sources[0]
+
+
+def _is_unknown(instance: Instance, field: str) -> bool:
+    return bool(getattr(instance, field) == getattr(_UNKNOWN, field))
+
+
+def _amended(instance: Instance, notes: list[_Note]) -> Instance:
+    for note in notes:
+        said = note.types.get(instance.name, {})
+        news = {
+            field: value
+            for field, value in said.items()
+            if _is_unknown(instance, field) or (note.corrects and getattr(instance, field) != value)
+        }
+        if news:
+            sources = (*instance.sources, f"{note.source}, {note.date}")
+            instance = replace(instance, sources=sources, **news)
+    return instance
