@@ -7,7 +7,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from sagemaker_dist.cli import image
+from sagemaker_dist.cli import image, instances
 from sagemaker_dist.errors import DistError, OptionError
 
 _FAILED, _USAGE, _INTERRUPTED = 1, 2, 130
@@ -34,8 +34,9 @@ def _say(error: DistError, status: int) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="sagemaker-dist", description="Training images for distributed jobs on SageMaker."
+        prog="sagemaker-dist", description="Images and hosts for distributed jobs on SageMaker."
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     image.add(commands)
+    instances.add(commands)
     return parser

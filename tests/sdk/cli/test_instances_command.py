@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`sagemaker-dist instances`: what it prints, and what it writes."""
+
+import json
+
+import pytest
+from moto import mock_aws
+
+from sagemaker_dist.catalog import read_table, training_instances
+from sagemaker_dist.cli import main
+
+
+def test_list_has_every_type(capsys):
+    """One line for each, families together, small before large."""
+    status = main(["instances", "list"])
+    head, *lines = capsys.readouterr().out.splitlines()
+    names = [line.split()[0] for line in lines]
+
+    assert 0 == status
+    assert "type" == head.split()[0]
+    assert set(training_instances()) == set(names)
+    assert names.index("ml.c5.xlarge") < names.index("ml.c5.2xlarge") < names.index("ml.c5n.xlarge")
+
+
+def test_list_cuts_nothing_where_there_is_no_terminal(capsys):
+    """A pipe gets whole cells."""
+    main(["instances", "list", "--accelerated"])
+    said = capsys.readouterr().out
+    line = next(line for line in said.splitlines() if line.startswith("ml.p4d.24xlarge"))
+
+    assert "…" not in said
+    assert "ml.p4d.24xlarge 8 A100 40 NVLink 96 1152 400 400 4 x86_64" == " ".join(line.split())
+
+
+def test_accelerated_types_alone(capsys):
+    """Programs get every field, null where unknown, and the capabilities."""
+    main(["instances", "list", "--accelerated", "--json"])
+    documents = json.loads(capsys.readouterr().out)
+
+    assert all(each["is_accelerated"] for each in documents)
+    assert len(documents) == sum(each.is_accelerated for each in training_instances().values())
+    assert (
+        None
+        is next(each for each in documents if each["name"] == "ml.p2.xlarge")[
+            "network_sustained_gbps"
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("ml.p4d.24xlarge", ["8 A100, 40 GiB each", "NVLink", "400 Gbit/s\n", "4 interfaces"]),
+        ("ml.trn1.32xlarge", ["16 Trainium, 32 GiB each", "Neuron cores  32", "NeuronLink"]),
+        ("ml.c5.xlarge", ["accelerators  none", "10 Gbit/s at best, 1.25 lasting", "EFA"]),
+        ("ml.p2.xlarge", ["1 K80, 12 GiB each", "1.25 Gbit/s at best, ? lasting"]),
+    ],
+)
+def test_show(capsys, name, said):
+    """Facts, and who says so."""
+    status = main(["instances", "show", name])
+    out = capsys.readouterr().out
+
+    assert 0 == status
+    assert [] == [each for each in said if each not in out]
+    assert training_instances()[name].sources[-1] in out
+
+
+def test_show_for_programs(capsys):
+    """The same as Python offers."""
+    main(["instances", "show", "ml.p5.48xlarge", "--json"])
+    document = json.loads(capsys.readouterr().out)
+
+    assert (32, True, "gpu") == (
+        document["num_efa"],
+        document["supports_efa"],
+        document["accelerator_kind"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "mend"),
+    [("p4d.24xlarge", "Did you mean 'ml.p4d.24xlarge'?"), ("?", "sagemaker-dist instances list")],
+)
+def test_unknown_type(capsys, name, mend):
+    """A misspelt type is a fault of the request."""
+    status = main(["instances", "show", name])
+
+    assert 2 == status
+    assert mend in capsys.readouterr().err
+
+
+@mock_aws
+def test_refresh_writes_a_table(capsys, tmp_path):
+    """The table says who was asked, and the shipped one is left alone."""
+    output = tmp_path / "types.json"
+    status = main(["instances", "refresh", "--region", "us-east-1", "--output", str(output)])
+    table = read_table(output)
+
+    assert 0 == status
+    assert "ec2.describe_instance_types in us-east-1" == table.source
+    assert 96 == table.instances["ml.p4d.24xlarge"].num_vcpus
+    assert f"{output}: {len(table.instances)} types" in capsys.readouterr().out
+
+
+@mock_aws
+def test_refresh_where_nothing_can_be_written(capsys, tmp_path):
+    """The mend names the option."""
+    output = tmp_path / "absent" / "types.json"
+    status = main(["instances", "refresh", "--region", "us-east-1", "--output", str(output)])
+
+    assert 1 == status
+    assert "Pass --output" in capsys.readouterr().err
+
+
+def test_refresh_without_credentials(capsys, tmp_path):
+    """One message, no traceback, and no file."""
+    output = tmp_path / "types.json"
+    status = main(["instances", "refresh", "--region", "us-east-1", "--output", str(output)])
+
+    assert 1 == status
+    assert "aws configure" in capsys.readouterr().err
+    assert not output.exists()
