@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
+from functools import cache
 from operator import index
 from pathlib import Path
 from typing import Any, Final
 
 import botocore.session
 from sagemaker.inputs import FileSystemInput, TrainingInput
+from sagemaker.instance_group import InstanceGroup
 from sagemaker.local.local_session import file_input
 from sagemaker.workflow import is_pipeline_variable
 
 from sagemaker_dist.catalog import LOCAL, LOCAL_PROCESS, training_instances
 from sagemaker_dist.planning import Channel, Obstacle, Source, directory_of
-from sagemaker_dist.planning.channels import parse_channel
+from sagemaker_dist.planning.channels import parse_channel, parse_file_system
 from sagemaker_dist.planning.locations import FILE, S3
+from sagemaker_dist.planning.service import Limit, Terms
 
 # Names of version 1 that SageMaker SDK 2.257.7 still reads (estimator.py).
 _RENAMED: Final = frozenset(
@@ -39,6 +43,15 @@ _RENAMED: Final = frozenset(
         "train_volume_size",
     }
 )
+
+
+_TERMS: Final = frozenset(field.name for field in fields(Terms)) - {
+    "limits", "asked", "runs_script", "encodes_json", "region", "bucket_regions"
+}  # fmt: skip
+# Classes that Java's expressions have and Python's lack, as wider ones: nothing valid is refused.
+_JAVA_CLASSES: Final = {
+    r"\p{L}": r"\w", r"\p{N}": r"\w", r"\p{Alnum}": r"\w", r"\p{Z}": r"\s"
+}  # fmt: skip
 
 
 def settled(value: Any) -> Any:
@@ -111,6 +124,98 @@ def count(value: Any) -> Any:
     return index(value)
 
 
+@cache
+def service_limits() -> Mapping[str, Limit]:
+    """What the installed boto3 knows of CreateTrainingJob: shapes by their names."""
+    model = botocore.session.get_session().get_service_model("sagemaker")
+    found: dict[str, Limit] = {}
+    shapes = [model.operation_model("CreateTrainingJob").input_shape]
+    while shapes:
+        shape = shapes.pop()
+        if shape.name not in found:
+            found[shape.name] = _limit(shape.metadata)
+            shapes += [*getattr(shape, "members", {}).values()]
+            shapes += [getattr(shape, n) for n in ("member", "key", "value") if hasattr(shape, n)]
+    return found
+
+
+def _limit(metadata: Mapping[str, Any]) -> Limit:
+    pattern = metadata.get("pattern")
+    for java, ours in _JAVA_CLASSES.items():
+        pattern = pattern and pattern.replace(java, ours)
+    try:
+        re.compile(pattern or "")
+    except re.error:
+        pattern = None
+    return Limit(
+        least=metadata.get("min"),
+        most=metadata.get("max"),
+        pattern=pattern,
+        values=tuple(metadata.get("enum", ())),
+    )
+
+
+def terms(
+    given: Mapping[str, Any],
+    *,
+    runs_script: bool = True,
+    encodes_json: bool = True,
+    region: str | None = None,
+    bucket_regions: Mapping[str, str] | None = None,
+) -> Terms | None:
+    """What SageMaker reads of an estimator's arguments, or None for a job of this machine.
+
+    Generic estimators have encodes_json=False, and runs_script=False without an entry point.
+    """
+    given = {name.removeprefix("train_"): value for name, value in given.items()}  # see _RENAMED
+    if settled(given.get("instance_type")) in {LOCAL_PROCESS, *LOCAL}:
+        return None
+    return Terms(
+        limits=service_limits(),
+        asked=frozenset(
+            name for name, value in given.items() if value is not None and value is not False
+        ),
+        runs_script=runs_script,
+        encodes_json=encodes_json,
+        region=region,
+        bucket_regions=bucket_regions or {},
+        **{name: _all_settled(given.get(name)) for name in _TERMS},
+    )
+
+
+def estimator_terms(estimator: Any, **how: Any) -> Terms | None:
+    """The same of an estimator that was built: the SDK's defaults are in, and later changes."""
+    names = {"instance_type", "instance_count", *_TERMS}
+    given = {name: getattr(estimator, name, None) for name in names}
+    given["hyperparameters"] = getattr(estimator, "_hyperparameters", None)
+    given["enable_network_isolation"] = estimator.enable_network_isolation()
+    return terms(given, **how)
+
+
+def _all_settled(value: Any) -> Any:
+    if isinstance(value, InstanceGroup):
+        value = {
+            "InstanceGroupName": value.instance_group_name,
+            "InstanceType": value.instance_type,
+            "InstanceCount": value.instance_count,
+        }
+    if isinstance(value, Mapping):
+        return {name: _all_settled(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_all_settled(each) for each in value]
+    return settled(value)
+
+
+def as_file_systems(inputs: Any) -> Any:
+    """Inputs of any job: efs:// and fsx:// become the file systems that they name, read-only."""
+    if isinstance(inputs, Mapping):
+        return {name: as_file_systems(value) for name, value in inputs.items()}
+    if is_pipeline_variable(inputs) or not isinstance(inputs, str):
+        return inputs
+    place = parse_file_system(inputs)
+    return inputs if place is None else FileSystemInput(place.id, place.kind, place.directory)
+
+
 def as_uris(inputs: Any) -> Any:
     """Inputs of local processes: a Path says that it lies on this machine."""
     if isinstance(inputs, Path):
@@ -154,7 +259,7 @@ def _channel(name: str, value: Any, mode: Any, file_systems: Mapping[str, str]) 
 def _known(part: Mapping[str, Any]) -> dict[str, Any]:
     """Part of a request without what only a pipeline will know."""
     return {
-        name: _known(value) if isinstance(value, Mapping) else value
+        name: _known(value) if isinstance(value, Mapping) else _all_settled(value)
         for name, value in part.items()
         if not is_pipeline_variable(value)
     }

@@ -12,16 +12,19 @@ from sagemaker_dist.planning.local_job import (
     plan_local_job,
 )
 from sagemaker_dist.planning.locations import directory_of
+from sagemaker_dist.planning.service import Limit, Terms
 
 __all__ = [
     "Channel",
     "Job",
+    "Limit",
     "LocalChannel",
     "LocalHost",
     "LocalJob",
     "LocalSource",
     "Obstacle",
     "Source",
+    "Terms",
     "channel_faults",
     "construction_faults",
     "directory_of",

@@ -38,18 +38,33 @@ class FileSystem:
     """A directory of Amazon EFS or FSx.
 
     Attributes:
+        kind: FileSystemType, "EFS" or "FSxLustre".
         directory: DirectoryPath, from the root of the file system.
         here: The directory of this machine that stands for that root, or None.
     """
 
     id: str
     directory: str
+    kind: str | None = None
     here: str | None = None
 
     @property
     def path(self) -> str | None:
         """Where this machine has it."""
         return self.here and str(PurePosixPath(self.here, self.directory.lstrip("/")))
+
+
+_VOLUME: Final = re.compile(r"(efs|fsx)://([^/]*)(.*)", re.DOTALL)
+_KINDS: Final = {"efs": "EFS", "fsx": "FSxLustre"}
+
+
+def parse_file_system(uri: str) -> FileSystem | None:
+    """What efs://fs-…/directory or fsx://fs-…/mount/directory names, or None for another place."""
+    match = _VOLUME.fullmatch(uri)
+    if match is None:
+        return None
+    scheme, name, directory = match.groups()
+    return FileSystem(id=name, kind=_KINDS[scheme], directory=directory or "/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +79,7 @@ class Channel:
         exists: Whether a place of this machine is there.
         kind: What holds the data where it is no URI, such as "RecordSet".
         mode: InputMode, its own or the job's.
+        instance_groups: Whom it is for; () is everybody. None is known to a pipeline alone.
         other: Parts of the channel that mean nothing to a job of this machine.
     """
 
@@ -78,6 +94,7 @@ class Channel:
     compression: Any = None
     record_wrapper: Any = None
     is_shuffled: bool = False
+    instance_groups: tuple[str | None, ...] = ()
     other: tuple[str, ...] = ()
 
     @property
@@ -110,6 +127,7 @@ def parse_channel(
         compression=part.get("CompressionType"),
         record_wrapper=part.get("RecordWrapperType"),
         is_shuffled="ShuffleConfig" in part,
+        instance_groups=tuple(source.get("InstanceGroupNames") or ()),
         other=tuple(each for each in (*source, *part) if each not in _KNOWN),
     )
 
@@ -120,7 +138,12 @@ def _file_system(source: Mapping[str, Any], file_systems: Mapping[str, str]) -> 
     name = str(source["FileSystemId"])
     here = file_systems.get(name)
     directory = str(source.get("DirectoryPath", "/"))
-    return FileSystem(id=name, directory=directory, here=None if here is None else str(here))
+    return FileSystem(
+        id=name,
+        directory=directory,
+        kind=source.get("FileSystemType"),
+        here=None if here is None else str(here),
+    )
 
 
 def name_faults(channels: Iterable[Channel]) -> Iterator[OptionError]:
@@ -222,14 +245,19 @@ def _pipe_faults(channels: list[Channel]) -> Iterator[OptionError]:
             )
 
 
-def _file_system_faults(channel: Channel, place: FileSystem, here: str) -> Iterator[OptionError]:
-    what = f"channel {channel.name!r} is {place.directory!r} of file system {place.id!r}"
+def mount_faults(channel: Channel) -> Iterator[OptionError]:
+    """A file system that is asked for as a stream."""
     if channel.mode in ("FastFile", "Pipe"):
         yield OptionError(
             f"input_mode of channel {channel.name!r} is {channel.mode!r}",
             "SageMaker mounts a file system in File mode alone",
             "Pass input_mode='File'",
         )
+
+
+def _file_system_faults(channel: Channel, place: FileSystem, here: str) -> Iterator[OptionError]:
+    what = f"channel {channel.name!r} is {place.directory!r} of file system {place.id!r}"
+    yield from mount_faults(channel)
     if ".." in PurePosixPath(place.directory).parts:
         yield OptionError(what, "'..' leads out of it", "Pass a path from its root")
     elif place.here is None:

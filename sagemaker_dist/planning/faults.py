@@ -20,6 +20,12 @@ from sagemaker_dist.errors import OptionError, closest
 from sagemaker_dist.planning.channels import channel_faults, name_faults
 from sagemaker_dist.planning.job import Job, Source
 from sagemaker_dist.planning.local_faults import local_faults
+from sagemaker_dist.planning.service.channels import input_faults
+from sagemaker_dist.planning.service.faults import service_faults
+from sagemaker_dist.planning.service.groups import hostless_faults
+from sagemaker_dist.planning.service.options import environment_faults
+from sagemaker_dist.planning.service.places import place_faults
+from sagemaker_dist.planning.service.terms import Terms
 
 _BASE_NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9-]*")  # the SDK cuts and adds the time
 JOB_NAME: Final = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")  # CreateTrainingJob
@@ -52,6 +58,8 @@ def construction_faults(job: Job) -> Iterator[OptionError]:
         yield from _distribution_faults(job)
     if job.on_this_machine:
         yield from local_faults(job)
+    if job.terms is not None and job.on_sagemaker:
+        yield from _service_faults(job, job.terms)
 
 
 def fit_faults(job: Job) -> Iterator[OptionError]:
@@ -82,6 +90,19 @@ def fit_faults(job: Job) -> Iterator[OptionError]:
         yield from channel_faults(
             job.channels, on_this_machine=job.on_this_machine, instance_type=job.instance_type
         )
+    if job.terms is not None and job.on_sagemaker:
+        yield from _service_faults(job, job.terms)
+        yield from hostless_faults(job.terms)
+        yield from input_faults(job.terms, job.channels)
+
+
+def _service_faults(job: Job, terms: Terms) -> Iterator[OptionError]:
+    is_ours = job.distribution.ours is not None
+    yield from service_faults(terms, job.distribution.rest, is_ours=is_ours)
+    yield from environment_faults(terms, job.environment)
+    if job.instance_type is not None:  # a pipeline may yet choose this machine, and file://
+        yield from place_faults(terms, "output_path", job.output_path)
+        yield from place_faults(terms, "checkpoint_s3_uri", job.checkpoint_s3_uri)
 
 
 def _count_faults(job: Job) -> Iterator[OptionError]:

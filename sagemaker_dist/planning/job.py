@@ -14,6 +14,7 @@ from typing import Any
 from sagemaker_dist.catalog import LOCAL, LOCAL_PROCESS
 from sagemaker_dist.contract import Distribution
 from sagemaker_dist.planning.channels import Channel
+from sagemaker_dist.planning.service.terms import Terms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,7 @@ class Job:
         other: Arguments that change what kind of job it is, by name.
         unknown: Names of arguments that no class of SageMaker's SDK takes.
         valid: The names that they take.
+        terms: What else SageMaker reads, or None where nobody gathered it.
     """
 
     distribution: Distribution = field(default_factory=Distribution)
@@ -90,9 +92,15 @@ class Job:
     job_exists: bool = False
     source: Source | None = None
     channels: tuple[Channel, ...] = ()
+    terms: Terms | None = None
 
     @property
     def on_this_machine(self) -> bool:
         """Whether our own runner runs the job here; SageMaker's LocalSession brings another."""
         is_container = self.instance_type in LOCAL and self.own_session
         return bool(self.instance_type == LOCAL_PROCESS or is_container)
+
+    @property
+    def on_sagemaker(self) -> bool:
+        """Whether SageMaker runs the job, on instances that may be known to a pipeline alone."""
+        return self.instance_type not in {LOCAL_PROCESS, *LOCAL}

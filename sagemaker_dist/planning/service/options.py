@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hyperparameters and environment variables, as SageMaker carries them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from typing import Any, Final
+
+from sagemaker_dist.contract import KEY
+from sagemaker_dist.errors import OptionError
+from sagemaker_dist.planning.service.limits import amount_faults, shown, text_faults
+from sagemaker_dist.planning.service.terms import Terms
+
+_PREFIX: Final = "sagemaker_"
+_FLAG: Final = re.compile(r"[^\s=-][^\s=]*")  # --name, which a script's parser has to take
+
+# What SageMaker's SDK adds to every job that runs a script (2.257.7, estimator.py).
+_ADDED: Final = frozenset(
+    {
+        "sagemaker_container_log_level",
+        "sagemaker_job_name",
+        "sagemaker_program",
+        "sagemaker_region",
+        "sagemaker_submit_directory",
+    }
+)
+# What it, and sagemaker-training 5.1.4 in the image, read besides (2026-11-21).
+_KNOWN: Final = _ADDED | {
+    KEY,
+    "sagemaker_additional_mpi_options",
+    "sagemaker_default_invocations_accept",
+    "sagemaker_distributed_dataparallel_custom_mpi_options",
+    "sagemaker_distributed_dataparallel_enabled",
+    "sagemaker_distribution_instance_groups",
+    "sagemaker_enable_cloudwatch_metrics",
+    "sagemaker_estimator",
+    "sagemaker_estimator_class_name",
+    "sagemaker_estimator_module",
+    "sagemaker_framework_module",
+    "sagemaker_instance_type",
+    "sagemaker_mpi_custom_mpi_options",
+    "sagemaker_mpi_enabled",
+    "sagemaker_mpi_num_of_processes_per_host",
+    "sagemaker_multi_worker_mirrored_strategy_enabled",
+    "sagemaker_num_processes",
+    "sagemaker_parameter_server_enabled",
+    "sagemaker_process_slots_per_host",
+    "sagemaker_pytorch_ddp_enabled",
+    "sagemaker_pytorch_xla_multi_worker_enabled",
+    "sagemaker_recipe_local_path",
+    "sagemaker_requirements",
+    "sagemaker_s3_output",
+    "sagemaker_torch_distributed_enabled",
+    "sagemaker_training_compiler_debug_mode",
+    "sagemaker_training_compiler_enabled",
+    "sagemaker_use_mpi",
+}
+
+
+def hyperparameter_faults(terms: Terms, *, is_ours: bool) -> Iterator[OptionError]:
+    """What SageMaker or the script's parser would not take; `is_ours` adds one of our own."""
+    given = terms.hyperparameters
+    if given is None:
+        return
+    if not isinstance(given, Mapping):
+        yield OptionError(
+            f"hyperparameters is a {type(given).__name__}",
+            "it maps names to values",
+            "Pass a dict such as {'lr': 0.1}",
+        )
+        return
+    added = (_ADDED if terms.runs_script else frozenset()) | ({KEY} if is_ours else set())
+    yield from _amount_faults(terms, {str(name) for name in given}, added)
+    for name, value in given.items():
+        yield from _name_faults(terms, str(name))
+        yield from _value_faults(terms, str(name), value)
+
+
+def _amount_faults(terms: Terms, names: set[str], added: frozenset[str]) -> Iterator[OptionError]:
+    most = terms.limit("HyperParameters").most
+    num_own = len(names - added)
+    if most is not None and num_own + len(added) > most:
+        why = f"SageMaker takes at most {most}"
+        yield OptionError(
+            f"hyperparameters has {num_own} entries",
+            f"{why}, of which the SDK needs {len(added)}" if added else why,
+            "Leave some out, or pass a file of them as a channel",
+        )
+
+
+def _name_faults(terms: Terms, name: str) -> Iterator[OptionError]:
+    what = f"hyperparameters has the name {shown(name)}"
+    yield from text_faults(
+        "a name of hyperparameters",
+        name,
+        terms.limit("HyperParameterKey"),
+        mend="Correct the name",
+    )
+    if terms.runs_script and not _FLAG.fullmatch(name):
+        yield OptionError(
+            what,
+            "the script gets it as --name, which has no whitespace, no '=' and no leading '-'",
+            "Correct the name",
+        )
+    if terms.runs_script and name.startswith(_PREFIX) and name not in _KNOWN:
+        yield OptionError(what, f"no script sees a name that begins with {_PREFIX}", _meant(name))
+
+
+def _value_faults(terms: Terms, name: str, value: Any) -> Iterator[OptionError]:
+    what = f"hyperparameters[{shown(name)}]"
+    try:
+        text = json.dumps(value) if terms.encodes_json else str(value)
+    except (TypeError, ValueError) as error:
+        yield OptionError(
+            f"{what} is {shown(value)}",
+            f"the SDK cannot write it as JSON ({error})",
+            "Pass numbers, text, and lists or dicts of them",
+        )
+        return
+    limit = terms.limit("HyperParameterValue")
+    if limit.most is not None and len(text) > limit.most:
+        yield OptionError(
+            f"{what} has {len(text)} characters{' as JSON' if terms.encodes_json else ''}",
+            f"SageMaker takes at most {limit.most}",
+            "Pass it in a file of source_dir or in a channel",
+        )
+    else:
+        yield from text_faults(what, text, limit, mend="Correct the value")
+
+
+def environment_faults(terms: Terms, environment: Any) -> Iterator[OptionError]:
+    """What SageMaker does not carry; what no environment holds was said elsewhere."""
+    if not isinstance(environment, Mapping):
+        return
+    yield from amount_faults("environment", len(environment), terms.limit("TrainingEnvironmentMap"))
+    for name, value in environment.items():
+        if isinstance(name, str) and name and "=" not in name and "\0" not in name:
+            yield from text_faults(
+                "a name of environment",
+                name,
+                terms.limit("TrainingEnvironmentKey"),
+                mend="Pass letters, digits and '_', without a leading digit",
+            )
+        if isinstance(value, str):
+            yield from _long_faults(terms, name, value)
+
+
+def _long_faults(terms: Terms, name: object, value: str) -> Iterator[OptionError]:
+    most = terms.limit("TrainingEnvironmentValue").most
+    if most is not None and len(value) > most:
+        yield OptionError(
+            f"environment[{shown(name)}] has {len(value)} characters",
+            f"SageMaker takes at most {most}",
+            "Pass it as a hyperparameter, or in a file of source_dir",
+        )
+
+
+def _meant(name: str) -> str:
+    stem = name.removeprefix(_PREFIX)
+    near = get_close_matches(stem, [each.removeprefix(_PREFIX) for each in _KNOWN], n=1)
+    return f"Did you mean {_PREFIX + near[0]!r}?" if near else f"Call it {stem!r}"

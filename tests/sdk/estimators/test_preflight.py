@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the checks are told of an estimator: arguments, the SDK's defaults, the service model."""
+
+from types import SimpleNamespace
+
+import pytest
+from sagemaker.inputs import FileSystemInput
+from sagemaker.instance_group import InstanceGroup
+from sagemaker.workflow.parameters import (
+    ParameterBoolean,
+    ParameterInteger,
+    ParameterString,
+)
+
+from sagemaker_dist.estimators import facts
+from sagemaker_dist.planning import Job, construction_faults, fit_faults
+
+TEXT, NUMBER = ParameterString("Text"), ParameterInteger("Number")
+OF_A_PIPELINE = {
+    "instance_type": TEXT,
+    "instance_count": NUMBER,
+    "role": TEXT,
+    "image_uri": TEXT,
+    "input_mode": TEXT,
+    "hyperparameters": {"lr": TEXT, "layers": [NUMBER, 2], "sizes": {"a": NUMBER}},
+    "environment": {"NAME": TEXT},
+    "use_spot_instances": ParameterBoolean("Spot"),
+    "max_run": NUMBER,
+    "max_wait": NUMBER,
+    "max_retry_attempts": NUMBER,
+    "volume_size": NUMBER,
+    "volume_kms_key": TEXT,
+    "output_kms_key": TEXT,
+    "subnets": [TEXT],
+    "security_group_ids": [TEXT],
+    "tags": [{"Key": TEXT, "Value": TEXT}],
+    "metric_definitions": [{"Name": TEXT, "Regex": TEXT}],
+    "training_plan": TEXT,
+    "container_arguments": [TEXT, "--fast"],
+}
+
+
+def found(given):
+    job = Job(terms=facts.terms(given), environment=facts.environment(given.get("environment")))
+    return [str(fault) for fault in (*construction_faults(job), *fit_faults(job))]
+
+
+def test_what_only_a_pipeline_will_know_passes_every_check():
+    assert [] == found(OF_A_PIPELINE)
+
+
+@pytest.mark.parametrize("name", sorted(OF_A_PIPELINE))
+def test_each_argument_may_come_from_a_pipeline(name):
+    """Also where the rest of the request is plain."""
+    plain = {"instance_type": "ml.c5.xlarge", "instance_count": 1, "max_run": 60, "max_wait": 60}
+    vpc = {"subnets": ["subnet-1"], "security_group_ids": ["sg-1"], "use_spot_instances": True}
+
+    assert [] == found({**plain, **vpc, name: OF_A_PIPELINE[name]})
+
+
+def test_groups_of_a_pipeline():
+    groups = [InstanceGroup(TEXT, TEXT, NUMBER), InstanceGroup("a", "ml.c5.xlarge", NUMBER)]
+
+    assert [] == found({"instance_groups": groups})
+
+
+@pytest.mark.parametrize("instance_type", ["local_process", "local", "local_gpu"])
+def test_a_job_of_this_machine_has_no_terms(instance_type):
+    assert facts.terms({"instance_type": instance_type}) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "place"),
+    [
+        ("efs://fs-01234567", ("EFS", "fs-01234567", "/")),
+        ("efs://fs-01234567/", ("EFS", "fs-01234567", "/")),
+        ("fsx://fs-01234567/mount/a b", ("FSxLustre", "fs-01234567", "/mount/a b")),
+    ],
+)
+def test_short_names_of_file_systems(given, place):
+    """They become what SageMaker's SDK has for them, read-only."""
+    source = facts.as_file_systems({"a": given})["a"].config["DataSource"]["FileSystemDataSource"]
+    kind, name, directory = place
+
+    assert {
+        "FileSystemType": kind,
+        "FileSystemId": name,
+        "DirectoryPath": directory,
+        "FileSystemAccessMode": "ro",
+    } == source
+
+
+@pytest.mark.parametrize(
+    "given", [None, "s3://bucket/efs://x", TEXT, [], FileSystemInput("fs-01234567", "EFS", "/")]
+)
+def test_other_inputs_stay_as_they_are(given):
+    assert given is facts.as_file_systems(given)
+    assert facts.as_file_systems({"a": given})["a"] is given
+
+
+def test_a_built_estimator_is_asked_for_what_it_holds():
+    """Its hyperparameters and its isolation are methods."""
+    estimator = SimpleNamespace(
+        instance_type="ml.c5.xlarge",
+        instance_count=1,
+        max_run=60,
+        use_spot_instances=False,
+        _hyperparameters={"lr": 0.1},
+        hyperparameters=dict,
+        enable_network_isolation=lambda: True,
+    )
+    terms = facts.estimator_terms(estimator, runs_script=False)
+
+    assert {"instance_type", "instance_count", "max_run", "hyperparameters"} == terms.asked - {
+        "enable_network_isolation"
+    }
+    assert ({"lr": 0.1}, True, False) == (
+        terms.hyperparameters,
+        terms.enable_network_isolation,
+        terms.runs_script,
+    )
+
+
+def test_a_generic_estimator_writes_hyperparameters_as_they_are():
+    """A line break stays one, and no script has to parse names."""
+    given = {"hyperparameters": {"two words": "a\nb"}}
+    terms = facts.terms(given, runs_script=False, encodes_json=False)
+
+    assert [
+        "hyperparameters['two words'] is 'a\\nb': SageMaker takes one line."
+        " Take the line break out."
+    ] == [str(fault) for fault in construction_faults(Job(terms=terms))]
