@@ -21,12 +21,17 @@ from sagemaker_dist.errors import (
 )
 
 if TYPE_CHECKING:
+    from sagemaker_dist.estimators.generic import Estimator
+    from sagemaker_dist.estimators.huggingface import HuggingFace
     from sagemaker_dist.estimators.local_session import LocalSession, ProcessSession
     from sagemaker_dist.estimators.pytorch import PyTorch
+    from sagemaker_dist.estimators.tensorflow import TensorFlow
 
 __all__ = [
     "DataParallel",
     "DistError",
+    "Estimator",
+    "HuggingFace",
     "JobError",
     "LocalSession",
     "OptionError",
@@ -35,12 +40,16 @@ __all__ = [
     "PyTorch",
     "SetupError",
     "SkewError",
+    "TensorFlow",
 ]
 
 _HEAVY = {
+    "Estimator": "sagemaker_dist.estimators.generic",
+    "HuggingFace": "sagemaker_dist.estimators.huggingface",
     "LocalSession": "sagemaker_dist.estimators.local_session",
     "ProcessSession": "sagemaker_dist.estimators.local_session",
     "PyTorch": "sagemaker_dist.estimators.pytorch",
+    "TensorFlow": "sagemaker_dist.estimators.tensorflow",
 }
 
 

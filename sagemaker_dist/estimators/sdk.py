@@ -38,13 +38,13 @@ def check_sdk() -> None:
     except PackageNotFoundError:
         raise SetupError(
             "SageMaker's Python SDK is not installed",
-            "sagemaker_dist.PyTorch is an Estimator of its version 2",
+            "the Estimators of sagemaker_dist build on its version 2",
             _INSTALL,
         ) from None
     if int(found.partition(".")[0]) >= 3:
         raise SetupError(
             f"SageMaker's Python SDK is version {found}",
-            "version 3 removed the Estimators, which sagemaker_dist.PyTorch builds on",
+            "version 3 removed the Estimators, which those of sagemaker_dist build on",
             f"{_INSTALL} in an environment of its own",
         )
 

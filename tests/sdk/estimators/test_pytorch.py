@@ -4,16 +4,11 @@
 import json
 import pickle
 import re
-from functools import partial
 
-import boto3
 import pytest
 import sagemaker
-from moto import mock_aws
 from sagemaker.inputs import FileSystemInput, TrainingInput
-from sagemaker.telemetry import telemetry_logging
 from sagemaker.workflow.parameters import ParameterInteger, ParameterString
-from sagemaker.workflow.pipeline_context import PipelineSession
 
 from sagemaker_dist import DataParallel, OptionError, OptionErrors, PyTorch
 from sagemaker_dist.contract import KEY, MiB, parse
@@ -26,40 +21,7 @@ pytestmark = [
 
 IMAGE = "123456789012.dkr.ecr.us-west-2.amazonaws.com/mine:1"
 ROLE = "arn:aws:iam::123456789012:role/training"
-QUIET = {
-    "SchemaVersion": "1.0",
-    "SageMaker": {"PythonSDK": {"Modules": {"TelemetryOptOut": True}}},
-}
 GPU = pytest.mark.filterwarnings("ignore:ml.p4d.24xlarge has GPUs:UserWarning")
-
-
-@pytest.fixture(scope="module")
-def amazon():
-    """A SageMaker session inside moto, with a bucket; `requests` holds what was sent."""
-    with mock_aws(), pytest.MonkeyPatch.context() as patch:
-        # the SDK checks a configuration against its schema at every look: tests do without one
-        patch.setattr(telemetry_logging, "_send_telemetry_request", lambda *_: None)
-        boto = boto3.Session("testing", "testing", region_name="us-west-2")
-        boto.client("s3").create_bucket(
-            Bucket="bucket", CreateBucketConfiguration={"LocationConstraint": "us-west-2"}
-        )
-        session = sagemaker.Session(boto, sagemaker_config=QUIET, default_bucket="bucket")
-        session.sagemaker_config = {}
-        session.wait_for_job = partial(session.wait_for_job, poll=0.1)
-        create = session.sagemaker_client.create_training_job
-
-        def record(**request):
-            session.requests.append(request)
-            return create(**request)
-
-        session.sagemaker_client.create_training_job = record
-        yield session
-
-
-@pytest.fixture
-def session(amazon):
-    amazon.requests = []
-    return amazon
 
 
 @pytest.fixture
@@ -227,12 +189,8 @@ def test_gpu_hosts_warn_once_about_cuda_tensors(estimator):
 
 
 @pytest.mark.filterwarnings("ignore:Running within a PipelineSession:UserWarning")  # it is meant
-def test_pipeline_variables_pass_every_check(estimator, session):
+def test_pipeline_variables_pass_every_check(estimator, pipeline):
     """What only the pipeline will know is sent as it is."""
-    pipeline = PipelineSession(
-        session.boto_session, sagemaker_client=session.sagemaker_client, default_bucket="bucket"
-    )
-    pipeline.sagemaker_config = QUIET
     built = estimator(
         instance_type=ParameterString("Type"),
         instance_count=ParameterInteger("Count"),

@@ -23,7 +23,7 @@ def test_missing_sdk(monkeypatch):
         sdk.check_sdk()
 
     assert str(caught.value) == (
-        "SageMaker's Python SDK is not installed: sagemaker_dist.PyTorch is an Estimator of its"
+        "SageMaker's Python SDK is not installed: the Estimators of sagemaker_dist build on its"
         " version 2. Run: pip install 'sagemaker-dist[v2]'."
     )
 
@@ -34,9 +34,9 @@ def test_sdk_without_estimators(monkeypatch):
         sdk.check_sdk()
 
     assert str(caught.value) == (
-        "SageMaker's Python SDK is version 3.27.0: version 3 removed the Estimators, which"
-        " sagemaker_dist.PyTorch builds on. Run: pip install 'sagemaker-dist[v2]' in an environment"
-        " of its own."
+        "SageMaker's Python SDK is version 3.27.0: version 3 removed the Estimators, which those of"
+        " sagemaker_dist build on. Run: pip install 'sagemaker-dist[v2]' in an environment of its"
+        " own."
     )
 
 
@@ -62,7 +62,7 @@ def test_errors_look_as_they_did_before_the_import():
     """SageMaker's SDK would draw a box around every error of the process."""
     program = (
         "import sys; hook = sys.excepthook\n"
-        "from sagemaker_dist import LocalSession, PyTorch\n"
+        "from sagemaker_dist import Estimator, HuggingFace, LocalSession, PyTorch, TensorFlow\n"
         "assert sys.excepthook is hook, sys.excepthook"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Estimator` as SageMaker's SDK v2 has it, for any image, plus what ours add."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from inspect import signature
+from typing import Any, Final
+
+from sagemaker.estimator import Estimator as SageMakerEstimator
+
+from sagemaker_dist.catalog import LOCAL_PROCESS
+from sagemaker_dist.contract import DataParallel, Distribution
+from sagemaker_dist.errors import OptionError
+from sagemaker_dist.estimators.distributed import Distributed
+from sagemaker_dist.estimators.jobs import runs_here
+from sagemaker_dist.planning.local_job import PROGRAM
+
+_PARENTS: Final = signature(SageMakerEstimator.__init__)
+_SCRIPT_MODE: Final = (  # SageMaker SDK 2.257.7 adds them to the hyperparameters
+    PROGRAM,
+    "sagemaker_container_log_level",
+    "sagemaker_job_name",
+    "sagemaker_region",
+    "sagemaker_submit_directory",
+)
+
+
+class Estimator(Distributed, SageMakerEstimator):  # type: ignore[misc]  # SageMaker's SDK is untyped
+    """SageMaker's generic estimator with our distribution and our local modes.
+
+    Takes what `sagemaker.estimator.Estimator` takes, in its order, and besides:
+
+    * `distribution`: as in `PyTorch`; the image must hold sagemaker-dist-runtime.
+      Other distributions are refused: the parent would drop them silently.
+    * `instance_type`: as in `PyTorch`. Only "local_process" needs no image_uri.
+      Containers run the image's own program where no entry_point is given.
+
+    Raises:
+        OptionError: The request is wrong; every fault is reported at once.
+    """
+
+    names_image = ()
+    stem = "training-job"
+
+    def __init__(
+        self,
+        image_uri: Any = None,
+        role: str | None = None,
+        instance_count: Any = None,
+        instance_type: Any = None,
+        *args: Any,
+        distribution: DataParallel | dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        first = (image_uri, role, instance_count, instance_type)
+        given = _PARENTS.bind_partial(self, *first, *args, **kwargs).arguments
+        named = {name: given[name] for name in given if name not in {"self", "kwargs"}}
+        super().__init__(distribution=distribution, **named, **given.get("kwargs", {}))
+
+    def _faults(self, asked: Distribution, given: Mapping[str, Any]) -> Iterator[OptionError]:
+        if given.get("image_uri") is None and given["instance_type"] != LOCAL_PROCESS:
+            yield OptionError(
+                "image_uri is left out",
+                "a generic estimator has no framework whose image it could take",
+                "Pass image_uri, or use PyTorch",
+            )
+        yield from _script_faults(asked, given)
+        is_local = runs_here(given["instance_type"], given.get("sagemaker_session"))
+        if asked.ours is None and not is_local:
+            for name in sorted(asked.rest):
+                yield OptionError(
+                    f"distribution has the key {name!r}",
+                    "SageMaker's generic estimator starts no distribution",
+                    "Pass distribution=DataParallel(), or leave distribution out",
+                )
+        if asked.ours is not None and "instance_groups" in asked.rest:
+            yield OptionError(
+                "distribution has the key 'instance_groups'",
+                "the distribution of sagemaker_dist does not run with it",
+                "Leave 'instance_groups' out",
+            )
+
+    @classmethod
+    def _prepare_init_params_from_job_description(
+        cls, job_details: dict[str, Any], model_channel_name: str | None = None
+    ) -> dict[str, Any]:
+        params: dict[str, Any] = super()._prepare_init_params_from_job_description(
+            job_details, model_channel_name
+        )
+        if "source_dir" in params:  # a local job, whose code is where it was
+            values = params["hyperparameters"]
+            params.setdefault("entry_point", json.loads(values[PROGRAM]))
+            decode = json.loads if params["source_dir"] else str  # as the parent encodes
+            params["hyperparameters"] = {
+                name: decode(text) for name, text in values.items() if name not in _SCRIPT_MODE
+            }
+        return params
+
+
+def _script_faults(asked: Distribution, given: Mapping[str, Any]) -> Iterator[OptionError]:
+    if given.get("entry_point") is not None:
+        return
+    for name in ("source_dir", "dependencies"):
+        if given.get(name):
+            yield OptionError(
+                f"{name} is set without entry_point",
+                "nothing says which script of it is run",
+                f"Pass entry_point, or leave {name} out",
+            )
+    has_image = given["instance_type"] != LOCAL_PROCESS
+    names_script = PROGRAM in (given.get("hyperparameters") or {})
+    if not names_script and (asked.ours is not None or not has_image):
+        own = f", or name one in the image's /opt/ml/code by the hyperparameter {PROGRAM}"
+        yield OptionError(
+            "entry_point is left out",
+            "the launcher of sagemaker_dist runs a script",
+            f"Pass the path of the script{own if has_image else ''}",
+        )

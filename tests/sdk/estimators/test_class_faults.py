@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each class refuses by itself, before anything is sent."""
+
+import pytest
+
+from sagemaker_dist import (
+    DataParallel,
+    Estimator,
+    HuggingFace,
+    LocalSession,
+    OptionError,
+    TensorFlow,
+)
+from sagemaker_dist.contract import KEY, parse
+from sagemaker_dist.runners import RecordingRunner
+
+pytestmark = pytest.mark.timeout(60)
+
+OURS = {"distribution": DataParallel()}
+MWMS = {"multi_worker_mirrored_strategy": {"enabled": True}}
+SMDDP = {"smdistributed": {"dataparallel": {"enabled": True, "custom_mpi_options": "-v"}}}
+OFF = {"smdist": {"dataparallel": {"enabled": False}}}
+
+
+@pytest.fixture
+def arguments(script):
+    return {
+        "entry_point": "train.py",
+        "source_dir": script(),
+        "role": "arn:aws:iam::123456789012:role/training",
+        "instance_type": "ml.c5.xlarge",
+        "instance_count": 2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "fault"),
+    [
+        (
+            TensorFlow,
+            OURS,
+            "distribution asks for DataParallel: the runtime of sagemaker_dist has no all-reduce"
+            " for TensorFlow yet. Leave distribution out for one process per host, or pass one"
+            " that SageMaker's images start:"
+            " {'multi_worker_mirrored_strategy': {'enabled': True}}.",
+        ),
+        (
+            HuggingFace,
+            {**OURS, "pytorch_version": "2.1"},
+            "pytorch_version is '2.1': the image of this version of sagemaker_dist holds 2.13.0."
+            " Leave pytorch_version out, or pass image_uri.",
+        ),
+        (
+            HuggingFace,
+            {**OURS, "transformers_version": "4.36"},
+            "transformers_version is '4.36': the image of sagemaker_dist holds torch without"
+            " transformers. Name transformers in requirements.txt in source_dir and leave"
+            " transformers_version out, or pass image_uri.",
+        ),
+        (
+            HuggingFace,
+            {**OURS, "tensorflow_version": "2.6", "image_uri": "mine:1"},
+            "tensorflow_version is '2.6': the distribution of sagemaker_dist trains with torch."
+            " Leave tensorflow_version out, or leave distribution out.",
+        ),
+        (
+            HuggingFace,
+            {"transformers_version": "4.36", "pytorch_version": "2.1"},
+            "py_version is left out: SageMaker's image of these versions is called by it."
+            " Pass py_version, such as 'py310', or image_uri.",
+        ),
+        (
+            HuggingFace,
+            {**OURS, "entry_point": None},
+            "entry_point is left out: the job runs a script. Pass the path of the script.",
+        ),
+        (
+            Estimator,
+            OURS,
+            "image_uri is left out: a generic estimator has no framework whose image it could"
+            " take. Pass image_uri, or use PyTorch.",
+        ),
+        (
+            Estimator,
+            {"image_uri": "mine:1", "distribution": {"torch_distributed": {"enabled": True}}},
+            "distribution has the key 'torch_distributed': SageMaker's generic estimator starts no"
+            " distribution. Pass distribution=DataParallel(), or leave distribution out.",
+        ),
+        (
+            Estimator,
+            {"image_uri": "mine:1", "distribution": {"smdist": {"dataparallel": {}}, **MWMS}},
+            "distribution asks for sagemaker_dist and for 'multi_worker_mirrored_strategy': a job"
+            " has one launcher. Leave 'multi_worker_mirrored_strategy' out.",
+        ),
+        (
+            Estimator,
+            {"image_uri": "mine:1", "entry_point": None},
+            "source_dir is set without entry_point: nothing says which script of it is run."
+            " Pass entry_point, or leave source_dir out.",
+        ),
+        (
+            Estimator,
+            {**OURS, "image_uri": "mine:1", "entry_point": None, "source_dir": None},
+            "entry_point is left out: the launcher of sagemaker_dist runs a script. Pass the path"
+            " of the script, or name one in the image's /opt/ml/code by the hyperparameter"
+            " sagemaker_program.",
+        ),
+        (
+            Estimator,
+            {"entry_point": None, "source_dir": None, "instance_type": "local_process"},
+            "entry_point is left out: the launcher of sagemaker_dist runs a script. Pass the path"
+            " of the script.",
+        ),
+    ],
+)
+def test_faults(arguments, kind, changes, fault):
+    with pytest.raises(OptionError) as caught:
+        kind(**{**arguments, **changes})
+
+    assert fault == str(caught.value)
+
+
+@pytest.mark.parametrize("changes", [{}, {"container_entry_point": ["python", "/run.py"]}])
+def test_an_image_may_bring_its_own_program(changes):
+    """In containers of this machine, as on SageMaker; nothing is said of a script."""
+    runner = RecordingRunner()
+    built = Estimator(
+        "mine:1",
+        instance_type="local",
+        instance_count=2,
+        hyperparameters={"name": "x", "lr": 0.1},
+        sagemaker_session=LocalSession(runner=runner),
+        **changes,
+    )
+    built.fit({"training": "s3://bucket/data"}, wait=False)
+    (sent,) = runner.requests
+
+    assert {"name": "x", "lr": "0.1"} == sent["HyperParameters"]
+    assert "mine:1" == sent["AlgorithmSpecification"]["TrainingImage"]
+    assert "LocalSource" not in sent
+    assert changes.get("container_entry_point") == sent["AlgorithmSpecification"].get(
+        "ContainerEntrypoint"
+    )
+
+
+def test_an_image_with_our_runtime_may_bring_its_script():
+    """Its launcher is told by SageMaker's own name for it."""
+    runner = RecordingRunner()
+    built = Estimator(
+        "mine:1",
+        instance_type="local",
+        instance_count=2,
+        hyperparameters={"sagemaker_program": "train.py"},
+        sagemaker_session=LocalSession(runner=runner),
+        **OURS,
+    )
+    built.fit(wait=False, job_name="job")
+    sent = runner.requests[0]["HyperParameters"]
+
+    assert DataParallel() == parse(sent.pop(KEY))
+    assert {"sagemaker_program": "train.py"} == sent
+    assert {"sagemaker_program": "train.py"} == built._hyperparameters
+
+
+@pytest.mark.parametrize(
+    "distribution", [MWMS, SMDDP, {**MWMS, "smdist": {"dataparallel": {"enabled": False}}}]
+)
+def test_tensorflow_passes_on_what_sagemakers_images_start(arguments, monkeypatch, distribution):
+    """AWS's own data parallelism included: ours does not replace it yet."""
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-west-2")
+    built = TensorFlow(
+        **arguments, framework_version="2.11", py_version="py39", distribution=distribution
+    )
+
+    assert {
+        key: part for key, part in distribution.items() if key != "smdist"
+    } == built.distribution
+
+
+def test_the_old_name_of_distribution_is_read(arguments):
+    """As the parent does, which knows it of TensorFlow alone."""
+    with (
+        pytest.warns(DeprecationWarning, match="distributions"),
+        pytest.raises(OptionError, match="asks for DataParallel"),
+    ):
+        TensorFlow(**arguments, distributions=DataParallel())

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every class on this machine: what its jobs ask a runner for, and what it refuses."""
+
+import json
+
+import pytest
+
+from sagemaker_dist import (
+    DataParallel,
+    Estimator,
+    HuggingFace,
+    LocalSession,
+    PyTorch,
+    TensorFlow,
+)
+from sagemaker_dist.contract import KEY, parse
+from sagemaker_dist.packaging import default_tag
+from sagemaker_dist.planning import plan_local_job
+from sagemaker_dist.runners import RecordingRunner
+
+pytestmark = pytest.mark.timeout(60)
+
+ALL = [Estimator, HuggingFace, PyTorch, TensorFlow]
+IMAGES = {HuggingFace: "torch", PyTorch: "torch", TensorFlow: "tensorflow"}
+STEMS = {
+    Estimator: "training-job-",
+    HuggingFace: "huggingface-pytorch-training-",
+    PyTorch: "pytorch-training-",
+    TensorFlow: "tensorflow-training-",
+}
+
+
+class Described(RecordingRunner):
+    """A runner that describes jobs with what the parent's attach asks for."""
+
+    def describe(self, name):
+        return {"TrainingJobArn": f"training-job/{name}", **super().describe(name)}
+
+
+@pytest.fixture
+def runner():
+    return Described()
+
+
+@pytest.fixture
+def build(runner, script):
+    """Builds an estimator of any class whose jobs are written down."""
+
+    def make(kind, **changes):
+        arguments = {
+            "entry_point": "train.py",
+            "source_dir": script(),
+            "instance_type": "local_process",
+            "instance_count": 2,
+            "sagemaker_session": LocalSession(runner=runner),
+        }
+        return kind(**{**arguments, **changes})
+
+    return make
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_a_job_without_our_distribution_is_one_process_per_host(build, runner, script, kind):
+    """Hyperparameters arrive as the class encodes them; the job is called as on SageMaker."""
+    build(kind, hyperparameters={"epochs": 3, "name": "x"}).fit(wait=False)
+    (sent,) = runner.requests
+    job = plan_local_job(sent)
+
+    assert job.name.startswith(STEMS[kind])
+    assert (2, 1, False) == (len(job.hosts), job.processes_per_host, job.has_world)
+    assert ("3", '"x"') == (job.hyperparameters["epochs"], job.hyperparameters["name"])
+    assert {"Folder": script(), "Only": None, "Dependencies": []} == sent["LocalSource"]
+    assert '"train.py"' == job.hyperparameters["sagemaker_program"]
+
+
+@pytest.mark.parametrize("kind", [Estimator, HuggingFace, PyTorch])
+@pytest.mark.parametrize("has_folder", [True, False])
+def test_our_options_arrive(build, runner, script, monkeypatch, kind, has_folder):
+    monkeypatch.chdir(script())
+    options = DataParallel(processes_per_host=3)
+    changes = {} if has_folder else {"source_dir": None}
+    build(kind, distribution=options, **changes).fit(wait=False)
+    (sent,) = runner.requests
+
+    assert options == parse(sent["HyperParameters"][KEY])
+    assert 3 == plan_local_job(sent).processes_per_host
+
+
+@pytest.mark.parametrize("kind", IMAGES)
+def test_containers_are_of_the_image_built_for_the_framework(build, runner, kind):
+    build(kind, instance_type="local", py_version="py310").fit(wait=False)
+
+    assert (
+        default_tag(IMAGES[kind]) == runner.requests[0]["AlgorithmSpecification"]["TrainingImage"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "versions", "image"),
+    [
+        (PyTorch, {"framework_version": "2.2"}, "pytorch-training:2.2-gpu-py310"),
+        (TensorFlow, {"framework_version": "2.13"}, "tensorflow-training:2.13-gpu-py310"),
+        (
+            HuggingFace,
+            {"transformers_version": "4.36", "pytorch_version": "2.1"},
+            "huggingface-pytorch-training:2.1-transformers4.36-gpu-py310-cu121-ubuntu20.04",
+        ),
+    ],
+)
+def test_versions_choose_an_image_of_sagemakers(build, kind, versions, image):
+    built = build(kind, instance_type="local_gpu", py_version="py310", **versions)
+
+    assert built.training_image_uri().endswith(image)
+
+
+@pytest.mark.parametrize("kind", ALL)
+@pytest.mark.parametrize("has_folder", [True, False])
+def test_attach_finds_the_code_again(build, runner, script, monkeypatch, kind, has_folder):
+    """A second fit asks for the same, under another name."""
+    monkeypatch.chdir(script())
+    changes = {} if has_folder else {"source_dir": None}
+    tags = [{"Key": "team", "Value": "a"}]
+    built = build(kind, hyperparameters={"epochs": 3, "name": "x"}, tags=tags, **changes)
+    built.output_kms_key = "key"  # which the parent's attach wants back
+    built.fit(wait=False, job_name="first")
+    attached = kind.attach("first", sagemaker_session=built.sagemaker_session)
+    attached.fit(wait=False, job_name="second")
+    first, second = (json.dumps(request) for request in runner.requests)
+
+    assert json.loads(first) == json.loads(second.replace("second", "first"))
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "given", "arrives"),
+    [
+        ("local_process", None, '"../model"'),
+        ("local", None, '"/opt/ml/model"'),
+        ("local", "s3://bucket/model", '"s3://bucket/model"'),
+        ("local_process", False, None),
+    ],
+)
+def test_model_dir_of_a_local_job_is_what_becomes_the_model(
+    build, runner, instance_type, given, arrives
+):
+    """The parent's default is in a bucket, or where nobody collects it."""
+    built = build(TensorFlow, instance_type=instance_type, model_dir=given)
+    built.fit(wait=False, job_name="job")
+
+    assert arrives == runner.requests[0]["HyperParameters"].get("model_dir")
