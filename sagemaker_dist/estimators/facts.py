@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import botocore.session
+from sagemaker.estimator import Framework
 from sagemaker.inputs import FileSystemInput, TrainingInput
 from sagemaker.instance_group import InstanceGroup
 from sagemaker.local.local_session import file_input
@@ -158,14 +159,14 @@ def _limit(metadata: Mapping[str, Any]) -> Limit:
 def terms(
     given: Mapping[str, Any],
     *,
-    runs_script: bool = True,
-    encodes_json: bool = True,
+    is_framework: bool = True,
     region: str | None = None,
     bucket_regions: Mapping[str, str] | None = None,
 ) -> Terms | None:
     """What SageMaker reads of an estimator's arguments, or None for a job of this machine.
 
-    Generic estimators have encodes_json=False, and runs_script=False without an entry point.
+    A generic estimator, which is no Framework, runs a script where it has an
+    entry point, and writes hyperparameters as JSON where it has a source_dir.
     """
     given = {name.removeprefix("train_"): value for name, value in given.items()}  # see _RENAMED
     if settled(given.get("instance_type")) in {LOCAL_PROCESS, *LOCAL}:
@@ -175,21 +176,24 @@ def terms(
         asked=frozenset(
             name for name, value in given.items() if value is not None and value is not False
         ),
-        runs_script=runs_script,
-        encodes_json=encodes_json,
+        runs_script=is_framework or given.get("entry_point") is not None,
+        encodes_json=is_framework or bool(given.get("source_dir")),
         region=region,
         bucket_regions=bucket_regions or {},
         **{name: _all_settled(given.get(name)) for name in _TERMS},
     )
 
 
-def estimator_terms(estimator: Any, **how: Any) -> Terms | None:
-    """The same of an estimator that was built: the SDK's defaults are in, and later changes."""
-    names = {"instance_type", "instance_count", *_TERMS}
+def estimator_terms(estimator: Any) -> Terms | None:
+    """The same of an estimator that was built: the SDK's defaults are in, and later changes.
+
+    A generic one holds hyperparameters that are written already: no source_dir is told.
+    """
+    names = {"instance_type", "instance_count", "entry_point", *_TERMS}
     given = {name: getattr(estimator, name, None) for name in names}
     given["hyperparameters"] = getattr(estimator, "_hyperparameters", None)
     given["enable_network_isolation"] = estimator.enable_network_isolation()
-    return terms(given, **how)
+    return terms(given, is_framework=isinstance(estimator, Framework))
 
 
 def _all_settled(value: Any) -> Any:

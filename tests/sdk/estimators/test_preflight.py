@@ -109,7 +109,7 @@ def test_a_built_estimator_is_asked_for_what_it_holds():
         hyperparameters=dict,
         enable_network_isolation=lambda: True,
     )
-    terms = facts.estimator_terms(estimator, runs_script=False)
+    terms = facts.estimator_terms(estimator)
 
     assert {"instance_type", "instance_count", "max_run", "hyperparameters"} == terms.asked - {
         "enable_network_isolation"
@@ -121,10 +121,25 @@ def test_a_built_estimator_is_asked_for_what_it_holds():
     )
 
 
+@pytest.mark.parametrize(
+    ("given", "runs_script", "encodes_json"),
+    [
+        ({}, False, False),
+        ({"entry_point": "train.py"}, True, False),
+        ({"entry_point": "train.py", "source_dir": "src"}, True, True),
+    ],
+)
+def test_a_generic_estimator_may_run_a_script(given, runs_script, encodes_json):
+    """With a source_dir, SageMaker's SDK writes its hyperparameters as JSON."""
+    terms = facts.terms(given, is_framework=False)
+
+    assert (runs_script, encodes_json) == (terms.runs_script, terms.encodes_json)
+
+
 def test_a_generic_estimator_writes_hyperparameters_as_they_are():
     """A line break stays one, and no script has to parse names."""
     given = {"hyperparameters": {"two words": "a\nb"}}
-    terms = facts.terms(given, runs_script=False, encodes_json=False)
+    terms = facts.terms(given, is_framework=False)
 
     assert [
         "hyperparameters['two words'] is 'a\\nb': SageMaker takes one line."
