@@ -145,3 +145,21 @@ def test_a_generic_estimator_writes_hyperparameters_as_they_are():
         "hyperparameters['two words'] is 'a\\nb': SageMaker takes one line."
         " Take the line break out."
     ] == [str(fault) for fault in construction_faults(Job(terms=terms))]
+
+
+@pytest.mark.parametrize("input_mode", ["File", "Pipe"])
+def test_short_names_are_read_by_jobs_of_this_machine(tmp_path, input_mode):
+    """Where file_systems says which directory stands for the file system."""
+    (tmp_path / "mount").mkdir()
+    inputs = facts.as_file_systems({"a": "fsx://fs-01234567/mount"})
+    (channel,) = facts.channels(
+        inputs, input_mode=input_mode, file_systems={"fs-01234567": str(tmp_path)}
+    )
+    job = Job(instance_type="local_process", instance_count=1, channels=(channel,))
+    refused = [
+        "input_mode of channel 'a' is 'Pipe': SageMaker mounts a file system in File mode alone."
+        " Pass input_mode='File'."
+    ]
+
+    assert str(tmp_path / "mount") == channel.directory
+    assert ([] if input_mode == "File" else refused) == [str(each) for each in fit_faults(job)]
