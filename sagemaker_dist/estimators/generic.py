@@ -18,13 +18,6 @@ from sagemaker_dist.estimators.jobs import runs_here
 from sagemaker_dist.planning.local_job import PROGRAM
 
 _PARENTS: Final = signature(SageMakerEstimator.__init__)
-_SCRIPT_MODE: Final = (  # SageMaker SDK 2.257.7 adds them to the hyperparameters
-    PROGRAM,
-    "sagemaker_container_log_level",
-    "sagemaker_job_name",
-    "sagemaker_region",
-    "sagemaker_submit_directory",
-)
 
 
 class Estimator(Distributed, SageMakerEstimator):  # type: ignore[misc]  # SageMaker's SDK is untyped
@@ -92,10 +85,8 @@ class Estimator(Distributed, SageMakerEstimator):  # type: ignore[misc]  # SageM
         if "source_dir" in params:  # a local job, whose code is where it was
             values = params["hyperparameters"]
             params.setdefault("entry_point", json.loads(values[PROGRAM]))
-            decode = json.loads if params["source_dir"] else str  # as the parent encodes
-            params["hyperparameters"] = {
-                name: decode(text) for name, text in values.items() if name not in _SCRIPT_MODE
-            }
+            if params["source_dir"]:  # then the parent encodes them, again
+                params["hyperparameters"] = {key: json.loads(values[key]) for key in values}
         return params
 
 

@@ -8,7 +8,14 @@ import pytest
 import sagemaker
 from moto import mock_aws
 
-from sagemaker_dist import DataParallel, LocalSession, PyTorch, SetupError, SkewError
+from sagemaker_dist import (
+    DataParallel,
+    HuggingFace,
+    LocalSession,
+    PyTorch,
+    SetupError,
+    SkewError,
+)
 from sagemaker_dist.packaging import default_tag
 from sagemaker_dist.runners import RecordingRunner
 
@@ -52,7 +59,7 @@ def push(session):
 
 @pytest.fixture
 def estimator(session, script):
-    def build(**changes):
+    def build(kind=PyTorch, **changes):
         arguments = {
             "entry_point": "train.py",
             "source_dir": script(),
@@ -62,15 +69,16 @@ def estimator(session, script):
             "sagemaker_session": session,
             "distribution": DataParallel(),
         }
-        return PyTorch(**{**arguments, **changes})
+        return kind(**{**arguments, **changes})
 
     return build
 
 
-def test_a_pushed_image_is_found(estimator, session, push):
+@pytest.mark.parametrize("kind", [HuggingFace, PyTorch])
+def test_a_pushed_image_is_found(estimator, session, push, kind):
     """It is the one of this version in the account and region of the session."""
     push(TAG, "9.9.9-torch")
-    estimator().fit(wait=False, job_name="found")
+    estimator(kind).fit(wait=False, job_name="found")
     description = session.describe_training_job("found")
 
     assert (

@@ -120,13 +120,15 @@ def test_attach_finds_the_code_again(build, runner, script, monkeypatch, kind, h
     monkeypatch.chdir(script())
     changes = {} if has_folder else {"source_dir": None}
     tags = [{"Key": "team", "Value": "a"}]
-    built = build(kind, hyperparameters={"epochs": 3, "name": "x"}, tags=tags, **changes)
+    built = build(kind, hyperparameters={"epochs": "3", "name": "x"}, tags=tags, **changes)
     built.output_kms_key = "key"  # which the parent's attach wants back
     built.fit(wait=False, job_name="first")
     attached = kind.attach("first", sagemaker_session=built.sagemaker_session)
+    same = built.hyperparameters() == attached.hyperparameters()
     attached.fit(wait=False, job_name="second")
     first, second = (json.dumps(request) for request in runner.requests)
 
+    assert same
     assert json.loads(first) == json.loads(second.replace("second", "first"))
 
 

@@ -186,6 +186,7 @@ def test_gpu_hosts_warn_once_about_cuda_tensors(estimator):
         ' Use init_process_group("cpu:smdist,cuda:nccl") in the script:'
         " CUDA tensors then travel with NCCL, CPU tensors with smdist."
     ] == [str(warning.message) for warning in caught]
+    assert [__file__] == [warning.filename for warning in caught]  # the user's line is shown
 
 
 @pytest.mark.filterwarnings("ignore:Running within a PipelineSession:UserWarning")  # it is meant
