@@ -35,6 +35,7 @@ trust() {
 install() {
   trust
   export PIP_BREAK_SYSTEM_PACKAGES=1 PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1
+  export PIP_RETRIES=2
   if [ -s /run/secrets/pip ]; then export PIP_CONFIG_FILE=/run/secrets/pip; fi
   if [ -n "$OFFLINE" ]; then export PIP_NO_INDEX=1; fi
   pip3 install --quiet --no-cache-dir --find-links /mnt/wheelhouse "$@"

@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
+from types import FrameType
 
 from sagemaker_dist.cli import image, instances
 from sagemaker_dist.errors import DistError, OptionError
@@ -16,6 +19,7 @@ _FAILED, _USAGE, _INTERRUPTED = 1, 2, 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return 0, 1 if it failed, 2 if it was not understood."""
     parsed = _parser().parse_args(arguments)
+    signal.signal(signal.SIGTERM, _leave)
     try:
         parsed.run(parsed)
     except OptionError as error:
@@ -23,8 +27,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except DistError as error:
         return _say(error, _FAILED)
     except KeyboardInterrupt:
+        sys.stderr.write("sagemaker-dist: interrupted\n")
         return _INTERRUPTED
     return 0
+
+
+def _leave(number: int, _: FrameType | None) -> None:
+    """End as after Ctrl-C, so that nothing is left behind."""
+    raise SystemExit(128 + number)
 
 
 def _say(error: DistError, status: int) -> int:
@@ -36,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="sagemaker-dist", description="Images and hosts for distributed jobs on SageMaker."
     )
+    parser.add_argument("--version", action="version", version=version("sagemaker-dist"))
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     image.add(commands)
     instances.add(commands)

@@ -205,17 +205,18 @@ class LocalSession(SageMakerLocalSession):  # type: ignore[misc]  # SageMaker's 
         try:
             print(f"\nStopping {name}: ranks have two minutes. Interrupt again to kill.")  # noqa: T201 - a person waits
             self.runner.stop(name)
-            watch(self.runner, name)
+            watch(self.runner, name, new_only=True)
         except KeyboardInterrupt:
+            print("\nKilling it; what it has written is kept. Interrupt again to give it up.")  # noqa: T201 - a person waits
             self._kill(name)
 
     def _kill(self, name: str) -> None:
-        self.runner.stop(name, now=True)
         while True:
+            self.runner.stop(name, now=True)
             try:
-                watch(self.runner, name, output=False)
+                watch(self.runner, name, output=False, new_only=True)
                 return
-            except KeyboardInterrupt:  # it is being killed already
+            except KeyboardInterrupt:
                 continue
 
 

@@ -21,6 +21,23 @@ from sagemaker_dist.packaging.options import ImageOptions
 
 _OURS: Final = re.compile(r"sagemaker-dist: (.+?): (.+)\. (.+?)\.?$")
 _NO_SPACE: Final = "no space left on device"
+_CAUSES: Final = (  # what the engine or a step says, what it means, the mend
+    (
+        re.compile(r"load metadata for (?:docker\.io/)?(?:library/)?([^ :]+:[^ ]+):$"),
+        "the engine does not have the image {0} to build on, and could not fetch it",
+        "Fetch it (docker pull), or name another: --base-image, --build-image",
+    ),
+    (
+        re.compile(r"Temporary failure in name resolution|Could not resolve"),
+        "no name server answers in the network of builds",
+        "Pass --network host, or mend the engine's DNS",
+    ),
+    (
+        re.compile(r"(CERTIFICATE_VERIFY_FAILED)"),
+        "a server showed a certificate that the base image does not trust",
+        "Where a proxy inspects TLS, pass its certificates: --ca",
+    ),
+)
 _NOISE: Final = re.compile(
     r"^(?:-{3,}|=>|#\d+ (?:sha256:|CACHED|DONE|\.\.\.|CANCELED))|^Dockerfile:"
 )
@@ -97,6 +114,10 @@ def fault(status: int, lines: Sequence[str], data_root: str) -> SetupError:
     ours = [match for line in lines if (match := _OURS.search(line))]
     if ours:
         return SetupError(*ours[-1].groups())
+    for pattern, why, mend in _CAUSES:
+        found = next((match for line in lines if (match := pattern.search(line))), None)
+        if found:
+            return SetupError("the image was not built", why.format(*found.groups()), mend)
     return SetupError(
         f"the image was not built (docker ended with {status})",
         telling(lines),

@@ -41,7 +41,10 @@ class Runner(Protocol):
         ...
 
     def stop(self, name: str, *, now: bool = False) -> None:
-        """Ask a job to stop; with `now`, kill it. Returns at once."""
+        """Ask a job to stop; with `now`, kill it. Returns at once.
+
+        Killing it again gives up its model, where that is being written.
+        """
         ...
 
     def logs(self, name: str, *, follow: bool = False, new_only: bool = False) -> Iterator[str]:

@@ -46,18 +46,17 @@ class Screen(Protocol):
         ...
 
 
-def watch(runner: Runner, name: str, *, layout: str = "", output: bool = True) -> Description:
-    """Show a job until it is over and return how it ended.
-
-    Of a job that is being stopped, only what is new: the rest was seen before.
-    """
+def watch(
+    runner: Runner, name: str, *, layout: str = "", output: bool = True, new_only: bool = False
+) -> Description:
+    """Show a job until it is over and return how it ended; with `new_only`, go on showing it."""
     description = runner.describe(name)
     heading = f"{name}  {layout}".rstrip()
-    only = {"new_only": True} if description["TrainingJobStatus"] == "Stopping" else {}
     look_at_seconds, has_model = 0.0, True
     with _screen(layout) as screen:
-        screen.line(heading)
-        for segment in runner.logs(name, follow=True, **only):
+        if not new_only:
+            screen.line(heading)
+        for segment in runner.logs(name, follow=True, new_only=new_only):
             has_model = has_model and not segment.startswith(NO_MODEL)
             if segment and output:
                 _show(screen, segment)

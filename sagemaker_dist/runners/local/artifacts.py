@@ -42,7 +42,7 @@ def merge(roots: Iterable[Path]) -> Merged:
                 continue  # a lower host has a file where this one has a directory
             if files.setdefault(name, path) is not path and not _same(files[name], path):
                 clashes.append(name)
-    return Merged(files=files, clashes=tuple(clashes))
+    return Merged(files=files, clashes=tuple(dict.fromkeys(clashes)))
 
 
 class Unwanted(Exception):  # noqa: N818  nothing went wrong

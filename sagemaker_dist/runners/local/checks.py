@@ -11,7 +11,12 @@ from urllib.parse import urlsplit
 
 from sagemaker_dist.errors import SetupError
 from sagemaker_dist.packaging.engine import connected
-from sagemaker_dist.packaging.facts import check_versions, inspect_image, local_image
+from sagemaker_dist.packaging.facts import (
+    ImageFacts,
+    check_versions,
+    inspect_image,
+    local_image,
+)
 from sagemaker_dist.packaging.frameworks import FRAMEWORKS, default_tag
 from sagemaker_dist.planning import LocalJob
 from sagemaker_dist.planning.gpus import divide_gpus
@@ -29,7 +34,7 @@ def check_setup(job: LocalJob) -> None:
     """Raise where no host could start.
 
     Raises:
-        SetupError: Something is missing: the runtime, the engine, the image.
+        SetupError: Something is missing: the runtime, the engine, the image, torch in it.
         SkewError: SDK and image are of different versions.
         OptionError: There are fewer GPUs than hosts.
     """
@@ -58,7 +63,7 @@ def _check_containers(job: LocalJob) -> None:
     _check_nearness(os.environ.get("DOCKER_HOST", ""))
     with connected() as client:
         sweep_leftovers(client)
-        _check_image(client, job.image)
+        _check_framework(job, _check_image(client, job.image))
     if job.instance_type == "local_gpu":
         divide_gpus(list_gpus(), len(job.hosts))
 
@@ -73,12 +78,22 @@ def _check_nearness(engine: str) -> None:
         )
 
 
-def _check_image(client: DockerClient, name: str) -> None:
+def _check_image(client: DockerClient, name: str) -> ImageFacts:
     frameworks = {default_tag(framework): framework for framework in FRAMEWORKS}
     if name in frameworks:
-        local_image(client, frameworks[name])
-    else:
-        check_versions(inspect_image(name, client=client))
+        return local_image(client, frameworks[name])
+    facts = inspect_image(name, client=client)
+    check_versions(facts)
+    return facts
+
+
+def _check_framework(job: LocalJob, image: ImageFacts) -> None:
+    if job.has_world and image.framework not in {None, "torch"}:
+        raise SetupError(
+            f"image {image.name!r} holds {image.framework} without torch",
+            "the ranks of a distribution are started by torchrun",
+            "Pass another image_uri, or leave distribution out for one process per host",
+        )
 
 
 def sweep_leftovers(client: DockerClient) -> None:

@@ -3,7 +3,7 @@
 
 job.json     what was asked            written once, by the driver
 state.json   what has become of it     written by the supervisor, replaced whole
-stop         a wish to stop            written by any driver: "stop" or "kill"
+stop         a wish to stop            written by any driver: "stop", "kill", "drop"
 lock         held while the supervisor lives
 logs/        algo-N.log per host, all.log of every host in the order of arrival
 data/        what was brought for the hosts, removed at the end
@@ -180,14 +180,19 @@ class JobFolder:
         return False
 
     def ask_to_stop(self, *, now: bool) -> None:
-        """Leave a wish that the supervisor reads within a moment; "kill" is never taken back."""
-        if now or not self.wish():
+        """Leave a wish that the supervisor reads within a moment; none is ever taken back.
+
+        The first with `now` kills the hosts, the second gives up their model, too.
+        """
+        before = self.wish()
+        if now or not before:
             wish = self.path / f"stop.{os.getpid()}"
-            wish.write_text("kill" if now else "stop")
+            harder = "drop" if before in {"kill", "drop"} else "kill"
+            wish.write_text(harder if now else "stop")
             wish.replace(self.path / "stop")
 
     def wish(self) -> str:
-        """ "stop", "kill", or nothing."""
+        """ "stop", "kill", "drop", or nothing."""
         try:
             return (self.path / "stop").read_text()
         except FileNotFoundError:

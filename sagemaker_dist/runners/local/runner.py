@@ -142,7 +142,7 @@ class LocalRunner:
         return _description(folder.request(), folder.job(), state, folder)
 
     def stop(self, name: str, *, now: bool = False) -> None:
-        """Ask the supervisor to stop the job; with `now`, to kill it."""
+        """Ask the supervisor to stop the job; with `now`, to kill it, and then its model."""
         folder = self._existing(name)
         if not folder.state().is_terminal:
             folder.ask_to_stop(now=now)

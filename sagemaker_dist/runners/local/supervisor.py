@@ -48,6 +48,7 @@ class Supervisor:
 
     Attributes:
         driver: Read end of the driver's pipe, or None for a detached job.
+        killed: The hosts were killed because someone wished it.
         stopping: Why the job is being stopped, as a secondary status, or "".
         deadline: When everything is killed, on the monotonic clock.
     """
@@ -60,6 +61,7 @@ class Supervisor:
     state: State
     failures: list[Failure] = field(default_factory=list)
     stopping: str = ""
+    killed: bool = False
     deadline: float = float("inf")
     signalled: bool = False
 
@@ -129,7 +131,8 @@ class Supervisor:
 
     def _obey(self, running: list[Host], elapsed_seconds: float) -> None:
         wish = self.folder.wish()
-        if wish == "kill":
+        if wish in {"kill", "drop"}:
+            self.killed = True
             self._stop(running, "Stopped", grace_seconds=0.0)
         elif not self.stopping and not self.failures:
             if fault := self.data.fault():
@@ -172,7 +175,9 @@ class Supervisor:
         try:
             gather(self.folder, self.job, trees, self._say, self._check_wanted)
         except Unwanted:
-            self._become("Stopped", "Stopped")  # the trees hold what was not written
+            left = f"what the hosts wrote is in {self.folder.hosts}"
+            self._say(f"no model was saved: the job was stopped before it was; {left}")
+            self._become("Stopped", "Stopped")
             return
         except (OSError, ValueError) as error:
             kept = f"Everything the hosts wrote is kept in {self.folder.hosts}."
@@ -193,11 +198,15 @@ class Supervisor:
             self._become("Completed", "Completed")
 
     def _check_wanted(self) -> None:
-        """Raise Unwanted when someone stopped the job, or killed one that was stopping."""
+        """Raise Unwanted when someone wants the job to end without its model.
+
+        Killing the hosts is not that: what they wrote until then is kept.
+        """
         if self.failures:
             return
         wish = self.folder.wish()
-        if wish == "kill" or (not self.stopping and (wish or self.signalled)):
+        is_late = wish == "kill" and not self.killed
+        if wish == "drop" or is_late or (not self.stopping and (wish or self.signalled)):
             raise Unwanted
 
     def _check_driver(self) -> None:

@@ -133,6 +133,29 @@ def test_stop_gives_hosts_their_time(runner, request_for, script, tmp_path):
     wait_until(lambda: not processes_of(tmp_path / "jobs"))
 
 
+def test_what_killed_hosts_wrote_is_kept(runner, request_for, script):
+    """stop(), then stop(now=True): the hosts are killed, their model is not."""
+    script("""
+        import signal, time
+        def stop(*_):
+            (base / "model" / host).write_text("saved")
+            print("wrote")
+            time.sleep(100)
+        signal.signal(signal.SIGTERM, stop)
+        print("ready")
+        time.sleep(100)
+    """)
+    name = runner.start(request_for())
+    wait_until(lambda: log(runner).count("ready") == 2)
+    runner.stop(name)
+    wait_until(lambda: log(runner).count("wrote") == 2)
+    runner.stop(name, now=True)
+    described = finish(runner, name)
+
+    assert "Stopped" == described["TrainingJobStatus"]
+    assert {"algo-1": "saved", "algo-2": "saved"} == members(model_of(described))
+
+
 def test_kill_does_not_wait(runner, request_for, script):
     """A host that ignores SIGTERM is gone at once."""
     script("""
