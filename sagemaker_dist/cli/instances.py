@@ -48,7 +48,9 @@ _CAPABILITIES: Final = ("is_accelerated", "has_gpu", "is_neuron", "has_fast_link
 def add(commands: Commands) -> None:
     """Add `instances` and its subcommands."""
     text = "say what the instance types of SageMaker training are"
-    parser = commands.add_parser("instances", help=text, description=f"{text[0].upper()}{text[1:]}.")
+    parser = commands.add_parser(
+        "instances", help=text, description=f"{text[0].upper()}{text[1:]}."
+    )
     steps = parser.add_subparsers(metavar="STEP", required=True)
     every = _step(steps, "list", "List every type, or those with accelerators.", _list)
     every.add_argument("--accelerated", action="store_true", help="those with accelerators")

@@ -143,6 +143,20 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
             values[PROGRAM] = json.dumps(self._script)
         return values
 
+    def validate(self, inputs: Any = None, job_name: str | None = None) -> None:
+        """Check all that `fit` checks before it starts anything; asks neither AWS nor Docker.
+
+        Raises:
+            OptionError: The request is wrong; every fault is reported at once.
+        """
+        job = job_to_fit(self, self._ours, self._as_given(inputs), job_name)
+        raise_all(fit_faults(job))
+
+    def _as_given(self, inputs: Any) -> Any:
+        """Short forms of inputs, spelt out."""
+        inputs = facts.as_file_systems(inputs)
+        return facts.as_uris(inputs) if self._is_local else inputs
+
     def fit(
         self,
         inputs: Any = None,
@@ -157,8 +171,8 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
             OptionError: The request is wrong; every fault is reported at once.
             JobError: A job of local processes failed.
         """
-        inputs = facts.as_uris(inputs) if self._is_local else inputs
-        raise_all(fit_faults(job_to_fit(self, self._ours, inputs, job_name)))
+        inputs = self._as_given(inputs)
+        self.validate(inputs, job_name)
         if not self._is_local:
             return super().fit(inputs, wait, logs, job_name, experiment_config)
         client: LocalClient = self.sagemaker_session.sagemaker_client

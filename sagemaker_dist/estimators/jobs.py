@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from sagemaker.estimator import Framework
 from sagemaker.local import LocalSession as SageMakerLocalSession
 
 from sagemaker_dist.catalog import LOCAL, LOCAL_PROCESS
@@ -51,6 +52,7 @@ def job_to_build(
         local_session=isinstance(session, (SageMakerLocalSession, type(None))),
         obstacles={name: obstacle for name, obstacle in places.items() if obstacle},
         environment=facts.environment(given.get("environment")),
+        terms=facts.terms(given, is_framework=issubclass(estimator, Framework)),
         other={name: given.get(name) for name in _OTHER},
         keeps_checkpoints=bool(given.get("checkpoint_s3_uri")),
         unknown=tuple(name for name in given if name not in valid),
@@ -69,6 +71,8 @@ def job_to_fit(estimator: Any, ours: DataParallel | None, inputs: Any, job_name:
         instance_type=facts.settled(estimator.instance_type),
         instance_count=facts.settled(estimator.instance_count),
         job_name=facts.settled(job_name),
+        terms=facts.estimator_terms(estimator),
+        environment=facts.environment(estimator.environment),
         job_exists=bool(runner and job_name and runner.exists(job_name)),
         source=facts.source(
             estimator.entry_point,

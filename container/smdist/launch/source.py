@@ -53,7 +53,7 @@ def install_requirements(code: Path, environ: Mapping[str, str]) -> None:
         raise LaunchError(
             "the packages of requirements.txt were not installed",
             f"pip exited with code {status}",
-            "Read pip's output in this host's log: correct requirements.txt, or what keeps this host"
+            "Read pip's output in this host's log: correct requirements.txt, or what keeps the host"
             " from the package index (PIP_INDEX_URL, and PIP_CERT behind a proxy, in environment)",
         )
 

@@ -314,7 +314,10 @@ def test_faults_of_fit_come_before_anything_is_sent(estimator, session, tmp_path
         "channel 'b' is 'data/b': a bare path does not say where the data lies."
         " Pass s3:// and a prefix.",
         "channel 'c' is 'gs://bucket/c': gs:// is not read. Pass s3:// and a prefix.",
+        "channel 'e' is a file system: it is reached within a network of yours alone."
+        " Pass subnets and security_group_ids from which it can be mounted.",
     ] == faults
+    assert faults == faults_of(lambda: built.validate(inputs, job_name="a_b"))
 
 
 @pytest.mark.parametrize("count", [1, 3])
