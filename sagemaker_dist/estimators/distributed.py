@@ -16,6 +16,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from typing import Any, ClassVar, Final, TypeVar
 
+import boto3
 from sagemaker.deprecations import renamed_kwargs
 from sagemaker.estimator import EstimatorBase
 
@@ -29,7 +30,7 @@ from sagemaker_dist.contract import (
     render,
 )
 from sagemaker_dist.contract.distribution import OURS
-from sagemaker_dist.errors import OptionError, raise_all
+from sagemaker_dist.errors import JobError, OptionError, raise_all
 from sagemaker_dist.estimators import facts
 from sagemaker_dist.estimators.jobs import job_to_build, job_to_fit, runs_here
 from sagemaker_dist.estimators.layout import laid_out, local_source, source_params
@@ -193,11 +194,13 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         sagemaker_session: Any = None,
         model_channel_name: str = "model",
     ) -> _Self:
-        """An estimator of a job by its name; without a session, local jobs are looked at first."""
+        """An estimator of a job by its name; without a session, local jobs are looked at first.
+
+        Raises:
+            JobError: This machine has no such job, and no region of AWS is set.
+        """
         if sagemaker_session is None and JOB_NAME.fullmatch(training_job_name):
-            runner = LocalRunner()
-            if runner.exists(training_job_name):
-                sagemaker_session = LocalSession(runner=runner)
+            sagemaker_session = _session_of(training_job_name)
         attached: _Self = super().attach(training_job_name, sagemaker_session, model_channel_name)
         return attached
 
@@ -279,3 +282,17 @@ def _cut_off(kwargs: dict[str, Any]) -> Iterator[None]:
     session: LocalSession = kwargs["sagemaker_session"]
     with offline(), session.without_defaults():
         yield
+
+
+def _session_of(name: str) -> LocalSession | None:
+    """The session of a job of this machine; None where AWS may know it."""
+    runner = LocalRunner()
+    if runner.exists(name):
+        return LocalSession(runner=runner)
+    if boto3.Session().region_name is None:
+        raise JobError(
+            f"there is no job {name!r}",
+            f"{runner.root} holds none of this name, and no region of AWS is set to look in",
+            "Check the name, or set AWS_REGION",
+        )
+    return None

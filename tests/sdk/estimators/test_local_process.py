@@ -322,3 +322,9 @@ def test_interrupt_stops_the_job(script, driver, tmp_path, stubborn):
     assert "KeyboardInterrupt" in rest
     assert process.returncode != 0
     assert [] == launchers(tmp_path)
+
+
+def test_an_unknown_job_is_not_looked_for_without_a_region():
+    """A misspelt name leads nobody into configuring AWS."""
+    with pytest.raises(JobError, match=r"there is no job 'nosuch': .* no region of AWS is set"):
+        PyTorch.attach("nosuch")
