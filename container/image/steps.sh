@@ -22,6 +22,7 @@ check() {
 
 # What is downloaded in this step is checked against these certificates, too; they go with it.
 trust() {
+  [ -z "${PIP_CERT:-}" ] || return 0 # it does already
   [ -s /run/secrets/ca ] || return 0
   PIP_CERT=$(mktemp)
   export PIP_CERT
@@ -123,6 +124,9 @@ framework() {
 }
 
 packages() {
+  mkdir -p /opt/sagemaker_dist
+  cp /mnt/bash_env.sh /opt/sagemaker_dist/bash_env.sh
+  chmod 644 /opt/sagemaker_dist/bash_env.sh # any user's bash reads it
   install /mnt/wheels/*.whl
   for tool in train smdist-init; do
     command -v $tool >/dev/null || fail "$tool is not on the PATH" \

@@ -33,6 +33,8 @@ class Engine:
         data_root: Where it keeps images and containers.
         is_rootless: Root in a container is the user who runs the engine.
         is_remapped: Users in a container are others outside.
+        labels_files: SELinux keeps containers from files that are not labelled for them.
+        is_desktop: Docker Desktop, whose containers run in a virtual machine.
     """
 
     num_cpus: int
@@ -41,6 +43,8 @@ class Engine:
     data_root: str
     is_rootless: bool = False
     is_remapped: bool = False
+    labels_files: bool = False
+    is_desktop: bool = False
 
     @classmethod
     def of(cls, client: DockerClient) -> Engine:
@@ -54,6 +58,8 @@ class Engine:
             data_root=info["DockerRootDir"],
             is_rootless="name=rootless" in security,
             is_remapped="name=userns" in security,
+            labels_files="name=selinux" in security,
+            is_desktop=str(info.get("OperatingSystem", "")).startswith("Docker Desktop"),
         )
 
 

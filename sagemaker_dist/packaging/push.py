@@ -106,17 +106,30 @@ def _tagged(client: DockerClient, facts: ImageFacts, uri: str) -> Iterator[None]
     """The tag that a push takes; it stays if that succeeds."""
     from docker.errors import APIError
 
+    repository, _, tag = uri.rpartition(":")
+    before = _named(client, uri)
     try:
-        repository, _, tag = uri.rpartition(":")
         client.api.tag(facts.id, repository, tag)
         yield
     except BaseException as error:
-        if uri not in facts.tags:
-            with suppress(APIError):
+        with suppress(APIError):
+            if before is None:
                 client.images.remove(uri, noprune=True)
+            else:
+                client.api.tag(before, repository, tag)
         if isinstance(error, APIError):
             raise refusal(f"{facts.name} was not pushed to {uri}", error) from error
         raise
+
+
+def _named(client: DockerClient, name: str) -> str | None:
+    """The id of the image that has this name now."""
+    from docker.errors import ImageNotFound
+
+    try:
+        return client.images.get(name).id
+    except ImageNotFound:
+        return None
 
 
 def _ecr(options: PushOptions, session: Any) -> Pass:

@@ -56,9 +56,9 @@ _CAUSES: Final = (  # what the engine says, what it means, the mend
         "Share it with Docker (Docker Desktop: Settings, Resources, File sharing)",
     ),
     (
-        r"name .* is already in use",
-        "something of that name is left from before: {said}",
-        "Remove it: docker rm -f NAME",
+        r"name .* (is already in use|already exists)",
+        "the engine has something of that name, of another user's job or left from before: {said}",
+        "Pass another job_name, or remove it if it is nobody's",
     ),
 )
 

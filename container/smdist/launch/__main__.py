@@ -103,8 +103,10 @@ def _stoppable() -> Iterator[None]:
     def stop(number: int, _: FrameType | None) -> None:
         raise Stopped(number)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    stops = (signal.SIGTERM, signal.SIGINT)
+    for number in stops:
         signal.signal(number, stop)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, stops)  # our init blocked them until here
     yield
 
 

@@ -30,7 +30,8 @@ _KILL_SECONDS = 5.0
 def main() -> int:
     """Run a command as process 1 should; return its status, 128 + n after signal n."""
     command = sys.argv[1:] or ["train"]
-    if command[0] == "train":
+    if command[0] == "train":  # which hears signals once it has its handlers
+        signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
         return _become(command)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)  # each waits until it is asked for
     _adopt()

@@ -11,7 +11,7 @@ import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 from urllib.parse import unquote
 
@@ -132,9 +132,21 @@ def _extract(tarball: Path, code: Path, origin: str) -> None:
     """Unpack without links or paths that leave the directory."""
     try:
         with tarfile.open(tarball) as archive:
-            archive.extractall(code, filter="data")
+            if hasattr(tarfile, "data_filter"):
+                archive.extractall(code, filter="data")
+            else:  # Python 3.10.11, 3.11.3 and older
+                archive.extractall(code, members=list(_harmless(archive)))  # noqa: S202 - they are
     except (tarfile.TarError, OSError, EOFError) as error:
         raise _no_code(origin, f"it is no tarball that can be unpacked ({error})") from error
+
+
+def _harmless(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """Every file and directory, which is what SageMaker's SDK packs."""
+    for member in archive:
+        path = PurePosixPath(member.name)
+        if path.is_absolute() or ".." in path.parts or not (member.isfile() or member.isdir()):
+            raise tarfile.ReadError(f"{member.name!r} is no plain file below the top")
+        yield member
 
 
 def _no_code(origin: str, why: str) -> LaunchError:

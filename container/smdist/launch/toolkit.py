@@ -49,8 +49,10 @@ def main() -> None:
         for each in launcher:
             each.send_signal(number)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    stoppers = (signal.SIGTERM, signal.SIGINT)
+    for number in stoppers:
         signal.signal(number, stop)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, stoppers)  # our init blocks them until here
     launcher.append(_start())
     for early in stops[:]:  # came before there was anybody to tell
         launcher[0].send_signal(early)

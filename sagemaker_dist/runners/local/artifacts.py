@@ -37,9 +37,9 @@ def merge(roots: Iterable[Path]) -> Merged:
     for root in roots:
         for path in _walk(root):
             name = str(path.relative_to(root))
-            above = files.get(str(Path(name).parent))
-            if above is not None and not above.is_dir():
-                continue  # a lower host has a file where this one has a directory
+            above = (files.get(str(parent)) for parent in Path(name).parents)
+            if any(each and (each.is_symlink() or not each.is_dir()) for each in above):
+                continue  # a lower host has a file or a link where this one has a directory
             if files.setdefault(name, path) is not path and not _same(files[name], path):
                 clashes.append(name)
     return Merged(files=files, clashes=tuple(dict.fromkeys(clashes)))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from sagemaker_dist.errors import SetupError
-from sagemaker_dist.packaging.engine import connected
+from sagemaker_dist.packaging.engine import Engine, connected
 from sagemaker_dist.packaging.facts import (
     ImageFacts,
     check_versions,
@@ -64,6 +64,7 @@ def _check_containers(job: LocalJob) -> None:
     with connected() as client:
         sweep_leftovers(client)
         _check_framework(job, _check_image(client, job.image))
+        _check_pipes(job, Engine.of(client))
     if job.instance_type == "local_gpu":
         divide_gpus(list_gpus(), len(job.hosts))
 
@@ -94,6 +95,17 @@ def _check_framework(job: LocalJob, image: ImageFacts) -> None:
             "the ranks of a distribution are started by torchrun",
             "Pass another image_uri, or leave distribution out for one process per host",
         )
+
+
+def _check_pipes(job: LocalJob, engine: Engine) -> None:
+    for channel in job.channels:
+        if channel.is_pipe and engine.is_desktop:
+            raise SetupError(
+                f"channel {channel.name!r} is a pipe",
+                "Docker Desktop runs containers in a virtual machine, where no fifo of this"
+                " machine leads",
+                "Pass input_mode='FastFile' or 'File'",
+            )
 
 
 def sweep_leftovers(client: DockerClient) -> None:

@@ -12,25 +12,33 @@ import contextlib
 import ctypes
 import os
 import signal
+import sys
 import time
 from typing import Final
 
 import psutil
 
+_IS_LINUX: Final = sys.platform == "linux"
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def adopt_orphans() -> None:
-    """From now on, orphans among the descendants become children of this process."""
+    """From now on, orphans among the descendants become children of this process.
+
+    Linux alone can do this, and it alone runs hosts as processes.
+    """
+    if not _IS_LINUX:
+        return
     if _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
 def die_with_parent() -> None:
     """Get SIGTERM when the thread that started this process ends (for preexec_fn)."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if _IS_LINUX:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 def kill_descendants(deadline_seconds: float = 10.0) -> bool:

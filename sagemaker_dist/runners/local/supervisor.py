@@ -40,6 +40,7 @@ from sagemaker_dist.runners.local.reasons import MAX_CHARACTERS, Failure, choose
 FAILURE_GRACE_SECONDS: Final = 6.0
 STOP_GRACE_SECONDS: Final = 120.0  # docker stop -t 120, SageMaker developer guide
 _TICK_SECONDS: Final = 0.1
+_AGAIN_SECONDS: Final = 5.0  # an engine under load may not carry out the first kill
 
 
 @dataclass(slots=True)
@@ -76,16 +77,17 @@ class Supervisor:
                 host.close()
             self._clear()
             self._finish(hosts)
-        except Unwanted:  # before there was a host
+        except Unwanted:  # before any host had time to compute
             self._become("Stopping", "Stopping")
             self._clear()
+            shutil.rmtree(self.folder.hosts, ignore_errors=True)
             self._become("Stopped", "Stopped")
         except DistError as error:
             self._clear()
             self._become("Failed", "Failed", str(error)[:MAX_CHARACTERS])
         except Exception as error:  # whatever it is, the driver must hear of it
-            self._become("Failed", "Failed", f"The supervisor failed: {error!r}")
             self._clear()
+            self._become("Failed", "Failed", f"The supervisor failed: {error!r}")
             raise
 
     def _clear(self) -> None:
@@ -100,6 +102,7 @@ class Supervisor:
     def _start(self) -> Sequence[Host]:
         self.folder.checkpoints(self.job).mkdir(parents=True, exist_ok=True)
         started = self.fleet.start()
+        self._check_driver()  # a stop in the meantime needs no patience: nothing was computed
         self.data.feed()
         self._become("InProgress", "Training")
         return started
@@ -118,7 +121,7 @@ class Supervisor:
                 running = self._remove_ended(running)
                 if time.monotonic() > self.deadline:
                     self.fleet.kill()
-                    self.deadline = float("inf")
+                    self.deadline = time.monotonic() + _AGAIN_SECONDS
 
     def _hear(self, key: selectors.SelectorKey, selector: selectors.BaseSelector) -> None:
         host: Host | None = key.data

@@ -65,6 +65,19 @@ def test_docker_kill_of_a_host_fails_the_job_with_its_name(job, engine):
     assert "The container of algo-2 was killed by SIGKILL" in str(caught.value)
 
 
+def test_a_stop_is_heard_while_hosts_start(job, engine):
+    """Process 1 of a container drops signals that it has no handler for: none comes too early."""
+    estimator = job(SLEEP, instance_count=2)
+    estimator.fit(wait=False)
+    wait_until(lambda: hosts_of(engine))
+    began = time.monotonic()
+    estimator.latest_training_job.stop()
+    estimator.latest_training_job.wait()
+
+    assert 15 > time.monotonic() - began
+    assert "Stopped" == estimator.latest_training_job.describe()["TrainingJobStatus"]
+
+
 def test_a_failed_script_is_the_reason(job):
     """FailureReason has the host and the exception, not the container's status."""
     estimator = job("raise ValueError('no such column: price')", instance_count=2)

@@ -78,6 +78,23 @@ def test_status_is_the_commands_own(command, status, text):
     assert text in done.stderr
 
 
+def test_train_misses_no_signal_while_it_starts(tmp_path):
+    """Those that come before it has its handlers wait for them."""
+    train = tmp_path / "train"
+    train.write_text(f"#!{sys.executable}\nimport signal\nprint(*signal.pthread_sigmask(0, []))\n")
+    train.chmod(0o755)
+    done = subprocess.run(
+        [*INIT, "train"],
+        env={**os.environ, "PATH": f"{tmp_path}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+
+    assert {"2", "15"} == set(done.stdout.split())
+
+
 @pytest.mark.parametrize("arguments", [[], ["train"]])
 def test_train_takes_its_place(tmp_path, arguments):
     """`train` is an init itself: it keeps the process, its number and its status."""

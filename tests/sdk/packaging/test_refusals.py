@@ -15,7 +15,8 @@ HEARD = {
     "driver failed programming: Bind for 0.0.0.0:80 failed: port is already allocated": "port is",
     "could not find an available, non-overlapping IPv4 address pool": "docker network prune",
     "Mounts denied: The path /data is not shared from the host": "File sharing",
-    'Conflict. The container name "/x" is already in use by container': "docker rm -f",
+    'Conflict. The container name "/x" is already in use by container': "another job_name",
+    "network with name sagemaker-dist-x already exists": "another job_name",
     "something that nobody has heard before": "something that nobody has heard before",
 }
 

@@ -70,7 +70,7 @@ def test_files_belong_to_the_caller(arguments):
     remapped = Engine(**{**as_dict(ENGINE), "is_remapped": True})
 
     assert ("1000:1000", ["27"]) == (arguments()["user"], arguments()["group_add"])
-    assert "user" not in arguments(rootless)
+    assert "0:0" == arguments(rootless)["user"]
     assert "host" == arguments(remapped)["userns_mode"]
 
 

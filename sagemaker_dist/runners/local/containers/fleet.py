@@ -15,12 +15,13 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from docker.errors import DockerException, NotFound
+from docker.errors import APIError, DockerException
 from requests.exceptions import ReadTimeout, RequestException
 
 from sagemaker_dist.packaging.engine import Engine, connect
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from docker import DockerClient
     from docker.models.containers import Container
 
+_WAKING_SECONDS: Final = 2.0  # Python starts and blocks the signals it cannot hear yet
 _LOST: Final = 255  # the status of a container that the engine says nothing of any more
 _BROKEN: Final = (DockerException, RequestException, OSError)
 
@@ -66,6 +68,8 @@ class ContainerHost:
     asked: bool = False
     code: int | None = None
     lost: str = ""
+    closed: bool = False
+    started_seconds: float = field(default_factory=time.monotonic)
 
     def fileno(self) -> int:
         """The read end of the pipe."""
@@ -76,18 +80,26 @@ class ContainerHost:
         return self.code
 
     def terminate(self) -> None:
-        """SIGTERM to the container's first process, as `docker stop` does."""
+        """SIGTERM to the container's first process, as `docker stop` does.
+
+        The kernel drops it before that process has a handler, so it has a moment first.
+        """
         self.asked = True
-        self._signal("SIGTERM")
+        wait_seconds = max(0.0, self.started_seconds + _WAKING_SECONDS - time.monotonic())
+        timer = threading.Timer(wait_seconds, self._signal, ["SIGTERM"])
+        timer.daemon = True
+        timer.start()
 
     def kill(self) -> None:
         """SIGKILL to every process of the container."""
         self._signal("SIGKILL")
 
     def close(self) -> None:
-        """Write down what it said last."""
-        self.output.drain()
-        os.close(self.output.source)
+        """Write down what it said last; more than once is once."""
+        if not self.closed:
+            self.closed = True
+            self.output.drain()
+            os.close(self.output.source)
 
     def ending(self, code: int) -> str:
         """By which signal or with which status, as far as the engine knows."""
@@ -131,7 +143,7 @@ def _follow(host: ContainerHost, stream: Any, sink: int) -> None:
         for data in stream:
             _write_all(sink, data)
         host.code = _wait(host.container)
-    except _BROKEN as error:
+    except Exception as error:
         host.lost = " ".join(str(error).split())
         host.code = _LOST
     finally:
@@ -231,6 +243,8 @@ class ContainerFleet:
             return
         with contextlib.suppress(*_BROKEN):
             remove_all(self._client, self.folder.path)
+        for host in self.hosts:
+            host.close()  # also frees a thread that has more to say than a pipe holds
         for thread in self._threads:
             thread.join(timeout=10)
         self._client.close()
@@ -247,11 +261,11 @@ class ContainerFleet:
 def remove_all(client: DockerClient, folder: Path) -> None:
     """Remove every container and network of the job in `folder`, running or not."""
     mine: dict[str, Any] = {"label": f"{FOLDER_LABEL}={folder}"}
-    for container in client.containers.list(all=True, filters=mine):
-        with contextlib.suppress(NotFound):
+    for container in client.containers.list(all=True, filters=mine, ignore_removed=True):
+        with contextlib.suppress(APIError):
             container.remove(force=True, v=True)
     for network in client.networks.list(filters=mine):
-        with contextlib.suppress(NotFound):
+        with contextlib.suppress(APIError):
             network.remove()
 
 
@@ -259,12 +273,13 @@ def sweep(client: DockerClient, is_over: Callable[[Path], bool]) -> None:
     """Remove what supervisors that were killed have left: containers whose job is over."""
     with contextlib.suppress(*_BROKEN):
         everything = [
-            *client.containers.list(all=True, filters={"label": FOLDER_LABEL}),
+            *client.containers.list(all=True, filters={"label": FOLDER_LABEL}, ignore_removed=True),
             *client.networks.list(filters={"label": FOLDER_LABEL}),
         ]
         for folder in {_folder_of(each) for each in everything}:
-            if is_over(folder):
-                remove_all(client, folder)
+            with contextlib.suppress(OSError, ValueError):  # another user's, or a broken one
+                if is_over(folder):
+                    remove_all(client, folder)
 
 
 def _folder_of(thing: Any) -> Path:

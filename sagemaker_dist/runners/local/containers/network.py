@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from docker.errors import APIError
 from docker.types import IPAMConfig, IPAMPool
 
+from sagemaker_dist.errors import SetupError
 from sagemaker_dist.planning import LocalHost, LocalJob
 from sagemaker_dist.runners.local.containers.plan import FOLDER_LABEL, network_name
 
@@ -42,12 +43,19 @@ class JobNetwork:
 
         Raises:
             docker.errors.APIError: The engine refuses.
+            SetupError: Its networks are too small for the job.
         """
         subnet = _create_with_subnet(client, job, folder)
         places = ip_network(subnet).hosts()
         next(places)  # the gateway's
         names = [host.address for host in job.hosts]
         addresses = {name: str(place) for name, place in zip(names, places, strict=False)}
+        if len(addresses) < len(names):
+            raise SetupError(
+                f"instance_count is {len(names)}",
+                f"the engine's networks have room for {len(addresses)}: this one is {subnet}",
+                "Pass a smaller instance_count, or widen default-address-pools of the engine",
+            )
         return cls(name=network_name(job), addresses=addresses)
 
     def arguments(self, client: DockerClient, host: LocalHost) -> dict[str, Any]:
@@ -86,6 +94,7 @@ def _create(client: DockerClient, job: LocalJob, folder: Path, **more: Any) -> N
     return client.networks.create(
         network_name(job),
         driver="bridge",
+        check_duplicate=True,  # engines before 25 would make a second one of that name
         internal=job.isolated,
         labels={FOLDER_LABEL: str(folder)},
         **more,

@@ -124,9 +124,11 @@ def _bind(source: Path, target: PurePosixPath, *, writable: bool) -> Bind:
 
 def _identity(engine: Engine, owner: Owner) -> dict[str, Any]:
     """Whatever a container writes belongs to the user who called `fit`."""
+    unlabelled = {"security_opt": ["label=disable"]} if engine.labels_files else {}
     if engine.is_rootless:  # its root is that user
-        return {}
+        return {"user": "0:0", **unlabelled}
     identity: dict[str, Any] = {
+        **unlabelled,
         "user": f"{owner.uid}:{owner.gid}",
         "group_add": [str(group) for group in owner.groups if group != owner.gid],
     }

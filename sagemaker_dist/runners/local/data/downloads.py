@@ -24,6 +24,7 @@ from typing import Any, Final
 import boto3
 from boto3.s3.transfer import ProgressCallbackInvoker, TransferConfig, create_transfer_manager
 from botocore.exceptions import BotoCoreError, ClientError
+from s3transfer.exceptions import RetriesExceededError
 
 from sagemaker_dist.errors import DistError, JobError
 from sagemaker_dist.planning import LocalChannel, LocalHost, LocalJob
@@ -36,7 +37,7 @@ from sagemaker_dist.runners.local.folder import JobFolder
 
 _SAY_SECONDS: Final = 3.0
 _MAX_PENDING: Final = 1000
-_BROKEN: Final = (BotoCoreError, ClientError, OSError)
+_BROKEN: Final = (BotoCoreError, ClientError, OSError, RetriesExceededError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

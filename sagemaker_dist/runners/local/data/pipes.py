@@ -113,7 +113,7 @@ class Pipe:
                 epoch += 1
         except _Over:
             pass
-        except OSError as error:
+        except Exception as error:
             self.fault = f"The pipe of channel {self.channel!r} failed in epoch {epoch}: {error}."
 
     def _feed(self, epoch: int) -> None:
@@ -143,7 +143,7 @@ class Pipe:
     def _opened(self, fifo: Path) -> Iterator[int]:
         sink = self._wait_for_reader(fifo)
         try:
-            with suppress(OSError):  # a limit of the machine: the pipe stays as it is
+            with suppress(OSError, AttributeError):  # a limit of the machine, or not Linux
                 fcntl.fcntl(sink, fcntl.F_SETPIPE_SZ, _CHUNK_BYTES)
             yield sink
         finally:
