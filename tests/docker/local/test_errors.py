@@ -85,6 +85,23 @@ def test_an_image_without_train(job, engine, image, made):
     assert "sagemaker-dist image build" in str(caught.value)
 
 
+def test_a_port_in_use(job):
+    """Who holds the port where ranks meet is named at once, and how to choose another."""
+    estimator = job(
+        "",
+        instance_count=1,
+        distribution=DataParallel(processes_per_host=1),
+        container_entry_point=["/bin/bash", "-c"],
+        container_arguments=["python3 -m http.server 7777 & sleep 2; exec train"],
+    )
+    with pytest.raises(JobError) as caught:
+        estimator.fit()
+
+    assert "7777" in str(caught.value)
+    assert "python3" in str(caught.value)
+    assert "SMDIST_MASTER_PORT" in str(caught.value)
+
+
 def test_an_image_for_another_processor(job, engine, made):
     """Both processors are named."""
     foreign = "arm64" if engine.version()["Arch"] == "amd64" else "amd64"
