@@ -220,7 +220,7 @@ class LocalSession(SageMakerLocalSession):  # type: ignore[misc]  # SageMaker's 
                 continue
 
 
-ProcessSession = LocalSession  # its name in version 0.1.0's first months
+ProcessSession = LocalSession  # its earlier name
 
 
 def _credentials(session: boto3.Session | None) -> dict[str, str]:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from sagemaker_dist.errors import SetupError
+from sagemaker_dist.packaging.engine import address
 
-_SOCKET: Final = "unix:///var/run/docker.sock"  # docker-py's; the CLI might follow a context
 _BUILT_IN: Final = range(20, 23)  # earlier ones lack mounts, later ones take a plugin
 _KEPT_CHUNKS: Final = 400
 _PATIENCE_SECONDS: Final = 10.0
@@ -62,8 +62,8 @@ def run(builder: Builder, arguments: Sequence[str]) -> tuple[int, list[str]]:
     Returns its exit status and its last lines. On Ctrl-C it has ended, too,
     when KeyboardInterrupt arrives.
     """
-    host = os.environ.get("DOCKER_HOST") or _SOCKET
-    environment = {**os.environ, **builder.environment, "DOCKER_HOST": host}
+    # docker-py's engine, where the command might follow a context to another
+    environment = {**os.environ, **builder.environment, "DOCKER_HOST": address()}
     on_terminal = sys.stderr.isatty()
     progress = "--progress=auto" if on_terminal else "--progress=plain"
     command = [*builder.command, progress, *arguments]

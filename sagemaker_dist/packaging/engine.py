@@ -63,6 +63,11 @@ class Engine:
         )
 
 
+def address() -> str:
+    """Where the engine listens: what DOCKER_HOST says, or docker-py's default."""
+    return os.environ.get("DOCKER_HOST") or _SOCKET
+
+
 @contextmanager
 def connected() -> Iterator[DockerClient]:
     """A client of the engine that DOCKER_HOST or the default socket names.
@@ -87,7 +92,7 @@ def connect() -> DockerClient:
             "sagemaker_dist talks to Docker through it",
             "Run: pip install 'sagemaker-dist[docker]'",
         ) from None
-    _check_socket(os.environ.get("DOCKER_HOST") or _SOCKET)
+    _check_socket(address())
     try:
         client = docker.from_env(timeout=TIMEOUT_SECONDS)
     except (docker.errors.DockerException, OSError, ValueError) as error:
@@ -100,9 +105,9 @@ def connect() -> DockerClient:
     return client
 
 
-def _check_socket(address: str) -> None:
+def _check_socket(where: str) -> None:
     """Knock first: docker-py hides what is wrong with a socket in its own words."""
-    place = urlsplit(address)
+    place = urlsplit(where)
     if place.scheme != "unix" or sys.platform == "win32":
         return
     with socket.socket(socket.AF_UNIX) as visitor:

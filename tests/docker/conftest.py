@@ -30,6 +30,12 @@ def missing(what: str) -> NoReturn:
     pytest.skip(what)
 
 
+@pytest.fixture(scope="session", name="missing")
+def _missing():
+    """For fixtures of single files, whose tools are as necessary."""
+    return missing
+
+
 @pytest.fixture(scope="session")
 def engine():
     """A client of this machine's Docker engine."""

@@ -34,10 +34,10 @@ auth: {{htpasswd: {{realm: test, path: {folder}/htpasswd}}}}
 
 
 @pytest.fixture(scope="module")
-def registry(tmp_path_factory):
+def registry(tmp_path_factory, missing):
     """A registry with a password at the name of ECR's."""
     if os.geteuid() or not shutil.which("docker-registry"):
-        pytest.skip("takes root and docker-registry")
+        missing("a registry at ECR's name takes root and docker-registry")
     folder = tmp_path_factory.mktemp("registry")
     (folder / "config.yml").write_text(CONFIGURATION.format(folder=folder, address=ADDRESS))
     words = ["htpasswd", "-Bbc", folder / "htpasswd", USER, PASSWORD]

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from sagemaker_dist.errors import SetupError
-from sagemaker_dist.packaging.engine import Engine, connected
+from sagemaker_dist.packaging.engine import Engine, address, connected
 from sagemaker_dist.packaging.facts import (
     ImageFacts,
     check_versions,
@@ -60,7 +59,7 @@ def _check_processes() -> None:
 
 
 def _check_containers(job: LocalJob) -> None:
-    _check_nearness(os.environ.get("DOCKER_HOST", ""))
+    _check_nearness(address())
     with connected() as client:
         sweep_leftovers(client)
         _check_framework(job, _check_image(client, job.image))
