@@ -37,7 +37,7 @@ from sagemaker_dist.estimators.layout import laid_out, local_source, source_para
 from sagemaker_dist.estimators.local_session import ROLE, LocalClient, LocalSession
 from sagemaker_dist.estimators.sdk import offline, quiet
 from sagemaker_dist.packaging import default_tag, ecr_image
-from sagemaker_dist.planning import construction_faults, fit_faults, gpu_warning
+from sagemaker_dist.planning import construction_faults, fit_faults, travel_warning
 from sagemaker_dist.planning.faults import JOB_NAME, source_faults
 from sagemaker_dist.planning.local_job import PROGRAM
 from sagemaker_dist.runners import LocalRunner
@@ -100,7 +100,7 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         if faults:
             source = (given.get(name) for name in ("entry_point", "source_dir", "git_config"))
             raise_all([*faults, *source_faults(facts.source(*source))])
-        warning = gpu_warning(job)
+        warning = travel_warning(job)
         if warning:
             warnings.warn(warning, UserWarning, stacklevel=4)
         return asked

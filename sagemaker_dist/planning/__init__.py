@@ -2,7 +2,7 @@
 """Everything that is decided before a job starts. Pure: no network, no disk."""
 
 from sagemaker_dist.planning.channels import Channel, channel_faults
-from sagemaker_dist.planning.faults import construction_faults, fit_faults, gpu_warning
+from sagemaker_dist.planning.faults import construction_faults, fit_faults
 from sagemaker_dist.planning.job import Job, Obstacle, Source
 from sagemaker_dist.planning.local_channel import LocalChannel
 from sagemaker_dist.planning.local_job import (
@@ -13,6 +13,7 @@ from sagemaker_dist.planning.local_job import (
 )
 from sagemaker_dist.planning.locations import directory_of
 from sagemaker_dist.planning.service import Limit, Terms
+from sagemaker_dist.planning.travel import travel_warning
 
 __all__ = [
     "Channel",
@@ -29,6 +30,6 @@ __all__ = [
     "construction_faults",
     "directory_of",
     "fit_faults",
-    "gpu_warning",
     "plan_local_job",
+    "travel_warning",
 ]

@@ -157,18 +157,6 @@ def _launch_faults(source: Source) -> Iterator[OptionError]:
         )
 
 
-def gpu_warning(job: Job) -> str | None:
-    """What to know before ranks run on GPUs, or None."""
-    instance = training_instances().get(str(job.instance_type))
-    if job.distribution.ours is None or instance is None or not instance.has_gpu:
-        return None
-    return (
-        f"{instance.name} has GPUs, and smdist does not carry CUDA tensors yet."
-        ' Use init_process_group("cpu:smdist,cuda:nccl") in the script:'
-        " CUDA tensors then travel with NCCL, CPU tensors with smdist."
-    )
-
-
 def _environment_faults(environment: Any) -> Iterator[OptionError]:
     if not isinstance(environment, Mapping):
         yield OptionError(
