@@ -36,16 +36,6 @@ _READ_HERE: Final = frozenset(
     f"{_PREFIX}{name}"
     for name in ("program", "submit_directory", "region", "job_name", "container_log_level")
 )
-_STOCK: Final = (  # flags of SageMaker's SDK 2.257.7 that ask for a launcher we do not have
-    "sagemaker_torch_distributed_enabled",
-    "sagemaker_pytorch_ddp_enabled",
-    "sagemaker_pytorch_xla_enabled",
-    "sagemaker_distributed_dataparallel_enabled",
-    "sagemaker_mpi_enabled",
-    "sagemaker_parameter_server_enabled",
-    "sagemaker_multi_worker_mirrored_strategy_enabled",
-    "mp_parameters",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +55,12 @@ class Resources:
     instance_type: str = ""
     group: str = ""
     document: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def groups(self) -> dict[str, Any]:
+        """Every instance group of the job, by its name."""
+        groups = self.document.get("instance_groups") or []
+        return {str(group.get("instance_group_name")): group for group in groups}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +89,10 @@ class RuntimeConfig:
         channels: inputdataconfig.json by channel name.
         hyperparameters: The user's own, decoded.
         framework_parameters: `sagemaker_*` ones that nothing here reads.
-        options: What was asked of us; None is one plain process per host.
-        document: The text of `options` as it travelled.
+        options: What our own document asks for; `launch.request` adds what flags of SageMaker's
+            SDK do. None is one plain process per host.
+        document: The text of `options` as it travelled; empty where flags asked.
+        distribution_groups: The instance groups that alone start ranks; () is every group.
         port: Where ranks meet, on the first host.
         stop_seconds: Time ranks have between SIGTERM and SIGKILL.
         inherited: The environment of the launcher, handed on to ranks.
@@ -108,6 +106,7 @@ class RuntimeConfig:
     framework_parameters: Mapping[str, Any] = field(default_factory=dict)
     options: DataParallel | None = None
     document: str = ""
+    distribution_groups: tuple[str, ...] = ()
     job_name: str = ""
     log_level: int = 20
     port: int = PORT
@@ -181,8 +180,7 @@ def read_runtime_config(environ: Mapping[str, str] | None = None) -> RuntimeConf
     """Read the environment and `<base>/input/config/*.json`.
 
     Raises:
-        LaunchError: A file is unreadable or contradicts itself, or asks for a
-            launcher that this image does not have.
+        LaunchError: A file is unreadable or contradicts itself.
         DistError: Our own options are wrong or newer than this image.
     """
     environ = _environment(environ)
@@ -190,8 +188,6 @@ def read_runtime_config(environ: Mapping[str, str] | None = None) -> RuntimeConf
     raw = _read_object(folder / "hyperparameters.json")
     decoded = {key: _decode(value) for key, value in raw.items()}
     document = _document(raw)
-    if not document:
-        _refuse_stock_flags(decoded)
     return RuntimeConfig(
         base=read_base(environ),
         resources=_resources(_read_object(folder / "resourceconfig.json")),
@@ -323,17 +319,6 @@ def _is_users(key: str) -> bool:
 
 def _is_frameworks(key: str) -> bool:
     return key.startswith(_PREFIX) and key not in _READ_HERE and key != KEY
-
-
-def _refuse_stock_flags(decoded: Mapping[str, Any]) -> None:
-    asked = [flag for flag in _STOCK if decoded.get(flag)]
-    if asked:
-        raise LaunchError(
-            f"the hyperparameter {', '.join(asked)} asks for a launcher of SageMaker's own images",
-            "this image starts ranks only for options of sagemaker_dist",
-            "Pass distribution=DataParallel() from sagemaker_dist,"
-            " or leave distribution out for one plain process per host",
-        )
 
 
 def _source(decoded: Mapping[str, Any], environ: Mapping[str, str]) -> Source:

@@ -52,6 +52,7 @@ def test_nothing_there_is_one_plain_host(read):
     assert ("127.0.0.1",) == config.resources.hosts == config.resources.all_hosts
     assert "127.0.0.1" == config.resources.current_host
     assert {} == config.hyperparameters == config.channels
+    assert {} == config.resources.groups
     assert config.options is None
     assert (PORT, STOP_SECONDS) == (config.port, config.stop_seconds)
 
@@ -115,28 +116,19 @@ def test_newer_document_is_refused(read):
         read({KEY: '{"version": 99, "dataparallel": {}}'})
 
 
-@pytest.mark.parametrize(
-    "flag",
-    [
-        "sagemaker_torch_distributed_enabled",
-        "sagemaker_mpi_enabled",
-        "sagemaker_parameter_server_enabled",
-        "sagemaker_multi_worker_mirrored_strategy_enabled",
-        "sagemaker_distributed_dataparallel_enabled",
-        "sagemaker_pytorch_ddp_enabled",
-    ],
-)
-def test_stock_flag_is_refused_by_name_unless_we_are_asked(read, flag):
-    """Truthy without our document is an error; false, or with our document, is none."""
-    with pytest.raises(LaunchError, match=rf"{flag}.*distribution=DataParallel\(\)"):
-        read({flag: "true"})
-    assert read({flag: "false"}).options is None
-    assert read({flag: "true", KEY: render(DataParallel())}).options == DataParallel()
+def test_flags_of_sagemakers_sdk_are_framework_parameters(read):
+    """As its own toolkit has it; `launch.request` says what they ask for."""
+    flags = {
+        "sagemaker_torch_distributed_enabled": "true",
+        "sagemaker_distribution_instance_groups": '["gpu"]',
+    }
+    config = read(flags)
 
-
-def test_mp_parameters_are_refused(read):
-    with pytest.raises(LaunchError, match="mp_parameters"):
-        read({"mp_parameters": '{"partitions": 2}'})
+    assert {
+        "sagemaker_torch_distributed_enabled": True,
+        "sagemaker_distribution_instance_groups": ["gpu"],
+    } == config.framework_parameters
+    assert {} == config.hyperparameters
 
 
 def test_hosts_are_in_numeric_order(read):
@@ -166,6 +158,7 @@ def test_world_is_the_hosts_of_the_current_group(read):
     assert ("algo-2", "algo-3") == config.resources.hosts
     assert ("algo-1", "algo-2", "algo-3") == config.resources.all_hosts
     assert "gpu" == config.resources.group
+    assert {"gpu": groups[0], "cpu": groups[1]} == config.resources.groups
 
 
 def test_single_group_is_the_whole_job(read):

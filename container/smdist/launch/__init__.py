@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One host's part of a job: `train` reads, prepares, starts the ranks and watches them.
 
-    config ── source ── environment ── hosts ── command ── supervise ── failure
-    what      the       SM_*           who is   pure       one loop     one
-    is asked  code                     there                            sentence
+    config ── request ── source ── environment ── hosts ── command ── supervise ── failure
+    what is   what to    the       SM_*           who is   pure       one loop     one
+    told      start      code                     there                            sentence
 
     train ── torchrun ──┬── rank guard ── python train.py
                         └── rank guard ── python train.py

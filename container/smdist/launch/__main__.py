@@ -33,6 +33,7 @@ from smdist.launch.hosts import wait_for_hosts
 from smdist.launch.machine import Machine, inspect_machine
 from smdist.launch.outlet import write_whole
 from smdist.launch.readiness import require_port, require_torch
+from smdist.launch.request import as_requested
 from smdist.launch.source import fetch, install_requirements
 from smdist.launch.supervise import Order, Outcome, Supervisor
 
@@ -156,7 +157,7 @@ def _require(place: Place) -> None:
 
 
 def _place() -> Place:
-    config = read_runtime_config()
+    config = as_requested(read_runtime_config())
     machine = inspect_machine(config.inherited)
     processes = 1
     if config.options:
@@ -204,7 +205,8 @@ def _greeting(place: Place) -> str:
     call = [config.source.program, *script_arguments(config.hyperparameters)]
     command = shlex.join(call).replace("\n", "\\n")  # one line in the log
     if config.options is None:
-        return f"starts {command}"
+        groups = ", ".join(config.distribution_groups)
+        return f"starts {command}" if not groups else f"no ranks but in {groups}; starts {command}"
     first = world.rank(config.resources.current_host, 0)
     last = first + world.processes_per_host - 1
     hosts = ", ".join(map(world.label, world.hosts))

@@ -101,17 +101,17 @@ def _facts(config: RuntimeConfig, machine: Machine) -> dict[str, Any]:
 
 
 def _group_facts(config: RuntimeConfig) -> dict[str, Any]:
-    groups = {
-        str(group.get("instance_group_name")): group
-        for group in config.resources.document.get("instance_groups") or []
-    }
+    resources = config.resources
+    with_ranks = config.distribution_groups
+    if config.options and not with_ranks:  # every group is a world of its own
+        with_ranks = (resources.group,) if resources.group else ()
     return {
-        "current_instance_group": config.resources.group,
-        "current_instance_group_hosts": config.resources.hosts,
-        "distribution_instance_groups": [config.resources.group] if config.options else [],
-        "instance_groups": list(groups),
-        "instance_groups_dict": groups,
-        "is_hetero": len(groups) > 1,
+        "current_instance_group": resources.group,
+        "current_instance_group_hosts": resources.hosts,
+        "distribution_instance_groups": with_ranks,
+        "instance_groups": list(resources.groups),
+        "instance_groups_dict": resources.groups,
+        "is_hetero": len(resources.groups) > 1,
     }
 
 

@@ -57,6 +57,17 @@ def _marked(mark):
     return [p for p in found if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
 
+def _groups(host, groups):
+    """What resourceconfig.json says of instance groups."""
+    return {
+        "current_group_name": next(name for name, hosts in groups.items() if host in hosts),
+        "instance_groups": [
+            {"instance_group_name": name, "instance_type": "ml.c5.large", "hosts": hosts}
+            for name, hosts in groups.items()
+        ],
+    }
+
+
 @dataclass
 class Stage:
     """One test's base directories and processes, all carrying one mark."""
@@ -64,8 +75,11 @@ class Stage:
     root: Path
     mark: str
 
-    def base(self, script, *, name="base", host=None, hosts=None, options=None, **hyperparameters):
-        """A base directory as SageMaker writes it."""
+    def base(
+        self, script, *, name="base", host=None, hosts=None, groups=None, options=None,
+        **hyperparameters,
+    ):  # fmt: skip
+        """A base directory as SageMaker writes it; `groups` has the hosts of each by its name."""
         base, source = self.root / name, self.root / f"{name}-source"
         folder = base / "input/config"
         folder.mkdir(parents=True)
@@ -82,6 +96,8 @@ class Stage:
                 "hosts": hosts or [host],
                 "network_interface_name": "lo",
             }
+            if groups:
+                resources |= _groups(host, groups)
             (folder / "resourceconfig.json").write_text(json.dumps(resources))
         return base
 

@@ -74,7 +74,8 @@ def test_scripts_own_failure_file_is_kept(stage):
     ("hyperparameters", "reason"),
     [
         ({"sagemaker_program": "tran.py"}, "the script 'tran.py' is missing: "),
-        ({"sagemaker_mpi_enabled": True}, "the hyperparameter sagemaker_mpi_enabled asks for"),
+        ({"sagemaker_mpi_enabled": True}, "the hyperparameter sagemaker_mpi_enabled is true: "),
+        ({"sagemaker_mpi_enabled": True, "mp_parameters": {"a": 1}}, "2 faults in this request:"),
         ({"sagemaker_submit_directory": "/not/there"}, "the code at /not/there cannot be fetched"),
         ({"x": "a\0b"}, "the hyperparameter 'x' is "),
     ],

@@ -31,6 +31,22 @@ if "--wait" in sys.argv:
     time.sleep(60)
 dist.destroy_process_group()
 """
+GROUPED = """
+import json, os
+names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "SM_DISTRIBUTION_INSTANCE_GROUPS",
+         "SM_CURRENT_INSTANCE_GROUP_HOSTS", "SM_FRAMEWORK_PARAMS")
+seen = {name: os.environ.get(name) for name in names}
+if "RANK" in os.environ:
+    import torch
+    import torch.distributed as dist
+    dist.init_process_group("gloo")
+    one = torch.ones(1)
+    dist.all_reduce(one)
+    seen["sum"] = one.item()
+    dist.destroy_process_group()
+with open(os.path.join(os.environ["SM_MODEL_DIR"], "seen.json"), "w") as file:
+    json.dump(seen, file)
+"""
 
 
 @pytest.fixture
@@ -38,6 +54,13 @@ def port():
     with socket.socket() as free:
         free.bind(("", 0))
         return free.getsockname()[1]
+
+
+@pytest.fixture
+def taken():
+    """A port where somebody listens already."""
+    with socket.create_server(("", 0)) as other:
+        yield other.getsockname()[1]
 
 
 @pytest.fixture
@@ -108,3 +131,115 @@ def test_killed_rank_and_stopped_host(start, until):
     assert 143 == runs[0].wait(20)
     assert time.monotonic() - stopped < 7.0
     assert runs[0].failure() is None
+
+
+@pytest.fixture
+def start_flagged(stage, port):
+    """Start one launcher per host, asked as SageMaker's SDK asks; no host has a GPU."""
+
+    def launch(hosts, groups=None, ports=None, **flags):
+        ports = ports or [port] * len(hosts)
+        return [
+            stage.train(
+                stage.base(
+                    GROUPED, name=f"host{number}", host=host, hosts=hosts, groups=groups, **flags
+                ),
+                SMDIST_MASTER_PORT=str(own),
+                CUDA_VISIBLE_DEVICES="",
+            )
+            for number, (host, own) in enumerate(zip(hosts, ports, strict=True), start=1)
+        ]
+
+    return launch
+
+
+def facts(run):
+    """What the one process of a host wrote."""
+    return json.loads((run.base / "model/seen.json").read_text())
+
+
+def test_flag_of_sagemakers_sdk_starts_ranks(start_flagged):
+    """One rank per host without GPUs; the flag stays where scripts look for it."""
+    runs = start_flagged(HOSTS, sagemaker_torch_distributed_enabled=True)
+
+    assert [0, 0] == [run.wait(60) for run in runs], runs[0].said()
+    for rank, run in enumerate(runs):
+        told = facts(run)
+        assert (str(rank), "2", 2.0) == (told["RANK"], told["WORLD_SIZE"], told["sum"])
+        assert HOSTS[0] == told["MASTER_ADDR"]
+        assert {"sagemaker_torch_distributed_enabled": True} == json.loads(
+            told["SM_FRAMEWORK_PARAMS"]
+        )
+        assert f"] starts rank {rank} of 2 on algo-1, algo-2: train.py" in run.said()
+
+
+def test_ranks_start_in_the_named_group_and_plain_processes_elsewhere(start_flagged, port, taken):
+    """The other group's host does not need a port where ranks would meet."""
+    groups = {"workers": HOSTS, "feeders": ["127.0.0.3"]}
+    runs = start_flagged(
+        [*HOSTS, "127.0.0.3"],
+        groups,
+        ports=[port, port, taken],
+        sagemaker_distributed_dataparallel_enabled=True,
+        sagemaker_distributed_dataparallel_custom_mpi_options="",
+        sagemaker_distribution_instance_groups=["workers"],
+    )
+
+    assert [0, 0, 0] == [run.wait(60) for run in runs], runs[2].said()
+    told = [facts(run) for run in runs]
+
+    assert [("0", "2"), ("1", "2"), (None, None)] == [
+        (each["RANK"], each["WORLD_SIZE"]) for each in told
+    ]
+    assert [2.0, 2.0, None] == [each.get("sum") for each in told]
+    assert ['["workers"]'] * 3 == [each["SM_DISTRIBUTION_INSTANCE_GROUPS"] for each in told]
+    assert '["127.0.0.3"]' == told[2]["SM_CURRENT_INSTANCE_GROUP_HOSTS"]
+    assert "] starts rank 1 of 2 on algo-1, algo-2: train.py" in runs[1].said()
+    assert "] no ranks but in workers; starts train.py" in runs[2].said()
+
+
+def test_weights_are_for_hosts_with_ranks(stage, port):
+    """A host of another group does not count them; one of the named group does."""
+    groups = {"workers": ["127.0.0.1"], "feeders": ["127.0.0.2"]}
+    hosts = [host for each in groups.values() for host in each]
+    runs = [
+        stage.train(
+            stage.base(
+                GROUPED,
+                name=f"host{number}",
+                host=host,
+                hosts=hosts,
+                groups=groups,
+                options=DataParallel(shard_weights=(1, 2)),
+                sagemaker_distribution_instance_groups=["workers"],
+            ),
+            SMDIST_MASTER_PORT=str(port),
+        )
+        for number, host in enumerate(hosts)
+    ]
+
+    assert [1, 0] == [run.wait(60) for run in runs]
+    assert "shard_weights is of length 2: the number of hosts is 1" in runs[0].failure()
+    assert facts(runs[1])["RANK"] is None
+
+
+def test_without_named_groups_each_is_a_world(start_flagged, port):
+    """They share this machine here, so each needs a port of its own."""
+    with socket.socket() as free:
+        free.bind(("", 0))
+        other = free.getsockname()[1]
+    groups = {"a": HOSTS, "b": ["127.0.0.3"]}
+    runs = start_flagged(
+        [*HOSTS, "127.0.0.3"],
+        groups,
+        ports=[port, port, other],
+        sagemaker_pytorch_ddp_enabled=True,
+    )
+
+    assert [0, 0, 0] == [run.wait(60) for run in runs]
+    told = [facts(run) for run in runs]
+
+    assert [("0", "2"), ("1", "2"), ("0", "1")] == [
+        (each["RANK"], each["WORLD_SIZE"]) for each in told
+    ]
+    assert ['["a"]', '["a"]', '["b"]'] == [each["SM_DISTRIBUTION_INSTANCE_GROUPS"] for each in told]

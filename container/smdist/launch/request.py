@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What this host was asked to start: by our own document, or as SageMaker's SDK v2 asks its images.
+
+    distribution=                    what starts
+    DataParallel(...)                ranks, as our document says
+    {"torch_distributed": ...}       ranks, as DataParallel() says
+    {"pytorchddp": ...}              the same
+    {"smdistributed":
+      {"dataparallel": ...}}         the same
+    {..., "instance_groups": [...]}  ranks on hosts of that group; elsewhere one plain process
+    nothing, or what is not enabled  one plain process
+
+All the others ask for what this image does not have, and are refused by name. The
+names of the hyperparameters are those of SageMaker's SDK 2.257.7.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+from sagemaker_dist.contract import KEY, DataParallel
+from sagemaker_dist.errors import LaunchError, OptionError, closest, raise_all
+from smdist.config import Resources, RuntimeConfig
+
+SERVED: Final = (
+    "sagemaker_torch_distributed_enabled",
+    "sagemaker_pytorch_ddp_enabled",
+    "sagemaker_distributed_dataparallel_enabled",
+)
+_RANKS: Final = "Pass distribution=DataParallel() or {'torch_distributed': {'enabled': True}}"
+REFUSED: Final = {  # why, mend
+    "sagemaker_mpi_enabled": ("this image starts ranks with torchrun and has no MPI", _RANKS),
+    "sagemaker_parameter_server_enabled": ("this image has no parameter server", _RANKS),
+    "sagemaker_multi_worker_mirrored_strategy_enabled": (
+        "this image has no multi-worker mirrored strategy of TensorFlow",
+        "Leave distribution out for one plain process per host, or use an image of AWS",
+    ),
+    "sagemaker_pytorch_xla_multi_worker_enabled": ("this image has no PyTorch XLA", _RANKS),
+}
+GROUPS: Final = "sagemaker_distribution_instance_groups"
+MPI_OPTIONS: Final = "sagemaker_distributed_dataparallel_custom_mpi_options"
+MODEL_PARALLEL: Final = "mp_parameters"
+_ON: Final = ("true", "1")
+_OFF: Final = ("false", "0", "none", "null", "")
+
+
+def as_requested(config: RuntimeConfig) -> RuntimeConfig:
+    """The same job with the options that this host acts on; None is one plain process.
+
+    Raises:
+        OptionError: A hyperparameter asks for what this image does not have, or contradicts
+            another; all faults are reported.
+        LaunchError: A group is named that the job does not have.
+    """
+    raise_all(_faults(config))
+    options = config.options
+    if any(_is_on(config, flag) for flag in SERVED):
+        options = DataParallel()
+    named = _named_groups(config) or ()
+    _require_groups(named, config.resources)
+    if named and not _is_among(config.resources, named):
+        options = None
+    return replace(config, options=options, distribution_groups=named)
+
+
+def _faults(config: RuntimeConfig) -> Iterator[OptionError]:
+    for flag in (*SERVED, *REFUSED):
+        yield from _flag_faults(config, flag)
+    value = config.framework_parameters.get(MPI_OPTIONS)
+    if value:
+        yield OptionError(
+            f"the hyperparameter {MPI_OPTIONS} is {value!r}",
+            "this image starts ranks with torchrun and uses no MPI",
+            "Leave custom_mpi_options out",
+        )
+    value = config.hyperparameters.get(MODEL_PARALLEL)
+    if value:
+        yield OptionError(
+            f"the hyperparameter {MODEL_PARALLEL} is {value!r}",
+            "this image has no model parallelism yet",
+            "Leave smdistributed.modelparallel out, or use an image of AWS",
+        )
+    yield from _group_faults(config)
+
+
+def _flag_faults(config: RuntimeConfig, flag: str) -> Iterator[OptionError]:
+    is_on = _is_on(config, flag)
+    if is_on is None:
+        yield OptionError(
+            f"the hyperparameter {flag} is {config.framework_parameters[flag]!r}",
+            "it takes true or false",
+            "Correct it, or leave it out",
+        )
+    elif is_on and config.document:
+        yield OptionError(
+            f"the hyperparameters {KEY} and {flag} are both there",
+            "each asks for ranks, and a job has one launcher",
+            f"Keep {KEY}, which distribution=DataParallel() writes, and leave {flag} out",
+        )
+    elif is_on and flag in REFUSED:
+        why, mend = REFUSED[flag]
+        yield OptionError(f"the hyperparameter {flag} is true", why, mend)
+
+
+def _group_faults(config: RuntimeConfig) -> Iterator[OptionError]:
+    named = _named_groups(config)
+    if named is None:
+        yield OptionError(
+            f"the hyperparameter {GROUPS} is {config.framework_parameters[GROUPS]!r}",
+            "it takes a JSON list of names",
+            'Write it as ["group"]',
+        )
+    elif named and not config.document and not any(_is_on(config, f) for f in (*SERVED, *REFUSED)):
+        yield OptionError(
+            f"the hyperparameter {GROUPS} is {list(named)!r}",
+            "it says where ranks start, and nothing asks for ranks",
+            f"{_RANKS} with it, or leave instance_groups out",
+        )
+
+
+def _is_on(config: RuntimeConfig, flag: str) -> bool | None:
+    """A switch, as JSON or Python spells it; None is neither on nor off."""
+    text = str(config.framework_parameters.get(flag)).strip().lower()
+    return text in _ON if text in (*_ON, *_OFF) else None
+
+
+def _named_groups(config: RuntimeConfig) -> tuple[str, ...] | None:
+    """Where ranks start, () is everywhere; None is no list of names."""
+    value: Any = config.framework_parameters.get(GROUPS)
+    try:
+        names = json.loads(value or "[]") if isinstance(value, str) else value
+    except ValueError:
+        return None
+    if not isinstance(names, list | None) or any(not isinstance(name, str) for name in names or ()):
+        return None
+    return tuple(names or ())
+
+
+def _require_groups(named: tuple[str, ...], resources: Resources) -> None:
+    unknown = [name for name in named if name not in resources.groups]
+    if not unknown:
+        return
+    there = ", ".join(map(repr, resources.groups)) or "none"
+    raise LaunchError(
+        f"the hyperparameter {GROUPS} names {', '.join(map(repr, unknown))}",
+        f"the instance groups in resourceconfig.json are {there}",
+        closest(unknown[0], resources.groups) if resources.groups else "Leave instance_groups out",
+    )
+
+
+def _is_among(resources: Resources, named: tuple[str, ...]) -> bool:
+    """Whether this host is of one of these groups; a job's only group has every host."""
+    return len(resources.groups) == 1 or resources.group in named

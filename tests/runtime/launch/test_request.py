@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks are asked for by our document or by SageMaker's own flags; the rest is refused by name."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from sagemaker_dist.contract import KEY, DataParallel, World, render
+from sagemaker_dist.errors import LaunchError, OptionError, OptionErrors
+from smdist.config import read_runtime_config
+from smdist.launch.environment import sm_environment
+from smdist.launch.machine import Machine
+from smdist.launch.request import GROUPS, MODEL_PARALLEL, MPI_OPTIONS, REFUSED, SERVED, as_requested
+
+HOSTS = {"gpu": ["algo-1", "algo-2"], "more": ["algo-3"], "cpu": ["algo-4"]}
+TORCHRUN = "sagemaker_torch_distributed_enabled"
+
+
+@pytest.fixture
+def ask(tmp_path):
+    """Write SageMaker's files for one host, and read what it is asked to start."""
+
+    def write_and_read(hyperparameters, host="algo-1", groups=None):
+        folder = tmp_path / "input/config"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "hyperparameters.json").write_text(json.dumps(hyperparameters))
+        groups = groups or {}
+        resources = {
+            "current_host": host,
+            "hosts": [each for hosts in groups.values() for each in hosts] or [host],
+            "current_group_name": next((name for name in groups if host in groups[name]), ""),
+            "instance_groups": [
+                {"instance_group_name": name, "hosts": hosts} for name, hosts in groups.items()
+            ],
+        }
+        (folder / "resourceconfig.json").write_text(json.dumps(resources))
+        return as_requested(read_runtime_config({"SAGEMAKER_BASE_DIR": str(tmp_path)}))
+
+    return write_and_read
+
+
+@pytest.mark.parametrize("value", ["true", True, '"true"', "True", '"True"', "1"])
+@pytest.mark.parametrize("flag", SERVED)
+def test_flag_asks_for_ranks_in_every_encoding(ask, flag, value):
+    """Ranks start as DataParallel() says; scripts see the flag as a framework parameter."""
+    config = ask({flag: value})
+
+    assert DataParallel() == config.options
+    assert [flag] == list(config.framework_parameters)
+    assert "" == config.document
+
+
+@pytest.mark.parametrize("value", ["false", False, '"false"', "False", "null", None, "0", ""])
+@pytest.mark.parametrize("flag", [*SERVED, *REFUSED])
+def test_flag_that_is_off_asks_for_nothing(ask, flag, value):
+    """Not for ranks, and not for a second launcher beside our document."""
+    options = DataParallel(processes_per_host=3)
+
+    assert ask({flag: value}).options is None
+    assert options == ask({flag: value, KEY: render(options)}).options
+
+
+@pytest.mark.parametrize("value", ["yes", "2", "[true]", '{"enabled": true}'])
+@pytest.mark.parametrize("flag", [*SERVED, *REFUSED])
+def test_flag_that_is_no_switch_is_refused(ask, flag, value):
+    with pytest.raises(OptionError, match=rf"hyperparameter {flag} is .*: it takes true or false"):
+        ask({flag: value})
+
+
+def test_flags_that_are_served_agree(ask):
+    """SageMaker's SDK sends two for torch_distributed with smdistributed.dataparallel."""
+    assert DataParallel() == ask(dict.fromkeys(SERVED, "true")).options
+
+
+@pytest.mark.parametrize("value", ["true", True])
+@pytest.mark.parametrize("flag", REFUSED)
+def test_launcher_that_is_not_here_is_refused_with_its_mend(ask, flag, value):
+    _, mend = REFUSED[flag]
+    with pytest.raises(OptionError) as refused:
+        ask({flag: value})
+
+    assert f"the hyperparameter {flag} is true" == refused.value.what
+    assert mend == refused.value.mend
+
+
+@pytest.mark.parametrize("flag", [*SERVED, *REFUSED])
+def test_our_document_is_the_only_launcher(ask, flag):
+    """A flag that is on beside it is refused; both are named."""
+    with pytest.raises(OptionError, match=rf"{KEY} and {flag} are both there: .* one launcher"):
+        ask({flag: "true", KEY: render(DataParallel())})
+
+
+@pytest.mark.parametrize("beside", [{}, {SERVED[2]: "true"}, {KEY: render(DataParallel())}])
+def test_mpi_options_are_refused(ask, beside):
+    """The SDK always sends the text; an empty one asks for nothing."""
+    with pytest.raises(OptionError, match=rf"{MPI_OPTIONS} is '-x A=1': .* uses no MPI"):
+        ask({MPI_OPTIONS: '"-x A=1"', **beside})
+    assert (ask({MPI_OPTIONS: '""', **beside}).options is None) == (not beside)
+    assert (ask({MPI_OPTIONS: "", **beside}).options is None) == (not beside)
+
+
+@pytest.mark.parametrize("beside", [{}, {TORCHRUN: "true"}, {KEY: render(DataParallel())}])
+def test_model_parallelism_is_refused(ask, beside):
+    with pytest.raises(OptionError, match=r"mp_parameters is .*partitions.*: .*Leave"):
+        ask({MODEL_PARALLEL: '{"partitions": 2}', **beside})
+
+
+def test_all_faults_are_told_at_once(ask):
+    asked = dict.fromkeys(REFUSED, "true") | {MODEL_PARALLEL: '{"a": 1}', MPI_OPTIONS: "-x"}
+    with pytest.raises(OptionErrors) as refused:
+        ask(asked | {TORCHRUN: "perhaps", GROUPS: "gpu"})
+
+    named = [fault.what.split()[2] for fault in refused.value.faults]
+
+    assert [TORCHRUN, *REFUSED, MPI_OPTIONS, MODEL_PARALLEL, GROUPS] == named
+
+
+@pytest.mark.parametrize("value", ['["gpu"]', ["gpu"], '"[\\"gpu\\"]"'])
+@pytest.mark.parametrize(("host", "has_ranks"), [("algo-1", True), ("algo-2", True),
+                                                 ("algo-3", False), ("algo-4", False)])  # fmt: skip
+def test_ranks_start_in_the_named_group_alone(ask, value, host, has_ranks):
+    """Its hosts are the world; a host of another group is asked for no ranks."""
+    config = ask({TORCHRUN: "true", GROUPS: value}, host, HOSTS)
+
+    assert (DataParallel() if has_ranks else None) == config.options
+    assert ("gpu",) == config.distribution_groups
+    assert tuple(next(hosts for hosts in HOSTS.values() if host in hosts)) == config.resources.hosts
+
+
+def test_our_document_may_name_groups_too(ask):
+    asked = {KEY: render(DataParallel()), GROUPS: '["gpu","more"]'}
+
+    found = {host: ask(asked, host, HOSTS).options for host in ("algo-2", "algo-3", "algo-4")}
+
+    assert {"algo-2": DataParallel(), "algo-3": DataParallel(), "algo-4": None} == found
+
+
+@pytest.mark.parametrize("groups", [None, "[]", "", "null"])
+def test_without_named_groups_each_is_a_world_of_its_own(ask, groups):
+    asked = {TORCHRUN: "true"} | ({} if groups is None else {GROUPS: groups})
+
+    for host in ("algo-1", "algo-4"):
+        assert DataParallel() == ask(asked, host, HOSTS).options
+
+
+def test_a_single_group_is_the_whole_job(ask):
+    """SageMaker may call the current group by another name then."""
+    config = ask({TORCHRUN: "true", GROUPS: '["gpu"]'}, "algo-9", {"gpu": []})
+
+    assert "" == config.resources.group
+    assert DataParallel() == config.options
+
+
+@pytest.mark.parametrize("host", ["algo-1", "algo-4"])
+def test_unknown_group_is_named_with_those_there_are(ask, host):
+    with pytest.raises(LaunchError) as refused:
+        ask({TORCHRUN: "true", GROUPS: '["cpu", "gpus", "x"]'}, host, HOSTS)
+
+    assert (
+        f"the hyperparameter {GROUPS} names 'gpus', 'x': the instance groups in resourceconfig.json"
+        " are 'gpu', 'more', 'cpu'. Did you mean 'gpu'?"
+    ) == str(refused.value)
+
+
+def test_group_in_a_job_without_groups_is_named(ask):
+    with pytest.raises(LaunchError, match=r"names 'gpu': .* are none\. Leave instance_groups out"):
+        ask({TORCHRUN: "true", GROUPS: '["gpu"]'})
+
+
+@pytest.mark.parametrize("value", ["gpu", '"gpu"', "{}", "[1]", "7", "true"])
+def test_groups_that_are_no_list_of_names_are_refused(ask, value):
+    with pytest.raises(OptionError, match=rf"{GROUPS} is .*: it takes a JSON list of names"):
+        ask({TORCHRUN: "true", GROUPS: value}, "algo-1", HOSTS)
+
+
+@pytest.mark.parametrize("beside", [{}, {TORCHRUN: "false"}])
+def test_groups_without_ranks_are_refused(ask, beside):
+    """SageMaker's SDK refuses them, too."""
+    with pytest.raises(OptionError, match=rf"{GROUPS} is \['gpu'\]: .* nothing asks for ranks"):
+        ask({GROUPS: '["gpu"]', **beside}, "algo-1", HOSTS)
+
+
+@pytest.mark.parametrize(
+    ("asked", "host", "groups", "said"),
+    [
+        ({TORCHRUN: "true", GROUPS: '["gpu"]'}, "algo-1", HOSTS, ["gpu"]),
+        ({TORCHRUN: "true", GROUPS: '["gpu"]'}, "algo-4", HOSTS, ["gpu"]),
+        ({TORCHRUN: "true"}, "algo-4", HOSTS, ["cpu"]),
+        ({}, "algo-4", HOSTS, []),
+        ({TORCHRUN: "true"}, "algo-1", None, []),
+    ],
+)
+def test_scripts_are_told_which_groups_have_ranks(ask, asked, host, groups, said):
+    """Also on a host without ranks, and in SM_TRAINING_ENV."""
+    config = replace(ask(asked, host, groups), inherited={})
+    world = World(hosts=config.resources.hosts, processes_per_host=1)
+    variables = sm_environment(config, Machine(), world)
+
+    assert said == json.loads(variables["SM_DISTRIBUTION_INSTANCE_GROUPS"])
+    assert said == json.loads(variables["SM_TRAINING_ENV"])["distribution_instance_groups"]
+    assert list(groups or {}) == json.loads(variables["SM_INSTANCE_GROUPS"])
+    assert set(asked) == set(json.loads(variables["SM_FRAMEWORK_PARAMS"]))

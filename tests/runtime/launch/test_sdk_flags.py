@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What SageMaker's SDK v2 itself sends for a `distribution=` is what the launcher reads."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from sagemaker_dist.contract import DataParallel
+from sagemaker_dist.errors import DistError
+from smdist.config import read_runtime_config
+from smdist.launch.request import REFUSED, SERVED, as_requested
+
+ON = {"enabled": True}
+SMDDP = {"smdistributed": {"dataparallel": ON}}
+ASK = """
+import json, sys
+from sagemaker.huggingface import HuggingFace
+from sagemaker.pytorch import PyTorch
+
+def flags(kind, distribution):
+    estimator = object.__new__(kind)
+    estimator.instance_type, estimator.image_uri = "ml.g5.xlarge", "mine"
+    name = "pytorch" if kind is PyTorch else "huggingface"
+    found = getattr(estimator, f"_{name}_distribution_configuration")(distribution)
+    return kind._json_encode_hyperparameters(found)
+
+json.dump({
+    "names": sorted({
+        getattr(kind, name) for kind in (PyTorch, HuggingFace) for name in dir(kind)
+        if name.startswith("LAUNCH_")
+    }),
+    "sent": [flags({"PyTorch": PyTorch, "HuggingFace": HuggingFace}[kind], asked)
+             for kind, asked in json.loads(sys.argv[1])],
+}, sys.stdout)
+"""
+CASES = [
+    ("PyTorch", {"torch_distributed": ON}, "ranks"),
+    ("PyTorch", {"torch_distributed": ON, **SMDDP}, "ranks"),
+    ("PyTorch", SMDDP, "ranks"),
+    ("PyTorch", {**SMDDP, "instance_groups": ["gpu"]}, "ranks"),
+    ("PyTorch", {**SMDDP, "instance_groups": ["cpu"]}, "plain"),
+    ("HuggingFace", {"pytorchddp": ON}, "ranks"),
+    ("HuggingFace", {"torch_distributed": ON}, "ranks"),
+    ("PyTorch", {}, "plain"),
+    ("PyTorch", {"torch_distributed": {"enabled": False}}, "plain"),
+    ("PyTorch", {"mpi": {"enabled": False, "processes_per_host": 8}}, "plain"),
+    ("PyTorch", {"mpi": ON}, "sagemaker_mpi_enabled"),
+    ("PyTorch", {"parameter_server": ON}, "sagemaker_parameter_server_enabled"),
+    ("PyTorch", {"pytorchxla": ON}, "sagemaker_pytorch_xla_multi_worker_enabled"),
+    (
+        "PyTorch",
+        {"smdistributed": {"dataparallel": {**ON, "custom_mpi_options": "-x A=1"}}},
+        "sagemaker_distributed_dataparallel_custom_mpi_options",
+    ),
+    (
+        "PyTorch",
+        {
+            "torch_distributed": ON,
+            "smdistributed": {"modelparallel": {**ON, "parameters": {"partitions": 2}}},
+        },
+        "mp_parameters",
+    ),
+]
+RESOURCES = {
+    "current_host": "algo-1",
+    "current_group_name": "gpu",
+    "hosts": ["algo-1", "algo-2"],
+    "instance_groups": [
+        {"instance_group_name": "gpu", "hosts": ["algo-1"]},
+        {"instance_group_name": "cpu", "hosts": ["algo-2"]},
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def sdk():
+    """What the SDK says, asked once and in a process of its own: it warns as it is imported."""
+    asked = json.dumps([(kind, distribution) for kind, distribution, _ in CASES])
+    done = subprocess.run(
+        [sys.executable, "-c", ASK, asked],
+        env={**os.environ, "SAGEMAKER_SUPPRESS_V2_WARNING": "1"},
+        capture_output=True,
+        check=True,
+        timeout=120,
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_every_launcher_of_the_sdk_is_known(sdk):
+    """Served or refused, by the very name that the SDK sends."""
+    assert sorted({*SERVED, *REFUSED}) == sdk["names"]
+
+
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_what_the_sdk_sends_is_understood(sdk, tmp_path, number):
+    folder = tmp_path / "input/config"
+    folder.mkdir(parents=True)
+    (folder / "hyperparameters.json").write_text(json.dumps(sdk["sent"][number]))
+    (folder / "resourceconfig.json").write_text(json.dumps(RESOURCES))
+    config = read_runtime_config({"SAGEMAKER_BASE_DIR": str(tmp_path)})
+    outcome = CASES[number][2]
+
+    if outcome in ("ranks", "plain"):
+        assert (DataParallel() if outcome == "ranks" else None) == as_requested(config).options
+    else:
+        with pytest.raises(DistError, match=f"^the hyperparameter {outcome} is "):
+            as_requested(config)
