@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 LOCAL_PROCESS: Final = "local_process"  # this machine, plain processes: ours
 LOCAL: Final = frozenset({"local", "local_gpu"})  # this machine, Docker: SageMaker's SDK
+_PLATFORMS: Final = {"arm64": "linux/arm64", "x86_64": "linux/amd64"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +82,11 @@ class Instance:
     def supports_efa(self) -> bool:
         """Whether it is known to have EFA."""
         return bool(self.num_efa)
+
+    @property
+    def platform(self) -> str | None:
+        """What Docker calls its architecture."""
+        return _PLATFORMS.get(self.architecture or "")
 
     @property
     def total_accelerator_memory_gib(self) -> float | None:

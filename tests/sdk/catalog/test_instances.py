@@ -150,6 +150,16 @@ def test_what_is_unknown_is_claimed_by_no_capability():
     assert "new" == instance.family
 
 
+@pytest.mark.parametrize(
+    ("name", "platform"),
+    [("ml.p4d.24xlarge", "linux/amd64"), ("ml.p6e-gb200.36xlarge", "linux/arm64")],
+)
+def test_platform_is_dockers_word_for_the_architecture(name, platform):
+    """What is unknown has none."""
+    assert platform == training_instances()[name].platform
+    assert Instance(name="ml.new.xlarge").platform is None
+
+
 def test_total_memory():
     """Eight A100 of 40 GiB have 320."""
     assert 320.0 == training_instances()["ml.p4d.24xlarge"].total_accelerator_memory_gib

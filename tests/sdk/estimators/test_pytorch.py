@@ -21,7 +21,7 @@ pytestmark = [
 
 IMAGE = "123456789012.dkr.ecr.us-west-2.amazonaws.com/mine:1"
 ROLE = "arn:aws:iam::123456789012:role/training"
-GPU = pytest.mark.filterwarnings("ignore:ml.p4d.24xlarge has GPUs:UserWarning")
+GPU = pytest.mark.filterwarnings("ignore:ml.p4d.24xlarge has 8 GPUs:UserWarning")
 
 
 @pytest.fixture
@@ -182,9 +182,12 @@ def test_gpu_hosts_warn_once_about_cuda_tensors(estimator):
         estimator(instance_type="ml.p4d.24xlarge")
 
     assert [
-        "ml.p4d.24xlarge has GPUs, and smdist does not carry CUDA tensors yet."
-        ' Use init_process_group("cpu:smdist,cuda:nccl") in the script:'
-        " CUDA tensors then travel with NCCL, CPU tensors with smdist."
+        "ml.p4d.24xlarge has 8 GPUs (A100); smdist carries CPU tensors alone so far."
+        ' Use init_process_group("cpu:smdist,cuda:nccl") in the script, and an image with a CUDA'
+        " build of torch: builds for the CPU have no NCCL. Gradients then travel"
+        " by NCCL: between the GPUs of a host over NVLink, and between hosts, if there are"
+        " several, over TCP, which may not fill the network's 400 Gbit/s. EFA (4 interfaces)"
+        " takes NCCL's plugin aws-ofi-nccl in the image; the default image has none."
     ] == [str(warning.message) for warning in caught]
     assert [__file__] == [warning.filename for warning in caught]  # the user's line is shown
 
