@@ -180,16 +180,13 @@ def test_debugger_and_profiler_stay_where_the_user_sets_them(estimator):
 def test_gpu_hosts_warn_once_about_cuda_tensors(estimator):
     with pytest.warns(UserWarning, match="ml.p4d") as caught:
         estimator(instance_type="ml.p4d.24xlarge")
+    (said,) = caught
 
-    assert [
+    assert str(said.message).startswith(
         "ml.p4d.24xlarge has 8 GPUs (A100); smdist carries CPU tensors alone so far."
-        ' Use init_process_group("cpu:smdist,cuda:nccl") in the script, and an image with a CUDA'
-        " build of torch: builds for the CPU have no NCCL. Gradients then travel"
-        " by NCCL: between the GPUs of a host over NVLink, and between hosts, if there are"
-        " several, over TCP, which may not fill the network's 400 Gbit/s. EFA (4 interfaces)"
-        " takes NCCL's plugin aws-ofi-nccl in the image; the default image has none."
-    ] == [str(warning.message) for warning in caught]
-    assert [__file__] == [warning.filename for warning in caught]  # the user's line is shown
+        ' Use init_process_group("cpu:smdist,cuda:nccl") in the script'
+    )
+    assert __file__ == said.filename  # the user's line is shown
 
 
 @pytest.mark.filterwarnings("ignore:Running within a PipelineSession:UserWarning")  # it is meant
