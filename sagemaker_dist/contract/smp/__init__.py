@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of AWS's model parallel library ("SMP"), checked before a cluster starts.
+
+SageMaker's SDK sends unknown keys, impossible degrees and empty parameters without a word; the
+job then fails on a cluster that is paid for, or trains something else. AWS's images run these
+options, our runtime does not.
+"""
+
+from sagemaker_dist.contract.smp.faults import smp_faults
+from sagemaker_dist.contract.smp.options import SMPv1, SMPv2
+from sagemaker_dist.contract.smp.worlds import smp_world_faults
+
+__all__ = ["SMPv1", "SMPv2", "smp_faults", "smp_world_faults"]

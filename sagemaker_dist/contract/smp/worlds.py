@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether the ranks of a job can be arranged as SMP's degrees ask.
+
+Version 1: pipeline x tensor x reduced data parallelism is the world, and
+`sharded_data_parallel_degree` divides the data parallel degree, which is world / pipeline
+(Amazon SageMaker Developer Guide, Ranking Mechanism and Sharded Data Parallelism). Version 2: each
+degree divides the number of GPUs (the pages of the core features of SMP v2), and a rank is in one
+tensor parallel group and, across these, in one sharding and one context parallel group. All read
+2026-11-21.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import gcd, prod
+from typing import Any, Final
+
+from sagemaker_dist.contract.smp.keys import V1, V2
+from sagemaker_dist.errors import OptionError
+
+# Degrees whose product divides the world, and what so many ranks do together.
+_V1: Final = (
+    (("partitions", "pipeline_parallel_degree", "tensor_parallel_degree"), "hold a whole model"),
+    (
+        ("partitions", "pipeline_parallel_degree", "sharded_data_parallel_degree"),
+        "hold a whole sharded model",
+    ),
+)
+_V2: Final = (
+    (("tensor_parallel_degree", "hybrid_shard_degree"), "hold a whole sharded model"),
+    (("tensor_parallel_degree", "context_parallel_degree"), "work on the same sequences"),
+    (("expert_parallel_degree",), "hold all experts"),
+)
+_GROUPS: Final = {1: _V1, 2: _V2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _World:
+    num_hosts: int
+    processes_per_host: int
+
+    @property
+    def size(self) -> int:
+        return self.num_hosts * self.processes_per_host
+
+    def __str__(self) -> str:
+        hosts = f"{self.num_hosts} host{'s' * (self.num_hosts > 1)}"
+        processes = f"{self.processes_per_host} process{'es' * (self.processes_per_host > 1)}"
+        return f"a world of {self.size} ({hosts} x {processes})"
+
+
+def smp_world_faults(
+    parameters: Mapping[str, Any],
+    *,
+    version: int | None,
+    num_hosts: int | None,
+    processes_per_host: int | None,
+) -> Iterator[OptionError]:
+    """What is wrong with the degrees in `parameters` for so many ranks.
+
+    Nothing is checked if the version, the hosts or the processes are None, that is, not known. A
+    degree that is wrong by itself is left to `smp_faults`.
+    """
+    if version is None or not num_hosts or not processes_per_host:
+        return
+    world = _World(num_hosts=num_hosts, processes_per_host=processes_per_host)
+    told: list[set[str]] = []
+    for names, together in _GROUPS[version]:
+        degrees = _degrees(parameters, names)
+        if world.size % prod(degrees.values()) and not any(set(degrees) <= seen for seen in told):
+            told.append(set(degrees))
+            yield _misfit(world, degrees, together)
+
+
+def _degrees(parameters: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, int]:
+    """The degrees above 1; of two names for the stages, which is a fault, the first."""
+    keys = {**V1, **V2}
+    found = {
+        name: parameters[name]
+        for name in names
+        if keys[name].holds(parameters.get(name)) and parameters[name] > 1
+    }
+    if "partitions" in found:
+        found.pop("pipeline_parallel_degree", None)
+    return found
+
+
+def _misfit(world: _World, degrees: Mapping[str, int], together: str) -> OptionError:
+    product = prod(degrees.values())
+    asked = " and ".join(f"{name}={degree}" for name, degree in degrees.items())
+    factors = " x ".join(map(str, degrees.values()))
+    ranks = factors if len(degrees) == 1 else f"{factors} = {product}"
+    return OptionError(
+        f"{world} has {asked}",
+        f"{ranks} ranks {together}, and {world.size} is no multiple of {product}",
+        f"Use {_hosts(world, product)} hosts, or {_divisors(world.size, product, degrees)}",
+    )
+
+
+def _hosts(world: _World, product: int) -> str:
+    """The nearest numbers of hosts that fit these degrees."""
+    step = product // gcd(product, world.processes_per_host)
+    below = world.num_hosts // step * step
+    return f"{below} or {below + step}" if below else f"{step}"
+
+
+def _divisors(size: int, product: int, degrees: Mapping[str, int]) -> str:
+    """The nearest degrees that fit this world."""
+    valid = [number for number in range(1, size + 1) if size % number == 0]
+    below = [number for number in valid if number < product][-1:]
+    above = [number for number in valid if number > product][:1]
+    nearest = " or ".join(map(str, below + above))
+    return f"{next(iter(degrees))}={nearest}" if len(degrees) == 1 else f"a product of {nearest}"

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""AWS's model parallel options with types check themselves and write what SageMaker's SDK takes."""
+
+import json
+from dataclasses import FrozenInstanceError, fields
+
+import pytest
+from smp_requests import RIGHT_V1, RIGHT_V2, SDP, WRONG
+
+from sagemaker_dist.contract import SMPv1, SMPv2, smp_faults
+from sagemaker_dist.contract.smp.keys import MPI, V1, V2
+from sagemaker_dist.errors import OptionError, OptionErrors
+
+TYPES = {1: SMPv1, 2: SMPv2}
+
+
+@pytest.mark.parametrize(
+    ("version", "parameters", "expected"),
+    [case for case in WRONG if None not in case[1].values()],
+)
+def test_typed_options_say_the_same_as_the_dict(version, parameters, expected):
+    """A key that is None is left out of the typed form alone."""
+    with pytest.raises(OptionError) as caught:
+        TYPES[version](**parameters)
+
+    assert f"{TYPES[version].__name__} has {expected}" == str(caught.value)
+
+
+def test_all_faults_come_at_once():
+    with pytest.raises(OptionErrors) as caught:
+        SMPv1(microbatches=0, bf16=True, fp16=True, processes_per_host=0, custom_mpi_options=["-x"])
+
+    assert [
+        "SMPv1 has microbatches=0",
+        f"SMPv1 has bf16=True without {SDP}",
+        "SMPv1 has both bf16=True and fp16=True",
+        "SMPv1 has processes_per_host=0",
+        "SMPv1 has custom_mpi_options=['-x']",
+    ] == [fault.what for fault in caught.value.faults]
+
+
+def sent(options):
+    return options.distribution()["smdistributed"]["modelparallel"]["parameters"]
+
+
+# SageMaker's SDK has no name for these.
+ORDERS = ("DTP", "PDT", "PTD", "TDP")  # codespell:ignore ptd
+
+
+@pytest.mark.parametrize(
+    "parameters", [case for case in RIGHT_V1 if case.get("placement_strategy") not in ORDERS]
+)
+def test_version_1_writes_what_it_was_given(parameters):
+    """Two orders of ranks go by the names that SageMaker's SDK knows."""
+    names = {"DPT": "cluster", "TPD": "spread"}
+    expected = {
+        key: names.get(value, value) if isinstance(value, str) else value
+        for key, value in parameters.items()
+    }
+
+    assert expected == sent(SMPv1(**parameters))
+    assert [] == list(smp_faults(expected, version=1, where="P"))
+    assert SMPv1(**expected) == SMPv1(**json.loads(json.dumps(sent(SMPv1(**parameters)))))
+
+
+@pytest.mark.parametrize("strategy", ORDERS)
+def test_an_order_of_ranks_that_the_sdk_refuses_is_for_the_script(strategy):
+    """The library knows it, so the option is valid; SageMaker's SDK cannot carry it."""
+    options = SMPv1(placement_strategy=strategy)
+
+    with pytest.raises(OptionError) as caught:
+        options.distribution()
+
+    assert (
+        f"SMPv1 has placement_strategy='{strategy}': SageMaker's SDK takes only 'cluster' and"
+        " 'spread', though the library knows more. Leave it out, and call"
+        f" smp.init({{'placement_strategy': '{strategy}'}}) in the script."
+    ) == str(caught.value)
+
+
+@pytest.mark.parametrize("parameters", RIGHT_V2)
+def test_version_2_writes_what_it_was_given(parameters):
+    assert parameters == sent(SMPv2(**parameters))
+
+
+def test_version_1_is_started_by_mpi():
+    options = SMPv1(pipeline_parallel_degree=2, processes_per_host=8, custom_mpi_options="-x A=1")
+
+    assert {
+        "smdistributed": {
+            "modelparallel": {"enabled": True, "parameters": {"pipeline_parallel_degree": 2}}
+        },
+        "mpi": {"enabled": True, "processes_per_host": 8, "custom_mpi_options": "-x A=1"},
+    } == options.distribution()
+    assert {"enabled": True} == SMPv1(partitions=1).distribution()["mpi"]
+
+
+def test_version_2_is_started_by_torch_distributed():
+    assert {
+        "smdistributed": {
+            "modelparallel": {"enabled": True, "parameters": {"hybrid_shard_degree": 8}}
+        },
+        "torch_distributed": {"enabled": True},
+    } == SMPv2(hybrid_shard_degree=8).distribution()
+
+
+@pytest.mark.parametrize("kind", [SMPv1, SMPv2])
+def test_options_without_any_option_are_refused(kind):
+    """SageMaker's SDK would drop them."""
+    with pytest.raises(OptionError, match=f"^{kind.__name__} is empty"):
+        kind()
+
+
+def test_options_cannot_be_changed():
+    options = SMPv2(hybrid_shard_degree=8)
+
+    with pytest.raises(FrozenInstanceError):
+        options.hybrid_shard_degree = 0
+    assert {SMPv2(hybrid_shard_degree=8)} == {options}
+
+
+@pytest.mark.parametrize(("kind", "keys"), [(SMPv1, {*V1, *MPI}), (SMPv2, {*V2})])
+def test_every_option_is_described(kind, keys):
+    """Each field is a key, each key a field, and all have a line in the docstring."""
+    names = [field.name for field in fields(kind)]
+
+    assert keys == set(names)
+    assert [] == [name for name in names if f"        {name}: " not in kind.__doc__]
