@@ -4,6 +4,7 @@
 from sagemaker_dist.contract.distribution import Distribution, read_distribution
 from sagemaker_dist.contract.options import DataParallel, host_faults
 from sagemaker_dist.contract.ranges import WEIGHTS, MiB, range_faults
+from sagemaker_dist.contract.smp import SMPv1, SMPv2, smp_faults, smp_world_faults
 from sagemaker_dist.contract.wire import KEY, VERSION, parse, render
 from sagemaker_dist.contract.world import World, sort_hosts
 
@@ -14,11 +15,15 @@ __all__ = [
     "DataParallel",
     "Distribution",
     "MiB",
+    "SMPv1",
+    "SMPv2",
     "World",
     "host_faults",
     "parse",
     "range_faults",
     "read_distribution",
     "render",
+    "smp_faults",
+    "smp_world_faults",
     "sort_hosts",
 ]
