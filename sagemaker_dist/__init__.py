@@ -11,6 +11,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from sagemaker_dist.contract import DataParallel
+from sagemaker_dist.contract.smp import SMPv1, SMPv2
+from sagemaker_dist.contract.strategies import (
+    MPI,
+    SMDDP,
+    MultiWorkerMirroredStrategy,
+    OnInstanceGroup,
+    ParameterServer,
+    PyTorchDDP,
+    PyTorchXLA,
+    TorchDistributed,
+)
 from sagemaker_dist.errors import (
     DistError,
     JobError,
@@ -28,19 +39,29 @@ if TYPE_CHECKING:
     from sagemaker_dist.estimators.tensorflow import TensorFlow
 
 __all__ = [
+    "MPI",
+    "SMDDP",
     "DataParallel",
     "DistError",
     "Estimator",
     "HuggingFace",
     "JobError",
     "LocalSession",
+    "MultiWorkerMirroredStrategy",
+    "OnInstanceGroup",
     "OptionError",
     "OptionErrors",
+    "ParameterServer",
     "ProcessSession",
     "PyTorch",
+    "PyTorchDDP",
+    "PyTorchXLA",
+    "SMPv1",
+    "SMPv2",
     "SetupError",
     "SkewError",
     "TensorFlow",
+    "TorchDistributed",
 ]
 
 _HEAVY = {

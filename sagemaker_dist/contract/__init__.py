@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ground floor that the SDK and the training image share. Standard library only."""
 
-from sagemaker_dist.contract.distribution import Distribution, read_distribution
+from sagemaker_dist.contract.distribution import Distribution, in_our_image, read_distribution
 from sagemaker_dist.contract.options import DataParallel, host_faults
 from sagemaker_dist.contract.ranges import WEIGHTS, MiB, range_faults
 from sagemaker_dist.contract.smp import SMPv1, SMPv2, smp_faults, smp_world_faults
@@ -19,6 +19,7 @@ __all__ = [
     "SMPv2",
     "World",
     "host_faults",
+    "in_our_image",
     "parse",
     "range_faults",
     "read_distribution",

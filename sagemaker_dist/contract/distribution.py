@@ -1,37 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `distribution=` may be: the typed option, our dict form, or AWS's.
+"""What `distribution=` may be: a typed option, our dict form, or those of SageMaker's SDK.
 
     DataParallel(fusion_bytes=...)                            typed
     {"smdist": {"dataparallel": {"fusion_bytes": ...}}}       the same as a dict
-    {"smdistributed": {"dataparallel": {"enabled": True}}}    AWS's, mapped onto ours
+    {"torch_distributed": {"enabled": True}}                  SageMaker's, typed TorchDistributed()
 
-Every other key that SageMaker's SDK knows is passed on untouched.
+Who starts the ranks follows from the image. With SageMaker's own, keys other
+than ours go to SageMaker's SDK as they came. With ours, `in_our_image` says
+what of them our launcher starts; the rest is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field, fields
-from typing import Any, Final
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from sagemaker_dist.contract.options import DataParallel
-from sagemaker_dist.errors import OptionError, closest, raise_all
-
-OURS: Final = "smdist"
-AWS: Final = "smdistributed"
-_MPI: Final = ("enabled", "processes_per_host", "custom_mpi_options")
-PARENT_KEYS: Final = {  # SageMaker SDK 2.257.7, fw_utils.py and estimator.py: key to its own keys
-    "torch_distributed": ("enabled",),
-    "pytorchddp": ("enabled", "custom_mpi_options"),
-    "pytorchxla": ("enabled",),
-    "mpi": _MPI,
-    "parameter_server": ("enabled",),
-    "multi_worker_mirrored_strategy": ("enabled",),
-    "instance_groups": (),
-}
-_STRATEGY: Final = "dataparallel"
-_AWS_STRATEGIES: Final = (_STRATEGY, "modelparallel")
-_OPTIONS: Final = frozenset(option.name for option in fields(DataParallel))
+from sagemaker_dist.contract.spelling import (
+    AWS,
+    DATA,
+    GROUPS,
+    MPI_OPTIONS,
+    OPTIONS,
+    OURS,
+    STOCK,
+    spelling_faults,
+)
+from sagemaker_dist.contract.strategies import Strategy
+from sagemaker_dist.errors import OptionError, raise_all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +37,34 @@ class Distribution:
 
     Attributes:
         ours: What our runtime is asked to do, or None.
+        stock: The key of SageMaker's SDK by which our launcher is asked, or None.
+        groups: The instance groups that our launcher starts ranks in, each by
+            name or as an InstanceGroup; () for the only group there is.
         rest: The keys that go to SageMaker's SDK as they came.
     """
 
     ours: DataParallel | None = None
+    stock: str | None = None
+    groups: tuple[Any, ...] = ()
     rest: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_launched(self) -> bool:
+        """Whether our launcher starts ranks."""
+        return self.ours is not None or self.stock is not None
+
+    @property
+    def spelt(self) -> dict[str, Any]:
+        """What our launcher is asked for as a dict, without the groups."""
+        if self.ours is not None:
+            return self.ours.distribution()
+        return {} if self.stock is None else {self.stock: {"enabled": True}}
+
+    @property
+    def group_names(self) -> list[str]:
+        """The groups that train by their names, whoever starts the ranks."""
+        groups = self.groups or self.rest.get(GROUPS) or ()
+        return [str(getattr(each, "instance_group_name", each)) for each in groups]
 
 
 def read_distribution(value: object) -> Distribution:
@@ -56,106 +76,50 @@ def read_distribution(value: object) -> Distribution:
     """
     if value is None:
         return Distribution()
-    if isinstance(value, DataParallel):
-        return Distribution(ours=value)
-    if not isinstance(value, dict):
+    given = value.distribution() if isinstance(value, Strategy) else value
+    if not isinstance(given, dict):
         raise OptionError(
             f"distribution is {value!r}",
             "it is neither an option of sagemaker_dist nor a dict",
             "Pass distribution=DataParallel()",
         )
-    raise_all(_faults(value))
-    rest = {key: part for key, part in value.items() if not _is_ours(key, part)}
-    ours = [_build(key, part[_STRATEGY]) for key, part in value.items() if _is_ours(key, part)]
-    return Distribution(ours=next(filter(None, ours), None), rest=rest)
+    raise_all(spelling_faults(given))
+    rest = {key: part for key, part in given.items() if key != OURS}
+    return Distribution(ours=_build(given.get(OURS)), rest=rest)
 
 
-def _is_ours(key: str, part: Any) -> bool:
-    return key == OURS or (key == AWS and isinstance(part, dict) and _STRATEGY in part)
+def in_our_image(asked: Distribution) -> Distribution:
+    """The same where our launcher runs the job: it takes what it serves out of `rest`.
+
+    What is off is left out, so that `rest` is what our image cannot do: among it
+    a strategy with options for mpirun.
+    """
+    rest = {key: part for key, part in asked.rest.items() if is_on(key, part)}
+    groups = tuple(rest.pop(GROUPS, ()))
+    ours = asked.ours
+    if DATA in rest.get(AWS, ()) and not rest[AWS][DATA].get(MPI_OPTIONS):
+        rest.pop(AWS)
+        ours = ours or DataParallel()
+    served = [key for key in STOCK if key in rest and not rest[key].get(MPI_OPTIONS)]
+    stock = next(iter(served), None) if asked.ours is None else None
+    if stock is not None:
+        rest.pop(stock)
+    if ours is not None or stock is not None:
+        return Distribution(ours=ours, stock=None if ours else stock, groups=groups, rest=rest)
+    return Distribution(rest={**rest, GROUPS: list(groups)} if groups else rest)
 
 
-def _build(key: str, section: dict[str, Any]) -> DataParallel | None:
-    options = {name: section[name] for name in _OPTIONS & set(section)}
-    is_on = section.get("enabled", key == OURS)  # AWS's form is off unless it says otherwise
-    return DataParallel(**options) if is_on else None
+def is_on(key: str, part: Any) -> bool:
+    """Whether a key of `distribution=` asks for anything."""
+    if key == GROUPS:
+        return bool(part)
+    if key == AWS:
+        return any(each.get("enabled", False) for each in part.values())
+    return bool(part.get("enabled", False))
 
 
-def _faults(value: dict[str, Any]) -> Iterator[OptionError]:
-    valid = {OURS, AWS, *PARENT_KEYS}
-    for key, part in value.items():
-        if key not in valid:
-            yield _unknown("distribution", key, valid)
-        elif not _is_ours(key, part):
-            yield from _parent_faults(key, part)
-    sections = [key for key, part in value.items() if _is_ours(key, part)]
-    for key in sections:
-        yield from _section_faults(key, value[key])
-    if len(sections) > 1:
-        yield OptionError(
-            f"distribution has both {OURS!r} and {AWS!r}",
-            "both ask for the same data parallelism",
-            f"Keep {OURS!r}",
-        )
-
-
-def _parent_faults(key: str, part: Any) -> Iterator[OptionError]:
-    """SageMaker's SDK ignores a key it does not know; we do not."""
-    valid = _AWS_STRATEGIES if key == AWS else PARENT_KEYS[key]
-    if valid and isinstance(part, dict):
-        for name in part:
-            if name not in valid:
-                yield _unknown(f"distribution[{key!r}]", name, valid)
-
-
-def _section_faults(key: str, part: Any) -> Iterator[OptionError]:
-    where = f"distribution[{key!r}]"
-    if not isinstance(part, dict) or not isinstance(part.get(_STRATEGY, {}), dict):
-        yield OptionError(
-            f"{where} is {part!r}",
-            "a strategy is a dict of dicts",
-            f"Pass {{{key!r}: {{{_STRATEGY!r}: {{'enabled': True}}}}}}",
-        )
-        return
-    valid = _AWS_STRATEGIES if key == AWS else (_STRATEGY,)
-    for name in part:
-        if name not in valid:
-            yield _unknown(where, name, valid)
-    if not part:
-        yield OptionError(f"{where} is empty", "it names no strategy", f"Name {_STRATEGY!r}")
-    if key == AWS and len(set(part) & set(_AWS_STRATEGIES)) > 1:
-        yield OptionError(
-            f"{where} has both {_AWS_STRATEGIES[0]!r} and {_AWS_STRATEGIES[1]!r}",
-            "a job has one strategy of the two",
-            "Keep one",
-        )
-    yield from _option_faults(f"{where}[{_STRATEGY!r}]", key, part.get(_STRATEGY, {}))
-
-
-def _option_faults(where: str, key: str, section: dict[str, Any]) -> Iterator[OptionError]:
-    known = _OPTIONS | {"enabled"}
-    for name in section:
-        if name == "custom_mpi_options" and key == AWS:
-            if section[name]:
-                yield OptionError(
-                    f"{where} has custom_mpi_options {section[name]!r}",
-                    "our runtime starts ranks with torchrun and uses no MPI",
-                    "Leave custom_mpi_options out",
-                )
-        elif name not in known:
-            yield _unknown(where, name, known)
-    if type(section.get("enabled", True)) is not bool:
-        yield OptionError(
-            f"{where} has enabled={section['enabled']!r}",
-            "a string would count as true",
-            "Pass True or False",
-        )
-    try:
-        DataParallel(**{name: section[name] for name in _OPTIONS & set(section)})
-    except OptionError as error:
-        yield error
-
-
-def _unknown(where: str, key: object, valid: Collection[str]) -> OptionError:
-    return OptionError(
-        f"{where} has the key {key!r}", "no such key exists", closest(str(key), valid)
-    )
+def _build(section: Mapping[str, Any] | None) -> DataParallel | None:
+    options = (section or {}).get(DATA)
+    if options is None or not options.get("enabled", True):
+        return None
+    return DataParallel(**{name: options[name] for name in OPTIONS if name in options})

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from sagemaker_dist.contract.ranges import WEIGHTS, MiB, range_faults
@@ -72,6 +72,10 @@ class DataParallel:
         if isinstance(weights, list):  # as JSON has it
             object.__setattr__(self, WEIGHTS, tuple(weights))
         raise_all(_faults(self))
+
+    def distribution(self) -> dict[str, Any]:
+        """The same as the dict that `distribution=` takes."""
+        return {"smdist": {"dataparallel": asdict(self)}}
 
 
 def host_faults(options: DataParallel, num_hosts: int) -> Iterator[OptionError]:

@@ -13,7 +13,7 @@ import json
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
+from dataclasses import replace
 from typing import Any, ClassVar, Final, TypeVar
 
 import boto3
@@ -21,23 +21,16 @@ from sagemaker.deprecations import renamed_kwargs
 from sagemaker.estimator import EstimatorBase
 
 from sagemaker_dist.catalog import LOCAL, LOCAL_PROCESS
-from sagemaker_dist.contract import (
-    KEY,
-    DataParallel,
-    Distribution,
-    parse,
-    read_distribution,
-    render,
-)
-from sagemaker_dist.contract.distribution import OURS
+from sagemaker_dist.contract import Distribution, in_our_image, read_distribution
 from sagemaker_dist.errors import JobError, OptionError, raise_all
 from sagemaker_dist.estimators import facts
 from sagemaker_dist.estimators.jobs import job_to_build, job_to_fit, runs_here
 from sagemaker_dist.estimators.layout import laid_out, local_source, source_params
 from sagemaker_dist.estimators.local_session import ROLE, LocalClient, LocalSession
 from sagemaker_dist.estimators.sdk import offline, quiet
-from sagemaker_dist.packaging import default_tag, ecr_image
-from sagemaker_dist.planning import construction_faults, fit_faults, travel_warning
+from sagemaker_dist.estimators.stock import as_instance_groups, asked_in, launch_parameters
+from sagemaker_dist.packaging import default_tag, ecr_image, is_ours
+from sagemaker_dist.planning import construction_faults, construction_warnings, fit_faults
 from sagemaker_dist.planning.faults import JOB_NAME, source_faults
 from sagemaker_dist.planning.local_job import PROGRAM
 from sagemaker_dist.runners import LocalRunner
@@ -57,11 +50,13 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
     """Stands between a class of ours and the parent that it is a drop-in for.
 
     Attributes:
+        kind: The parent's name.
         framework: Whose image of ours jobs have by default, or None.
         names_image: Arguments that ask for an image of the parent's.
         stem: How jobs without an image are called.
     """
 
+    kind: ClassVar[str]
     framework: ClassVar[str | None] = None
     names_image: ClassVar[tuple[str, ...]] = ("framework_version",)
     stem: ClassVar[str]
@@ -71,9 +66,9 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         asked = self._check(distribution, kwargs)
         image_uri, instance_type = kwargs.pop("image_uri", None), kwargs.get("instance_type")
         is_local = runs_here(instance_type, kwargs.get("sagemaker_session"))
-        is_theirs = asked.ours is None and any(kwargs.get(name) for name in self.names_image)
+        is_theirs = not asked.is_launched and any(kwargs.get(name) for name in self.names_image)
         self._finds_image = image_uri is None and not is_theirs
-        needs_image = (is_local or asked.ours is not None) and self._finds_image
+        needs_image = (is_local or asked.is_launched) and self._finds_image
         _set_defaults(kwargs, asked, is_local)
         with quiet(), _cut_off(kwargs) if is_local else nullcontext():
             super().__init__(
@@ -84,30 +79,37 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         self.image_uri = image_uri
         self.instance_type = instance_type
         self._script: str | None = None
-        self._wire = render(asked.ours) if asked.ours else None
-        if asked.ours is not None:  # the dict form: the parent looks up its own keys here
-            self.distribution = {**asked.rest, OURS: {"dataparallel": asdict(asked.ours)}}
+        self._asked = replace(asked, rest={})
+        if asked.is_launched:  # the dict form: the parent looks up its own keys here
+            self.distribution = asked.spelt
 
     def _check(self, distribution: Any, given: dict[str, Any]) -> Distribution:
         faults: list[OptionError] = []
         asked = Distribution()
+        image_is_ours = True
         try:
-            asked = self._read(distribution)
+            asked = read_distribution(facts.with_parameters(distribution))
+            image_is_ours = self._runs_our_launcher(asked, given)
+            asked = in_our_image(asked) if image_is_ours else asked
         except OptionError as error:
             faults.append(error)
-        job = job_to_build(type(self), self.framework, asked, given)
+        job = job_to_build(type(self), asked, given, image_is_ours=image_is_ours)
         faults += [*construction_faults(job), *self._faults(asked, given)]
         if faults:
             source = (given.get(name) for name in ("entry_point", "source_dir", "git_config"))
             raise_all([*faults, *source_faults(facts.source(*source))])
-        warning = travel_warning(job)
-        if warning:
+        for warning in construction_warnings(job):
             warnings.warn(warning, UserWarning, stacklevel=4)
         return asked
 
-    def _read(self, distribution: Any) -> Distribution:
-        """Take `distribution` apart; a class whose runtime lacks something refuses it here."""
-        return read_distribution(distribution)
+    def _runs_our_launcher(self, asked: Distribution, given: Mapping[str, Any]) -> bool:
+        """Whether our launcher will run the job, as far as names of images tell."""
+        if asked.ours is not None or given.get("instance_type") == LOCAL_PROCESS:
+            return True
+        image = given.get("image_uri")
+        if image is None:
+            return not any(given.get(name) for name in self.names_image)
+        return isinstance(image, str) and is_ours(image)
 
     def _faults(self, asked: Distribution, given: Mapping[str, Any]) -> Iterator[OptionError]:  # noqa: ARG002 - for classes
         """What else is wrong with the arguments of this class alone."""
@@ -128,18 +130,18 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
             return self.image_uri
         if self.instance_type == LOCAL_PROCESS:
             return self.stem + _NO_IMAGE
-        is_ours = self._finds_image and (self._wire is not None or self._is_local)
-        if self.framework is None or not is_ours:
+        is_found = self._finds_image and (self._asked.is_launched or self._is_local)
+        if self.framework is None or not is_found:
             return super().training_image_uri(region)
         if self.instance_type in LOCAL:
             return default_tag(self.framework)
         return ecr_image(self.sagemaker_session.boto_session, self.framework)
 
     def hyperparameters(self) -> dict[str, Any]:
-        """The parent's, and the options of our distribution."""
+        """The parent's, and what our launcher is asked for."""
         values: dict[str, Any] = {**super().hyperparameters()}
-        if self._wire is not None:
-            values.update(EstimatorBase._json_encode_hyperparameters({KEY: self._wire}))
+        added = launch_parameters(self._asked, self.instance_type)
+        values.update(EstimatorBase._json_encode_hyperparameters(added))
         if self._script is not None:
             values[PROGRAM] = json.dumps(self._script)
         return values
@@ -150,7 +152,7 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         Raises:
             OptionError: The request is wrong; every fault is reported at once.
         """
-        job = job_to_fit(self, self._ours, self._as_given(inputs), job_name)
+        job = job_to_fit(self, self._asked, self._as_given(inputs), job_name)
         raise_all(fit_faults(job))
 
     def _as_given(self, inputs: Any) -> Any:
@@ -183,10 +185,6 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
                 self.latest_training_job.wait(logs=logs)
         return None
 
-    @property
-    def _ours(self) -> DataParallel | None:
-        return parse(self._wire) if self._wire else None
-
     @classmethod
     def attach(
         cls: type[_Self],
@@ -207,7 +205,7 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
     def _prepare_for_training(self, job_name: str | None = None) -> None:
         super()._prepare_for_training(job_name=job_name)
         path: Any = self.checkpoint_local_path  # SageMaker tells its place to nobody in the job
-        if self._wire is not None and path:
+        if self._asked.is_launched and path:
             given = self.environment  # type: ignore[has-type]  # SageMaker's SDK is untyped
             self.environment = {_CHECKPOINTS: path, **(given or {})}
 
@@ -236,16 +234,15 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         cls, job_details: dict[str, Any], model_channel_name: str | None = None
     ) -> dict[str, Any]:
         """What `attach` builds an estimator of: with our distribution, as it was given."""
-        resources = job_details.get(_TUNER_RESOURCES)  # how a tuner asks, unknown to its attach
-        details = {**({"ResourceConfig": resources} if resources else {}), **job_details}
+        asked = job_details.get("ResourceConfig") or job_details[_TUNER_RESOURCES]  # a tuner's
+        resources = {"InstanceType": None, "InstanceCount": None, **asked}  # groups have neither
         params: dict[str, Any] = super()._prepare_init_params_from_job_description(
-            details, model_channel_name
+            {**job_details, "ResourceConfig": resources}, model_channel_name
         )
+        params["instance_groups"] = as_instance_groups(resources)
         params["hyperparameters"] = dict(params["hyperparameters"])
         params["base_job_name"] = params["base_job_name"] or None  # a tuner has none
-        wire = params["hyperparameters"].pop(KEY, None)
-        if wire is not None:
-            params["distribution"] = parse(wire)
+        params.update(asked_in(params["hyperparameters"], params.get("image_uri")))
         if params["instance_type"] in {LOCAL_PROCESS, *LOCAL}:
             params.update(source_params(job_details, params.get("source_dir")))
             checkpoint = job_details.get("CheckpointConfig", {})
@@ -271,7 +268,7 @@ def _set_defaults(kwargs: dict[str, Any], asked: Distribution, is_local: bool) -
         kwargs["instance_type"] = LOCAL_PROCESS  # its own local mode takes one GPU host at most
         kwargs["sagemaker_session"] = kwargs.get("sagemaker_session") or LocalSession()
         kwargs["role"] = kwargs.get("role") or ROLE
-    if asked.ours is not None or is_local:
+    if asked.is_launched or is_local:
         kwargs.setdefault("debugger_hook_config", False)
         if kwargs.get("profiler_config") is None:
             kwargs.setdefault("disable_profiler", True)

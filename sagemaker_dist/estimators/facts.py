@@ -8,6 +8,7 @@ check touches.
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -25,6 +26,8 @@ from sagemaker.local.local_session import file_input
 from sagemaker.workflow import is_pipeline_variable
 
 from sagemaker_dist.catalog import LOCAL, LOCAL_PROCESS, training_instances
+from sagemaker_dist.contract.spelling import AWS, MODEL
+from sagemaker_dist.errors import OptionError
 from sagemaker_dist.planning import Channel, Obstacle, Source, directory_of
 from sagemaker_dist.planning.channels import parse_channel, parse_file_system
 from sagemaker_dist.planning.locations import FILE, S3
@@ -123,6 +126,39 @@ def count(value: Any) -> Any:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         return value
     return index(value)
+
+
+def with_parameters(distribution: Any) -> Any:
+    """A `distribution=` whose model parallel parameters are a file, with what is in the file.
+
+    Raises:
+        OptionError: The file cannot be read, or holds no JSON object.
+    """
+    path = _parameters(distribution)
+    if not isinstance(path, str):
+        return distribution
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise _unread(path, str(getattr(error, "strerror", None) or error)) from error
+    if not isinstance(found, dict):
+        raise _unread(path, f"it holds a {type(found).__name__}, not an object")
+    model = {**distribution[AWS][MODEL], "parameters": found}
+    return {**distribution, AWS: {**distribution[AWS], MODEL: model}}
+
+
+def _parameters(distribution: Any) -> Any:
+    for key in (AWS, MODEL, "parameters"):
+        distribution = distribution.get(key) if isinstance(distribution, Mapping) else None
+    return distribution
+
+
+def _unread(path: str, why: str) -> OptionError:
+    return OptionError(
+        f"distribution[{AWS!r}][{MODEL!r}]['parameters'] is {path!r}",
+        f"it cannot be read: {why}",
+        "Pass the path of a JSON file, or a dict",
+    )
 
 
 @cache

@@ -14,7 +14,6 @@ from sagemaker_dist.catalog import LOCAL_PROCESS
 from sagemaker_dist.contract import DataParallel, Distribution
 from sagemaker_dist.errors import OptionError
 from sagemaker_dist.estimators.distributed import Distributed
-from sagemaker_dist.estimators.jobs import runs_here
 from sagemaker_dist.planning.local_job import PROGRAM
 
 _PARENTS: Final = signature(SageMakerEstimator.__init__)
@@ -25,8 +24,8 @@ class Estimator(Distributed, SageMakerEstimator):  # type: ignore[misc]  # SageM
 
     Takes what `sagemaker.estimator.Estimator` takes, in its order, and besides:
 
-    * `distribution`: as in `PyTorch`; the image must hold sagemaker-dist-runtime.
-      Other distributions are refused: the parent would drop them silently.
+    * `distribution`: what our launcher starts; the image must hold
+      sagemaker-dist-runtime. Others are refused: the parent would drop them silently.
     * `instance_type`: as in `PyTorch`. Only "local_process" needs no image_uri.
       Containers run the image's own program where no entry_point is given.
 
@@ -34,6 +33,7 @@ class Estimator(Distributed, SageMakerEstimator):  # type: ignore[misc]  # SageM
         OptionError: The request is wrong; every fault is reported at once.
     """
 
+    kind = "Estimator"
     names_image = ()
     stem = "training-job"
 
@@ -52,6 +52,10 @@ class Estimator(Distributed, SageMakerEstimator):  # type: ignore[misc]  # SageM
         named = {name: given[name] for name in given if name not in {"self", "kwargs"}}
         super().__init__(distribution=distribution, **named, **given.get("kwargs", {}))
 
+    def _runs_our_launcher(self, asked: Distribution, given: Mapping[str, Any]) -> bool:  # noqa: ARG002 - whatever they are
+        """Always: the parent starts no distribution, so that `distribution` is for ours."""
+        return True
+
     def _faults(self, asked: Distribution, given: Mapping[str, Any]) -> Iterator[OptionError]:
         if given.get("image_uri") is None and given["instance_type"] != LOCAL_PROCESS:
             yield OptionError(
@@ -60,20 +64,6 @@ class Estimator(Distributed, SageMakerEstimator):  # type: ignore[misc]  # SageM
                 "Pass image_uri, or use PyTorch",
             )
         yield from _script_faults(asked, given)
-        is_local = runs_here(given["instance_type"], given.get("sagemaker_session"))
-        if asked.ours is None and not is_local:
-            for name in sorted(asked.rest):
-                yield OptionError(
-                    f"distribution has the key {name!r}",
-                    "SageMaker's generic estimator starts no distribution",
-                    "Pass distribution=DataParallel(), or leave distribution out",
-                )
-        if asked.ours is not None and "instance_groups" in asked.rest:
-            yield OptionError(
-                "distribution has the key 'instance_groups'",
-                "the distribution of sagemaker_dist does not run with it",
-                "Leave 'instance_groups' out",
-            )
 
     @classmethod
     def _prepare_init_params_from_job_description(
@@ -102,7 +92,7 @@ def _script_faults(asked: Distribution, given: Mapping[str, Any]) -> Iterator[Op
             )
     has_image = given["instance_type"] != LOCAL_PROCESS
     names_script = PROGRAM in (given.get("hyperparameters") or {})
-    if not names_script and (asked.ours is not None or not has_image):
+    if not names_script and (asked.is_launched or not has_image):
         own = f", or name one in the image's /opt/ml/code by the hyperparameter {PROGRAM}"
         yield OptionError(
             "entry_point is left out",

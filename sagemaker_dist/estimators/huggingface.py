@@ -32,6 +32,7 @@ class HuggingFace(Distributed, SageMakerHuggingFace):  # type: ignore[misc]  # S
         OptionError: The request is wrong; every fault is reported at once.
     """
 
+    kind = "HuggingFace"
     framework = "torch"
     names_image = ("transformers_version", "pytorch_version", "tensorflow_version")
     stem = "huggingface-pytorch-training"
@@ -69,7 +70,7 @@ class HuggingFace(Distributed, SageMakerHuggingFace):  # type: ignore[misc]  # S
             yield OptionError(
                 "entry_point is left out", "the job runs a script", "Pass the path of the script"
             )
-        if asked.ours is not None:
+        if asked.is_launched:
             yield from _version_faults(given)
         elif given["image_uri"] is None and _is_half_named(given):
             yield OptionError(

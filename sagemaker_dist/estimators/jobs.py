@@ -4,18 +4,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sagemaker.estimator import Framework
 from sagemaker.local import LocalSession as SageMakerLocalSession
 
 from sagemaker_dist.catalog import LOCAL, LOCAL_PROCESS
-from sagemaker_dist.contract import DataParallel, Distribution
+from sagemaker_dist.contract import Distribution
 from sagemaker_dist.estimators import facts
 from sagemaker_dist.estimators.local_session import LocalSession
 from sagemaker_dist.packaging import FRAMEWORKS
 from sagemaker_dist.planning import Job
 from sagemaker_dist.planning.local_faults import CONTAINER_ONLY, NO_EFFECT
+
+if TYPE_CHECKING:
+    from sagemaker_dist.estimators.distributed import Distributed
 
 _OTHER: Final = (
     "instance_groups",
@@ -34,17 +37,25 @@ def runs_here(instance_type: Any, session: Any) -> bool:
 
 
 def job_to_build(
-    estimator: type, framework: str | None, asked: Distribution, given: Mapping[str, Any]
+    estimator: type[Distributed],
+    asked: Distribution,
+    given: Mapping[str, Any],
+    *,
+    image_is_ours: bool,
 ) -> Job:
-    """The job of a constructor's arguments; `framework` is the one that our image holds."""
-    valid = facts.known_arguments(estimator)
+    """The job of a constructor's arguments."""
+    valid, framework = facts.known_arguments(estimator), estimator.framework
     instance_type = facts.settled(given.get("instance_type"))
     names = ("output_path", "checkpoint_s3_uri", "checkpoint_local_path", "base_job_name")
     session, has_image = given.get("sagemaker_session"), given.get("image_uri") is not None
     places = {name: facts.obstacle(given.get(name)) for name in names[:2]}
     return Job(
+        kind=estimator.kind,
+        image_is_ours=image_is_ours,
+        names_image=has_image,
         distribution=asked,
         instance_type=instance_type,
+        instance_count=facts.settled(facts.count(given.get("instance_count"))),
         known_to_boto3=facts.is_known_to_boto3(instance_type),
         framework_version=None if has_image else facts.settled(given.get("framework_version")),
         image_version=FRAMEWORKS[framework].default if framework else "",
@@ -61,13 +72,14 @@ def job_to_build(
     )
 
 
-def job_to_fit(estimator: Any, ours: DataParallel | None, inputs: Any, job_name: Any) -> Job:
+def job_to_fit(estimator: Any, asked: Distribution, inputs: Any, job_name: Any) -> Job:
     """The job of an estimator, with the data that it is fit to."""
     session = estimator.sagemaker_session
     is_local = runs_here(estimator.instance_type, session)
     runner = getattr(session, "runner", None)
     return Job(
-        distribution=Distribution(ours=ours),
+        kind=estimator.kind,
+        distribution=asked,
         instance_type=facts.settled(estimator.instance_type),
         instance_count=facts.settled(estimator.instance_count),
         job_name=facts.settled(job_name),
@@ -78,7 +90,7 @@ def job_to_fit(estimator: Any, ours: DataParallel | None, inputs: Any, job_name:
             estimator.entry_point,
             estimator.source_dir,
             estimator.git_config,
-            is_launched=is_local or ours is not None,
+            is_launched=is_local or asked.is_launched,
         ),
         channels=facts.channels(
             inputs,

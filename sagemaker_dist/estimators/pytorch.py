@@ -38,6 +38,7 @@ class PyTorch(Distributed, SageMakerPyTorch):  # type: ignore[misc]  # SageMaker
         OptionError: The request is wrong; every fault is reported at once.
     """
 
+    kind = "PyTorch"
     framework = "torch"
     stem = "pytorch-training"
 

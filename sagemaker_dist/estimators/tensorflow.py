@@ -16,9 +16,6 @@ from sagemaker.deprecations import renamed_kwargs
 from sagemaker.tensorflow import TensorFlow as SageMakerTensorFlow
 
 from sagemaker_dist.catalog import LOCAL_PROCESS
-from sagemaker_dist.contract import Distribution, read_distribution
-from sagemaker_dist.contract.distribution import AWS
-from sagemaker_dist.errors import OptionError
 from sagemaker_dist.estimators.distributed import Distributed
 from sagemaker_dist.estimators.jobs import runs_here
 
@@ -41,6 +38,7 @@ class TensorFlow(Distributed, SageMakerTensorFlow):  # type: ignore[misc]  # Sag
         OptionError: The request is wrong; every fault is reported at once.
     """
 
+    kind = "TensorFlow"
     framework = "tensorflow"
     stem = "tensorflow-training"
 
@@ -64,21 +62,6 @@ class TensorFlow(Distributed, SageMakerTensorFlow):  # type: ignore[misc]  # Sag
             compiler_config=compiler_config,
             **{**kwargs, "distribution": distribution},
         )
-
-    def _read(self, distribution: Any) -> Distribution:
-        theirs: dict[str, Any] = {}  # AWS's library does what ours does not do yet
-        if isinstance(distribution, dict) and AWS in distribution:
-            theirs = {AWS: distribution[AWS]}
-            distribution = {key: part for key, part in distribution.items() if key != AWS}
-        asked = read_distribution(distribution)
-        if asked.ours is not None:
-            raise OptionError(
-                "distribution asks for DataParallel",
-                "the runtime of sagemaker_dist has no all-reduce for TensorFlow yet",
-                "Leave distribution out for one process per host, or pass one that SageMaker's"
-                " images start: {'multi_worker_mirrored_strategy': {'enabled': True}}",
-            )
-        return Distribution(rest={**theirs, **asked.rest})
 
     @classmethod
     def _prepare_init_params_from_job_description(

@@ -4,7 +4,7 @@
 from sagemaker_dist.packaging.build import build_image
 from sagemaker_dist.packaging.ecr import boto_session, ecr_image
 from sagemaker_dist.packaging.facts import ImageFacts, check_versions, inspect_image, local_image
-from sagemaker_dist.packaging.frameworks import FRAMEWORKS, default_tag
+from sagemaker_dist.packaging.frameworks import FRAMEWORKS, default_tag, is_ours
 from sagemaker_dist.packaging.options import ImageOptions
 from sagemaker_dist.packaging.push import PushedImage, PushOptions, push_image
 
@@ -20,6 +20,7 @@ __all__ = [
     "default_tag",
     "ecr_image",
     "inspect_image",
+    "is_ours",
     "local_image",
     "push_image",
 ]

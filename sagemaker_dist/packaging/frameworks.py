@@ -49,6 +49,12 @@ def default_tag(framework: str) -> str:
     return f"{REPOSITORY}:{installed_version()}-{framework}"
 
 
+def is_ours(image: str) -> bool:
+    """Whether an image is called as ours are, in whichever registry and of whichever tag."""
+    name = image.partition("@")[0].rpartition("/")[2]
+    return name.partition(":")[0] == REPOSITORY
+
+
 def framework_faults(framework: str, framework_version: str | None = None) -> Iterator[OptionError]:
     """What is wrong with a framework and the version that is asked for."""
     if framework not in FRAMEWORKS:

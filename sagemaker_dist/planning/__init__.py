@@ -2,7 +2,7 @@
 """Everything that is decided before a job starts. Pure: no network, no disk."""
 
 from sagemaker_dist.planning.channels import Channel, channel_faults
-from sagemaker_dist.planning.faults import construction_faults, fit_faults
+from sagemaker_dist.planning.faults import construction_faults, construction_warnings, fit_faults
 from sagemaker_dist.planning.job import Job, Obstacle, Source
 from sagemaker_dist.planning.local_channel import LocalChannel
 from sagemaker_dist.planning.local_job import (
@@ -28,6 +28,7 @@ __all__ = [
     "Terms",
     "channel_faults",
     "construction_faults",
+    "construction_warnings",
     "directory_of",
     "fit_faults",
     "plan_local_job",

@@ -10,15 +10,14 @@ from sagemaker_dist.errors import OptionError
 from sagemaker_dist.planning.job import Job
 
 
-def capability_faults(job: Job, *, names_image: bool) -> Iterator[OptionError]:
+def capability_faults(job: Job) -> Iterator[OptionError]:
     """Why ranks in our image would train on less than what the instance type is paid for.
 
-    Args:
-        job: Of our distribution or not; only the former has faults.
-        names_image: An image_uri is given, be it by a pipeline: what it holds is its own affair.
+    What an image holds that was named is its own affair.
     """
-    instance = training_instances().get(str(job.instance_type))
-    if job.distribution.ours is None or instance is None or names_image:
+    kind, _ = job.training_hosts
+    instance = training_instances().get(str(kind))
+    if not job.distribution.is_launched or instance is None or job.names_image:
         return
     if instance.is_neuron:
         yield OptionError(

@@ -17,6 +17,7 @@ from typing import Any, Final
 from sagemaker_dist.catalog import LOCAL, LOCAL_PROCESS, training_instances
 from sagemaker_dist.contract import host_faults
 from sagemaker_dist.errors import OptionError, closest
+from sagemaker_dist.planning.capabilities import capability_faults
 from sagemaker_dist.planning.channels import channel_faults, name_faults
 from sagemaker_dist.planning.job import Job, Source
 from sagemaker_dist.planning.local_faults import local_faults
@@ -26,6 +27,9 @@ from sagemaker_dist.planning.service.groups import hostless_faults
 from sagemaker_dist.planning.service.options import environment_faults
 from sagemaker_dist.planning.service.places import place_faults
 from sagemaker_dist.planning.service.terms import Terms
+from sagemaker_dist.planning.strategies import our_image_faults
+from sagemaker_dist.planning.their_image import their_image_faults, their_image_warnings
+from sagemaker_dist.planning.travel import travel_warning
 
 _BASE_NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9-]*")  # the SDK cuts and adds the time
 JOB_NAME: Final = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")  # CreateTrainingJob
@@ -54,12 +58,26 @@ def construction_faults(job: Job) -> Iterator[OptionError]:
         )
     if job.instance_type not in LOCAL or job.on_this_machine:
         yield from _environment_faults(job.environment)
-    if job.distribution.ours is not None:
-        yield from _distribution_faults(job)
+    if job.image_is_ours:
+        yield from our_image_faults(job)
+    else:
+        yield from their_image_faults(job)
+    if job.distribution.is_launched:
+        yield from _launch_faults(job)
+        yield from capability_faults(job)
     if job.on_this_machine:
         yield from local_faults(job)
     if job.terms is not None and job.on_sagemaker:
         yield from _service_faults(job, job.terms)
+
+
+def construction_warnings(job: Job) -> Iterator[str]:
+    """What is not wrong but not to be expected either."""
+    travel = travel_warning(job)
+    if travel is not None:
+        yield travel
+    if not job.image_is_ours:
+        yield from their_image_warnings(job)
 
 
 def fit_faults(job: Job) -> Iterator[OptionError]:
@@ -97,8 +115,8 @@ def fit_faults(job: Job) -> Iterator[OptionError]:
 
 
 def _service_faults(job: Job, terms: Terms) -> Iterator[OptionError]:
-    is_ours = job.distribution.ours is not None
-    yield from service_faults(terms, job.distribution.rest, is_ours=is_ours)
+    asked = job.distribution
+    yield from service_faults(terms, asked.group_names, is_ours=asked.is_launched)
     yield from environment_faults(terms, job.environment)
     if job.instance_type is not None:  # a pipeline may yet choose this machine, and file://
         yield from place_faults(terms, "output_path", job.output_path)
@@ -106,6 +124,9 @@ def _service_faults(job: Job, terms: Terms) -> Iterator[OptionError]:
 
 
 def _count_faults(job: Job) -> Iterator[OptionError]:
+    ours, (_, hosts) = job.distribution.ours, job.training_hosts
+    if ours is not None and type(hosts) is int and hosts > 0:
+        yield from host_faults(ours, hosts)
     count = job.instance_count
     if count is None:
         return
@@ -119,8 +140,6 @@ def _count_faults(job: Job) -> Iterator[OptionError]:
             "a job has at least one host" if is_integer else "it is no integer",
             "Pass an integer of at least 1",
         )
-    elif job.distribution.ours is not None:
-        yield from host_faults(job.distribution.ours, count)
 
 
 def source_faults(source: Source | None) -> Iterator[OptionError]:
@@ -141,10 +160,10 @@ def source_faults(source: Source | None) -> Iterator[OptionError]:
             "Correct the path",
         )
     elif source.is_launched:
-        yield from _launch_faults(source)
+        yield from _script_faults(source)
 
 
-def _launch_faults(source: Source) -> Iterator[OptionError]:
+def _script_faults(source: Source) -> Iterator[OptionError]:
     what = f"entry_point is {source.entry_point!r}"
     if not source.entry_point.endswith(".py"):
         yield OptionError(what, "only Python scripts are started", "Pass a .py file")
@@ -199,14 +218,16 @@ def _instance_faults(job: Job) -> Iterator[OptionError]:
     )
 
 
-def _distribution_faults(job: Job) -> Iterator[OptionError]:
-    for name in sorted(set(job.distribution.rest) - {"instance_groups"}):
+def _launch_faults(job: Job) -> Iterator[OptionError]:
+    groups = job.other.get("instance_groups") or ()
+    if len(groups) > 1 and not job.distribution.group_names:
         yield OptionError(
-            f"distribution asks for sagemaker_dist and for {name!r}",
-            "a job has one launcher",
-            f"Leave {name!r} out",
+            f"instance_groups has {len(groups)} groups, and distribution names none",
+            "each would train on its own",
+            "Pass OnInstanceGroup(strategy=..., group=...), or add 'instance_groups': [group]"
+            " to the dict",
         )
-    for name in ("instance_groups", "training_recipe", "compiler_config"):
+    for name in ("training_recipe", "compiler_config"):
         if job.other.get(name) is not None:
             yield OptionError(
                 f"{name} is set",

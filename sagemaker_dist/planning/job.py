@@ -14,7 +14,7 @@ from typing import Any
 from sagemaker_dist.catalog import LOCAL, LOCAL_PROCESS
 from sagemaker_dist.contract import Distribution
 from sagemaker_dist.planning.channels import Channel
-from sagemaker_dist.planning.service.terms import Terms
+from sagemaker_dist.planning.service.terms import Terms, is_groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +56,9 @@ class Job:
     """What an estimator was asked to do, with the facts that the checks need.
 
     Attributes:
+        kind: The class of SageMaker's SDK whose drop-in asks, such as "PyTorch".
+        image_is_ours: Our launcher runs the job, as far as anybody can tell.
+        names_image: An image_uri is given, be it by a pipeline.
         known_to_boto3: boto3's service model knows the instance type.
         keeps_checkpoints: A checkpoint_s3_uri is named, be it by a pipeline.
         framework_version: As given, where no image is named that it could not be about.
@@ -70,6 +73,9 @@ class Job:
         terms: What else SageMaker reads, or None where nobody gathered it.
     """
 
+    kind: str = "PyTorch"
+    image_is_ours: bool = True
+    names_image: bool = False
     distribution: Distribution = field(default_factory=Distribution)
     instance_type: Any = None
     instance_count: Any = None
@@ -93,6 +99,20 @@ class Job:
     source: Source | None = None
     channels: tuple[Channel, ...] = ()
     terms: Terms | None = None
+
+    @property
+    def training_hosts(self) -> tuple[Any, Any]:
+        """Type and number of the hosts that train: of the whole job, or of the group that does."""
+        groups = self.terms.instance_groups if self.terms else None
+        if groups is None:
+            return self.instance_type, self.instance_count
+        if not is_groups(groups):
+            return None, None
+        names = self.distribution.group_names
+        chosen = [each for each in groups if each["InstanceGroupName"] in names or not names]
+        if len(chosen) != 1:
+            return None, None
+        return chosen[0]["InstanceType"], chosen[0]["InstanceCount"]
 
     @property
     def on_this_machine(self) -> bool:

@@ -36,15 +36,13 @@ def local_faults(job: Job) -> Iterator[OptionError]:
             f"{here} does not talk to SageMaker",
             "Leave sagemaker_session out",
         )
-    if job.distribution.ours is None:
-        for name in sorted(job.distribution.rest):
-            yield OptionError(
-                f"distribution has the key {name!r}",
-                f"{here} starts the distribution of sagemaker_dist, or one process per host",
-                "Pass distribution=DataParallel(), or leave distribution out",
-            )
+    if job.distribution.group_names and not job.other.get("instance_groups"):
+        yield OptionError(
+            "distribution names instance_groups", f"{here} has no such thing", "Leave them out"
+        )
     for name in ("instance_groups", "training_recipe", "use_spot_instances"):
-        if job.other.get(name) and not (name != "use_spot_instances" and job.distribution.ours):
+        is_said = name == "training_recipe" and job.distribution.is_launched
+        if job.other.get(name) and not is_said:
             yield OptionError(f"{name} is set", f"{here} has no such thing", f"Leave {name} out")
     for name in sorted(NO_EFFECT if here in LOCAL else (*CONTAINER_ONLY, *NO_EFFECT)):
         if job.other.get(name):

@@ -24,11 +24,13 @@ _MEND: Final = (
 
 def travel_warning(job: Job) -> str | None:
     """What to know before ranks run on this instance type, or None."""
-    instance = training_instances().get(str(job.instance_type))
-    if job.distribution.ours is None or instance is None:
+    kind, count = job.training_hosts
+    instance = training_instances().get(str(kind))
+    if not job.distribution.is_launched or instance is None:
         return None
-    asked = job.distribution.ours.processes_per_host
-    return describe_travel(instance, processes_per_host=asked, num_hosts=_integer(job))
+    ours = job.distribution.ours
+    processes = ours.processes_per_host if ours else None
+    return describe_travel(instance, processes_per_host=processes, num_hosts=_integer(count))
 
 
 def describe_travel(
@@ -44,8 +46,7 @@ def describe_travel(
     return " ".join(sentences) or None
 
 
-def _integer(job: Job) -> int | None:
-    count: Any = job.instance_count
+def _integer(count: Any) -> int | None:
     try:
         return index(count)
     except TypeError:  # a pipeline's, left out, or a fault that is reported elsewhere

@@ -1,39 +1,90 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`distribution=` in its three forms, and what is said about everything else."""
+"""`distribution=` in its forms, what our launcher takes of it, and what is said of the rest."""
 
 import pytest
 
-from sagemaker_dist.contract import DataParallel, Distribution, MiB, read_distribution
+from sagemaker_dist.contract import (
+    DataParallel,
+    Distribution,
+    MiB,
+    in_our_image,
+    read_distribution,
+)
 from sagemaker_dist.errors import OptionError, OptionErrors
 
+ON, OFF = {"enabled": True}, {"enabled": False}
+MPIRUN = {"enabled": True, "custom_mpi_options": "-v"}
 OURS = Distribution(ours=DataParallel())
+SMDDP = {"smdistributed": {"dataparallel": ON}}
+SMP = {"smdistributed": {"modelparallel": {**ON, "parameters": {"partitions": 2}}}}
+TORCH, DDP, MPI = {"torch_distributed": ON}, {"pytorchddp": ON}, {"mpi": ON}
 
 
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
         (None, Distribution()),
+        ({}, Distribution()),
         (DataParallel(), OURS),
         ({"smdist": {"dataparallel": {}}}, OURS),
-        ({"smdist": {"dataparallel": {"enabled": True}}}, OURS),
-        ({"smdist": {"dataparallel": {"enabled": False}}}, Distribution()),
-        ({"smdistributed": {"dataparallel": {"enabled": True}}}, OURS),
-        ({"smdistributed": {"dataparallel": {"enabled": True, "custom_mpi_options": ""}}}, OURS),
+        ({"smdist": {"dataparallel": ON}}, OURS),
+        ({"smdist": {"dataparallel": OFF}}, Distribution()),
         (
             {"smdist": {"dataparallel": {"fusion_bytes": 8 * MiB}}},
             Distribution(ours=DataParallel(fusion_bytes=8 * MiB)),
         ),
-        ({"smdistributed": {"dataparallel": {}}}, Distribution()),
-        ({"mpi": {"enabled": True}}, Distribution(rest={"mpi": {"enabled": True}})),
+        (SMDDP, Distribution(rest=SMDDP)),
+        (MPI, Distribution(rest=MPI)),
+        (SMP, Distribution(rest=SMP)),
         (
-            {"smdistributed": {"modelparallel": {"enabled": True}}},
-            Distribution(rest={"smdistributed": {"modelparallel": {"enabled": True}}}),
+            {"smdist": {"dataparallel": {}}, "instance_groups": ["a"]},
+            Distribution(ours=DataParallel(), rest={"instance_groups": ["a"]}),
         ),
     ],
 )
-def test_three_forms_mean_the_same(value, expected):
-    """Typed, our dict, and AWS's dict; the rest goes to SageMaker's SDK untouched."""
+def test_forms_mean_the_same(value, expected):
+    """Typed and our dict; the rest goes to SageMaker's SDK untouched."""
     assert expected == read_distribution(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (DataParallel(lanes=2), Distribution(ours=DataParallel(lanes=2))),
+        (SMDDP, OURS),
+        ({"smdistributed": {"dataparallel": OFF}}, Distribution()),
+        (TORCH, Distribution(stock="torch_distributed")),
+        (DDP, Distribution(stock="pytorchddp")),
+        ({"pytorchddp": MPIRUN}, Distribution(rest={"pytorchddp": MPIRUN})),
+        (
+            {"smdistributed": {"dataparallel": MPIRUN}},
+            Distribution(rest={"smdistributed": {"dataparallel": MPIRUN}}),
+        ),
+        (
+            {"smdistributed": {"dataparallel": {**ON, "custom_mpi_options": ""}}},
+            OURS,
+        ),
+        ({"torch_distributed": OFF, **DDP}, Distribution(stock="pytorchddp")),
+        ({**TORCH, **SMDDP}, OURS),
+        ({"mpi": OFF}, Distribution()),
+        (MPI, Distribution(rest=MPI)),
+        ({**TORCH, **SMP}, Distribution(stock="torch_distributed", rest=SMP)),
+        ({**TORCH, **DDP}, Distribution(stock="torch_distributed", rest=DDP)),
+        (
+            {"smdist": {"dataparallel": {}}, **TORCH},
+            Distribution(ours=DataParallel(), rest=TORCH),
+        ),
+        (
+            {**TORCH, "instance_groups": ["a"]},
+            Distribution(stock="torch_distributed", groups=("a",)),
+        ),
+        ({"instance_groups": ["a"]}, Distribution(rest={"instance_groups": ["a"]})),
+        ({**TORCH, "instance_groups": []}, Distribution(stock="torch_distributed")),
+    ],
+)
+def test_our_launcher_takes_what_it_serves(value, expected):
+    """What is off is gone; what stays in the rest is refused."""
+    assert expected == in_our_image(read_distribution(value))
 
 
 @pytest.mark.parametrize(
@@ -44,28 +95,31 @@ def test_three_forms_mean_the_same(value, expected):
             {"smdit": {}},
             "distribution has the key 'smdit': no such key exists. Did you mean 'smdist'",
         ),
-        ({"torch_distibuted": {"enabled": True}}, "Did you mean 'torch_distributed'"),
+        ({"torch_distibuted": ON}, "Did you mean 'torch_distributed'"),
+        ({"deepspeed": ON}, "distribution has the key 'deepspeed': no such key exists."),
         ({"smdist": {"dataparalel": {}}}, "Did you mean 'dataparallel'"),
         ({"smdist": {"dataparallel": {"fusion_mb": 8}}}, "Did you mean 'fusion_bytes'"),
         ({"smdist": {}}, "is empty: it names no strategy. Name 'dataparallel'"),
-        ({"smdistributed": {"datparallel": {}}}, "Did you mean 'dataparallel'"),
-        ({"smdistributed": {"dataparallel": {}, "modelparallel": {}}}, "Keep one"),
-        ({"mpi": {"process_per_host": 8}}, "Did you mean 'processes_per_host'"),
+        ({"smdistributed": {"datparallel": ON}}, "Did you mean 'dataparallel'"),
+        ({"smdistributed": {"dataparallel": ON, "modelparallel": ON}}, "Keep one"),
+        ({"mpi": {**ON, "process_per_host": 8}}, "Did you mean 'processes_per_host'"),
+        ({"mpi": {**ON, "processes_per_host": 0}}, "has processes_per_host=0: a host starts"),
+        ({"mpi": {**ON, "processes_per_host": "8"}}, "has processes_per_host='8'"),
+        ({"mpi": {**ON, "processes_per_host": True}}, "has processes_per_host=True"),
+        ({"mpi": {**ON, "custom_mpi_options": ["-x"]}}, "custom_mpi_options=['-x']: they are"),
+        ({"mpi": {"processes_per_host": 8}}, "has no 'enabled': SageMaker's SDK takes it for off."),
+        ({"mpi": True}, "distribution['mpi'] is True: it is no dict. Pass {'enabled': True}"),
         ({"torch_distributed": {"enable": True}}, "Did you mean 'enabled'"),
+        ({"torch_distributed": {"enabled": "False"}}, "enabled='False'"),
+        ({"torch_distributed": None}, "distribution['torch_distributed'] is None: it is no dict"),
+        ({"instance_groups": "a"}, "distribution['instance_groups'] is 'a': it is no list"),
         ({"smdist": True}, "a strategy is a dict of dicts"),
         ({"smdist": {"dataparallel": True}}, "a strategy is a dict of dicts"),
+        ({"smdistributed": {"modelparallel": 3}}, "a strategy is a dict of dicts"),
         ({"smdistributed": {"dataparallel": {"enabled": "False"}}}, "enabled='False'"),
-        (
-            {"smdistributed": {"dataparallel": {"custom_mpi_options": "-x A=1"}}},
-            "uses no MPI",
-        ),
-        (
-            {
-                "smdist": {"dataparallel": {}},
-                "smdistributed": {"dataparallel": {"enabled": True}},
-            },
-            "both 'smdist' and 'smdistributed'",
-        ),
+        ({"smdistributed": {"dataparallel": {**ON, "lanes": 2}}}, "has the key 'lanes'"),
+        ({"smdistributed": {"modelparallel": {**ON, "params": {}}}}, "Did you mean 'parameters'"),
+        ({"smdist": {"dataparallel": {}}, **SMDDP}, "both 'smdist' and 'smdistributed'"),
         ({3: {}}, "distribution has the key 3"),
     ],
 )
@@ -75,6 +129,7 @@ def test_what_is_wrong_is_said(value, text):
         read_distribution(value)
 
     assert text in str(caught.value)
+    assert not isinstance(caught.value, OptionErrors)
 
 
 def test_all_faults_of_one_distribution_come_together():
@@ -83,3 +138,10 @@ def test_all_faults_of_one_distribution_come_together():
         read_distribution({"smdit": {}, "smdist": {"dataparallel": {"timeout_seconds": 0}}})
 
     assert 2 == len(caught.value.faults)
+
+
+def test_what_a_pipeline_will_know_is_passed_on():
+    variable = object()
+    asked = {"mpi": {"enabled": True, "processes_per_host": variable}}
+
+    assert asked == read_distribution(asked).rest

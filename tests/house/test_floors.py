@@ -90,11 +90,11 @@ def test_import_takes_under_a_tenth_of_a_second():
     assert 0.1 > min(float(run.stdout) for run in runs)
 
 
-def test_face_is_sorted_and_complete():
-    """Every public name resolves, and the list is in order."""
+def test_face_is_complete():
+    """Every public name resolves, once; ruff sees to the order of the list."""
     names = sagemaker_dist.__all__
 
-    assert sorted(names) == names
+    assert len(set(names)) == len(names)
     assert all(getattr(sagemaker_dist, name) is not None for name in names)
 
 

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from sagemaker_dist.errors import OptionError
 from sagemaker_dist.planning.service.groups import group_faults
@@ -42,9 +42,9 @@ _ROLE_NAME: Final = re.compile(r"[\w+=,.@-]{1,64}", re.ASCII)  # CreateRole of I
 
 
 def service_faults(
-    terms: Terms, distribution: Mapping[str, Any], *, is_ours: bool
+    terms: Terms, chosen_groups: Sequence[str], *, is_ours: bool
 ) -> Iterator[OptionError]:
-    """Every argument that SageMaker would refuse; `distribution` is what is not ours of it."""
+    """Every argument that SageMaker would refuse; the groups are those that train."""
     yield from _role_faults(terms)
     yield from _image_faults(terms)
     for name, shape, mend in _TEXTS:
@@ -57,7 +57,7 @@ def service_faults(
     yield from place_faults(terms, "code_location", terms.code_location)
     yield from hyperparameter_faults(terms, is_ours=is_ours)
     yield from stopping_faults(terms)
-    yield from group_faults(terms, distribution)
+    yield from group_faults(terms, chosen_groups)
     yield from network_faults(terms)
     yield from tag_faults(terms)
     yield from metric_faults(terms)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from sagemaker_dist.catalog import training_instances
 from sagemaker_dist.errors import OptionError, closest
@@ -17,17 +17,21 @@ from sagemaker_dist.planning.service.limits import (
     shown,
     text_faults,
 )
-from sagemaker_dist.planning.service.terms import Terms
-
-_PARTS: Final = {"InstanceGroupName", "InstanceType", "InstanceCount"}
+from sagemaker_dist.planning.service.terms import Terms, is_groups
 
 
-def group_faults(terms: Terms, distribution: Mapping[str, Any]) -> Iterator[OptionError]:
-    """What is wrong with the groups themselves; `distribution` is what is not ours of it."""
+def group_faults(terms: Terms, chosen: Sequence[str]) -> Iterator[OptionError]:
+    """What is wrong with the groups themselves; `chosen` are those of the distribution."""
     given = terms.instance_groups
     if given is None:
+        if chosen:
+            yield OptionError(
+                f"distribution asks for the instance_groups {shown(list(chosen))}",
+                "the estimator has no instance_groups",
+                "Pass instance_groups=[...] instead of instance_type and instance_count",
+            )
         return
-    if not isinstance(given, Sequence) or not all(_is_group(each) for each in given):
+    if not is_groups(given):
         yield OptionError(
             f"instance_groups is {shown(given)}",
             "it is no list of InstanceGroup",
@@ -53,7 +57,8 @@ def group_faults(terms: Terms, distribution: Mapping[str, Any]) -> Iterator[Opti
                 "names are unique",
                 "Rename one of them",
             )
-    yield from _distribution_faults(distribution.get("instance_groups"), names)
+    if chosen:
+        yield from _chosen_faults(list(chosen), names)
 
 
 def hostless_faults(terms: Terms) -> Iterator[OptionError]:
@@ -87,21 +92,19 @@ def _part_faults(terms: Terms, what: str, group: Mapping[str, Any]) -> Iterator[
     yield from number_faults(f"the instance_count of {what}", group["InstanceCount"], count)
 
 
-def _distribution_faults(chosen: Any, names: list[Any]) -> Iterator[OptionError]:
-    if chosen is None:
-        return
-    chosen = [getattr(each, "instance_group_name", each) for each in chosen]
+def _chosen_faults(chosen: list[str], names: list[Any]) -> Iterator[OptionError]:
     what = f"distribution asks for the instance_groups {shown(chosen)}"
     if len(chosen) != 1:
         yield OptionError(what, "it runs on exactly one of them", "Name one group")
     for name in chosen:
-        if None not in names and isinstance(name, str) and name not in names:
+        if None not in names and name not in names:
             yield OptionError(what, f"there is no group {name!r}", closest(name, names))
 
 
 def channel_group_faults(terms: Terms, channels: Sequence[Channel]) -> Iterator[OptionError]:
     """Channels that are for groups which do not exist, or some for groups and others not."""
-    names = [each["InstanceGroupName"] for each in terms.instance_groups or () if _is_group(each)]
+    groups = terms.instance_groups if is_groups(terms.instance_groups) else ()
+    names = [each["InstanceGroupName"] for each in groups]
     for channel in channels:
         for name in channel.instance_groups:
             if None not in (name, *names) and name not in names:
@@ -122,10 +125,6 @@ def channel_group_faults(terms: Terms, channels: Sequence[Channel]) -> Iterator[
             "SageMaker wants it said of all channels or of none",
             "Pass instance_groups for every channel, or for none",
         )
-
-
-def _is_group(given: Any) -> bool:
-    return isinstance(given, Mapping) and set(given) == _PARTS
 
 
 def _named(names: list[str]) -> str:

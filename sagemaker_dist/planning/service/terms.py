@@ -7,11 +7,13 @@ list or a dict, is left out or known to a pipeline alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from sagemaker_dist.planning.service.limits import FREE, Limit, Limits
+
+_GROUP: Final = {"InstanceGroupName", "InstanceType", "InstanceCount"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,3 +66,10 @@ class Terms:
     def limit(self, shape: str) -> Limit:
         """What the service model says of a shape."""
         return self.limits.get(shape, FREE)
+
+
+def is_groups(given: Any) -> bool:
+    """Whether these are instance groups, each as in CreateTrainingJob."""
+    return isinstance(given, Sequence) and all(
+        isinstance(each, Mapping) and set(each) == _GROUP for each in given
+    )

@@ -82,15 +82,17 @@ def arguments(script):
         ),
         (
             Estimator,
-            {"image_uri": "mine:1", "distribution": {"torch_distributed": {"enabled": True}}},
-            "distribution has the key 'torch_distributed': SageMaker's generic estimator starts no"
-            " distribution. Pass distribution=DataParallel(), or leave distribution out.",
+            {"image_uri": "mine:1", "distribution": {"mpi": {"enabled": True}}},
+            "distribution asks for 'mpi': the image of sagemaker_dist has no MPI, its ranks are"
+            " started by torchrun. Pass {'torch_distributed': {'enabled': True}} for a rank per"
+            " GPU, or DataParallel(processes_per_host=...).",
         ),
         (
             Estimator,
             {"image_uri": "mine:1", "distribution": {"smdist": {"dataparallel": {}}, **MWMS}},
-            "distribution asks for sagemaker_dist and for 'multi_worker_mirrored_strategy': a job"
-            " has one launcher. Leave 'multi_worker_mirrored_strategy' out.",
+            "distribution asks for 'multi_worker_mirrored_strategy': the runtime of sagemaker_dist"
+            " starts no strategies of TensorFlow yet. Pass distribution=DataParallel(), or leave"
+            " distribution out.",
         ),
         (
             Estimator,
@@ -168,8 +170,9 @@ def test_an_image_with_our_runtime_may_bring_its_script():
 def test_tensorflow_passes_on_what_sagemakers_images_start(arguments, monkeypatch, distribution):
     """AWS's own data parallelism included: ours does not replace it yet."""
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-west-2")
+    gpus = {**arguments, "instance_type": "ml.p4d.24xlarge"}
     built = TensorFlow(
-        **arguments, framework_version="2.11", py_version="py39", distribution=distribution
+        **gpus, framework_version="2.11", py_version="py39", distribution=distribution
     )
 
     assert {

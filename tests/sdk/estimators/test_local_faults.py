@@ -115,10 +115,14 @@ def test_a_tuner_is_refused(estimator):
             " Leave it out: checkpoints lie in SM_CHECKPOINT_DIR.",
         ),
         (
-            {"distribution": {"torch_distributed": {"enabled": True}}},
-            "distribution has the key 'torch_distributed': local_process starts the distribution"
-            " of sagemaker_dist, or one process per host."
-            " Pass distribution=DataParallel(), or leave distribution out.",
+            {"distribution": {"mpi": {"enabled": True}}},
+            "distribution asks for 'mpi': the image of sagemaker_dist has no MPI, its ranks are"
+            " started by torchrun. Pass {'torch_distributed': {'enabled': True}} for a rank per"
+            " GPU, or DataParallel(processes_per_host=...).",
+        ),
+        (
+            {"distribution": {"torch_distributed": {"enabled": True}, "instance_groups": ["a"]}},
+            "distribution names instance_groups: local_process has no such thing. Leave them out.",
         ),
         (
             {"use_spot_instances": True},

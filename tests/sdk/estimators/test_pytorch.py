@@ -10,7 +10,7 @@ import sagemaker
 from sagemaker.inputs import FileSystemInput, TrainingInput
 from sagemaker.workflow.parameters import ParameterInteger, ParameterString
 
-from sagemaker_dist import DataParallel, OptionError, OptionErrors, PyTorch
+from sagemaker_dist import SMDDP, DataParallel, OptionError, OptionErrors, PyTorch
 from sagemaker_dist.contract import KEY, MiB, parse
 
 pytestmark = [
@@ -20,6 +20,7 @@ pytestmark = [
 ]
 
 IMAGE = "123456789012.dkr.ecr.us-west-2.amazonaws.com/mine:1"
+OUR_IMAGE = "123456789012.dkr.ecr.us-west-2.amazonaws.com/sagemaker-dist:0.1.0-torch"
 ROLE = "arn:aws:iam::123456789012:role/training"
 GPU = pytest.mark.filterwarnings("ignore:ml.p4d.24xlarge has 8 GPUs:UserWarning")
 
@@ -139,10 +140,11 @@ def test_attach_restores_the_distribution(estimator, session):
         {"smdist": {"dataparallel": {}}},
         {"smdist": {"dataparallel": {"enabled": True}}},
         {"smdistributed": {"dataparallel": {"enabled": True}}},
+        SMDDP(),
     ],
 )
 def test_every_spelling_asks_for_the_same(estimator, distribution):
-    built = estimator(distribution=distribution)
+    built = estimator(distribution=distribution, image_uri=OUR_IMAGE)
 
     assert DataParallel() == parse(built.hyperparameters()[KEY])
     assert not {name for name in built.hyperparameters() if "dataparallel_enabled" in name}

@@ -18,6 +18,7 @@ C5 = "ml.c5.xlarge"
 def faults(given, **changes):
     """What is wrong with the arguments of an estimator of SageMaker, in sentences."""
     job = Job(
+        image_is_ours=False,
         instance_type=C5,
         terms=facts.terms(given),
         environment=facts.environment(given.get("environment")),

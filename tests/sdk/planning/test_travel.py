@@ -238,7 +238,7 @@ def test_of_a_name_alone_nothing_is_said():
 
 def faults(name, *, names_image=False):
     job = Job(distribution=Distribution(ours=DataParallel()), instance_type=name)
-    return list(capability_faults(job, names_image=names_image))
+    return list(capability_faults(replace(job, names_image=names_image)))
 
 
 def test_neuron_is_refused_in_our_image():
@@ -261,4 +261,4 @@ def test_accelerators_of_neuron_and_nothing_else_are_refused(instance):
 def test_neuron_without_our_distribution_is_the_parents_affair():
     job = Job(instance_type="ml.trn1.32xlarge")
 
-    assert [] == list(capability_faults(job, names_image=False))
+    assert [] == list(capability_faults(job))

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The field's other distributions, typed: each spells the dict that SageMaker's SDK reads.
+
+    TorchDistributed()     {"torch_distributed": {"enabled": True}}
+    MPI(processes_per_host=8)     {"mpi": {"enabled": True, "processes_per_host": 8}}
+
+Keys and their meaning: SageMaker Python SDK 2.257.7, read 2026-11-21. Which of
+them runs where, by framework and image, is in `planning/strategies.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Final, Protocol, runtime_checkable
+
+from sagemaker_dist.errors import OptionError, raise_all
+
+_MOST_PROCESSES: Final = 1024
+
+
+@runtime_checkable
+class Strategy(Protocol):
+    """What can be asked of SageMaker's SDK as a dict."""
+
+    def distribution(self) -> dict[str, Any]:
+        """The dict that SageMaker's SDK takes as `distribution=`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Switch:
+    """A key of `distribution=` with "enabled" and a few options of its own.
+
+    Raises:
+        OptionError: A value is of the wrong kind; all faults are reported.
+    """
+
+    key: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        raise_all(_faults(self))
+
+    def distribution(self) -> dict[str, Any]:
+        """The dict that SageMaker's SDK takes as `distribution=`."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        given = {name: value for name, value in values.items() if value not in (None, "")}
+        return {self.key: {"enabled": True, **given}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchDistributed(_Switch):
+    """Ranks started by torchrun, one per GPU, also for DeepSpeed and FSDP in the script.
+
+    With our image, one rank per host where a host has no GPU.
+    """
+
+    key: ClassVar[str] = "torch_distributed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PyTorchDDP(_Switch):
+    """Ranks for torch's DistributedDataParallel.
+
+    Attributes:
+        custom_mpi_options: Of AWS's image, which starts these ranks with
+            mpirun. Our image has no MPI and refuses them.
+    """
+
+    key: ClassVar[str] = "pytorchddp"
+    custom_mpi_options: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PyTorchXLA(_Switch):
+    """Ranks for torch on XLA in AWS's images, beside a `compiler_config`."""
+
+    key: ClassVar[str] = "pytorchxla"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MPI(_Switch):
+    """Ranks started by mpirun, for Horovod among others, in AWS's images.
+
+    Attributes:
+        processes_per_host: Ranks on each host, 1 to 1024. Default None: one.
+        custom_mpi_options: Further arguments of mpirun.
+    """
+
+    key: ClassVar[str] = "mpi"
+    processes_per_host: int | None = None
+    custom_mpi_options: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterServer(_Switch):
+    """TensorFlow's parameter servers, in AWS's images."""
+
+    key: ClassVar[str] = "parameter_server"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MultiWorkerMirroredStrategy(_Switch):
+    """TensorFlow's MultiWorkerMirroredStrategy from 2.9 on, in AWS's images."""
+
+    key: ClassVar[str] = "multi_worker_mirrored_strategy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SMDDP(_Switch):
+    """AWS's data parallel library in AWS's images; in ours the same as `DataParallel()`.
+
+    Attributes:
+        custom_mpi_options: Further arguments of mpirun. Our image has no MPI
+            and refuses them.
+    """
+
+    key: ClassVar[str] = "dataparallel"
+    custom_mpi_options: str = ""
+
+    def distribution(self) -> dict[str, Any]:
+        """The dict that SageMaker's SDK takes as `distribution=`."""
+        return {"smdistributed": _Switch.distribution(self)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnInstanceGroup:
+    """A distribution for one instance group of a job that has several.
+
+    Attributes:
+        strategy: `DataParallel(...)` or another option of this module.
+        group: The `InstanceGroup` of the estimator that trains, or its name.
+            Hosts of the others run the script as one plain process.
+
+    Raises:
+        OptionError: The strategy is none.
+    """
+
+    strategy: Strategy
+    group: Any
+
+    def __post_init__(self) -> None:
+        raise_all(_group_faults(self.strategy))
+
+    def distribution(self) -> dict[str, Any]:
+        """The dict that `distribution=` takes."""
+        return {**self.strategy.distribution(), "instance_groups": [self.group]}
+
+
+def _faults(option: _Switch) -> Iterator[OptionError]:
+    name = type(option).__name__
+    processes = getattr(option, "processes_per_host", None)
+    if processes is not None and not (type(processes) is int and 1 <= processes <= _MOST_PROCESSES):
+        yield OptionError(
+            f"processes_per_host of {name} is {processes!r}",
+            f"a host starts between 1 and {_MOST_PROCESSES} ranks",
+            f"Pass an integer from 1 to {_MOST_PROCESSES}",
+        )
+    further = getattr(option, "custom_mpi_options", "")
+    if not isinstance(further, str):
+        yield OptionError(
+            f"custom_mpi_options of {name} is {further!r}",
+            "they are the words of a command line",
+            "Pass one str such as '-x NCCL_DEBUG=INFO'",
+        )
+
+
+def _group_faults(strategy: Any) -> Iterator[OptionError]:
+    if isinstance(strategy, OnInstanceGroup) or not isinstance(strategy, Strategy):
+        yield OptionError(
+            f"strategy of OnInstanceGroup is {strategy!r}",
+            "it is no option of sagemaker_dist",
+            "Pass DataParallel(), TorchDistributed() or another one",
+        )

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How our launcher is asked by hyperparameters: our document, or what SageMaker's SDK writes.
+
+    DataParallel()                             sagemaker_dist_config = {"version": ...}
+    {"torch_distributed": {"enabled": True}}   sagemaker_torch_distributed_enabled = true
+    {..., "instance_groups": [group]}          sagemaker_distribution_instance_groups = ["name"]
+
+`attach` reads them back. Names: SageMaker SDK 2.257.7, estimator.py.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from sagemaker.instance_group import InstanceGroup
+
+from sagemaker_dist.contract import KEY, Distribution, parse, render
+from sagemaker_dist.contract.spelling import GROUPS
+from sagemaker_dist.packaging import is_ours
+
+_FLAGS: Final = {
+    "torch_distributed": "sagemaker_torch_distributed_enabled",
+    "pytorchddp": "sagemaker_pytorch_ddp_enabled",
+}
+_INSTANCE: Final = "sagemaker_instance_type"
+_GROUPS: Final = "sagemaker_distribution_instance_groups"
+
+
+def launch_parameters(asked: Distribution, instance_type: Any) -> dict[str, Any]:
+    """The hyperparameters by which our launcher is asked, before they are encoded."""
+    added: dict[str, Any] = {} if asked.ours is None else {KEY: render(asked.ours)}
+    if asked.stock is not None:
+        added[_FLAGS[asked.stock]] = True
+        if instance_type is not None:
+            added[_INSTANCE] = instance_type
+    if asked.is_launched and asked.groups:
+        added[_GROUPS] = asked.group_names
+    return added
+
+
+def asked_in(values: dict[str, Any], image: str | None) -> dict[str, Any]:
+    """The `distribution=` of a job for our launcher, taken out of its hyperparameters.
+
+    Without our document, a flag is taken for ours where the image is called so.
+    """
+    asked: dict[str, Any] = {}
+    if KEY in values:
+        ours = parse(values.pop(KEY))
+        if _GROUPS not in values:
+            return {"distribution": ours}
+        asked = ours.distribution()
+    elif image is not None and is_ours(image):
+        on = [key for key, flag in _FLAGS.items() if _decoded(values.get(flag)) is True]
+        asked = {key: {"enabled": True} for key in on[:1]}
+    if not asked:
+        return {}
+    for name in (*_FLAGS.values(), _INSTANCE):
+        values.pop(name, None)
+    groups = _decoded(values.pop(_GROUPS, None))
+    return {"distribution": {**asked, GROUPS: groups} if groups else asked}
+
+
+def as_instance_groups(resources: dict[str, Any]) -> list[InstanceGroup] | None:
+    """The instance groups of a job's ResourceConfig."""
+    groups = resources.get("InstanceGroups")
+    if not groups:
+        return None
+    parts = ("InstanceGroupName", "InstanceType", "InstanceCount")
+    return [InstanceGroup(*(each[name] for name in parts)) for each in groups]
+
+
+def _decoded(value: Any) -> Any:
+    """Undo the SDK's encoding of a value, which Framework's attach has undone already."""
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return value

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who serves which key of `distribution=`: SageMaker's images by class, and ours.
+
+One table: the checks refuse by it, and docs/distributions.md is printed from it.
+What SageMaker's side does was read from, and tried with, SageMaker Python SDK
+2.257.7 and sagemaker-training 5.1.4 on 2026-11-21.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from sagemaker_dist.contract.distribution import Distribution, is_on
+from sagemaker_dist.contract.spelling import AWS, DATA, GROUPS, MODEL, MPI_OPTIONS, OURS, STOCK
+from sagemaker_dist.errors import OptionError
+from sagemaker_dist.planning.job import Job
+
+Served = Literal["runs", "ignored", "refused"]
+
+GENERIC: Final = "Estimator"
+TENSORFLOW: Final = "TensorFlow"
+CLASSES: Final = ("PyTorch", "HuggingFace", TENSORFLOW, GENERIC)
+_TORCH: Final[Mapping[str, Served]] = {"PyTorch": "runs", "HuggingFace": "runs"}
+_ALL: Final[Mapping[str, Served]] = {**_TORCH, TENSORFLOW: "runs"}
+_THEIR_IMAGE: Final = "Name SageMaker's image by framework_version and py_version, or leave it out"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Support:
+    """One key of `distribution=`, and what comes of it.
+
+    Attributes:
+        option: The typed option that spells it.
+        theirs: By class, what a job in SageMaker's image makes of it. What a
+            class does not say is refused.
+        why_not: Why our launcher does not start it on torch; "" where it does.
+        mend: What to do then.
+        note: What else is to know.
+    """
+
+    option: str
+    theirs: Mapping[str, Served] = field(default_factory=dict)
+    why_not: str = ""
+    mend: str = ""
+    note: str = ""
+
+    def in_their_image(self, kind: str) -> Served:
+        """What SageMaker's SDK and image make of it."""
+        return self.theirs.get(kind, "refused")
+
+    def in_our_image(self, kind: str) -> Served:
+        """What our launcher makes of it."""
+        return "refused" if self.why_not or kind == TENSORFLOW else "runs"
+
+
+SUPPORT: Final[Mapping[str, Support]] = {
+    OURS: Support(
+        option="DataParallel",
+        note="always in our image, or in one that holds its runtime",
+    ),
+    f"{AWS}.{DATA}": Support(
+        option="SMDDP", theirs=_ALL, note="our image takes it for `DataParallel()`"
+    ),
+    f"{AWS}.{MODEL}": Support(
+        option="SMPv1, SMPv2",
+        theirs=_ALL,
+        why_not="the runtime of sagemaker_dist has no model parallelism yet",
+        mend=_THEIR_IMAGE,
+        note="v1 beside `mpi`, v2 beside `torch_distributed` and with `PyTorch` alone",
+    ),
+    "torch_distributed": Support(
+        option="TorchDistributed",
+        theirs={**_TORCH, TENSORFLOW: "ignored"},
+        note="torchrun; DeepSpeed and FSDP are the script's own",
+    ),
+    "pytorchddp": Support(
+        option="PyTorchDDP",
+        theirs={**_TORCH, TENSORFLOW: "ignored"},
+        note="SageMaker's `PyTorch` takes it for `smdistributed.dataparallel`",
+    ),
+    "pytorchxla": Support(
+        option="PyTorchXLA",
+        theirs={**_TORCH, TENSORFLOW: "ignored"},
+        why_not="the image of sagemaker_dist holds no XLA",
+        mend=_THEIR_IMAGE,
+        note="needs a `compiler_config`",
+    ),
+    "mpi": Support(
+        option="MPI",
+        theirs=_ALL,
+        why_not="the image of sagemaker_dist has no MPI, its ranks are started by torchrun",
+        mend="Pass {'torch_distributed': {'enabled': True}} for a rank per GPU,"
+        " or DataParallel(processes_per_host=...)",
+    ),
+    "parameter_server": Support(
+        option="ParameterServer",
+        theirs={"PyTorch": "ignored", "HuggingFace": "ignored", TENSORFLOW: "runs"},
+        why_not="the runtime of sagemaker_dist has no parameter servers",
+        mend=_THEIR_IMAGE,
+    ),
+    "multi_worker_mirrored_strategy": Support(
+        option="MultiWorkerMirroredStrategy",
+        theirs={TENSORFLOW: "runs"},
+        why_not="the runtime of sagemaker_dist starts no strategies of TensorFlow yet",
+        mend=_THEIR_IMAGE,
+        note="from framework_version 2.9 on",
+    ),
+    GROUPS: Support(
+        option="OnInstanceGroup",
+        theirs=_ALL,
+        note="beside one of the above; SageMaker's SDK sends it with `mpi` and"
+        " `smdistributed.dataparallel` alone",
+    ),
+}
+
+
+def asked_keys(asked: Distribution) -> list[str]:
+    """The keys of SUPPORT that are on and that our launcher was not asked for."""
+    keys = [key for key, part in asked.rest.items() if key != AWS and is_on(key, part)]
+    strategies = asked.rest.get(AWS, {})
+    return keys + [f"{AWS}.{name}" for name, part in strategies.items() if is_on(name, part)]
+
+
+def our_image_faults(job: Job) -> Iterator[OptionError]:
+    """What our launcher was asked for and does not start, by name."""
+    asked = job.distribution
+    if job.kind == TENSORFLOW and asked.is_launched:
+        yield _tensorflow_fault(asked)
+        return
+    for key in asked_keys(asked):
+        support = SUPPORT[key]
+        if key == GROUPS:
+            what, why = "distribution names instance_groups", "none of its strategies is on"
+            yield OptionError(what, why, "Add one, such as 'smdist': {'dataparallel': {}}")
+        elif options := _mpi_options(asked, key):
+            yield OptionError(
+                f"distribution asks for {key!r} with custom_mpi_options {options!r}",
+                "the launcher of sagemaker_dist starts ranks with torchrun and uses no MPI",
+                "Leave custom_mpi_options out",
+            )
+        elif support.why_not:
+            mend = support.mend
+            if job.kind == GENERIC and mend == _THEIR_IMAGE:
+                mend = "Pass distribution=DataParallel(), or leave distribution out"
+            yield OptionError(f"distribution asks for {key!r}", support.why_not, mend)
+        else:
+            yield OptionError(
+                f"distribution asks for sagemaker_dist and for {key!r}",
+                "a job has one launcher",
+                f"Leave {key!r} out",
+            )
+
+
+def _mpi_options(asked: Distribution, key: str) -> Any:
+    part = asked.rest[key] if key in STOCK else asked.rest.get(AWS, {}).get(DATA, {})
+    return part.get(MPI_OPTIONS) if key in (*STOCK, f"{AWS}.{DATA}") else None
+
+
+def _tensorflow_fault(asked: Distribution) -> OptionError:
+    what = "DataParallel" if asked.ours is not None else repr(asked.stock)
+    return OptionError(
+        f"distribution asks for {what}",
+        "the runtime of sagemaker_dist has no all-reduce for TensorFlow yet",
+        "Leave distribution out for one process per host, or pass one that SageMaker's"
+        " images start: {'multi_worker_mirrored_strategy': {'enabled': True}}",
+    )
