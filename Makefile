@@ -3,6 +3,7 @@
 # make test   every test that fits in a few minutes
 # make test-docker  the tests that need Docker; .ci/docker makes what they take
 # make programs  a thousand random programs of collectives
+# make docs   the tables of docs/ that are written from the code
 # make lint   what pre-commit and CI check
 # Each sets up all it needs in .venv and build/, and does it once.
 
@@ -16,7 +17,7 @@ LINT := $(VENV)/.lint
 RUNTIME_FILES := $(shell find container -type f -not -path '*/__pycache__/*' -not -path '*/build/*' \
   -not -path '*/image/*' -not -name 'Dockerfile*')
 
-.PHONY: demo test test-docker programs native lint clean
+.PHONY: demo test test-docker programs native docs lint clean
 
 demo: $(RUNTIME)
 	$(BIN)/python notebooks/digits/demo.py
@@ -39,6 +40,9 @@ native-%: $(SDK)
 	@echo "building the native tests with the $* sanitizer"
 	@$(BIN)/cmake --build build/native-$* > build/native-$*.log || { cat build/native-$*.log; exit 1; }
 	$(BIN)/ctest --test-dir build/native-$* --output-on-failure
+
+docs: $(SDK)
+	$(BIN)/python docs/distributions.py
 
 lint: $(RUNTIME) $(LINT)
 	$(BIN)/pre-commit run --all-files

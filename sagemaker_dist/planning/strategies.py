@@ -58,7 +58,7 @@ class Support:
 SUPPORT: Final[Mapping[str, Support]] = {
     OURS: Support(
         option="DataParallel",
-        note="always in our image, or in one that holds its runtime",
+        note="`smdist.dataparallel`, always in an image that holds our runtime",
     ),
     f"{AWS}.{DATA}": Support(
         option="SMDDP", theirs=_ALL, note="our image takes it for `DataParallel()`"
@@ -141,16 +141,23 @@ def our_image_faults(job: Job) -> Iterator[OptionError]:
                 "Leave custom_mpi_options out",
             )
         elif support.why_not:
-            mend = support.mend
-            if job.kind == GENERIC and mend == _THEIR_IMAGE:
-                mend = "Pass distribution=DataParallel(), or leave distribution out"
-            yield OptionError(f"distribution asks for {key!r}", support.why_not, mend)
+            yield OptionError(
+                f"distribution asks for {key!r}", support.why_not, _mend(support, job.kind)
+            )
         else:
             yield OptionError(
                 f"distribution asks for sagemaker_dist and for {key!r}",
                 "a job has one launcher",
                 f"Leave {key!r} out",
             )
+
+
+def _mend(support: Support, kind: str) -> str:
+    if kind == TENSORFLOW:
+        return _THEIR_IMAGE
+    if kind == GENERIC and support.mend == _THEIR_IMAGE:
+        return "Pass distribution=DataParallel(), or leave distribution out"
+    return support.mend
 
 
 def _mpi_options(asked: Distribution, key: str) -> Any:

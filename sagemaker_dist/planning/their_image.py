@@ -25,6 +25,11 @@ _LAUNCHERS: Final = (
     "parameter_server",
     "multi_worker_mirrored_strategy",
 )
+_ORDERS: Final = {  # of ranks: SageMaker SDK 2.257.7's name of each, where it has one
+    "DPT": "cluster",
+    "TPD": "spread",
+    **dict.fromkeys(("DTP", "PDT", "PTD", "TDP"), ""),
+}
 _MODEL: Final = f"{AWS}.{MODEL}"
 _DATA: Final = f"{AWS}.{DATA}"
 
@@ -107,16 +112,34 @@ def _model_faults(job: Job, launchers: list[str]) -> Iterator[OptionError]:
     if not isinstance(parameters, Mapping):
         return  # a path; whoever gathers the facts has read it
     faults = list(smp_faults(parameters, version=version, where=where))
+    faults += _placement_faults(where, parameters) if version == 1 else ()
     yield from faults
     if not faults and version is not None:
-        name, count = job.training_hosts
-        instance = training_instances().get(str(name))
-        processes = instance.num_accelerators if instance else None
-        if version == 1:
-            processes = job.distribution.rest["mpi"].get("processes_per_host") or 1
-        yield from smp_world_faults(
-            parameters,
-            version=version,
-            num_hosts=count,
-            processes_per_host=processes if type(processes) is int else None,
-        )
+        yield from _world_faults(job, parameters, version)
+
+
+def _placement_faults(where: str, parameters: Mapping[str, Any]) -> Iterator[OptionError]:
+    asked = parameters.get("placement_strategy", "cluster")
+    if asked not in _ORDERS:
+        return
+    in_script = f"Leave it out; call smp.init({{'placement_strategy': {asked!r}}}) in the script"
+    same = f"Pass {_ORDERS[asked]!r}, which is the same"
+    yield OptionError(
+        f"{where} has placement_strategy={asked!r}",
+        "SageMaker's SDK takes 'cluster' and 'spread' alone, though the library knows more",
+        same if _ORDERS[asked] else in_script,
+    )
+
+
+def _world_faults(job: Job, parameters: Mapping[str, Any], version: int) -> Iterator[OptionError]:
+    name, count = job.training_hosts
+    instance = training_instances().get(str(name))
+    processes = instance.num_accelerators if instance and instance.has_gpu else None
+    if version == 1:
+        processes = job.distribution.rest["mpi"].get("processes_per_host") or 1
+    yield from smp_world_faults(
+        parameters,
+        version=version,
+        num_hosts=count,
+        processes_per_host=processes if type(processes) is int else None,
+    )

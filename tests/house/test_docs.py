@@ -2,12 +2,14 @@
 """The documents say what the code does."""
 
 import re
+import runpy
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from sagemaker_dist.contract import DataParallel, render
+from sagemaker_dist.planning.strategies import SUPPORT
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("*/README.md")]
@@ -19,6 +21,15 @@ def test_links_within_the_repository_lead_somewhere(path):
     links = re.findall(r"\]\((?!https?://|#)([^)#]+)", path.read_text())
 
     assert [] == [link for link in links if not (path.parent / link).exists()]
+
+
+def test_distributions_are_those_of_the_code():
+    """`make docs` was run after the last change of the table of strategies."""
+    page = ROOT / "docs/distributions.md"
+    written = runpy.run_path(str(page.with_suffix(".py")))["written"]
+
+    assert written(page.read_text()) == page.read_text()
+    assert all(f"`{key}`" in page.read_text() for key in SUPPORT)
 
 
 def test_wire_document_has_every_key():

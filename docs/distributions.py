@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the tables of docs/distributions.md: `python docs/distributions.py`, or `make docs`."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from sagemaker_dist.contract.spelling import OURS
+from sagemaker_dist.planning.strategies import CLASSES, GENERIC, SUPPORT, TENSORFLOW
+
+PAGE = Path(__file__).with_suffix(".md")
+BEGIN, END = "<!-- begin: written by distributions.py -->\n", "<!-- end -->\n"
+FRAMEWORKS = [kind for kind in CLASSES if kind != GENERIC]
+
+
+def written(page: str) -> str:
+    """The page with the table between its marks made anew."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return before + BEGIN + "".join(f"{line}\n" for line in _table()) + END + after
+
+
+def _table() -> Iterator[str]:
+    theirs = [f"SageMaker's image, `{kind}`" for kind in FRAMEWORKS]
+    heads = ["key", "typed", *theirs, "our image", "our image, `TensorFlow`", "to know"]
+    yield _row(heads)
+    yield "|---" * len(heads) + "|"
+    for key, support in SUPPORT.items():
+        options = ", ".join(f"`{name}`" for name in support.option.split(", "))
+        cells = [_theirs(key, kind) for kind in FRAMEWORKS]
+        ours = [support.in_our_image(kind) for kind in (GENERIC, TENSORFLOW)]
+        why = f"not in our image: {support.why_not}" if support.why_not else ""
+        to_know = "; ".join(filter(None, (support.note, why)))
+        yield _row([f"`{key}`", options, *cells, *ours, to_know])
+
+
+def _theirs(key: str, kind: str) -> str:
+    return "our image" if key == OURS else SUPPORT[key].in_their_image(kind)
+
+
+def _row(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written(PAGE.read_text()))

@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who serves which key: what our launcher refuses by name, and what SageMaker's SDK would drop."""
+
+import pytest
+
+from sagemaker_dist import (
+    MPI,
+    SMDDP,
+    DataParallel,
+    MultiWorkerMirroredStrategy,
+    OnInstanceGroup,
+    ParameterServer,
+    PyTorchDDP,
+    PyTorchXLA,
+    SMPv1,
+    SMPv2,
+    TorchDistributed,
+)
+from sagemaker_dist.contract import in_our_image, read_distribution
+from sagemaker_dist.planning import Job, Terms, construction_faults, construction_warnings
+from sagemaker_dist.planning.strategies import SUPPORT
+
+ON = {"enabled": True}
+P4D, C5 = "ml.p4d.24xlarge", "ml.c5.xlarge"
+GROUPS = [
+    {"InstanceGroupName": name, "InstanceType": kind, "InstanceCount": 2}
+    for name, kind in (("train", P4D), ("data", C5))
+]
+SMP = {"smdistributed": {"modelparallel": {**ON, "parameters": {"partitions": 2}}}}
+THEIR_IMAGE = " Name SageMaker's image by framework_version and py_version, or leave it out."
+NO_TENSORFLOW = (
+    "the runtime of sagemaker_dist has no all-reduce for TensorFlow yet. Leave distribution out"
+    " for one process per host, or pass one that SageMaker's images start:"
+    " {'multi_worker_mirrored_strategy': {'enabled': True}}."
+)
+
+
+def job(value, **changes):
+    """A job of two hosts with eight GPUs each, in our image unless a test says otherwise."""
+    asked = read_distribution(value)
+    is_ours = changes.setdefault("image_is_ours", True)
+    facts = {"instance_type": P4D, "instance_count": 2, "kind": "PyTorch", **changes}
+    return Job(distribution=in_our_image(asked) if is_ours else asked, **facts)
+
+
+def faults(value, **changes):
+    return [str(fault) for fault in construction_faults(job(value, **changes))]
+
+
+@pytest.mark.parametrize("kind", ["PyTorch", "HuggingFace", "Estimator"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        DataParallel(),
+        SMDDP(),
+        TorchDistributed(),
+        PyTorchDDP(),
+        {**TorchDistributed().distribution(), **SMDDP().distribution()},
+        {"torch_distributed": ON, "mpi": {"enabled": False}},
+    ],
+)
+def test_our_launcher_starts_ranks_of_torch(kind, option):
+    assert [] == faults(option, kind=kind)
+    assert job(option).distribution.is_launched
+
+
+@pytest.mark.parametrize(
+    ("option", "kind", "fault"),
+    [
+        (
+            MPI(processes_per_host=8),
+            "PyTorch",
+            "'mpi': the image of sagemaker_dist has no MPI, its ranks are started by torchrun."
+            " Pass {'torch_distributed': {'enabled': True}} for a rank per GPU,"
+            " or DataParallel(processes_per_host=...).",
+        ),
+        (
+            MPI(),
+            "TensorFlow",
+            "'mpi': the image of sagemaker_dist has no MPI, its ranks are started by torchrun."
+            + THEIR_IMAGE,
+        ),
+        (
+            ParameterServer(),
+            "TensorFlow",
+            "'parameter_server': the runtime of sagemaker_dist has no parameter servers."
+            + THEIR_IMAGE,
+        ),
+        (
+            MultiWorkerMirroredStrategy(),
+            "TensorFlow",
+            "'multi_worker_mirrored_strategy': the runtime of sagemaker_dist starts no strategies"
+            " of TensorFlow yet." + THEIR_IMAGE,
+        ),
+        (
+            PyTorchXLA(),
+            "HuggingFace",
+            "'pytorchxla': the image of sagemaker_dist holds no XLA." + THEIR_IMAGE,
+        ),
+        (
+            SMPv2(hybrid_shard_degree=8),
+            "PyTorch",
+            "'smdistributed.modelparallel': the runtime of sagemaker_dist has no model"
+            " parallelism yet." + THEIR_IMAGE,
+        ),
+        (
+            SMP,
+            "Estimator",
+            "'smdistributed.modelparallel': the runtime of sagemaker_dist has no model"
+            " parallelism yet. Pass distribution=DataParallel(), or leave distribution out.",
+        ),
+        (DataParallel(), "TensorFlow", "DataParallel: " + NO_TENSORFLOW),
+        (SMDDP(), "TensorFlow", "DataParallel: " + NO_TENSORFLOW),
+        (TorchDistributed(), "TensorFlow", "'torch_distributed': " + NO_TENSORFLOW),
+        (
+            {**DataParallel().distribution(), **TorchDistributed().distribution()},
+            "PyTorch",
+            "sagemaker_dist and for 'torch_distributed': a job has one launcher."
+            " Leave 'torch_distributed' out.",
+        ),
+        (
+            {**PyTorchDDP().distribution(), **TorchDistributed().distribution()},
+            "PyTorch",
+            "sagemaker_dist and for 'pytorchddp': a job has one launcher. Leave 'pytorchddp' out.",
+        ),
+        (
+            SMDDP(custom_mpi_options="-v"),
+            "PyTorch",
+            "'smdistributed.dataparallel' with custom_mpi_options '-v': the launcher of"
+            " sagemaker_dist starts ranks with torchrun and uses no MPI."
+            " Leave custom_mpi_options out.",
+        ),
+        (
+            PyTorchDDP(custom_mpi_options="-v"),
+            "Estimator",
+            "'pytorchddp' with custom_mpi_options '-v': the launcher of sagemaker_dist starts"
+            " ranks with torchrun and uses no MPI. Leave custom_mpi_options out.",
+        ),
+    ],
+)
+def test_what_our_image_does_not_serve_is_refused_by_name(option, kind, fault):
+    assert [f"distribution asks for {fault}"] == faults(option, kind=kind)
+
+
+@pytest.mark.parametrize(
+    ("option", "kind", "fault"),
+    [
+        (
+            MultiWorkerMirroredStrategy(),
+            "PyTorch",
+            "distribution asks for 'multi_worker_mirrored_strategy': SageMaker's PyTorch does not"
+            " start it. Leave 'multi_worker_mirrored_strategy' out.",
+        ),
+        (
+            {"torch_distributed": ON, "mpi": ON},
+            "PyTorch",
+            "distribution asks for 'torch_distributed' and 'mpi': a job has one launcher, and"
+            " SageMaker's SDK drops the others. Keep one.",
+        ),
+        (
+            {"instance_groups": ["train"], "mpi": {"enabled": False}},
+            "PyTorch",
+            "distribution names instance_groups: none of its strategies is on. Add one, or leave"
+            " distribution out.",
+        ),
+        (
+            SMP,
+            "PyTorch",
+            "distribution asks for 'smdistributed.modelparallel': nothing starts its ranks."
+            " Add 'mpi': {'enabled': True, 'processes_per_host': ...} for SMP v1,"
+            " or 'torch_distributed': {'enabled': True} for SMP v2.",
+        ),
+        (
+            SMPv2(hybrid_shard_degree=8),
+            "HuggingFace",
+            "distribution asks for 'smdistributed.modelparallel' beside 'torch_distributed':"
+            " SageMaker's HuggingFace drops it there. Use PyTorch for SMP v2, or 'mpi' for SMP"
+            " v1.",
+        ),
+        (
+            {**SMP, "mpi": {**ON, "processes_per_host": 3}},
+            "PyTorch",
+            None,
+        ),
+    ],
+)
+def test_what_sagemakers_sdk_would_drop_is_refused(option, kind, fault):
+    found = faults(option, kind=kind, image_is_ours=False, terms=Terms(instance_groups=None))
+
+    assert ([] if fault is None else [fault]) == [each for each in found if "estimator" not in each]
+
+
+@pytest.mark.parametrize("option", [SMDDP(), SMPv1(partitions=2, processes_per_host=8)])
+def test_awss_libraries_need_gpus(option):
+    """Unless an image is named, which may hold our launcher."""
+    found = faults(option, instance_type=C5, image_is_ours=False)
+
+    assert found[0].startswith("distribution asks for 'smdistributed.")
+    assert found[0].endswith(
+        "on ml.c5.xlarge: AWS's library runs on GPUs, and this instance type has none."
+        " Take an instance type with GPUs: sagemaker-dist instances list --accelerated."
+    )
+    assert [] == faults(option, instance_type=C5, image_is_ours=False, names_image=True)
+    assert [] == faults(option, image_is_ours=False)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "version", "text"),
+    [
+        ({"partitionz": 2}, 1, "Did you mean 'partitions'?"),
+        ({}, 1, "['parameters']"),
+        ({"partitions": 2, "hybrid_shard_degree": 2}, 1, "SMP v2"),
+        ({"partitions": 3}, 1, "world"),
+        ({"partitions": 2, "placement_strategy": "DPT"}, 1, "Pass 'cluster', which is the same."),
+        ({"partitions": 2, "placement_strategy": "PTD"}, 1, "call smp.init({'placement_strategy'"),
+        ({"hybrid_shard_degree": 5}, 2, "world"),
+        ({"hybrid_shard_degree": "8"}, 2, "'8'"),
+    ],
+)  # fmt: skip
+def test_parameters_of_smp_are_checked(parameters, version, text):
+    """Keys, values, and degrees against two hosts of eight GPUs: one fault each."""
+    launcher = {1: MPI(processes_per_host=8), 2: TorchDistributed()}[version]
+    section = {"smdistributed": {"modelparallel": {**ON, "parameters": parameters}}}
+    (found,) = faults({**section, **launcher.distribution()}, image_is_ours=False)
+
+    assert text in found
+
+
+@pytest.mark.parametrize(
+    ("option", "kind", "text"),
+    [
+        (TorchDistributed(), "TensorFlow", "which SageMaker's TensorFlow ignores"),
+        (ParameterServer(), "PyTorch", "which SageMaker's PyTorch ignores"),
+        (
+            OnInstanceGroup(strategy=TorchDistributed(), group="train"),
+            "PyTorch",
+            "each group of the job starts a world of its own",
+        ),
+        (MPI(), "PyTorch", None),
+        (SMDDP(), "TensorFlow", None),
+    ],
+)
+def test_what_does_less_than_was_asked_is_warned_of(option, kind, text):
+    groups = {"terms": Terms(instance_groups=GROUPS)} if isinstance(option, OnInstanceGroup) else {}
+    made = job(option, kind=kind, image_is_ours=False, **groups)
+    found = list(construction_warnings(made))
+
+    assert [] == list(construction_faults(made))
+    assert len(found) == (text is not None)
+    assert text is None or text in found[0]
+
+
+def test_a_job_of_groups_trains_in_the_one_that_is_named():
+    """Weights are counted against its hosts, and what is said of GPUs is said of its type."""
+    terms = Terms(instance_groups=GROUPS, asked=frozenset({"instance_groups"}))
+    option = OnInstanceGroup(strategy=DataParallel(), group="train")
+    facts = {"instance_type": None, "instance_count": None, "terms": terms}
+    facts["other"] = {"instance_groups": GROUPS}
+    made = job(option, **facts)
+
+    assert (P4D, 2) == made.training_hosts
+    assert [] == list(construction_faults(made))
+    assert P4D in next(construction_warnings(made))
+    assert [
+        "instance_groups has 2 groups, and distribution names none: each would train on its own."
+        " Pass OnInstanceGroup(strategy=..., group=...), or add 'instance_groups': [group] to the"
+        " dict."
+    ] == faults(DataParallel(), **facts)
+
+
+def test_every_key_has_a_typed_option():
+    """As the table says, and all of them are on the face of the package."""
+    names = [name for support in SUPPORT.values() for name in support.option.split(", ")]
+
+    assert len(names) == len(set(names))
+    assert set(names) <= {each.__name__ for each in (
+        DataParallel, SMDDP, SMPv1, SMPv2, TorchDistributed, PyTorchDDP, PyTorchXLA, MPI,
+        ParameterServer, MultiWorkerMirroredStrategy, OnInstanceGroup,
+    )}  # fmt: skip
