@@ -109,7 +109,7 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         image = given.get("image_uri")
         if image is None:
             return not any(given.get(name) for name in self.names_image)
-        return isinstance(image, str) and is_ours(image)
+        return is_ours(image)
 
     def _faults(self, asked: Distribution, given: Mapping[str, Any]) -> Iterator[OptionError]:  # noqa: ARG002 - for classes
         """What else is wrong with the arguments of this class alone."""
@@ -242,7 +242,8 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         params["instance_groups"] = as_instance_groups(resources)
         params["hyperparameters"] = dict(params["hyperparameters"])
         params["base_job_name"] = params["base_job_name"] or None  # a tuner has none
-        params.update(asked_in(params["hyperparameters"], params.get("image_uri")))
+        is_here = params["instance_type"] == LOCAL_PROCESS or is_ours(params.get("image_uri"))
+        params.update(asked_in(params["hyperparameters"], image_is_ours=is_here))
         if params["instance_type"] in {LOCAL_PROCESS, *LOCAL}:
             params.update(source_params(job_details, params.get("source_dir")))
             checkpoint = job_details.get("CheckpointConfig", {})

@@ -16,15 +16,10 @@ from typing import Any, Final
 from sagemaker.instance_group import InstanceGroup
 
 from sagemaker_dist.contract import KEY, Distribution, parse, render
-from sagemaker_dist.contract.spelling import GROUPS
-from sagemaker_dist.packaging import is_ours
+from sagemaker_dist.contract.flags import FLAGS, GROUPS_KEY, INSTANCE_KEY, is_flag_on
+from sagemaker_dist.contract.spelling import GROUPS, STOCK
 
-_FLAGS: Final = {
-    "torch_distributed": "sagemaker_torch_distributed_enabled",
-    "pytorchddp": "sagemaker_pytorch_ddp_enabled",
-}
-_INSTANCE: Final = "sagemaker_instance_type"
-_GROUPS: Final = "sagemaker_distribution_instance_groups"
+_FLAGS: Final = {key: FLAGS[key] for key in STOCK}
 
 
 def launch_parameters(asked: Distribution, instance_type: Any) -> dict[str, Any]:
@@ -33,31 +28,31 @@ def launch_parameters(asked: Distribution, instance_type: Any) -> dict[str, Any]
     if asked.stock is not None:
         added[_FLAGS[asked.stock]] = True
         if instance_type is not None:
-            added[_INSTANCE] = instance_type
+            added[INSTANCE_KEY] = instance_type
     if asked.is_launched and asked.groups:
-        added[_GROUPS] = asked.group_names
+        added[GROUPS_KEY] = asked.group_names
     return added
 
 
-def asked_in(values: dict[str, Any], image: str | None) -> dict[str, Any]:
+def asked_in(values: dict[str, Any], *, image_is_ours: bool) -> dict[str, Any]:
     """The `distribution=` of a job for our launcher, taken out of its hyperparameters.
 
-    Without our document, a flag is taken for ours where the image is called so.
+    Without our document, a flag is ours where the image is.
     """
     asked: dict[str, Any] = {}
     if KEY in values:
         ours = parse(values.pop(KEY))
-        if _GROUPS not in values:
+        if GROUPS_KEY not in values:
             return {"distribution": ours}
         asked = ours.distribution()
-    elif image is not None and is_ours(image):
-        on = [key for key, flag in _FLAGS.items() if _decoded(values.get(flag)) is True]
+    elif image_is_ours:
+        on = [key for key, flag in _FLAGS.items() if is_flag_on(values.get(flag))]
         asked = {key: {"enabled": True} for key in on[:1]}
     if not asked:
         return {}
-    for name in (*_FLAGS.values(), _INSTANCE):
+    for name in (*_FLAGS.values(), INSTANCE_KEY):
         values.pop(name, None)
-    groups = _decoded(values.pop(_GROUPS, None))
+    groups = _decoded(values.pop(GROUPS_KEY, None))
     return {"distribution": {**asked, GROUPS: groups} if groups else asked}
 
 

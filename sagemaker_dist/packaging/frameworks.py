@@ -49,8 +49,10 @@ def default_tag(framework: str) -> str:
     return f"{REPOSITORY}:{installed_version()}-{framework}"
 
 
-def is_ours(image: str) -> bool:
+def is_ours(image: object) -> bool:
     """Whether an image is called as ours are, in whichever registry and of whichever tag."""
+    if not isinstance(image, str):  # left out, or known to a pipeline alone
+        return False
     name = image.partition("@")[0].rpartition("/")[2]
     return name.partition(":")[0] == REPOSITORY
 

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from sagemaker_dist.catalog import LOCAL
 from sagemaker_dist.contract import KEY, DataParallel, host_faults, parse
+from sagemaker_dist.contract.flags import asks_for_ranks
 from sagemaker_dist.errors import raise_all
 from sagemaker_dist.planning.local_channel import LocalChannel, plan_channels
 from sagemaker_dist.planning.locations import FILE, directory_of
@@ -118,7 +119,7 @@ class LocalJob:
     @property
     def has_world(self) -> bool:
         """Whether its ranks were asked for as one world, so that the launcher knows all hosts."""
-        return KEY in self.hyperparameters
+        return KEY in self.hyperparameters or asks_for_ranks(self.hyperparameters)
 
     @property
     def arn(self) -> str:
@@ -185,7 +186,8 @@ def plan_local_job(request: Mapping[str, Any]) -> LocalJob:
     output = request["OutputDataConfig"]
     checkpoint = request.get("CheckpointConfig", {})
     wire = hyperparameters.get(KEY)
-    options = parse(wire) if wire else DataParallel(processes_per_host=1)
+    ranks = None if asks_for_ranks(hyperparameters) else 1
+    options = parse(wire) if wire else DataParallel(processes_per_host=ranks)
     raise_all(host_faults(options, resources["InstanceCount"]))
     return LocalJob(
         name=request["TrainingJobName"],

@@ -22,14 +22,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 from sagemaker_dist.contract import KEY, DataParallel
+from sagemaker_dist.contract.flags import FLAGS, GROUPS_KEY, is_flag_on
 from sagemaker_dist.errors import LaunchError, OptionError, closest, raise_all
 from smdist.config import Resources, RuntimeConfig
 
-SERVED: Final = (
-    "sagemaker_torch_distributed_enabled",
-    "sagemaker_pytorch_ddp_enabled",
-    "sagemaker_distributed_dataparallel_enabled",
-)
+SERVED: Final = tuple(FLAGS.values())
 _RANKS: Final = "Pass distribution=DataParallel() or {'torch_distributed': {'enabled': True}}"
 REFUSED: Final = {  # why, mend
     "sagemaker_mpi_enabled": ("this image starts ranks with torchrun and has no MPI", _RANKS),
@@ -40,11 +37,8 @@ REFUSED: Final = {  # why, mend
     ),
     "sagemaker_pytorch_xla_multi_worker_enabled": ("this image has no PyTorch XLA", _RANKS),
 }
-GROUPS: Final = "sagemaker_distribution_instance_groups"
 MPI_OPTIONS: Final = "sagemaker_distributed_dataparallel_custom_mpi_options"
 MODEL_PARALLEL: Final = "mp_parameters"
-_ON: Final = ("true", "1")
-_OFF: Final = ("false", "0", "none", "null", "")
 
 
 def as_requested(config: RuntimeConfig) -> RuntimeConfig:
@@ -109,27 +103,25 @@ def _group_faults(config: RuntimeConfig) -> Iterator[OptionError]:
     named = _named_groups(config)
     if named is None:
         yield OptionError(
-            f"the hyperparameter {GROUPS} is {config.framework_parameters[GROUPS]!r}",
+            f"the hyperparameter {GROUPS_KEY} is {config.framework_parameters[GROUPS_KEY]!r}",
             "it takes a JSON list of names",
             'Write it as ["group"]',
         )
     elif named and not config.document and not any(_is_on(config, f) for f in (*SERVED, *REFUSED)):
         yield OptionError(
-            f"the hyperparameter {GROUPS} is {list(named)!r}",
+            f"the hyperparameter {GROUPS_KEY} is {list(named)!r}",
             "it says where ranks start, and nothing asks for ranks",
             f"{_RANKS} with it, or leave instance_groups out",
         )
 
 
 def _is_on(config: RuntimeConfig, flag: str) -> bool | None:
-    """A switch, as JSON or Python spells it; None is neither on nor off."""
-    text = str(config.framework_parameters.get(flag)).strip().lower()
-    return text in _ON if text in (*_ON, *_OFF) else None
+    return is_flag_on(config.framework_parameters.get(flag))
 
 
 def _named_groups(config: RuntimeConfig) -> tuple[str, ...] | None:
     """Where ranks start, () is everywhere; None is no list of names."""
-    value: Any = config.framework_parameters.get(GROUPS)
+    value: Any = config.framework_parameters.get(GROUPS_KEY)
     try:
         names = json.loads(value or "[]") if isinstance(value, str) else value
     except ValueError:
@@ -145,7 +137,7 @@ def _require_groups(named: tuple[str, ...], resources: Resources) -> None:
         return
     there = ", ".join(map(repr, resources.groups)) or "none"
     raise LaunchError(
-        f"the hyperparameter {GROUPS} names {', '.join(map(repr, unknown))}",
+        f"the hyperparameter {GROUPS_KEY} names {', '.join(map(repr, unknown))}",
         f"the instance groups in resourceconfig.json are {there}",
         closest(unknown[0], resources.groups) if resources.groups else "Leave instance_groups out",
     )

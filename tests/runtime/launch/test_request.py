@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 
 from sagemaker_dist.contract import KEY, DataParallel, World, render
+from sagemaker_dist.contract.flags import GROUPS_KEY as GROUPS
 from sagemaker_dist.errors import LaunchError, OptionError, OptionErrors
 from smdist.config import read_runtime_config
 from smdist.launch.environment import sm_environment
 from smdist.launch.machine import Machine
-from smdist.launch.request import GROUPS, MODEL_PARALLEL, MPI_OPTIONS, REFUSED, SERVED, as_requested
+from smdist.launch.request import MODEL_PARALLEL, MPI_OPTIONS, REFUSED, SERVED, as_requested
 
 HOSTS = {"gpu": ["algo-1", "algo-2"], "more": ["algo-3"], "cpu": ["algo-4"]}
 TORCHRUN = "sagemaker_torch_distributed_enabled"

@@ -20,6 +20,7 @@ from sagemaker_dist import (
     JobError,
     LocalSession,
     PyTorch,
+    TorchDistributed,
 )
 from sagemaker_dist.contract import KEY, parse
 from sagemaker_dist.runners import LocalRunner, RecordingRunner
@@ -214,7 +215,10 @@ def test_failure_is_an_error_of_ours_and_of_the_sdks(estimator, script):
     assert "algo-1 rank 1: ValueError: nope" == described["FailureReason"]
 
 
-def test_without_waiting_logs_stop_and_attach_work(estimator, script):
+@pytest.mark.parametrize(
+    "options", [DataParallel(processes_per_host=2, fusion_bytes=1 << 20), TorchDistributed()]
+)
+def test_without_waiting_logs_stop_and_attach_work(estimator, script, options):
     """`fit(wait=False)` returns at once; a new session finds the job by its name."""
     script("""
         import signal, sys, time
@@ -222,7 +226,6 @@ def test_without_waiting_logs_stop_and_attach_work(estimator, script):
         print("ready")
         time.sleep(100)
     """)
-    options = DataParallel(processes_per_host=2, fusion_bytes=1 << 20)
     built = estimator(distribution=options, hyperparameters={"lr": 0.1})
     built.fit(wait=False)
     name = built.latest_training_job.name

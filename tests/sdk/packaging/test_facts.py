@@ -6,7 +6,7 @@ import pytest
 import sagemaker_dist
 from sagemaker_dist.contract import wire
 from sagemaker_dist.errors import SkewError
-from sagemaker_dist.packaging import ImageFacts, check_versions
+from sagemaker_dist.packaging import ImageFacts, check_versions, is_ours
 from sagemaker_dist.packaging.facts import versions_in
 
 
@@ -51,3 +51,19 @@ def test_versions_in_tags():
     tags = iter(["0.2.0-torch", "latest", "0.1.0-torch", "0.3.0-tensorflow"])
 
     assert ["0.1.0", "0.2.0"] == versions_in(tags, "torch")
+
+
+@pytest.mark.parametrize(
+    ("image", "expected"),
+    [
+        ("sagemaker-dist:0.1.0-torch", True),
+        ("123456789012.dkr.ecr.us-west-2.amazonaws.com/sagemaker-dist:mine", True),
+        ("localhost:5000/team/sagemaker-dist@sha256:0", True),
+        ("localhost:5000/sagemaker-distant:1", False),
+        ("sagemaker-dist.example.com/mine:1", False),
+        (None, False),
+        (object(), False),
+    ],
+)
+def test_our_images_are_known_by_their_repository(image, expected):
+    assert expected == is_ours(image)

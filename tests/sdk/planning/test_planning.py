@@ -71,7 +71,12 @@ def test_a_request_may_leave_its_source_to_the_hyperparameters():
 
 @pytest.mark.parametrize(
     ("options", "layout"),
-    [({}, "1 host x 1 rank"), ({KEY: render(DataParallel())}, "1 host")],
+    [
+        ({}, "1 host x 1 rank"),
+        ({"sagemaker_torch_distributed_enabled": "false"}, "1 host x 1 rank"),
+        ({"sagemaker_torch_distributed_enabled": "true"}, "1 host"),
+        ({KEY: render(DataParallel())}, "1 host"),
+    ],
 )
 def test_ranks_are_one_without_a_distribution_and_open_without_a_number(options, layout):
     resources = {"InstanceType": "local_process", "InstanceCount": 1}

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How SageMaker's SDK asks an image for ranks: hyperparameters that our launcher reads, too.
+
+Names: SageMaker Python SDK 2.257.7, estimator.py, read 2026-11-21.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+FLAGS: Final = {  # by the key of `distribution=`
+    "torch_distributed": "sagemaker_torch_distributed_enabled",
+    "pytorchddp": "sagemaker_pytorch_ddp_enabled",
+    "smdistributed.dataparallel": "sagemaker_distributed_dataparallel_enabled",
+}
+GROUPS_KEY: Final = "sagemaker_distribution_instance_groups"
+INSTANCE_KEY: Final = "sagemaker_instance_type"
+_ON: Final = ("true", "1")
+_OFF: Final = ("false", "0", "none", "null", "")
+
+
+def is_flag_on(value: object) -> bool | None:
+    """A switch, as JSON or Python spells it; None is neither on nor off."""
+    text = str(value).strip().strip('"').lower()
+    return text in _ON if text in (*_ON, *_OFF) else None
+
+
+def asks_for_ranks(hyperparameters: Mapping[str, Any]) -> bool:
+    """Whether one of the flags is on."""
+    return any(is_flag_on(hyperparameters.get(flag)) for flag in FLAGS.values())
