@@ -15,6 +15,7 @@ from sagemaker_dist.planning.service.limits import amount_faults, shown, text_fa
 from sagemaker_dist.planning.service.terms import Terms
 
 _PREFIX: Final = "sagemaker_"
+_TOGETHER_BYTES: Final = 120_000  # Linux allows 128 KiB for SM_TRAINING_ENV, which has more in it
 _FLAG: Final = re.compile(r"[^\s=-][^\s=]*")  # --name, which a script's parser has to take
 
 # What SageMaker's SDK adds to every job that runs a script (2.257.7, estimator.py).
@@ -74,9 +75,11 @@ def hyperparameter_faults(terms: Terms, *, is_ours: bool) -> Iterator[OptionErro
         return
     added = (_ADDED if terms.runs_script else frozenset()) | ({KEY} if is_ours else set())
     yield from _amount_faults(terms, {str(name) for name in given}, added)
+    yield from _twice_faults([str(name) for name in given], added)
     for name, value in given.items():
         yield from _name_faults(terms, str(name))
         yield from _value_faults(terms, str(name), value)
+    yield from _together_faults(terms, given)
 
 
 def _amount_faults(terms: Terms, names: set[str], added: frozenset[str]) -> Iterator[OptionError]:
@@ -88,6 +91,21 @@ def _amount_faults(terms: Terms, names: set[str], added: frozenset[str]) -> Iter
             f"hyperparameters has {num_own} entries",
             f"{why}, of which the SDK needs {len(added)}" if added else why,
             "Leave some out, or pass a file of them as a channel",
+        )
+
+
+def _twice_faults(names: list[str], added: frozenset[str]) -> Iterator[OptionError]:
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield OptionError(
+            f"hyperparameters has the name {shown(name)} twice",
+            "SageMaker's names are text, so one of the values would be lost",
+            "Rename one",
+        )
+    if KEY in names and KEY in added:
+        yield OptionError(
+            f"hyperparameters has the name {KEY!r}",
+            "it carries the distribution, which would take its place",
+            "Leave it out",
         )
 
 
@@ -107,13 +125,14 @@ def _name_faults(terms: Terms, name: str) -> Iterator[OptionError]:
         )
     if terms.runs_script and name.startswith(_PREFIX) and name not in _KNOWN:
         yield OptionError(what, f"no script sees a name that begins with {_PREFIX}", _meant(name))
+    yield from _letter_faults(terms, what, name)
 
 
 def _value_faults(terms: Terms, name: str, value: Any) -> Iterator[OptionError]:
     what = f"hyperparameters[{shown(name)}]"
     try:
-        text = json.dumps(value) if terms.encodes_json else str(value)
-    except (TypeError, ValueError) as error:
+        text = _written(terms, value)
+    except (TypeError, ValueError, RecursionError) as error:
         yield OptionError(
             f"{what} is {shown(value)}",
             f"the SDK cannot write it as JSON ({error})",
@@ -129,6 +148,57 @@ def _value_faults(terms: Terms, name: str, value: Any) -> Iterator[OptionError]:
         )
     else:
         yield from text_faults(what, text, limit, mend="Correct the value")
+    found = _read(text) if terms.runs_script else text
+    yield from _letter_faults(terms, f"{what} is {shown(found)}", _argument(found))
+
+
+def _letter_faults(terms: Terms, what: str, text: str) -> Iterator[OptionError]:
+    """Letters that JSON carries and a command line or UTF-8 does not."""
+    if terms.runs_script and "\0" in text:
+        mend = "Pass it in a file of source_dir or in a channel"
+        yield OptionError(what, "a command line cannot carry a NUL character", mend)
+    if any("\ud800" <= letter <= "\udfff" for letter in text):
+        why = "half of a surrogate pair is no character, and UTF-8 has no bytes for it"
+        yield OptionError(what, why, "Take it out, or decode the bytes that it came from")
+
+
+def _together_faults(terms: Terms, given: Mapping[Any, Any]) -> Iterator[OptionError]:
+    """A script gets all of them in one variable: SM_HPS, SM_USER_ARGS, SM_TRAINING_ENV."""
+    if not terms.runs_script:
+        return
+    try:
+        written = {str(name): _written(terms, value) for name, value in given.items()}
+    except (TypeError, ValueError, RecursionError):  # told of the value itself
+        return
+    values = {name: _read(text) for name, text in written.items() if not name.startswith(_PREFIX)}
+    arguments = [part for name, value in values.items() for part in (f"--{name}", _argument(value))]
+    num_bytes = max(len(json.dumps(each)) for each in (values, arguments))
+    if num_bytes > _TOGETHER_BYTES:
+        yield OptionError(
+            f"hyperparameters take {num_bytes} bytes together",
+            "the script gets them in one environment variable, which Linux limits to 128 KiB",
+            "Pass some in a file of source_dir or in a channel",
+        )
+
+
+def _written(terms: Terms, value: Any) -> str:
+    """As the SDK writes it into the request."""
+    return json.dumps(value) if terms.encodes_json else str(value)
+
+
+def _read(text: str) -> Any:
+    """As the launcher in the image reads it: what is no JSON is text."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _argument(value: Any) -> str:
+    """As the script finds it on its command line (smdist.launch, sagemaker-training 5.1.4)."""
+    if isinstance(value, Mapping):
+        return ",".join(f"{key}={part}" for key, part in sorted(value.items()))
+    return str(value)
 
 
 def environment_faults(terms: Terms, environment: Any) -> Iterator[OptionError]:

@@ -17,7 +17,7 @@ from typing import Final
 from sagemaker_dist.runners.local.folder import JobFolder, append
 
 _MAX_SEGMENT_BYTES: Final = 1 << 20
-_SEGMENT: Final = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r)")
+_BREAK: Final = re.compile(rb"\r\n|\n|\r")
 
 
 @dataclass(slots=True)
@@ -29,9 +29,9 @@ class Segments:
     def feed(self, data: bytes) -> Iterator[bytes]:
         """The segments that `data` completes."""
         data, start = self.rest + data, 0
-        for match in _SEGMENT.finditer(data):
+        for match in _BREAK.finditer(data):  # a search for lines would try at each byte
+            yield data[start : match.end()]
             start = match.end()
-            yield match.group()
         self.rest = data[start:]
         if len(self.rest) > _MAX_SEGMENT_BYTES:
             yield from self.close()

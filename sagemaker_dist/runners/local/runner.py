@@ -16,9 +16,12 @@ from pathlib import Path
 from time import sleep
 from typing import Any, Final
 
-from sagemaker_dist.errors import JobError, OptionError, SetupError
+from sagemaker_dist.errors import JobError, OptionError, SetupError, raise_all
 from sagemaker_dist.packaging.engine import connected
 from sagemaker_dist.planning import LocalJob, plan_local_job
+from sagemaker_dist.planning.local_job import PROGRAM
+from sagemaker_dist.planning.service.options import hyperparameter_faults
+from sagemaker_dist.planning.service.terms import Terms
 from sagemaker_dist.runners.local.checks import check_setup, sweep_leftovers
 from sagemaker_dist.runners.local.data.channels import PRIVATE
 from sagemaker_dist.runners.local.folder import JobFolder, State
@@ -57,9 +60,10 @@ class LocalRunner:
             SetupError: This machine lacks the runtime, the Docker engine or the image,
                 or the root cannot be written.
             SkewError: SDK and image are of different versions.
-            OptionError: There is a job of this name.
+            OptionError: There is a job of this name, or a hyperparameter that no script gets.
         """
         job = plan_local_job(request)
+        raise_all(hyperparameter_faults(_terms(job), is_ours=False))
         check_setup(job)
         folder = self._folder(job.name)
         try:
@@ -188,6 +192,15 @@ def _python_path() -> str:
     roots = [str(Path(spec.origin).parents[1]) for spec in specs if spec and spec.origin]
     paths = [str(Path(path).absolute()) for path in (*filter(None, given), *roots)]
     return os.pathsep.join(dict.fromkeys(paths))
+
+
+def _terms(job: LocalJob) -> Terms:
+    """Its hyperparameters, which are written already; SageMaker's limits bind nobody here."""
+    return Terms(
+        hyperparameters=job.hyperparameters,
+        runs_script=PROGRAM in job.hyperparameters,
+        encodes_json=False,
+    )
 
 
 def _description(

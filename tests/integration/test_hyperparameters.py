@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hyperparameters reach the script of a real job as they were given, and nothing evaluates them."""
+
+import time
+
+import pytest
+from hyperparameters import JSON_TEXTS, READ, TEXTS, VALUES, commands, differences, read_by
+
+from sagemaker_dist import (
+    DataParallel,
+    Estimator,
+    HuggingFace,
+    OptionError,
+    PyTorch,
+    TensorFlow,
+)
+from sagemaker_dist.runners.local.output import Segments
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def build(tmp_path, monkeypatch):
+    """Builds an estimator of any class; each process of its job writes what it got."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "source").mkdir()
+    for folder in (tmp_path, tmp_path / "source"):
+        (folder / "train.py").write_text(READ)
+
+    def make(kind, **options):
+        if kind is HuggingFace:
+            options["py_version"] = None
+        settings = {
+            "entry_point": "train.py",
+            "source_dir": str(tmp_path / "source"),
+            "instance_type": "local_process",
+            "instance_count": 1,
+            "output_path": (tmp_path / "output").as_uri(),
+            **options,
+        }
+        return kind(**settings)
+
+    return make
+
+
+@pytest.mark.parametrize("kind", [Estimator, HuggingFace, PyTorch, TensorFlow])
+def test_a_script_gets_what_was_given(build, tmp_path, kind):
+    """By its command line and each variable; text stays text, also where it looks like JSON."""
+    given = {**TEXTS, **VALUES, **commands(tmp_path / "canary")}
+    own = {"model_dir": False} if kind is TensorFlow else {}  # or it would be one more
+    estimator = build(kind, hyperparameters=dict(given), **own)
+    estimator.fit()
+    (got,) = read_by(estimator).values()
+
+    assert {} == differences(given, got)
+    assert not (tmp_path / "canary").exists()
+
+
+def test_every_rank_gets_what_was_given(build, tmp_path):
+    """torchrun, which knows macros of its own, is between the launcher and the ranks."""
+    given = {**TEXTS, **VALUES, **commands(tmp_path / "canary")}
+    world = DataParallel(processes_per_host=2)
+    estimator = build(PyTorch, instance_count=2, distribution=world, hyperparameters=dict(given))
+    estimator.fit()
+    read = read_by(estimator)
+
+    assert 4 == len(read)
+    assert [{}] * 4 == [differences(given, got) for got in read.values()]
+    assert not (tmp_path / "canary").exists()
+
+
+def test_a_generic_estimator_without_source_dir_writes_text(build, tmp_path):
+    """SageMaker's SDK writes str() of everything; text that is no JSON arrives as it is."""
+    given = {name: text for name, text in TEXTS.items() if name not in {*JSON_TEXTS, "minus"}}
+    given |= commands(tmp_path / "canary")
+    others = {"flag": True, "nothing": None, "mapping": {"a": 1}}
+    estimator = build(Estimator, source_dir=None, hyperparameters={**given, **others})
+    estimator.fit()
+    (got,) = read_by(estimator).values()
+
+    assert {} == differences({**given, **{name: str(each) for name, each in others.items()}}, got)
+    assert not (tmp_path / "canary").exists()
+
+
+@pytest.mark.parametrize(
+    ("hyperparameters", "fault"),
+    [
+        ({"a": "x\0y"}, r"hyperparameters['a'] is 'x\x00y': a command line cannot carry a NUL"),
+        ({"a": {"k": "\0"}}, r"hyperparameters['a'] is {'k': '\x00'}: a command line cannot carry"),
+        ({"a": "\ud83d"}, r"hyperparameters['a'] is '\ud83d': half of a surrogate pair is no"),
+        ({"a": "\udcc3\udca9"}, r"hyperparameters['a'] is '\udcc3\udca9': half of a surrogate"),
+        ({"n\0": 1}, r"hyperparameters has the name 'n\x00': a command line cannot carry a NUL"),
+        ({"\ud800": 1}, r"hyperparameters has the name '\ud800': half of a surrogate pair"),
+        ({"two words": 1}, "hyperparameters has the name 'two words': the script gets it as"),
+        ({"a=b": 1}, "hyperparameters has the name 'a=b': the script gets it as --name"),
+        ({"-a": 1}, "hyperparameters has the name '-a': the script gets it as --name"),
+        ({"": 1}, "hyperparameters has the name '': the script gets it as --name"),
+        ({"sagemaker_q": 1}, "hyperparameters has the name 'sagemaker_q': no script sees a name"),
+        ({"a": "x" * 140_000}, "hyperparameters take 140011 bytes together: the script gets"),
+    ],
+)
+def test_what_no_script_gets_is_refused_by_name(build, tmp_path, hyperparameters, fault):
+    """Before anything starts: there is no folder of a job."""
+    estimator = build(PyTorch, hyperparameters=hyperparameters)
+    with pytest.raises(OptionError) as caught:
+        estimator.fit()
+
+    assert fault == str(caught.value)[: len(fault)]
+    assert not (tmp_path / "home/.sagemaker-dist").exists()
+
+
+def test_as_much_as_one_variable_holds_arrives(build):
+    """Up to the limit that is refused, and on this machine also above SageMaker's 2,500."""
+    given = {f"k{number}": '"' * 900 for number in range(60)} | {"long": "x" * 9000}
+    estimator = build(PyTorch, hyperparameters=dict(given))
+    estimator.fit()
+    (got,) = read_by(estimator).values()
+
+    assert {} == differences(given, got)
+
+
+def test_a_long_line_is_taken_in_at_once():
+    """A greeting of 100 kB, or a script that prints a megabyte without a line break."""
+    segments, began = Segments(), time.process_time()
+    cut = [segment for _ in range(16) for segment in segments.feed(b"x" * 65536)]
+    cut += segments.feed(b"y\r\nz\rw")
+    seconds = time.process_time() - began
+
+    assert [b"x" * (1 << 20) + b"y\r\n", b"z\r"] == cut
+    assert seconds < 2
