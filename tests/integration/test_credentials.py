@@ -161,6 +161,26 @@ def test_a_download_that_fails_takes_no_credentials_along(build, session, tmp_pa
     assert [] == hits_below(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("variable", "scheme"), [("AWS_ENDPOINT_URL_S3", "https"), ("HTTPS_PROXY", "http")]
+)
+def test_the_password_of_an_endpoint_or_proxy_is_not_shown(
+    build, tmp_path, monkeypatch, capfd, variable, scheme
+):
+    """It is part of the address that could not be reached; port 9 has nobody."""
+    password = SESSION["AWS_ACCESS_KEY_ID"]
+    monkeypatch.delenv("AWS_ENDPOINT_URL_S3")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    monkeypatch.setenv(variable, f"{scheme}://user:{password}@127.0.0.1:9")
+    with pytest.raises(JobError, match=r"://.*127\.0\.0\.1:9.* Check the network") as caught:
+        build().fit("s3://bucket/set")
+    said = capfd.readouterr()
+
+    assert [] == hits(said.out, said.err, str(caught.value), repr(caught.value))
+    assert [] == hits_below(tmp_path)
+
+
 def test_a_supervisor_that_breaks_takes_no_credentials_along(
     build, session, tmp_path, monkeypatch, capfd
 ):

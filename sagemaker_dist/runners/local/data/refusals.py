@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import errno
+import re
 from typing import Final
 
 from botocore.exceptions import (
+    BotoCoreError,
     ClientError,
     CredentialRetrievalError,
     NoCredentialsError,
@@ -21,6 +23,7 @@ from sagemaker_dist.planning import LocalChannel
 _GRANT: Final = (
     "Use credentials that may list the bucket and read its objects, such as AWS_PROFILE names"
 )
+_LOGIN: Final = re.compile(r"(?<=://)[^/\s\"']*@")  # user:password of a URL
 _SET: Final = "Set AWS_PROFILE, or run: aws configure"
 _CODES: Final = {  # of S3's error responses, and what HEAD has in their place
     "NoSuchBucket": ("there is no such bucket", "Correct the bucket"),
@@ -57,7 +60,7 @@ def refusal(channel: LocalChannel, error: Exception) -> JobError:
 
 
 def _reason(error: Exception) -> tuple[str, str]:
-    text = " ".join(str(error).split()).rstrip(".")
+    text = _LOGIN.sub("***@", " ".join(str(error).split()).rstrip("."))
     if isinstance(error, ClientError):
         code = str(error.response.get("Error", {}).get("Code"))
         return _CODES.get(code, (text, "Check the credentials and the URI"))
@@ -70,6 +73,6 @@ def _reason(error: Exception) -> tuple[str, str]:
             "the disk that jobs write to is full",
             "Make room, or use another disk: LocalRunner(root=...)",
         )
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) and not isinstance(error, BotoCoreError):
         return text, "Check the file and what it takes to read or write it"
     return text, "Check the network, the region and AWS_ENDPOINT_URL_S3"
