@@ -2,6 +2,7 @@
 """The ground floor that the SDK and the training image share. Standard library only."""
 
 from sagemaker_dist.contract.distribution import Distribution, in_our_image, read_distribution
+from sagemaker_dist.contract.metrics import metric_definitions
 from sagemaker_dist.contract.options import DataParallel, host_faults
 from sagemaker_dist.contract.ranges import WEIGHTS, MiB, range_faults
 from sagemaker_dist.contract.smp import SMPv1, SMPv2, smp_faults, smp_world_faults
@@ -20,6 +21,7 @@ __all__ = [
     "World",
     "host_faults",
     "in_our_image",
+    "metric_definitions",
     "parse",
     "range_faults",
     "read_distribution",

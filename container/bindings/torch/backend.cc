@@ -55,12 +55,19 @@ Dtype dtype_of(const Tensors& inputs, const Tensors& outputs) {
 
 }  // namespace
 
+Activity& activity() {
+  static auto* const of_process = new Activity;
+  return *of_process;
+}
+
 Backend::Backend(std::shared_ptr<Engine> engine, uint32_t group, int rank, int size,
-                 std::chrono::milliseconds timeout, bool owns_engine)
+                 std::chrono::milliseconds timeout, bool owns_engine,
+                 std::function<void()> before_shutdown)
     : c10d::Backend(rank, size),
       engine_(std::move(engine)),
       group_(group),
       owns_engine_(owns_engine),
+      before_shutdown_(std::move(before_shutdown)),
       options_(c10::make_intrusive<Options>("smdist", timeout)) {}
 
 Backend::~Backend() = default;
@@ -331,21 +338,25 @@ void Backend::submit(const Call& call, const c10::intrusive_ptr<OperationWork>& 
   operation.outputs = outputs.spans();
   operation.timeout = is_set ? call.timeout : options_->timeout;
   const bool is_copied = outputs.is_copied();  // and has to be copied back before the end
-  if (!is_copied) {
-    operation.ended = [work](const std::exception_ptr& error) { work->end_part(error); };
-  }
-  operation.done = [work, inputs, outputs, is_copied](std::exception_ptr error) {
+  const auto end = [work, kind = call.kind](const std::exception_ptr& error) {
+    activity().end(kind);
+    work->end_part(error);
+  };
+  if (!is_copied) operation.ended = end;
+  operation.done = [work, inputs, outputs, is_copied, end](std::exception_ptr error) {
     try {
       if (!error) outputs.copy_back();
     } catch (...) {
       error = std::current_exception();
     }
-    if (is_copied) work->end_part(error);
+    if (is_copied) end(error);
     work->complete_part();
   };
+  activity().begin(call.kind);
   try {
     sequence_ = engine_->submit(group_, std::move(operation));
   } catch (const Error&) {
+    activity().end(call.kind);
     std::rethrow_exception(translated(std::current_exception()));
   }
   work->set_sequence(sequence_);
@@ -354,6 +365,7 @@ void Backend::submit(const Call& call, const c10::intrusive_ptr<OperationWork>& 
 void Backend::abort() { engine_->abort("the group was aborted by rank " + std::to_string(rank_)); }
 
 void Backend::shutdown() {
+  if (before_shutdown_) before_shutdown_();
   if (owns_engine_) return engine_->shutdown();
   try {
     engine_->remove_group(group_);

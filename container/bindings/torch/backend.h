@@ -2,16 +2,22 @@
 // The torch.distributed backend "smdist": translates, never decides.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
+#include "smdist/activity.h"
 #include "smdist/engine.h"
 #include "tensors.h"
 #include "work.h"
 
 namespace smdist::torch_binding {
+
+// What all groups of this process have under way. Never destroyed: operations may
+// outlive whatever ends first.
+Activity& activity();
 
 // A c10d backend is one numbered communicator over the process's one engine.
 //
@@ -20,9 +26,11 @@ namespace smdist::torch_binding {
 class Backend final : public c10d::Backend {
  public:
   // group: the communicator's number in the engine. owns_engine: the default
-  // group's backend ends the engine when it is shut down.
+  // group's backend ends the engine when it is shut down. before_shutdown: called
+  // first then, may be empty.
   Backend(std::shared_ptr<Engine> engine, uint32_t group, int rank, int size,
-          std::chrono::milliseconds timeout, bool owns_engine);
+          std::chrono::milliseconds timeout, bool owns_engine,
+          std::function<void()> before_shutdown);
   ~Backend() override;
 
   const std::string getBackendName() const override { return "smdist"; }
@@ -112,6 +120,7 @@ class Backend final : public c10d::Backend {
   const std::shared_ptr<Engine> engine_;
   const uint32_t group_;
   const bool owns_engine_;
+  const std::function<void()> before_shutdown_;
   const c10::intrusive_ptr<Options> options_;
   std::atomic<uint64_t> sequence_{0};
 };

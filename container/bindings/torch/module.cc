@@ -51,11 +51,37 @@ std::shared_ptr<Engine> make_engine(Options options) {
           }};
 }
 
+// Backends may end when Python has ended: what they hold of it they never give back.
+std::function<void()> callback_of(const py::object& callable) {
+  if (callable.is_none()) return {};
+  return [held = callable.inc_ref().ptr()] {
+    const py::gil_scoped_acquire lock;
+    try {
+      py::reinterpret_borrow<py::object>(held)();
+    } catch (py::error_already_set& error) {
+      error.discard_as_unraisable("smdist, before a group ends");
+    }
+  };
+}
+
 c10::intrusive_ptr<c10d::Backend> make_backend(std::shared_ptr<Engine> engine, uint32_t group,
                                                int rank, int size, double timeout_seconds,
-                                               bool owns_engine) {
+                                               bool owns_engine,
+                                               const py::object& before_shutdown) {
   const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_seconds * 1000));
-  return c10::make_intrusive<Backend>(std::move(engine), group, rank, size, timeout, owns_engine);
+  return c10::make_intrusive<Backend>(std::move(engine), group, rank, size, timeout, owns_engine,
+                                      callback_of(before_shutdown));
+}
+
+// How many operations of a kind have ended, and the seconds in which one was under way.
+std::tuple<uint64_t, double> activity_of(const std::string& name) {
+  for (uint8_t value = 0; value < smdist::kCollectives; ++value) {
+    const auto kind = static_cast<smdist::Collective>(value);
+    if (name != smdist::name_of(kind)) continue;
+    const auto total = smdist::torch_binding::activity().total(kind);
+    return {total.operations, std::chrono::duration<double>(total.busy).count()};
+  }
+  TORCH_CHECK_VALUE(false, "there is no operation called ", name, ".");
 }
 
 }  // namespace
@@ -126,5 +152,7 @@ PYBIND11_MODULE(_C, module) {
       .def("shutdown", &Engine::shutdown, py::call_guard<py::gil_scoped_release>());
 
   module.def("make_backend", &make_backend, py::arg("engine"), py::arg("group"), py::arg("rank"),
-             py::arg("size"), py::arg("timeout_seconds"), py::arg("owns_engine"));
+             py::arg("size"), py::arg("timeout_seconds"), py::arg("owns_engine"),
+             py::arg("before_shutdown") = py::none());
+  module.def("activity", &activity_of, py::arg("kind"));
 }

@@ -11,12 +11,11 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import smdist.dataparallel.torch  # <-- registers the backend
 import torch
 import torch.distributed as dist
 from net import build
+from smdist.dataparallel.torch import DistributedDataParallel  # <-- torch.nn.parallel before
 from torch.nn import functional
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from tqdm import tqdm
 

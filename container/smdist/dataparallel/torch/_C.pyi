@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The compiled adapter: the engine, and a c10d backend over it."""
 
+from collections.abc import Callable
+
 import torch.distributed as dist
 
 built_for_torch: str
@@ -55,5 +57,14 @@ class Engine:
     def shutdown(self) -> None: ...
 
 def make_backend(
-    engine: Engine, group: int, rank: int, size: int, timeout_seconds: float, owns_engine: bool
+    engine: Engine,
+    group: int,
+    rank: int,
+    size: int,
+    timeout_seconds: float,
+    owns_engine: bool,
+    before_shutdown: Callable[[], None] | None = None,
 ) -> dist.Backend: ...
+def activity(kind: str) -> tuple[int, float]:
+    """Operations of this kind in this process: how many have ended, and how many seconds at
+    least one of them was under way."""

@@ -5,7 +5,8 @@
     torch.distributed.init_process_group("smdist")
 
 torch's own DistributedDataParallel works on it unchanged; the one here also
-applies the job's `fusion_bytes`. Scripts of AWS's SMDDP find their imports in
+applies the job's `fusion_bytes` and prints how the training goes on; report()
+puts the loss on its lines. Scripts of AWS's SMDDP find their imports in
 `torch_smddp`, or in `distributed` and `parallel.distributed`.
 """
 
@@ -17,7 +18,10 @@ from smdist.dataparallel.torch import hooks  # noqa: E402  the adapter is checke
 from smdist.dataparallel.torch.backend import register  # noqa: E402  idem
 from smdist.dataparallel.torch.barrier import monitored_barrier  # noqa: E402  idem
 from smdist.dataparallel.torch.ddp import DistributedDataParallel  # noqa: E402  idem
+from smdist.dataparallel.torch.reporting import register as register_last_line  # noqa: E402  idem
+from smdist.dataparallel.torch.reporting import report  # noqa: E402  idem
 
-__all__ = ["DistributedDataParallel", "hooks", "monitored_barrier"]
+__all__ = ["DistributedDataParallel", "hooks", "monitored_barrier", "report"]
 
 register()
+register_last_line()

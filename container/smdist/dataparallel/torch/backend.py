@@ -22,6 +22,7 @@ from sagemaker_dist.errors import require
 from smdist.config import read_rank_config
 from smdist.dataparallel.torch import _C
 from smdist.dataparallel.torch.rendezvous import connect, name_of
+from smdist.dataparallel.torch.reporting import finish
 
 NAME = "smdist"
 _DEFAULT_GROUP = 0
@@ -69,7 +70,10 @@ def create_backend(options: _DistributedBackendOptions, pg_options: Any) -> dist
     engine.add_group(_DEFAULT_GROUP, list(range(size)))
     _live[:] = [each for each in _live if each[0].is_running()] + [(engine, name_of(rank, config))]
     _world[:] = [engine] if is_default else _world
-    return _C.make_backend(engine, _DEFAULT_GROUP, rank, size, timeout, owns_engine=True)
+    before = finish if is_default else None
+    return _C.make_backend(
+        engine, _DEFAULT_GROUP, rank, size, timeout, owns_engine=True, before_shutdown=before
+    )
 
 
 def _timeout_seconds(options: _DistributedBackendOptions, of_job: int | None) -> float:

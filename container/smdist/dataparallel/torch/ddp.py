@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's DistributedDataParallel with the job's fusion buffers."""
+"""torch's DistributedDataParallel with the job's fusion buffers, which says how it goes on."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import torch
 from torch import nn
+from torch._compile import _disable_dynamo  # torch.compiler.disable would import the compiler
 from torch.nn.parallel import DistributedDataParallel as TorchDistributedDataParallel
 
 from sagemaker_dist.contract import DataParallel, MiB
 from sagemaker_dist.errors import require
 from smdist.config import read_rank_config
+from smdist.dataparallel.torch import reporting
+from smdist.dataparallel.torch.progress import EVERY_SECONDS, Progress
 
 
 class DistributedDataParallel(TorchDistributedDataParallel):
@@ -18,20 +23,27 @@ class DistributedDataParallel(TorchDistributedDataParallel):
 
     In torch the bucket is the fusion buffer: this sets `bucket_cap_mb` from
     `DataParallel.fusion_bytes` and lets gradients live in the buckets
-    (`gradient_as_bucket_view`), which saves a copy. Everything else, also every
-    other argument, is torch's.
+    (`gradient_as_bucket_view`), which saves a copy. While it trains, rank 0 prints
+    steps, samples and time of all-reduces (docs/metrics.md). Everything else, also
+    every other argument, is torch's.
 
     Args:
         module: The model, on the CPU.
         fusion_bytes: Bytes per buffer; default what the job was given, 25 MiB.
+        progress_seconds: Time between two lines of progress, default 10; None: no lines.
 
     Raises:
         OptionError: Both `fusion_bytes` and `bucket_cap_mb` are given, or
-            `fusion_bytes` is out of range.
+            `fusion_bytes` or `progress_seconds` is out of range.
     """
 
     def __init__(
-        self, module: nn.Module, *args: Any, fusion_bytes: int | None = None, **kwargs: Any
+        self,
+        module: nn.Module,
+        *args: Any,
+        fusion_bytes: int | None = None,
+        progress_seconds: float | None = EVERY_SECONDS,
+        **kwargs: Any,
     ) -> None:
         require(
             fusion_bytes is None or "bucket_cap_mb" not in kwargs,
@@ -39,9 +51,60 @@ class DistributedDataParallel(TorchDistributedDataParallel):
             why="both set the size of the same buffer",
             mend="Keep fusion_bytes",
         )
+        require(
+            progress_seconds is None or progress_seconds >= 0,
+            what=f"progress_seconds is {progress_seconds!r}",
+            why="it is the time between two lines",
+            mend="Pass a number that is not negative, or None for no lines",
+        )
         asked = fusion_bytes or read_rank_config().fusion_bytes
         options = DataParallel(fusion_bytes=asked) if asked else DataParallel()
         self.fusion_bytes = options.fusion_bytes
         kwargs.setdefault("bucket_cap_mb", self.fusion_bytes / MiB)
         kwargs.setdefault("gradient_as_bucket_view", True)
         super().__init__(module, *args, **kwargs)
+        self.progress_seconds = progress_seconds
+        self._progress, self._has_begun = self._new_progress(), False
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy is another training."""
+        super().__setstate__(state)  # type: ignore[no-untyped-call]  # torch's
+        self._progress, self._has_begun = self._new_progress(), False
+
+    # As torch's own forward, this one is not compiled: what it calls is.
+    @_disable_dynamo(recursive=False)
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Run the module; a forward pass in training, outside no_sync(), begins a step."""
+        if self._progress is not None and self.training and torch.is_grad_enabled():
+            self._count(self._progress, (*inputs, *kwargs.values()))
+        return super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]  # torch's
+
+    @_disable_dynamo
+    def _count(self, progress: Progress, inputs: tuple[Any, ...]) -> None:
+        if not self._has_begun:
+            self._has_begun = True
+            reporting.enter(progress)
+        if reporting.is_current(progress):
+            rows = _leading(inputs)
+            samples = None if rows is None else rows * self.process_group.size()
+            progress.forward(samples, is_step=self.require_backward_grad_sync)
+
+    def _new_progress(self) -> Progress | None:
+        if self.progress_seconds is None:
+            return None
+        is_timed = self.device_type == "cpu"  # others are not for the engine
+        return Progress(counts=True, is_timed=is_timed, every_seconds=self.progress_seconds)
+
+
+def _leading(inputs: Iterable[Any]) -> int | None:
+    """The leading dimension of the first tensor that has one, also within containers."""
+    for each in inputs:
+        if isinstance(each, torch.Tensor):
+            if each.dim() > 0:
+                return each.shape[0]
+        elif isinstance(each, (list, tuple, Mapping)):
+            parts = each.values() if isinstance(each, Mapping) else each
+            found = _leading(parts)
+            if found is not None:
+                return found
+    return None

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "smdist/activity.h"
+
+namespace smdist {
+
+void Activity::begin(Collective kind, Clock::time_point now) {
+  State& state = at(kind);
+  const std::lock_guard<std::mutex> lock(state.mutex);
+  advance(state, now);
+  ++state.under_way;
+}
+
+void Activity::end(Collective kind, Clock::time_point now) {
+  State& state = at(kind);
+  const std::lock_guard<std::mutex> lock(state.mutex);
+  advance(state, now);
+  --state.under_way;
+  ++state.total.operations;
+}
+
+Activity::Total Activity::total(Collective kind, Clock::time_point now) {
+  State& state = at(kind);
+  const std::lock_guard<std::mutex> lock(state.mutex);
+  advance(state, now);
+  return state.total;
+}
+
+void Activity::advance(State& state, Clock::time_point now) {
+  if (now <= state.latest) return;
+  if (state.under_way > 0) state.total.busy += now - state.latest;
+  state.latest = now;
+}
+
+}  // namespace smdist
