@@ -126,7 +126,7 @@ def _word_that_begins_otherwise(words: tuple[str, ...]) -> str:
 
 
 def _other_end(word: str) -> str:
-    """The word's first letter, and then not all of its others: t, tx..., te, tex..., ..."""
+    """The word's first letter, alone, before another second one, or before such an end again."""
     letter, rest = f"[{word[0].upper()}{word[0]}]", word[1:]
     if not rest:
         return ""

@@ -196,7 +196,7 @@ def test_numbers_as_python_prints_them_are_read(style, number):
 @given(
     word=st.one_of(
         st.from_regex(r"[A-Za-z]{1,6}", fullmatch=True),
-        st.sampled_from(["t", "te", "tes", "tEx", "v", "va", "vA", "e", "ev", "eVa", "evt"]),
+        st.sampled_from(["tes", "tEx", "v", "va", "vA", "e", "ev", "eVa", "evt"]),
         st.sampled_from(["test", "Val", "EVAL", "tesT"]).map(lambda stem: f"{stem}ing"),
     ),
     join=st.sampled_from([" | ", ": ", " 3 ", "_2 ", "=4, "]),

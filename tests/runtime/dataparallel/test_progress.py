@@ -322,6 +322,19 @@ def test_short_trainings_print_once(capsys):
     assert ([], ["smdist: step=1"]) == steps_at([0], capsys)
 
 
+def test_a_reported_value_is_printed_once(capsys):
+    """A line has no loss that an earlier one had."""
+    clock = Clock()
+    progress = Progress(counts=True, is_timed=False, every_seconds=0, clock=clock)
+    for clock.seconds in (0, 1, 2):
+        progress.forward(None, is_step=True)
+        if clock.seconds == 0:
+            progress.report({"loss": 0.5})
+
+    expected = "smdist: step=1 loss=0.5 steps_per_second=1\nsmdist: step=2 steps_per_second=1\n"
+    assert expected == capsys.readouterr().out
+
+
 def test_a_script_may_count_anew(capsys):
     """Steps that begin at zero in each epoch: no rate goes across."""
     clock = Clock()
