@@ -102,9 +102,8 @@ def test_a_generic_estimator_without_source_dir_writes_text(build, tmp_path):
 )
 def test_what_no_script_gets_is_refused_by_name(build, tmp_path, hyperparameters, fault):
     """Before anything starts: there is no folder of a job."""
-    estimator = build(PyTorch, hyperparameters=hyperparameters)
     with pytest.raises(OptionError) as caught:
-        estimator.fit()
+        build(PyTorch, hyperparameters=hyperparameters).fit()
 
     assert fault == str(caught.value)[: len(fault)]
     assert not (tmp_path / "home/.sagemaker-dist").exists()
