@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Golden files of requests, short enough to be read: each row holds what it changes.
+
+    {"images": {image: {"common": request,
+                        "distributions": {distribution: [{"on": instances, ...}, ...]}}},
+     "warnings": {text: {image: {distribution: instances}}}}
+
+A row that is refused has an "error" in place of its "request". What all requests
+of an image have in common is said once, and so is a warning. The files are
+written by the tests themselves where SMDIST_UPDATE_SNAPSHOTS=1 is set.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+IS_UPDATE = os.environ.get("SMDIST_UPDATE_SNAPSHOTS") == "1"
+Row = tuple[str, str, str]  # image, distribution, instances
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of a row: a request or the text of an error, and the texts of warnings."""
+
+    request: Mapping[str, Any] | None = None
+    error: str | None = None
+    warnings: frozenset[str] = field(default_factory=frozenset)
+
+    @property
+    def parameters(self) -> Mapping[str, str]:
+        """The hyperparameters of the request."""
+        return {} if self.request is None else self.request["HyperParameters"]
+
+
+def load(path: Path) -> dict[Row, Outcome]:
+    """The rows of a golden file, or of none."""
+    return unpack(json.loads(path.read_text())) if path.exists() else {}
+
+
+def save(path: Path, rows: Mapping[Row, Outcome]) -> None:
+    """Write a golden file."""
+    path.write_text(json.dumps(pack(rows), indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+
+
+def pack(rows: Mapping[Row, Outcome]) -> dict[str, Any]:
+    """Rows as they are written."""
+    images: dict[str, Any] = {}
+    for image in {row[0] for row in rows}:
+        requests = [each.request for row, each in rows.items() if row[0] == image]
+        images[image] = {"common": shared(filter(None, requests)), "distributions": {}}
+    warnings: dict[str, Any] = {}
+    for (image, distribution, instances), outcome in sorted(rows.items(), key=itemgetter(0)):
+        section = images[image]
+        entries = section["distributions"].setdefault(distribution, [])
+        _add(entries, instances, _entry(section["common"], outcome))
+        for text in outcome.warnings:
+            said = warnings.setdefault(text, {}).setdefault(image, {})
+            said[distribution] = f"{said.get(distribution, '')} {instances}".strip()
+    return {"images": images, "warnings": warnings}
+
+
+def _entry(common: Mapping[str, Any], outcome: Outcome) -> dict[str, Any]:
+    if outcome.request is None:
+        return {"error": outcome.error}
+    return {"request": difference(common, outcome.request)}
+
+
+def _add(entries: list[dict[str, Any]], instances: str, entry: dict[str, Any]) -> None:
+    """Put a row beside those that are the same on other instances."""
+    for each in entries:
+        if entry.items() <= each.items():
+            each["on"] += f" {instances}"
+            return
+    entries.append({"on": instances, **entry})
+
+
+def unpack(written: Mapping[str, Any]) -> dict[Row, Outcome]:
+    """Rows as they were packed."""
+    rows: dict[Row, Outcome] = {}
+    for image, section in written["images"].items():
+        for distribution, entries in section["distributions"].items():
+            for entry, instances in (
+                (each, name) for each in entries for name in each["on"].split()
+            ):
+                row = (image, distribution, instances)
+                request = entry.get("request")
+                rows[row] = Outcome(
+                    request=None if request is None else merged(section["common"], request),
+                    error=entry.get("error"),
+                    warnings=_said(written["warnings"], row),
+                )
+    return rows
+
+
+def _said(warnings: Mapping[str, Any], row: Row) -> frozenset[str]:
+    image, distribution, instances = row
+    return frozenset(
+        text
+        for text, said in warnings.items()
+        if instances in said.get(image, {}).get(distribution, "").split()
+    )
+
+
+def shared(requests: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """What all requests have alike, dict by dict."""
+    first, *others = list(requests) or [{}]
+    alike: dict[str, Any] = {}
+    for name, value in first.items():
+        values = [each.get(name) for each in others]
+        if isinstance(value, dict) and all(isinstance(each, dict) for each in values):
+            if part := shared([value, *values]):
+                alike[name] = part
+        elif all(each == value for each in values):
+            alike[name] = value
+    return alike
+
+
+def difference(common: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, Any]:
+    """What a request has beyond the common part; `merged` undoes it."""
+    more: dict[str, Any] = {}
+    for name, value in request.items():
+        if name not in common:
+            more[name] = value
+        elif common[name] != value:
+            more[name] = difference(common[name], value)
+    return more
+
+
+def merged(common: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """The request of a common part and what it has beyond."""
+    both = {**common, **more}
+    for name in common.keys() & more.keys():
+        both[name] = merged(common[name], more[name])
+    return both
