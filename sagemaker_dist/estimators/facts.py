@@ -50,7 +50,7 @@ _RENAMED: Final = frozenset(
 
 
 _TERMS: Final = frozenset(field.name for field in fields(Terms)) - {
-    "limits", "asked", "runs_script", "encodes_json", "region", "bucket_regions"
+    "limits", "asked", "runs_script", "encodes_json", "is_written", "region", "bucket_regions"
 }  # fmt: skip
 # Classes that Java's expressions have and Python's lack, as wider ones: nothing valid is refused.
 _JAVA_CLASSES: Final = {
@@ -198,15 +198,13 @@ def terms(
     is_framework: bool = True,
     region: str | None = None,
     bucket_regions: Mapping[str, str] | None = None,
-) -> Terms | None:
-    """What SageMaker reads of an estimator's arguments, or None for a job of this machine.
+) -> Terms:
+    """What SageMaker reads of an estimator's arguments.
 
     A generic estimator, which is no Framework, runs a script where it has an
     entry point, and writes hyperparameters as JSON where it has a source_dir.
     """
     given = {name.removeprefix("train_"): value for name, value in given.items()}  # see _RENAMED
-    if settled(given.get("instance_type")) in {LOCAL_PROCESS, *LOCAL}:
-        return None
     return Terms(
         limits=service_limits(),
         asked=frozenset(
@@ -220,16 +218,17 @@ def terms(
     )
 
 
-def estimator_terms(estimator: Any) -> Terms | None:
+def estimator_terms(estimator: Any) -> Terms:
     """The same of an estimator that was built: the SDK's defaults are in, and later changes.
 
-    A generic one holds hyperparameters that are written already: no source_dir is told.
+    A generic one with a source_dir holds hyperparameters that are written already.
     """
     names = {"instance_type", "instance_count", "entry_point", *_TERMS}
     given = {name: getattr(estimator, name, None) for name in names}
     given["hyperparameters"] = getattr(estimator, "_hyperparameters", None)
     given["enable_network_isolation"] = estimator.enable_network_isolation()
-    return terms(given, is_framework=isinstance(estimator, Framework))
+    found = terms(given, is_framework=isinstance(estimator, Framework))
+    return replace(found, is_written=bool(getattr(estimator, "source_dir", None)))
 
 
 def _all_settled(value: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from operator import index
 from pathlib import PurePosixPath
 from posixpath import normpath
@@ -24,7 +25,7 @@ from sagemaker_dist.planning.local_faults import local_faults
 from sagemaker_dist.planning.service.channels import input_faults
 from sagemaker_dist.planning.service.faults import service_faults
 from sagemaker_dist.planning.service.groups import hostless_faults
-from sagemaker_dist.planning.service.options import environment_faults
+from sagemaker_dist.planning.service.options import environment_faults, hyperparameter_faults
 from sagemaker_dist.planning.service.places import place_faults
 from sagemaker_dist.planning.service.terms import Terms
 from sagemaker_dist.planning.strategies import our_image_faults
@@ -67,6 +68,7 @@ def construction_faults(job: Job) -> Iterator[OptionError]:
         yield from capability_faults(job)
     if job.on_this_machine:
         yield from local_faults(job)
+    yield from _local_hyperparameter_faults(job)
     if job.terms is not None and job.on_sagemaker:
         yield from _service_faults(job, job.terms)
 
@@ -108,10 +110,18 @@ def fit_faults(job: Job) -> Iterator[OptionError]:
         yield from channel_faults(
             job.channels, on_this_machine=job.on_this_machine, instance_type=job.instance_type
         )
+    yield from _local_hyperparameter_faults(job)
     if job.terms is not None and job.on_sagemaker:
         yield from _service_faults(job, job.terms)
         yield from hostless_faults(job.terms)
         yield from input_faults(job.terms, job.channels)
+
+
+def _local_hyperparameter_faults(job: Job) -> Iterator[OptionError]:
+    """What no script gets, wherever it runs; nobody here minds SageMaker's limits."""
+    if job.terms is not None and job.on_this_machine:
+        terms = replace(job.terms, limits={})
+        yield from hyperparameter_faults(terms, is_ours=job.distribution.is_launched)
 
 
 def _service_faults(job: Job, terms: Terms) -> Iterator[OptionError]:

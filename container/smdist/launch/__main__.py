@@ -9,7 +9,6 @@ Exits with the status of the rank that failed first, 128 + n after signal n,
 from __future__ import annotations
 
 import argparse
-import shlex
 import signal
 import sys
 import tempfile
@@ -34,6 +33,7 @@ from smdist.launch.machine import Machine, inspect_machine
 from smdist.launch.outlet import write_whole
 from smdist.launch.readiness import require_port, require_torch
 from smdist.launch.request import as_requested
+from smdist.launch.shown import shown_command
 from smdist.launch.source import fetch, install_requirements
 from smdist.launch.supervise import Order, Outcome, Supervisor
 
@@ -202,8 +202,7 @@ def speaker(label: str) -> Say:
 
 def _greeting(place: Place) -> str:
     config, world = place.config, place.world
-    call = [config.source.program, *script_arguments(config.hyperparameters)]
-    command = shlex.join(call).replace("\n", "\\n")  # one line in the log
+    command = shown_command(config.source.program, config.hyperparameters)
     if config.options is None:
         groups = ", ".join(config.distribution_groups)
         return f"starts {command}" if not groups else f"no ranks but in {groups}; starts {command}"

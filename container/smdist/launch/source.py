@@ -18,6 +18,7 @@ from urllib.parse import unquote
 from sagemaker_dist.errors import LaunchError, closest
 from smdist.config import Source
 from smdist.launch.command import python_command
+from smdist.launch.shown import without_login
 
 _NEVER: Final = frozenset({".git", "__pycache__"})
 
@@ -125,7 +126,7 @@ def _download(source: Source, target: Path) -> None:
         client = boto3.client("s3", region_name=source.region, endpoint_url=source.endpoint)
         client.download_file(bucket, key, str(target))
     except (BotoCoreError, ClientError, OSError) as error:
-        raise _no_code(source.submit_directory, str(error)) from error
+        raise _no_code(source.submit_directory, without_login(str(error))) from error
 
 
 def _extract(tarball: Path, code: Path, origin: str) -> None:

@@ -149,6 +149,13 @@ def _value_faults(terms: Terms, name: str, value: Any) -> Iterator[OptionError]:
     else:
         yield from text_faults(what, text, limit, mend="Correct the value")
     found = _read(text) if terms.runs_script else text
+    is_text = not (terms.encodes_json or terms.is_written or name.startswith(_PREFIX))
+    if is_text and isinstance(value, str) and _argument(found) != value:
+        yield OptionError(
+            f"{what} is {shown(value)}",
+            f"without source_dir it is read as JSON, and the script gets {shown(_argument(found))}",
+            "Pass source_dir, with which text stays text",
+        )
     yield from _letter_faults(terms, f"{what} is {shown(found)}", _argument(found))
 
 

@@ -25,6 +25,7 @@ class Terms:
         asked: The arguments that were given, be it for a pipeline to fill.
         runs_script: Hyperparameters become the command line of a script.
         encodes_json: The SDK writes hyperparameters as JSON, otherwise by str().
+        is_written: It has written them as JSON already.
         instance_groups: Each as in CreateTrainingJob.
         tags: Pairs of Key and Value as in CreateTrainingJob, or a dict.
         region: Where the job runs, where that is known.
@@ -35,6 +36,7 @@ class Terms:
     asked: frozenset[str] = frozenset()
     runs_script: bool = True
     encodes_json: bool = True
+    is_written: bool = False
     role: Any = None
     image_uri: Any = None
     input_mode: Any = None

@@ -200,6 +200,7 @@ def _terms(job: LocalJob) -> Terms:
         hyperparameters=job.hyperparameters,
         runs_script=PROGRAM in job.hyperparameters,
         encodes_json=False,
+        is_written=True,
     )
 
 

@@ -2,15 +2,17 @@
 """Requests to SageMaker carry hyperparameters as they were given; what cannot arrive is refused."""
 
 import json
+import re
 
 import pytest
-from hyperparameters import TEXTS, VALUES, commands
+from hyperparameters import JSON_TEXTS, TEXTS, VALUES, commands
 
 from sagemaker_dist import (
     DataParallel,
     Estimator,
     HuggingFace,
     OptionError,
+    OptionErrors,
     PyTorch,
     TensorFlow,
 )
@@ -75,8 +77,8 @@ def test_a_request_has_each_value_as_json(build, session, kind):
 
 def test_a_generic_estimator_without_source_dir_sends_text(build, session):
     """As SageMaker's SDK does: str() of everything."""
-    one_line = {name: value for name, value in TEXTS.items() if value.isprintable()}
-    given = {**one_line, **VALUES}
+    plain = {name: TEXTS[name] for name in TEXTS if name not in JSON_TEXTS or "number" in name}
+    given = {**{k: v for k, v in plain.items() if v.isprintable()}, **VALUES}
     request = sent(session, build(Estimator, source_dir=None, hyperparameters=dict(given)))
 
     assert {name: str(value) for name, value in given.items()} == request
@@ -136,6 +138,42 @@ def test_a_line_break_needs_a_source_dir(build, session, value):
         build(Estimator, source_dir=None, hyperparameters={"a": value})
 
     assert {"a": json.dumps(value)} == sent(session, build(Estimator, hyperparameters={"a": value}))
+
+
+@pytest.mark.parametrize(
+    ("value", "got"),
+    [
+        ("true", "True"),
+        ("null", "None"),
+        ("1.10", "1.1"),
+        ("1e5", "100000.0"),
+        (" 1", "1"),
+        ('"x"', "x"),
+        ('{"a": 1}', "a=1"),
+    ],
+)
+def test_text_that_looks_like_json_needs_a_source_dir(build, session, value, got):
+    """Where the SDK writes it as it is, SageMaker's toolkit and our launcher read JSON."""
+    why = f"it is read as JSON, and the script gets {got!r}"
+    built = build(Estimator, source_dir=None)
+    built.set_hyperparameters(a=value)
+    with pytest.raises(OptionError, match=re.escape(why)):
+        built.fit()
+    with pytest.raises(OptionError, match=re.escape(why)):
+        build(Estimator, source_dir=None, hyperparameters={"a": value})
+
+    assert {"a": json.dumps(value)} == sent(session, build(Estimator, hyperparameters={"a": value}))
+
+
+def test_jobs_of_this_machine_are_checked_when_they_are_built(build):
+    """All faults at once, without SageMaker's limits."""
+    here = {"instance_type": "local_process", "sagemaker_session": None}
+    with pytest.raises(OptionErrors) as caught:
+        build(PyTorch, hyperparameters={"a": b"x", "b": "x\0", "c": "x" * 9999}, **here)
+
+    assert ["hyperparameters['a'] is", "hyperparameters['b'] is"] == [
+        str(each)[:23] for each in caught.value.faults
+    ]
 
 
 def test_what_was_set_after_building_is_checked_by_fit(build, session):

@@ -65,8 +65,11 @@ def test_groups_of_a_pipeline():
 
 
 @pytest.mark.parametrize("instance_type", ["local_process", "local", "local_gpu"])
-def test_a_job_of_this_machine_has_no_terms(instance_type):
-    assert facts.terms({"instance_type": instance_type}) is None
+def test_a_job_of_this_machine_has_terms(instance_type):
+    """Its hyperparameters are checked as all are."""
+    terms = facts.terms({"instance_type": instance_type, "hyperparameters": {"lr": 0.1}})
+
+    assert {"lr": 0.1} == terms.hyperparameters
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from sagemaker_dist.planning import Channel, Job, Limit, Terms, construction_fau
 
 SMALL = "abcdefghijklmnopqrstuvwxyz" + digits
 NAMES = st.text(ascii_letters + "_", min_size=1, max_size=30)
-VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=200)
+LETTERS = st.characters(exclude_characters="\0", exclude_categories=["Cs"])  # as a command line has
+VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(LETTERS, max_size=200)
 IDS = st.text("abcdef" + digits, min_size=8, max_size=17)
 BUCKETS = st.text(SMALL, min_size=3, max_size=63)
 PLACES = st.builds("s3://{}/{}".format, BUCKETS, st.text(max_size=200).filter(str.isprintable))
