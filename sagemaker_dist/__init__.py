@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from sagemaker_dist.contract import DataParallel
+from sagemaker_dist.contract.metrics import metric_definitions
 from sagemaker_dist.contract.smp import SMPv1, SMPv2
 from sagemaker_dist.contract.strategies import (
     MPI,
@@ -62,6 +63,7 @@ __all__ = [
     "SkewError",
     "TensorFlow",
     "TorchDistributed",
+    "metric_definitions",
 ]
 
 _HEAVY = {

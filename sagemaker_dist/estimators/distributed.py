@@ -269,6 +269,9 @@ def _set_defaults(kwargs: dict[str, Any], asked: Distribution, is_local: bool) -
         kwargs["instance_type"] = LOCAL_PROCESS  # its own local mode takes one GPU host at most
         kwargs["sagemaker_session"] = kwargs.get("sagemaker_session") or LocalSession()
         kwargs["role"] = kwargs.get("role") or ROLE
+    if asked.is_launched:
+        kwargs["metric_definitions"] = facts.with_our_metrics(kwargs.get("metric_definitions"))
+        kwargs.setdefault("enable_sagemaker_metrics", True)
     if asked.is_launched or is_local:
         kwargs.setdefault("debugger_hook_config", False)
         if kwargs.get("profiler_config") is None:

@@ -26,6 +26,7 @@ from sagemaker.local.local_session import file_input
 from sagemaker.workflow import is_pipeline_variable
 
 from sagemaker_dist.catalog import LOCAL, LOCAL_PROCESS, training_instances
+from sagemaker_dist.contract.metrics import metric_definitions
 from sagemaker_dist.contract.spelling import AWS, MODEL
 from sagemaker_dist.errors import OptionError
 from sagemaker_dist.planning import Channel, Obstacle, Source, directory_of
@@ -145,6 +146,20 @@ def with_parameters(distribution: Any) -> Any:
         raise _unread(path, f"it holds a {type(found).__name__}, not an object")
     model = {**distribution[AWS][MODEL], "parameters": found}
     return {**distribution, AWS: {**distribution[AWS], MODEL: model}}
+
+
+def with_our_metrics(given: Any) -> Any:
+    """Metric definitions, and those of our runtime's lines of other names; 40 in all at most.
+
+    An empty list is an answer, and what a pipeline gives is left to it.
+    """
+    if given is not None and not (isinstance(given, list) and given):
+        return given
+    theirs: list[Any] = given or []
+    names = [each.get("Name") for each in theirs if isinstance(each, Mapping)]
+    own = [each for each in metric_definitions() if each["Name"] not in names]
+    most = service_limits()["MetricDefinitionList"].most
+    return theirs + own[: max(0, most - len(theirs)) if most else None]
 
 
 def _parameters(distribution: Any) -> Any:

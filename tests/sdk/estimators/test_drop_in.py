@@ -23,6 +23,7 @@ from sagemaker_dist import (
     OptionError,
     PyTorch,
     TensorFlow,
+    metric_definitions,
 )
 from sagemaker_dist.contract import KEY, MiB, parse
 
@@ -33,6 +34,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Running within a PipelineSession:UserWarning"),
 ]
 
+METERED = {"metric_definitions": metric_definitions(), "enable_sagemaker_metrics": True}
 IMAGE = "123456789012.dkr.ecr.us-west-2.amazonaws.com/mine:1"
 ROLE = "arn:aws:iam::123456789012:role/training"
 OPTIONS = DataParallel(fusion_bytes=32 * MiB)
@@ -100,9 +102,9 @@ def test_without_our_distribution_the_request_is_the_parents(
 @pytest.mark.parametrize("kind", DISTRIBUTED)
 @pytest.mark.parametrize("changes", [{}, {"hyperparameters": None}])
 def test_our_distribution_is_one_hyperparameter(build, session, kind, changes):
-    """The rest is what the parent sends without debugger and profiler, which our image lacks."""
+    """The rest is what the parent sends without debugger and profiler, and with our metrics."""
     asked = sent(session, build(kind, distribution=OPTIONS, **changes))
-    without = {"debugger_hook_config": False, "disable_profiler": True}
+    without = {"debugger_hook_config": False, "disable_profiler": True, **METERED}
     wire = asked["HyperParameters"].pop(KEY)
 
     assert OPTIONS == parse(wire)
@@ -228,7 +230,8 @@ def test_a_step_of_a_pipeline_is_the_parents(build, pipeline, kind):
     common = {**unknown, "sagemaker_session": pipeline, "base_job_name": "base"}
     without = {"debugger_hook_config": False, "disable_profiler": True}
     ours = definition(pipeline, build(kind, distribution=options, **common, **without))
-    theirs = definition(pipeline, build(PARENTS[kind], **common, **without))
+    metered = METERED if options else {}
+    theirs = definition(pipeline, build(PARENTS[kind], **common, **without, **metered))
     wire = ours["HyperParameters"].pop(KEY, None)
 
     assert options == (parse(wire) if wire else None)

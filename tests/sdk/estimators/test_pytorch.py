@@ -10,7 +10,14 @@ import sagemaker
 from sagemaker.inputs import FileSystemInput, TrainingInput
 from sagemaker.workflow.parameters import ParameterInteger, ParameterString
 
-from sagemaker_dist import SMDDP, DataParallel, OptionError, OptionErrors, PyTorch
+from sagemaker_dist import (
+    SMDDP,
+    DataParallel,
+    OptionError,
+    OptionErrors,
+    PyTorch,
+    metric_definitions,
+)
 from sagemaker_dist.contract import KEY, MiB, parse
 
 pytestmark = [
@@ -65,7 +72,7 @@ def test_ranks_are_told_where_checkpoints_lie(estimator, session, changes, folde
 
 @GPU
 def test_request(estimator, session):
-    """The whole request: the parent's, plus one hyperparameter, minus debugger and profiler."""
+    """The whole request: the parent's, plus one hyperparameter and metrics, minus debugger."""
     options = DataParallel(fusion_bytes=32 * MiB)
     built = estimator(
         instance_type="ml.p4d.24xlarge", distribution=options, hyperparameters={"lr": 0.1}
@@ -79,7 +86,12 @@ def test_request(estimator, session):
     assert options == parse(wire)
     assert json.loads(wire).startswith('{"dataparallel":{')  # encoded as the parent encodes
     assert {
-        "AlgorithmSpecification": {"TrainingImage": IMAGE, "TrainingInputMode": "File"},
+        "AlgorithmSpecification": {
+            "EnableSageMakerMetricsTimeSeries": True,
+            "MetricDefinitions": metric_definitions(),
+            "TrainingImage": IMAGE,
+            "TrainingInputMode": "File",
+        },
         "HyperParameters": {
             "lr": "0.1",
             "sagemaker_container_log_level": "20",

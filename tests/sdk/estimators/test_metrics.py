@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SageMaker is told how to read the lines that our runtime prints."""
+
+import pytest
+
+from sagemaker_dist import (
+    DataParallel,
+    Estimator,
+    HuggingFace,
+    PyTorch,
+    TorchDistributed,
+    metric_definitions,
+)
+
+pytestmark = [
+    pytest.mark.timeout(60),
+    pytest.mark.filterwarnings("ignore::sagemaker.deprecations.SageMakerV2DeprecationWarning"),
+]
+
+OUR_IMAGE = "123456789012.dkr.ecr.us-west-2.amazonaws.com/sagemaker-dist:0.1.0-torch"
+MINE = {"Name": "train:loss", "Regex": "my loss ([0-9.]+)"}
+
+
+@pytest.fixture
+def asked(session, script):
+    """What SageMaker is asked for of an algorithm, with what a test changes."""
+
+    def fit(kind=PyTorch, **changes):
+        arguments = {
+            "entry_point": "train.py",
+            "source_dir": script(),
+            "role": "arn:aws:iam::123456789012:role/training",
+            "instance_type": "ml.c5.xlarge",
+            "instance_count": 2,
+            "image_uri": OUR_IMAGE,
+            "sagemaker_session": session,
+            "distribution": DataParallel(),
+        }
+        kind(**{**arguments, **changes}).fit(wait=False)
+        return session.requests[-1]["AlgorithmSpecification"]
+
+    return fit
+
+
+@pytest.mark.parametrize("kind", [PyTorch, HuggingFace, Estimator])
+@pytest.mark.parametrize("option", [DataParallel(), TorchDistributed()])
+def test_jobs_of_our_launcher_have_our_metrics(asked, kind, option):
+    """And SageMaker draws them over time."""
+    algorithm = asked(kind, distribution=option)
+
+    assert metric_definitions() == algorithm["MetricDefinitions"]
+    assert algorithm["EnableSageMakerMetricsTimeSeries"] is True
+
+
+def test_the_users_own_win(asked):
+    algorithm = asked(metric_definitions=[MINE], enable_sagemaker_metrics=False)
+
+    assert [MINE, *metric_definitions()[1:]] == algorithm["MetricDefinitions"]
+    assert algorithm["EnableSageMakerMetricsTimeSeries"] is False
+
+
+def test_who_wants_none_gets_none(asked):
+    assert not asked(metric_definitions=[]).get("MetricDefinitions")
+
+
+def test_there_are_never_more_than_sagemaker_takes(asked):
+    """38 of the user's leave room for two."""
+    mine = [{"Name": f"m{each}", "Regex": "([0-9]+)"} for each in range(38)]
+
+    assert mine + metric_definitions()[:2] == asked(metric_definitions=mine)["MetricDefinitions"]
+
+
+def test_other_jobs_stay_as_they_are(asked):
+    """Without our launcher nobody prints those lines."""
+    assert "MetricDefinitions" not in asked(distribution=None)
+    assert "MetricDefinitions" not in asked(
+        distribution={"mpi": {"enabled": True}}, image_uri="m:1"
+    )
