@@ -29,6 +29,7 @@ from sagemaker_dist.estimators.layout import laid_out, local_source, source_para
 from sagemaker_dist.estimators.local_session import ROLE, LocalClient, LocalSession
 from sagemaker_dist.estimators.sdk import offline, quiet
 from sagemaker_dist.estimators.stock import as_instance_groups, asked_in, launch_parameters
+from sagemaker_dist.gathering import as_count, with_our_metrics, with_parameters
 from sagemaker_dist.packaging import default_tag, ecr_image, is_ours
 from sagemaker_dist.planning import construction_faults, construction_warnings, fit_faults
 from sagemaker_dist.planning.faults import JOB_NAME, source_faults
@@ -88,7 +89,7 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         asked = Distribution()
         image_is_ours = True
         try:
-            asked = read_distribution(facts.with_parameters(distribution))
+            asked = read_distribution(with_parameters(distribution))
             image_is_ours = self._runs_our_launcher(asked, given)
             asked = in_our_image(asked) if image_is_ours else asked
         except OptionError as error:
@@ -264,13 +265,13 @@ def _use_new_names(kwargs: dict[str, Any]) -> None:
 def _set_defaults(kwargs: dict[str, Any], asked: Distribution, is_local: bool) -> None:
     """Leave out what the parent adds to every job but our image does not hold."""
     if "instance_count" in kwargs:
-        kwargs["instance_count"] = facts.count(kwargs["instance_count"])
+        kwargs["instance_count"] = as_count(kwargs["instance_count"])
     if is_local:
         kwargs["instance_type"] = LOCAL_PROCESS  # its own local mode takes one GPU host at most
         kwargs["sagemaker_session"] = kwargs.get("sagemaker_session") or LocalSession()
         kwargs["role"] = kwargs.get("role") or ROLE
     if asked.is_launched:
-        kwargs["metric_definitions"] = facts.with_our_metrics(kwargs.get("metric_definitions"))
+        kwargs["metric_definitions"] = with_our_metrics(kwargs.get("metric_definitions"))
         kwargs.setdefault("enable_sagemaker_metrics", True)
     if asked.is_launched or is_local:
         kwargs.setdefault("debugger_hook_config", False)

@@ -13,6 +13,7 @@ from sagemaker_dist.catalog import LOCAL, LOCAL_PROCESS
 from sagemaker_dist.contract import Distribution
 from sagemaker_dist.estimators import facts
 from sagemaker_dist.estimators.local_session import LocalSession
+from sagemaker_dist.gathering import as_count, find_obstacle, is_known_to_boto3
 from sagemaker_dist.packaging import FRAMEWORKS
 from sagemaker_dist.planning import Job
 from sagemaker_dist.planning.local_faults import CONTAINER_ONLY, NO_EFFECT
@@ -48,15 +49,15 @@ def job_to_build(
     instance_type = facts.settled(given.get("instance_type"))
     names = ("output_path", "checkpoint_s3_uri", "checkpoint_local_path", "base_job_name")
     session, has_image = given.get("sagemaker_session"), given.get("image_uri") is not None
-    places = {name: facts.obstacle(given.get(name)) for name in names[:2]}
+    places = {name: find_obstacle(given.get(name)) for name in names[:2]}
     return Job(
         kind=estimator.kind,
         image_is_ours=image_is_ours,
         names_image=has_image,
         distribution=asked,
         instance_type=instance_type,
-        instance_count=facts.settled(facts.count(given.get("instance_count"))),
-        known_to_boto3=facts.is_known_to_boto3(instance_type),
+        instance_count=facts.settled(as_count(given.get("instance_count"))),
+        known_to_boto3=is_known_to_boto3(instance_type),
         framework_version=None if has_image else facts.settled(given.get("framework_version")),
         image_version=FRAMEWORKS[framework].default if framework else "",
         own_session=isinstance(session, (LocalSession, type(None))),

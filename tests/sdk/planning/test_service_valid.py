@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from sagemaker.instance_group import InstanceGroup
 
 from sagemaker_dist.estimators import facts
+from sagemaker_dist.gathering import service_limits
 from sagemaker_dist.planning import Channel, Job, Limit, Terms, construction_faults, fit_faults
 
 SMALL = "abcdefghijklmnopqrstuvwxyz" + digits
@@ -124,4 +125,4 @@ def test_a_shape_that_boto3_lacks_has_no_limits():
     ],
 )
 def test_limits_are_those_of_the_service_model(shape, limit):
-    assert limit == facts.service_limits()[shape]
+    assert limit == service_limits()[shape]

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether the user's code is where it should be, and whether places can be written to."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from sagemaker_dist.planning import Obstacle, Source, directory_of
+from sagemaker_dist.planning.locations import FILE, S3
+
+
+def find_source(entry_point: Any, source_dir: Any, *, is_launched: bool = False) -> Source:
+    """Where the entry point should lie."""
+    if source_dir is not None and str(source_dir).lower().startswith(S3):
+        return Source(entry_point=str(entry_point), directory=str(source_dir), in_s3=True)
+    directory = None if source_dir is None else str(source_dir)
+    folder = Path(directory_of(directory)) if directory else Path()
+    return Source(
+        entry_point=str(entry_point),
+        directory=directory,
+        exists=(folder / str(entry_point)).is_file(),
+        directory_exists=folder.is_dir(),
+        is_launched=is_launched,
+    )
+
+
+def find_obstacle(uri: Any) -> Obstacle | None:
+    """What keeps a file:// place from being written to, or None."""
+    if not isinstance(uri, str) or not uri.startswith(FILE + "/"):
+        return None
+    path = Path(directory_of(uri))
+    nearest = next(each for each in (path, *path.parents) if os.path.lexists(each))
+    if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
+        return None
+    return Obstacle(path=str(nearest), is_directory=nearest.is_dir())
