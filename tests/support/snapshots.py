@@ -121,20 +121,24 @@ def shared(requests: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return alike
 
 
-def difference(common: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, Any]:
-    """What a request has beyond the common part; `merged` undoes it."""
-    more: dict[str, Any] = {}
+def difference(base: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, Any]:
+    """What a request changes of a base, as a merge patch (RFC 7386): None takes away."""
+    changes: dict[str, Any] = {name: None for name in base if name not in request}
     for name, value in request.items():
-        if name not in common:
-            more[name] = value
-        elif common[name] != value:
-            more[name] = difference(common[name], value)
-    return more
+        if name not in base:
+            changes[name] = value
+        elif base[name] != value:
+            both = isinstance(value, dict) and isinstance(base[name], dict)
+            changes[name] = difference(base[name], value) if both else value
+    return changes
 
 
-def merged(common: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """The request of a common part and what it has beyond."""
-    both = {**common, **more}
-    for name in common.keys() & more.keys():
-        both[name] = merged(common[name], more[name])
-    return both
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The request of a base and its changes."""
+    request = {name: value for name, value in base.items() if changes.get(name, ...) is not None}
+    for name, value in changes.items():
+        if isinstance(value, dict) and isinstance(base.get(name), dict):
+            request[name] = merged(base[name], value)
+        elif value is not None:
+            request[name] = value
+    return request

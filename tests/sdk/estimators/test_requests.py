@@ -36,6 +36,7 @@ from snapshots import IS_UPDATE, Outcome, load, pack, save
 
 from sagemaker_dist import DataParallel, OptionError
 from sagemaker_dist.contract import render
+from sagemaker_dist.contract.metrics import metric_definitions
 from sagemaker_dist.contract.spelling import OURS
 from sagemaker_dist.planning.strategies import GENERIC, SUPPORT
 
@@ -119,6 +120,8 @@ def short(value, name, instances):
     """A request without what changes from time to time, or says only of which row it is."""
     if value == {"VolumeSizeInGB": 30, **RESOURCES[instances]}:
         return "as asked"
+    if value == metric_definitions():
+        return "those of our runtime"
     if isinstance(value, dict):
         return {key: short(each, name, instances) for key, each in value.items()}
     if isinstance(value, list):
