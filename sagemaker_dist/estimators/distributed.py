@@ -22,13 +22,14 @@ from sagemaker.estimator import EstimatorBase
 
 from sagemaker_dist.catalog import LOCAL, LOCAL_PROCESS
 from sagemaker_dist.contract import Distribution, in_our_image, read_distribution
+from sagemaker_dist.contract.launching import launch_parameters
 from sagemaker_dist.errors import JobError, OptionError, raise_all
 from sagemaker_dist.estimators import facts
 from sagemaker_dist.estimators.jobs import job_to_build, job_to_fit, runs_here
 from sagemaker_dist.estimators.layout import laid_out, local_source, source_params
 from sagemaker_dist.estimators.local_session import ROLE, LocalClient, LocalSession
 from sagemaker_dist.estimators.sdk import offline, quiet
-from sagemaker_dist.estimators.stock import as_instance_groups, asked_in, launch_parameters
+from sagemaker_dist.estimators.stock import as_instance_groups, asked_in
 from sagemaker_dist.gathering import as_count, with_our_metrics, with_parameters
 from sagemaker_dist.packaging import default_tag, ecr_image, is_ours
 from sagemaker_dist.planning import construction_faults, construction_warnings, fit_faults

@@ -1,12 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How our launcher is asked by hyperparameters: our document, or what SageMaker's SDK writes.
-
-    DataParallel()                             sagemaker_dist_config = {"version": ...}
-    {"torch_distributed": {"enabled": True}}   sagemaker_torch_distributed_enabled = true
-    {..., "instance_groups": [group]}          sagemaker_distribution_instance_groups = ["name"]
-
-`attach` reads them back. Names: SageMaker SDK 2.257.7, estimator.py.
-"""
+"""A job of SageMaker's API read back into what an estimator was asked for."""
 
 from __future__ import annotations
 
@@ -15,23 +8,11 @@ from typing import Any, Final
 
 from sagemaker.instance_group import InstanceGroup
 
-from sagemaker_dist.contract import KEY, Distribution, parse, render
+from sagemaker_dist.contract import KEY, parse
 from sagemaker_dist.contract.flags import FLAGS, GROUPS_KEY, INSTANCE_KEY, is_flag_on
 from sagemaker_dist.contract.spelling import GROUPS, STOCK
 
 _FLAGS: Final = {key: FLAGS[key] for key in STOCK}
-
-
-def launch_parameters(asked: Distribution, instance_type: Any) -> dict[str, Any]:
-    """The hyperparameters by which our launcher is asked, before they are encoded."""
-    added: dict[str, Any] = {} if asked.ours is None else {KEY: render(asked.ours)}
-    if asked.stock is not None:
-        added[_FLAGS[asked.stock]] = True
-        if instance_type is not None:
-            added[INSTANCE_KEY] = instance_type
-    if asked.is_launched and asked.groups:
-        added[GROUPS_KEY] = asked.group_names
-    return added
 
 
 def asked_in(values: dict[str, Any], *, image_is_ours: bool) -> dict[str, Any]:

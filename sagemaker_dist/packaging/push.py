@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from sagemaker_dist.errors import OptionError, SetupError, raise_all
-from sagemaker_dist.packaging.ecr import Pass, boto_session, ecr_pass
+from sagemaker_dist.packaging.aws import boto_session
+from sagemaker_dist.packaging.ecr import Pass, ecr_pass
 from sagemaker_dist.packaging.engine import connected
 from sagemaker_dist.packaging.facts import ImageFacts, inspect_image
 from sagemaker_dist.packaging.frameworks import REPOSITORY, default_tag, framework_faults

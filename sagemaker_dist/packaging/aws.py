@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""AWS's side of a job that needs no SDK of SageMaker: sessions, and what is refused there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from sagemaker_dist.errors import OptionError, SetupError
+
+_ALLOW: Final = "Allow these credentials {action} (an IAM policy), or use others"
+_PREFIXES: Final = {"Amazon ECR": "ecr", "Amazon S3": "s3", "AWS STS": "sts", "AWS IAM": "iam"}
+
+
+def boto_session(region: str | None = None, profile: str | None = None) -> Any:
+    """A session of boto3, with its own settings for what is None.
+
+    Raises:
+        SetupError: There is no such profile.
+    """
+    import boto3
+    from botocore.exceptions import ProfileNotFound
+
+    try:
+        return boto3.Session(region_name=region, profile_name=profile)
+    except ProfileNotFound as error:
+        mend = "Run aws configure --profile, or name another"
+        raise SetupError("there are no AWS settings", str(error), mend) from error
+
+
+def account_of(session: Any) -> str:
+    """The number of the session's account.
+
+    Raises:
+        SetupError: STS refuses, or cannot be asked.
+    """
+    with aws_refusals(session, "AWS STS"):
+        return str(session.client("sts").get_caller_identity()["Account"])
+
+
+def role_arn(session: Any, role: str) -> str:
+    """The ARN of a role; what has a slash is one already.
+
+    Raises:
+        SetupError: There is no such role, or IAM cannot be asked.
+    """
+    if "/" in role or role.startswith("arn:"):
+        return role
+    with aws_refusals(session, "AWS IAM"):
+        iam = session.client("iam")
+        try:
+            return str(iam.get_role(RoleName=role)["Role"]["Arn"])
+        except iam.exceptions.NoSuchEntityException:
+            raise SetupError(
+                f"there is no IAM role {role!r}",
+                "the job runs with its permissions",
+                "Correct the name, or pass the role's ARN",
+            ) from None
+
+
+@contextmanager
+def aws_refusals(session: Any, service: str) -> Iterator[None]:
+    """What boto3 raises when a service is asked, with its mend."""
+    from botocore import exceptions
+
+    what = f"{service} in {where(session)} cannot be asked"
+    try:
+        yield
+    except exceptions.NoRegionError as error:
+        raise SetupError(
+            "no AWS region is set", str(error).rstrip("."), "Set AWS_REGION, or a session's region"
+        ) from error
+    except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as error:
+        why = str(error).rstrip(".")
+        raise SetupError(what, why, "Run aws configure, or set AWS_PROFILE") from error
+    except exceptions.ParamValidationError as error:
+        wrong = f"a request to {service} is not valid"
+        raise OptionError(wrong, str(error), "Correct it") from error
+    except exceptions.ClientError as error:
+        raise _refused(what, service, error) from error
+    except exceptions.BotoCoreError as error:
+        raise SetupError(what, str(error).rstrip("."), "Check network and region") from error
+
+
+def _refused(what: str, service: str, error: Any) -> SetupError:
+    code = error.response["Error"]["Code"]
+    why = f"{code}: {error.response['Error'].get('Message', '')}".rstrip(". :")
+    if code.startswith("AccessDenied"):
+        return SetupError(what, why, _ALLOW.format(action=_action(service, error)))
+    return SetupError(what, why, "Renew the credentials (aws sso login, aws configure)")
+
+
+def _action(service: str, error: Any) -> str:
+    return f"{_PREFIXES[service]}:{error.operation_name}"
+
+
+def where(session: Any) -> str:
+    """The region of a session in words."""
+    return f"region {session.region_name}"
