@@ -4,5 +4,6 @@
 from sagemaker_dist.runners.local import LocalRunner
 from sagemaker_dist.runners.protocol import TERMINAL, Request, Runner
 from sagemaker_dist.runners.recording import RecordingRunner
+from sagemaker_dist.runners.sagemaker import SageMakerRunner
 
-__all__ = ["TERMINAL", "LocalRunner", "RecordingRunner", "Request", "Runner"]
+__all__ = ["TERMINAL", "LocalRunner", "RecordingRunner", "Request", "Runner", "SageMakerRunner"]

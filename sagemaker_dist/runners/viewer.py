@@ -65,8 +65,8 @@ def watch(
                 screen.status(_clock(description), description["SecondaryStatus"])
                 look_at_seconds = monotonic() + _LOOK_SECONDS
     description = runner.describe(name)
-    model = description["ModelArtifacts"]["S3ModelArtifacts"]
-    made = f"model: {model}" if has_model else "no model was saved"
+    model = description.get("ModelArtifacts", {}).get("S3ModelArtifacts")  # where there is one
+    made = f"model: {model}" if has_model and model else "no model was saved"
     _console().print(_ending(description, runner.logs_at(name), made), soft_wrap=True)
     return description
 
@@ -181,9 +181,11 @@ def _coloured(text: str) -> Text:
 
 
 def _clock(description: Description) -> str:
-    end = description.get("TrainingEndTime")
+    end = description.get("TrainingEndTime")  # not of a job that failed before it trained
+    if end is None and description["TrainingJobStatus"] in TERMINAL:
+        end = description.get("LastModifiedTime")
     seconds = (end.timestamp() if end else time()) - description["CreationTime"].timestamp()
-    minutes, seconds = divmod(round(seconds), 60)
+    minutes, seconds = divmod(max(0, round(seconds)), 60)  # this machine's clock may be behind
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes:02}:{seconds:02}"
 

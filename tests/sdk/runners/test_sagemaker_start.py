@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job is created once, though answers are lost; a name is never taken for another's."""
+
+import pytest
+from cloudwatch import ARN, HANG_UP, REQUEST, Refusal, Time, described, in_ireland, told
+
+from sagemaker_dist.errors import OptionError, SetupError
+from sagemaker_dist.runners.sagemaker.api import is_same
+
+pytestmark = pytest.mark.timeout(60)
+THROTTLED = Refusal("ThrottlingException", "Rate exceeded")
+MISSING = Refusal("ValidationException", "Requested resource not found.")
+TAKEN = Refusal("ResourceInUse", "Training job names must be unique")
+
+
+@pytest.fixture
+def amazon(monkeypatch):
+    with told(monkeypatch) as server:
+        yield server
+
+
+@pytest.fixture
+def aws():
+    with in_ireland(Time().clock) as runner:
+        yield runner
+
+
+def test_throttled_create_is_asked_again(aws, amazon):
+    amazon.say("CreateTrainingJob", THROTTLED, THROTTLED, {"TrainingJobArn": ARN})
+
+    assert "job" == aws.start(REQUEST)
+    assert 3 == len(amazon.asked)
+
+
+def test_create_whose_answer_was_lost(aws, amazon):
+    """The second request finds the name taken, by the job of the first."""
+    amazon.say("CreateTrainingJob", HANG_UP, TAKEN)
+
+    assert "job" == aws.start(REQUEST)
+    assert ["CreateTrainingJob"] * 2 + ["DescribeTrainingJob"] == amazon.names()
+
+
+def test_create_whose_every_answer_was_lost(aws, amazon):
+    """The job is there all the same."""
+    amazon.say("CreateTrainingJob", HANG_UP)
+
+    assert "job" == aws.start(REQUEST)
+    assert "DescribeTrainingJob" == amazon.names()[-1]
+
+
+def test_create_of_which_nothing_is_known(aws, amazon):
+    amazon.say("CreateTrainingJob", HANG_UP)
+    amazon.say("DescribeTrainingJob", MISSING)
+    with pytest.raises(SetupError) as raised:
+        aws.start(REQUEST)
+
+    assert "SageMaker in region eu-west-1 did not say whether it started job 'job'" == (
+        raised.value.what
+    )
+    assert "before you start it again" in raised.value.mend
+
+
+def test_name_that_is_taken(aws, amazon):
+    """By the same request even: no answer was lost, so that was another call."""
+    amazon.say("CreateTrainingJob", TAKEN)
+    with pytest.raises(OptionError) as raised:
+        aws.start(REQUEST)
+
+    assert (
+        "job_name is 'job': a job of this name exists in this account in region eu-west-1."
+        " Pass another name, or leave job_name out." == str(raised.value)
+    )
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        described(HyperParameters={"epochs": "4"}),
+        described(HyperParameters={}),
+        described(ResourceConfig={**REQUEST["ResourceConfig"], "InstanceCount": 1}),
+        described(AlgorithmSpecification={"TrainingInputMode": "File", "TrainingImage": "b"}),
+        described(RoleArn="arn:aws:iam::123456789012:role/other"),
+        described(age_seconds=3600),
+    ],
+    ids=["hyperparameter", "no hyperparameters", "hosts", "image", "role", "yesterday's"],
+)
+def test_name_of_another_job_when_an_answer_was_lost(aws, amazon, other):
+    amazon.say("CreateTrainingJob", HANG_UP, TAKEN)
+    amazon.say("DescribeTrainingJob", other)
+    with pytest.raises(OptionError, match="job_name is 'job'"):
+        aws.start(REQUEST)
+
+
+@pytest.mark.parametrize("skew_seconds", [-86_400, 86_400])
+def test_wrong_clock_of_this_machine(aws, amazon, skew_seconds):
+    """What is new is told by AWS's clock."""
+    amazon.skew_seconds = skew_seconds
+    amazon.say("CreateTrainingJob", HANG_UP, TAKEN)
+    amazon.say("DescribeTrainingJob", described(age_seconds=-skew_seconds))
+
+    assert "job" == aws.start(REQUEST)
+
+
+def test_groups_of_instances_are_compared():
+    group = {"InstanceGroupName": "a", "InstanceType": "ml.c5.xlarge", "InstanceCount": 1}
+    asked = {**REQUEST, "ResourceConfig": {"InstanceGroups": [group]}}
+    more = {**asked, "ResourceConfig": {"InstanceGroups": [group, group], "VolumeSizeInGB": 1}}
+
+    assert is_same(asked, {**asked, "ResourceConfig": {"InstanceGroups": [{**group, "x": 1}]}})
+    assert not is_same(asked, more)
