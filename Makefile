@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # make demo   train real data on two emulated hosts: no Docker, no AWS
 # make test   every test that fits in a few minutes
+# make test-v3  the tests of ModelTrainer again, with SageMaker's SDK v3
 # make test-docker  the tests that need Docker; .ci/docker makes what they take
 # make programs  a thousand random programs of collectives
 # make docs   the tables of docs/ that are written from the code
@@ -14,16 +15,20 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 SDK := $(VENV)/.sdk
 RUNTIME := $(VENV)/.runtime
 LINT := $(VENV)/.lint
+V3 := build/venv-v3
 RUNTIME_FILES := $(shell find container -type f -not -path '*/__pycache__/*' -not -path '*/build/*' \
   -not -path '*/image/*' -not -name 'Dockerfile*')
 
-.PHONY: demo test test-docker programs native docs lint clean
+.PHONY: demo test test-v3 test-docker programs native docs lint clean
 
 demo: $(RUNTIME)
 	$(BIN)/python notebooks/digits/demo.py
 
 test: $(RUNTIME) native-address
 	$(BIN)/python -m pytest --ignore=tests/docker
+
+test-v3: $(V3)/.made
+	$(V3)/bin/python -m pytest tests/trainer
 
 test-docker: $(RUNTIME)
 	SMDIST_REQUIRE_DOCKER=1 $(BIN)/python -m pytest tests/docker --durations=10
@@ -64,6 +69,14 @@ $(RUNTIME): $(SDK) $(RUNTIME_FILES)
 	@mkdir -p build
 	$(PIP) install --quiet --no-build-isolation --no-deps --force-reinstall \
 	  --config-settings=build-dir=$(abspath build/runtime) ./container
+	@touch $@
+
+# SageMaker's SDK v3 shares its name with v2. This part of 3.27.0 holds the ModelTrainer.
+$(V3)/.made: $(SDK)
+	@echo "setting up $(V3) with SageMaker's SDK v3"
+	$(BIN)/python -m venv $(V3)
+	$(V3)/bin/python -m pip --disable-pip-version-check install --quiet sagemaker-train==1.27.0 \
+	  "pytest>=8.4,<10" "pytest-timeout>=2.3" --editable .
 	@touch $@
 
 $(LINT): $(SDK)

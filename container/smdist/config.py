@@ -18,12 +18,13 @@ import json
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from sagemaker_dist.contract import KEY, DataParallel, parse, sort_hosts
 from sagemaker_dist.errors import LaunchError, OptionError, raise_all
+from smdist.files import Drivers, read_drivers, read_object
 from smdist.tuning import TuningConfig, read_tuning
 from smdist.variables import misspelt
 
@@ -72,12 +73,20 @@ class Source:
         submit_directory: A directory, a tarball or an S3 URI; empty when the
             image brought the code.
         endpoint: An S3 endpoint other than AWS's, or None.
+        directory: Where the code runs if that is a channel, or None.
+        requirements: What pip installs, relative to the code; "" is nothing.
+        needs_requirements: That file has to be there.
+        installer: The SDK's script that installs them from AWS CodeArtifact, or None for pip.
     """
 
     program: str
     submit_directory: str = ""
     region: str | None = None
     endpoint: str | None = None
+    directory: Path | None = None
+    requirements: str = "requirements.txt"
+    needs_requirements: bool = False
+    installer: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +97,8 @@ class RuntimeConfig:
         base: SageMaker's directory, /opt/ml.
         channels: inputdataconfig.json by channel name.
         hyperparameters: The user's own, decoded.
+        texts: The same as they came, in that order, where ModelTrainer sent them; its scripts
+            get them so. None elsewhere.
         framework_parameters: `sagemaker_*` ones that nothing here reads.
         options: What our own document asks for; `launch.request` adds what flags of SageMaker's
             SDK do. None is one plain process per host.
@@ -103,6 +114,7 @@ class RuntimeConfig:
     source: Source
     channels: Mapping[str, Any] = field(default_factory=dict)
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
+    texts: Mapping[str, str] | None = None
     framework_parameters: Mapping[str, Any] = field(default_factory=dict)
     options: DataParallel | None = None
     document: str = ""
@@ -117,7 +129,7 @@ class RuntimeConfig:
     @property
     def code(self) -> Path:
         """Where the user's code is placed and run."""
-        return self.base / "code"
+        return self.source.directory or self.base / "code"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,15 +197,18 @@ def read_runtime_config(environ: Mapping[str, str] | None = None) -> RuntimeConf
     """
     environ = _environment(environ)
     folder = read_base(environ) / "input" / "config"
-    raw = _read_object(folder / "hyperparameters.json")
+    raw = read_object(folder / "hyperparameters.json")
     decoded = {key: _decode(value) for key, value in raw.items()}
-    document = _document(raw)
+    drivers = read_drivers(read_base(environ))
+    document = _document(raw, drivers)
+    users = {key: value for key, value in raw.items() if _is_users(key)}
     return RuntimeConfig(
         base=read_base(environ),
-        resources=_resources(_read_object(folder / "resourceconfig.json")),
-        source=_source(decoded, environ),
-        channels=_read_object(folder / "inputdataconfig.json"),
-        hyperparameters={k: v for k, v in decoded.items() if _is_users(k)},
+        resources=_resources(read_object(folder / "resourceconfig.json")),
+        source=_source(decoded, environ, drivers),
+        channels=read_object(folder / "inputdataconfig.json"),
+        hyperparameters={key: decoded[key] for key in users},
+        texts={k: _undecoded(v) for k, v in users.items()} if drivers else None,
         framework_parameters={k: v for k, v in decoded.items() if _is_frameworks(k)},
         options=parse(document) if document else None,
         document=document,
@@ -279,25 +294,6 @@ def _number(environ: Mapping[str, str], name: str, default: float | None = None)
     return value
 
 
-def _read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON object; a file that is not there is an empty one."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise _broken(path, str(error)) from error
-    if not isinstance(document, dict):
-        raise _broken(path, f"it holds a {type(document).__name__}, not an object")
-    return document
-
-
-def _broken(path: Path, why: str) -> LaunchError:
-    return LaunchError(
-        f"{path} cannot be used", why, "It is written by SageMaker or by the local runner"
-    )
-
-
 def _decode(value: Any) -> Any:
     """Undo the SDK's JSON encoding; what is no JSON is a string that came as it is."""
     if not isinstance(value, str):
@@ -308,9 +304,20 @@ def _decode(value: Any) -> Any:
         return value
 
 
-def _document(raw: Mapping[str, Any]) -> str:
-    value = raw.get(KEY, "")
+def _undecoded(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def _document(raw: Mapping[str, Any], drivers: Drivers | None) -> str:
+    if drivers is None:
+        return _undecoded(raw.get(KEY, ""))
+    if KEY in raw:
+        raise OptionError(
+            f"the hyperparameter {KEY} is there beside a distributed= of ModelTrainer",
+            "each asks for ranks, and a job has one launcher",
+            f"Keep distributed=, and leave {KEY} out",
+        )
+    return drivers.document
 
 
 def _is_users(key: str) -> bool:
@@ -321,14 +328,32 @@ def _is_frameworks(key: str) -> bool:
     return key.startswith(_PREFIX) and key not in _READ_HERE and key != KEY
 
 
-def _source(decoded: Mapping[str, Any], environ: Mapping[str, str]) -> Source:
+def _source(
+    decoded: Mapping[str, Any], environ: Mapping[str, str], drivers: Drivers | None
+) -> Source:
     region = decoded.get("sagemaker_region")
     endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("S3_ENDPOINT_URL")
-    return Source(
+    source = Source(
         program=str(decoded.get("sagemaker_program") or ""),
         submit_directory=str(decoded.get("sagemaker_submit_directory") or ""),
         region=region or environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION"),
         endpoint=endpoint or None,
+    )
+    return source if drivers is None else _channel_source(source, environ, drivers)
+
+
+def _channel_source(source: Source, environ: Mapping[str, str], drivers: Drivers) -> Source:
+    """What ModelTrainer's files say of the code; its shell may have done half of it already."""
+    is_prepared = bool(environ.get("SMDIST_PREPARED"))
+    if drivers.code is not None:
+        tarball = "" if is_prepared else str(drivers.tarball or "")
+        source = replace(source, submit_directory=tarball, directory=drivers.code)
+    return replace(
+        source,
+        program=drivers.program,
+        requirements="" if is_prepared else drivers.requirements,
+        needs_requirements=drivers.needs_requirements,
+        installer=drivers.installer if environ.get("CA_REPOSITORY_ARN") else None,
     )
 
 

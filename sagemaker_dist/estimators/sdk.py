@@ -9,14 +9,29 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
 from sagemaker_dist.errors import SetupError
 
-_INSTALL: Final = "Run: pip install 'sagemaker-dist[v2]'"
+_INSTALL: Final = "pip install 'sagemaker-dist[v2]'"
+_BY_TRAINER: Final = f"""The same job by its ModelTrainer, which takes our ranks, too:
+
+    from sagemaker.core.training.configs import Compute, InputData, SourceCode
+    from sagemaker_dist.trainer import DataParallelConfig, ModelTrainer
+
+    trainer = ModelTrainer(
+        training_image="...",  # what `sagemaker-dist image push` printed
+        source_code=SourceCode(source_dir="source", entry_script="train.py"),
+        compute=Compute(instance_type="ml.p4d.24xlarge", instance_count=2),
+        distributed=DataParallelConfig(),
+        hyperparameters={{"epochs": 15}},
+    )
+    trainer.train([InputData(channel_name="training", data_source="s3://bucket/prefix")])
+
+The Estimators want an environment of their own: {_INSTALL}"""
 _SILENCE: Final = "SAGEMAKER_SUPPRESS_V2_WARNING"  # the SDK's own switch
 _NO_METADATA: Final = "AWS_EC2_METADATA_DISABLED"  # botocore's own switch
 _EC2_MARKS: Final = {
@@ -33,20 +48,27 @@ _BEFORE: Final[dict[str, str | None]] = {}  # what the user's environment said
 
 def check_sdk() -> None:
     """Raise SetupError unless SageMaker's SDK v2 is installed."""
-    try:
-        found = version("sagemaker")
-    except PackageNotFoundError:
+    found = _installed()
+    if found is None:
         raise SetupError(
             "SageMaker's Python SDK is not installed",
             "the Estimators of sagemaker_dist build on its version 2",
-            _INSTALL,
-        ) from None
-    if int(found.partition(".")[0]) >= 3:
+            f"Run: {_INSTALL}",
+        )
+    if not found.startswith("2."):
         raise SetupError(
             f"SageMaker's Python SDK is version {found}",
             "version 3 removed the Estimators, which those of sagemaker_dist build on",
-            f"{_INSTALL} in an environment of its own",
+            _BY_TRAINER,
         )
+
+
+def _installed() -> str | None:
+    """Its version; the part of version 3 that trains can be there by itself."""
+    for name, prefix in (("sagemaker", ""), ("sagemaker-train", "3, its sagemaker-train ")):
+        with suppress(PackageNotFoundError):
+            return prefix + version(name)
+    return None
 
 
 @contextmanager

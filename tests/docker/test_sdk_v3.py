@@ -2,13 +2,11 @@
 """SageMaker's own SDK v3, unmodified, runs the image in its local container mode.
 
 It shares its name with v2 and lives in an environment of its own, build/venv-v3, which
-the first test makes. `sagemaker-train` is the part of v3 that holds the ModelTrainer.
+`make` makes. `sagemaker-train` is the part of v3 that holds the ModelTrainer.
 """
 
 import json
-import shutil
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -18,28 +16,32 @@ from jobs import wait_until
 
 pytestmark = pytest.mark.timeout(600)  # the first test makes an environment and the image
 JOB = Path(__file__).parent / "source/v3_job.py"
-VENV = Path(__file__).parents[2] / "build/venv-v3"
-PACKAGE = "sagemaker-train==1.27.0"  # of sagemaker 3.27.0
+ROOT = Path(__file__).parents[2]
+AWKWARD = {  # what a shell would run, end at, or take for something else
+    "text": 'it\'s "q"; touch /tmp/ran $(touch /tmp/ran) `id`',
+    "a.b-c": "two\nlines",
+    "note": "héllo 😀",
+    "learning_rate": "1e-3",
+    "flag": True,
+    "nested": {"it's": [1, None]},
+    "n": 3,
+}
 
 
 @pytest.fixture(scope="session")
 def python():
-    """Python of the environment; made once, and anew for another version."""
-    made = VENV / PACKAGE
-    if not made.exists():
-        shutil.rmtree(VENV, ignore_errors=True)
-        subprocess.run([sys.executable, "-m", "venv", VENV], check=True, timeout=60)
-        pip = [VENV / "bin/python", "-m", "pip", "--disable-pip-version-check"]
-        subprocess.run([*pip, "install", "--quiet", PACKAGE], check=True, timeout=400)
-        made.touch()
-    return VENV / "bin/python"
+    """Python of the environment; `make` does nothing where it is there."""
+    make = ["make", "--silent", "build/venv-v3/.made"]
+    subprocess.run(make, cwd=ROOT, check=True, timeout=500)
+    return ROOT / "build/venv-v3/bin/python"
 
 
 @pytest.fixture
 def train(python, image, tmp_path):
     """Train; what the files of the model hold, by name."""
 
-    def run(hosts, kind):
+    def run(hosts, kind, hyperparameters=None):
+        (tmp_path / "hyperparameters.json").write_text(json.dumps(hyperparameters))
         run_sdk_job(python, JOB, tmp_path, image.name, str(tmp_path), str(hosts), kind, "train.py")
         model = sorted((tmp_path / "root").glob("*/artifacts/model/*.json"))
         return {path.name: json.loads(path.read_text()) for path in model}
@@ -60,6 +62,49 @@ def test_torchrun_of_two_hosts_finds_the_backend(train):
 
     assert [f"rank-{rank}.json" for rank in range(4)] == list(model)
     assert 4 * [4.0] == [facts["sum"] for facts in model.values()]
+
+
+def test_ours_runs_ranks_of_two_hosts(train, tmp_path):
+    """`distributed=DataParallelConfig()`: no shell reads a hyperparameter or a channel's name."""
+    model = train(2, "ours", AWKWARD)
+    log = (tmp_path / "job.log").read_text(errors="replace")
+
+    assert [f"rank-{rank}.json" for rank in range(4)] == list(model)
+    assert 4 * [4.0] == [facts["sum"] for facts in model.values()]
+    for facts in model.values():
+        arguments = dict(zip(facts["argv"][::2], facts["argv"][1::2], strict=True))
+        assert [f"--{name}" for name in AWKWARD] == list(arguments)
+        assert {"--text": AWKWARD["text"], "--flag": "true", "--learning_rate": "1e-3"} == {
+            name: arguments[name] for name in ("--text", "--flag", "--learning_rate")
+        }
+        assert ("two\nlines", "héllo 😀") == (arguments["--a.b-c"], arguments["--note"])
+        assert AWKWARD["nested"] == json.loads(arguments["--nested"])
+        assert AWKWARD | {"learning_rate": 0.001} == facts["hyperparameters"]
+        assert "/opt/ml/input/data/code" == facts["cwd"]
+    assert "Requirement already satisfied: numpy" in log
+    assert "Starting training script" not in log
+
+
+def test_sm_train_ends_in_our_launcher(train, tmp_path):
+    """SMDIST_TAKE_OVER=off, or an image that knows nothing of this: the driver makes way."""
+    model = train(2, "ours-in-theirs", {"n": 3, "text": "plain"})
+    log = (tmp_path / "job.log").read_text(errors="replace")
+
+    assert 4 * [4.0] == [facts["sum"] for facts in model.values()]
+    assert 4 * [["--n", "3", "--text", "plain"]] == [facts["argv"] for facts in model.values()]
+    assert "Running DataParallelConfig Driver" in log
+    assert 2 == log.count("Requirement already satisfied: numpy in")
+
+
+def test_failure_is_the_ranks_own(python, image, tmp_path):
+    """Not a traceback of SageMaker's driver; the job ends with the rank's status."""
+    (tmp_path / "hyperparameters.json").write_text("{}")
+    arguments = (image.name, str(tmp_path), "1", "ours", "fails.py")
+    with sdk_job(python, JOB, tmp_path, *arguments) as job:
+        job.wait(150)
+    [failure] = (tmp_path / "root").glob("*/artifacts/output/failure")
+
+    assert "algo-1 rank 1 exited with code 1: ValueError: boom" in failure.read_text()
 
 
 def test_stop_reaches_the_ranks(engine, python, image, tmp_path):

@@ -26,7 +26,12 @@ from sagemaker_dist.errors import DistError, LaunchError, raise_all
 from smdist.config import RuntimeConfig, read_base, read_runtime_config
 from smdist.launch.account import account_environment
 from smdist.launch.command import plain_command, torchrun_command
-from smdist.launch.environment import rank_environment, script_arguments, sm_environment
+from smdist.launch.environment import (
+    call_arguments,
+    rank_environment,
+    sm_environment,
+    trainer_arguments,
+)
 from smdist.launch.failure import write_failure
 from smdist.launch.hosts import wait_for_hosts
 from smdist.launch.machine import Machine, inspect_machine
@@ -117,7 +122,7 @@ def _run(place: Place, say: Say) -> Outcome:
     script = fetch(config.source, config.code)
     with tempfile.TemporaryDirectory(prefix="smdist-") as folder:
         place = _with_account(place, Path(folder))
-        install_requirements(config.code, place.config.inherited)
+        install_requirements(config.source, config.code, place.config.inherited)
         timeout = (config.options or DataParallel()).start_timeout_seconds
         addresses = wait_for_hosts(place.world, timeout, say)
         _require(place)
@@ -170,7 +175,7 @@ def _place() -> Place:
 def plan(place: Place, addresses: dict[str, str], script: Path, directory: Path) -> Order:
     """Everything about this host's ranks, before any is started."""
     config, world = place.config, place.world
-    call = [str(script), *script_arguments(config.hyperparameters)]
+    call = [str(script), *call_arguments(config)]
     if config.options:
         command = torchrun_command(config, world, addresses, call, directory / "torchrun")
     else:
@@ -202,7 +207,7 @@ def speaker(label: str) -> Say:
 
 def _greeting(place: Place) -> str:
     config, world = place.config, place.world
-    command = shown_command(config.source.program, config.hyperparameters)
+    command = _shown(config)
     if config.options is None:
         groups = ", ".join(config.distribution_groups)
         return f"starts {command}" if not groups else f"no ranks but in {groups}; starts {command}"
@@ -211,6 +216,13 @@ def _greeting(place: Place) -> str:
     hosts = ", ".join(map(world.label, world.hosts))
     ranks = f"rank {first}" if first == last else f"ranks {first} to {last}"
     return f"starts {ranks} of {world.size} on {hosts}: {command}"
+
+
+def _shown(config: RuntimeConfig) -> str:
+    program = config.source.program
+    if config.texts is None:
+        return shown_command(program, config.hyperparameters)
+    return shown_command(program, config.texts, trainer_arguments)
 
 
 def _farewell(outcome: Outcome, label: str) -> str:

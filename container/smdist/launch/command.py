@@ -54,7 +54,7 @@ def torchrun_command(
     flags = [part for name, value in options.items() for part in (f"--{name}", str(value))]
     guard = [_literal(part) for part in (*GUARD, *script)]
     return python_command(
-        "-m", "torch.distributed.run", *flags, "--no-python", *python_command(*guard)
+        "-m", "torch.distributed.run", *flags, "--no-python", "--", *python_command(*guard)
     )
 
 

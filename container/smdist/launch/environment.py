@@ -25,6 +25,24 @@ from smdist.launch.machine import Machine
 from smdist.tuning import write_tuning
 
 
+def call_arguments(config: RuntimeConfig) -> list[str]:
+    """What the script is called with: as ModelTrainer spells it where it sent the job."""
+    if config.texts is None:
+        return script_arguments(config.hyperparameters)
+    return trainer_arguments(config.texts)
+
+
+def trainer_arguments(texts: Mapping[str, str]) -> list[str]:
+    """Hyperparameters as `--key value` in the order they came, each text as it is.
+
+    Raises:
+        OptionError: A value holds a NUL, which no command line carries.
+    """
+    for key, text in texts.items():
+        _refuse_nul(key, text, text)
+    return [part for key, text in texts.items() for part in (f"--{key}", text)]
+
+
 def script_arguments(hyperparameters: Mapping[str, Any]) -> list[str]:
     """Hyperparameters as `--key value`, sorted by key; one-letter keys as `-k`.
 
@@ -35,13 +53,17 @@ def script_arguments(hyperparameters: Mapping[str, Any]) -> list[str]:
     for key in sorted(hyperparameters):
         value = hyperparameters[key]
         arguments += [f"-{key}" if len(key) == 1 else f"--{key}", _argument(value)]
-        if "\0" in key + arguments[-1]:
-            raise OptionError(
-                f"the hyperparameter {key!r} is {value!r}",
-                "a command line cannot carry a NUL character",
-                "Pass it in a file",
-            )
+        _refuse_nul(key, arguments[-1], value)
     return arguments
+
+
+def _refuse_nul(key: str, text: str, value: object) -> None:
+    if "\0" in key + text:
+        raise OptionError(
+            f"the hyperparameter {key!r} is {value!r}",
+            "a command line cannot carry a NUL character",
+            "Pass it in a file",
+        )
 
 
 def _argument(value: Any) -> str:
@@ -55,10 +77,10 @@ def sm_environment(config: RuntimeConfig, machine: Machine, world: World) -> dic
     facts = _facts(config, machine)
     variables = {f"SM_{key.upper()}": _text(value) for key, value in facts.items()}
     variables |= _named("SM_CHANNEL", _channel_directories(config))
-    variables |= _named("SM_HP", config.hyperparameters)
+    variables |= _named("SM_HP", config.hyperparameters if config.texts is None else config.texts)
     variables |= {key: _text(value) for key, value in _model_trainer_facts(config, world).items()}
     variables["SM_HPS"] = _text(dict(config.hyperparameters))
-    variables["SM_USER_ARGS"] = _text(script_arguments(config.hyperparameters))
+    variables["SM_USER_ARGS"] = _text(call_arguments(config))
     variables["SM_TRAINING_ENV"] = _text(_training_env(config, facts, world))
     variables |= {"CURRENT_HOST": config.resources.current_host, "PYTHONUNBUFFERED": "1"}
     if "SM_CHECKPOINT_DIR" not in config.inherited:  # set by who moved it with LocalPath

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from smdist.launch.environment import script_arguments
+
+Spell = Callable[[Mapping[str, Any]], list[str]]
 
 _PRIVATE: Final = re.compile(
     r"(?:^|[_.-])(?:secret|passwo?r?d|passphrase|token|credential|api_?key"
@@ -18,10 +20,12 @@ _PRIVATE: Final = re.compile(
 _LOGIN: Final = re.compile(r"(?<=://)[^/\s\"']*@")  # of a URI
 
 
-def shown_command(program: str, hyperparameters: Mapping[str, Any]) -> str:
+def shown_command(
+    program: str, hyperparameters: Mapping[str, Any], spell: Spell = script_arguments
+) -> str:
     """The call as a shell would take it."""
     values = {name: _masked(name, value) for name, value in hyperparameters.items()}
-    return _one_line(shlex.join([program, *script_arguments(values)]))
+    return _one_line(shlex.join([program, *spell(values)]))
 
 
 def without_login(text: str) -> str:

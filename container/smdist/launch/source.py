@@ -35,28 +35,41 @@ def fetch(source: Source, code: Path) -> Path:
     return _script(source.program, code)
 
 
-def install_requirements(code: Path, environ: Mapping[str, str]) -> None:
-    """pip install -r requirements.txt, where there is one; its output is shown.
+def install_requirements(source: Source, code: Path, environ: Mapping[str, str]) -> None:
+    """pip install -r the file that the source names, where it is there; pip's output is shown.
 
     A user who may not write to the image gets the packages in the HOME of `environ`.
 
     Raises:
-        LaunchError: pip failed.
+        LaunchError: pip failed, or a file that has to be there is not.
     """
-    requirements = code / "requirements.txt"
-    if not requirements.is_file():
+    requirements = code / source.requirements
+    if not source.requirements or not (requirements.is_file() or source.needs_requirements):
         return
-    flags = ("--disable-pip-version-check", "--no-input")
-    command = python_command("-m", "pip", "install", *flags, "-r", str(requirements))
+    if not requirements.is_file():
+        raise LaunchError(
+            f"the requirements {source.requirements!r} are missing",
+            f"there is no such file in {code}",
+            "Correct requirements of SourceCode, or leave it out",
+        )
     with _one_at_a_time():
+        command = _install_command(source, requirements)
         status = subprocess.run(command, cwd=code, env=dict(environ), check=False).returncode
     if status:
         raise LaunchError(
-            "the packages of requirements.txt were not installed",
+            f"the packages of {source.requirements} were not installed",
             f"pip exited with code {status}",
-            "Read pip's output in this host's log: correct requirements.txt, or what keeps the host"
-            " from the package index (PIP_INDEX_URL, and PIP_CERT behind a proxy, in environment)",
+            f"Read pip's output in this host's log: correct {source.requirements}, or what keeps"
+            " the host from the package index (PIP_INDEX_URL, and PIP_CERT behind a proxy, in"
+            " environment)",
         )
+
+
+def _install_command(source: Source, requirements: Path) -> list[str]:
+    if source.installer is not None:
+        return python_command(str(source.installer), str(requirements))
+    flags = ("--disable-pip-version-check", "--no-input")
+    return python_command("-m", "pip", "install", *flags, "-r", str(requirements))
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import shlex
 import sys
 from pathlib import Path
 
+import pytest
 from torch.distributed.run import config_from_args, parse_args
 
 from sagemaker_dist.contract import DataParallel, World
@@ -39,23 +40,24 @@ def test_torchrun_command():
         "-m torch.distributed.run --nnodes 2 --nproc-per-node 8 --node-rank 1"
         " --master-addr 10.0.0.1 --master-port 7777 --local-addr 10.0.0.2"
         " --rdzv-conf timeout=77 --max-restarts 0 --monitor-interval 0.1"
-        " --log-dir /run/logs --shutdown-timeout 110 --no-python"
+        " --log-dir /run/logs --shutdown-timeout 110 --no-python --"
     )
     guard = [sys.executable, "-m", "smdist.launch.rank", "/opt/ml/code/train.py", "--lr", "1"]
 
     assert [sys.executable, *expected, *guard] == command("--lr", "1")
 
 
-def test_torchrun_understands_it(monkeypatch):
-    """torchrun's own parser reads every flag as it is meant."""
+@pytest.mark.parametrize("name", ["--nnodes", "--n", "--log", "--no"])
+def test_torchrun_understands_it(monkeypatch, name):
+    """torchrun's own parser reads every flag as it is meant, and none of the script's."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # torchrun would set it
-    config, entrypoint, arguments = config_from_args(parse_args(command("--nnodes", "9")[3:]))
+    config, entrypoint, arguments = config_from_args(parse_args(command(name, "9")[3:]))
 
     assert (2, 8) == (config.max_nodes, config.nproc_per_node)
     assert "77" == config.rdzv_configs["timeout"]
     assert 110 == config.shutdown_timeout
     assert sys.executable == entrypoint
-    assert ["--nnodes", "9"] == arguments[-2:]
+    assert [name, "9"] == arguments[-2:]
 
 
 def test_dollars_are_doubled_for_torchrun():

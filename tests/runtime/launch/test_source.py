@@ -13,6 +13,8 @@ from sagemaker_dist.errors import LaunchError
 from smdist.config import Source
 from smdist.launch.source import fetch, install_requirements
 
+PLAIN = Source(program="train.py")
+
 
 @pytest.fixture
 def folder(tmp_path):
@@ -130,7 +132,7 @@ def test_missing_directory_is_named(tmp_path):
 
 
 def test_requirements_are_optional(tmp_path):
-    install_requirements(tmp_path, os.environ)
+    install_requirements(PLAIN, tmp_path, os.environ)
 
 
 def test_failed_installation_is_an_error(tmp_path, capfd):
@@ -138,5 +140,5 @@ def test_failed_installation_is_an_error(tmp_path, capfd):
     (tmp_path / "requirements.txt").write_text("./not-there\n")
 
     with pytest.raises(LaunchError, match=r"requirements\.txt .*pip exited with code 1"):
-        install_requirements(tmp_path, os.environ)
+        install_requirements(PLAIN, tmp_path, os.environ)
     assert "not-there" in capfd.readouterr().err

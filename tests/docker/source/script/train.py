@@ -6,7 +6,12 @@ import os
 import sys
 from pathlib import Path
 
-facts = {"argv": sys.argv[1:], "host": os.environ["SM_CURRENT_HOST"]}
+facts = {
+    "argv": sys.argv[1:],
+    "cwd": str(Path.cwd()),
+    "host": os.environ["SM_CURRENT_HOST"],
+    "hyperparameters": json.loads(os.environ["SM_HPS"]),
+}
 if "RANK" in os.environ:
     import torch
     import torch.distributed as dist

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gathers what the checks need to know about a ModelTrainer, built or about to be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from sagemaker_dist.gathering import as_count, is_known_to_boto3, service_limits
+from sagemaker_dist.packaging import is_ours
+from sagemaker_dist.trainer.config import DataParallelConfig
+from sagemaker_dist.trainer.training import Input, Training
+
+_UNKNOWN: Final = frozenset({"PipelineVariable", "Unassigned"})  # classes of SageMaker's SDK
+_INSTANCE: Final = ("ml.m5.xlarge", 1)  # ModelTrainer's defaults
+
+
+def training_of(
+    trainer: Any, inputs: Iterable[Any] | None = None, *, waits: bool = True
+) -> Training:
+    """What a ModelTrainer is asked to do; `inputs` win over its own of the same name."""
+    source, distributed = trainer.source_code, trainer.distributed
+    kind, count = _INSTANCE if trainer.compute is None else _instance(trainer.compute)
+    runs_here = trainer.training_mode.name == "LOCAL_CONTAINER"
+    root = str(trainer.local_container_root or "")
+    return Training(
+        options=distributed.options if isinstance(distributed, DataParallelConfig) else None,
+        launcher="" if distributed is None else type(distributed).__name__,
+        image_is_ours=is_ours(trainer.training_image),
+        has_source=source is not None,
+        entry_script=_text(source, "entry_script"),
+        command=_text(source, "command"),
+        runs_here=runs_here,
+        waits=waits,
+        instance_type=kind,
+        instance_count=count,
+        num_groups=len(_groups(trainer.compute)),
+        known_to_boto3=is_known_to_boto3(kind),
+        hyperparameters=_written(trainer.hyperparameters),
+        environment=_environment(trainer.environment),
+        inputs=tuple(_inputs([*(trainer.input_data_config or ()), *(inputs or ())])),
+        root=root,
+        doomed=tuple(_doomed(Path(root), count)) if runs_here and source is not None else (),
+        limits=service_limits(),
+    )
+
+
+def _settled(value: Any) -> Any:
+    """The value, or None where it is left out or only a pipeline will know it."""
+    is_unknown = any(each.__name__ in _UNKNOWN for each in type(value).__mro__)
+    return None if is_unknown else value
+
+
+def _instance(compute: Any) -> tuple[Any, Any]:
+    """Type and number of the hosts that train, where there is one kind of them."""
+    groups = _groups(compute)
+    if len(groups) > 1:
+        return None, None
+    hosts = groups[0] if groups else compute
+    kind, count = _settled(hosts.instance_type), _settled(hosts.instance_count)
+    return _INSTANCE if (kind, count) == (None, None) and not groups else (kind, as_count(count))
+
+
+def _groups(compute: Any) -> list[Any]:
+    return list(_settled(getattr(compute, "instance_groups", None)) or ())
+
+
+def _text(source: Any, name: str) -> str | None:
+    """A part of SourceCode; "" is left out, and None is known to a pipeline alone."""
+    value = getattr(source, name, None)
+    return "" if value is None else _settled(value)
+
+
+def _written(given: Any) -> dict[str, str]:
+    """Every hyperparameter as ModelTrainer writes it; those of a file are read when it is built."""
+    if not isinstance(given, Mapping):
+        return {}
+    return {
+        str(k): _serialized(v) for k, v in given.items() if v is None or _settled(v) is not None
+    }
+
+
+def _serialized(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value)
+    except (TypeError, ValueError):
+        return str(value)
+
+
+def _environment(given: Any) -> dict[str, Any]:
+    """The variables of a job, with "" for what only a pipeline will know."""
+    values = {name: _settled(value) for name, value in (given or {}).items()}
+    return {name: "" if value is None else value for name, value in values.items()}
+
+
+def _inputs(channels: Iterable[Any]) -> Iterable[Input]:
+    by_name = {_settled(each.channel_name): each for each in channels}
+    for name, each in by_name.items():
+        if name is not None:
+            content_type = _settled(getattr(each, "content_type", None))  # SDK v2 has none
+            yield Input(name=str(name), content_type=content_type and str(content_type))
+
+
+def _doomed(root: Path, count: Any) -> Iterable[str]:
+    """What ModelTrainer removes when the job has ended, as far as it is there already."""
+    hosts = range(1, count + 1) if type(count) is int else ()
+    for name in ("input", "shared", *(f"algo-{number}" for number in hosts)):
+        if (root / name).exists():
+            yield name

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every fault of a ModelTrainer's job that can be found before it starts.
+
+Among them what SageMaker's SDK lets pass and its container fails at, or worse.
+What it does was read from, and tried with, SageMaker's Python SDK 3.27.0 on
+2026-11-21.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from sagemaker_dist.catalog import LOCAL, LOCAL_PROCESS
+from sagemaker_dist.contract import KEY, Distribution
+from sagemaker_dist.errors import OptionError
+from sagemaker_dist.planning import Channel, Job, Terms, construction_faults, fit_faults
+from sagemaker_dist.planning.service.limits import shown
+from sagemaker_dist.planning.service.options import hyperparameter_faults
+from sagemaker_dist.trainer.training import Training
+
+_VARIABLE: Final = re.compile(r"[A-Za-z0-9_]+")  # after SM_HP_ or SM_CHANNEL_
+_RESERVED: Final = ("code", "sm_drivers")
+_COUNT: Final = "HyperParameters"
+_SHELL: Final = "ModelTrainer hands it to a shell"
+_NO_SHELL: Final = (
+    "train with DataParallelConfig() in an image of `sagemaker-dist image build`, which asks none"
+)
+
+
+def training_faults(training: Training) -> Iterator[OptionError]:
+    """What is wrong with a ModelTrainer, and with the data that it is to train on."""
+    if training.launcher:
+        yield from _code_faults(training)
+        yield from _launcher_faults(training)
+    if training.options is not None:
+        yield from _plan_faults(training)
+    if training.asks_a_shell:
+        yield from _shell_faults(training)
+    for name in (each.name for each in training.inputs if each.name in _RESERVED):
+        yield OptionError(
+            f"a channel is called {name!r}",
+            "ModelTrainer sends its own files in a channel of this name",
+            "Pass another name",
+        )
+    if training.runs_here:
+        yield from _here_faults(training)
+
+
+def job_of(training: Training) -> Job:
+    """The same for the checks that estimators have, too."""
+    return Job(
+        kind="ModelTrainer",
+        names_image=not training.image_is_ours,
+        distribution=Distribution(ours=training.options),
+        instance_type=None if _is_elsewhere(training) else training.instance_type,
+        instance_count=training.instance_count,
+        known_to_boto3=training.known_to_boto3,
+        environment=training.environment,
+        channels=tuple(Channel(name=each.name) for each in training.inputs),
+    )
+
+
+def _is_elsewhere(training: Training) -> bool:
+    """Whether the instance type is told of by itself, or is free text."""
+    return training.runs_here or training.instance_type in {LOCAL_PROCESS, *LOCAL}
+
+
+def _code_faults(training: Training) -> Iterator[OptionError]:
+    what = f"distributed is {training.launcher}"
+    script = training.entry_script
+    if not training.has_source:
+        yield OptionError(
+            f"{what}, and there is no source_code",
+            "nothing says what to run",
+            "Pass source_code=SourceCode(source_dir=..., entry_script='train.py')",
+        )
+        return
+    if training.command:
+        yield OptionError(
+            f"{what}, and source_code has command={shown(training.command)}",
+            "ModelTrainer runs the command once on every host and starts no ranks",
+            "Pass entry_script instead of command, or leave distributed out",
+        )
+    elif script == "":
+        yield OptionError(
+            f"{what}, and source_code has no entry_script",
+            "nothing says which script the ranks run",
+            "Pass entry_script='train.py'",
+        )
+    if script and not script.endswith(".py"):
+        yield OptionError(
+            f"entry_script is {script!r}", "ranks run Python scripts alone", "Pass a .py file"
+        )
+
+
+def _launcher_faults(training: Training) -> Iterator[OptionError]:
+    hosts = training.instance_count
+    if training.launcher == "MPI" and type(hosts) is int and hosts > 1:
+        yield OptionError(
+            f"distributed is MPI on {hosts} hosts",
+            "ModelTrainer calls mpirun with the number of ranks of one host, so that only the first"
+            " host has any",
+            "Pass DataParallelConfig() or Torchrun()",
+        )
+    if training.num_groups > 1:
+        why = "each would train on its own"
+        if training.options is None:
+            why = "ModelTrainer makes one world of all their hosts, whatever they are"
+        yield OptionError(
+            f"compute has {training.num_groups} instance groups",
+            why,
+            "Pass instance_type and instance_count, or one group",
+        )
+
+
+def _plan_faults(training: Training) -> Iterator[OptionError]:
+    if training.instance_type in {LOCAL_PROCESS, *LOCAL} and not training.runs_here:
+        yield OptionError(
+            f"instance_type is {training.instance_type!r}",
+            "ModelTrainer would ask SageMaker for it",
+            "Pass training_mode=Mode.LOCAL_CONTAINER as well",
+        )
+    job = job_of(training)
+    found = (*construction_faults(job), *fit_faults(job))
+    yield from {str(fault): fault for fault in found}.values()  # each may see the same
+    limits = {} if training.runs_here else dict(training.limits)
+    given, most = training.hyperparameters, limits.pop(_COUNT, None)  # the SDK adds none
+    if most is not None and most.most is not None and len(given) > most.most:
+        yield OptionError(
+            f"hyperparameters has {len(given)} entries",
+            f"SageMaker takes at most {most.most}",
+            "Leave some out, or pass a file of them as a channel",
+        )
+    if KEY in given:
+        yield OptionError(
+            f"hyperparameters has the name {KEY!r}",
+            "distributed= carries the same to our launcher",
+            "Leave it out",
+        )
+    terms = Terms(limits=limits, hyperparameters=given, encodes_json=False, is_written=True)
+    yield from hyperparameter_faults(terms, is_ours=False)
+
+
+def _shell_faults(training: Training) -> Iterator[OptionError]:
+    for name, value in training.hyperparameters.items():
+        if not _VARIABLE.fullmatch(name.replace("-", "_")):
+            yield _name_fault(f"hyperparameters has the name {shown(name)}")
+        yield from _quote_faults(f"hyperparameters[{shown(name)}]", value)
+    for each in training.inputs:
+        if not _VARIABLE.fullmatch(each.name):
+            yield _name_fault(f"a channel is called {shown(each.name)}")
+        yield from _quote_faults(f"content_type of channel {each.name!r}", each.content_type)
+    yield from _quote_faults("entry_script", training.entry_script)
+
+
+def _name_fault(what: str) -> OptionError:
+    return OptionError(
+        what,
+        f"{_SHELL} as the name of a variable, and the job ends where it is no letters, digits"
+        " and '_'",
+        f"Rename it, or {_NO_SHELL}",
+    )
+
+
+def _quote_faults(what: str, value: str | None) -> Iterator[OptionError]:
+    if value is not None and "'" in value:
+        yield OptionError(
+            f"{what} is {shown(value)}",
+            f"{_SHELL} between single quotes, and what follows the one in it is run as commands",
+            f"Pass it in a file, or {_NO_SHELL}",
+        )
+
+
+def _here_faults(training: Training) -> Iterator[OptionError]:
+    if training.doomed:
+        yield OptionError(
+            f"local_container_root is {training.root!r}",
+            f"ModelTrainer deletes {', '.join(training.doomed)} in it when the job has ended",
+            "Pass an empty directory, such as tempfile.mkdtemp()",
+        )
+    if not training.waits:
+        yield OptionError(
+            "wait is False in Mode.LOCAL_CONTAINER",
+            "ModelTrainer deletes the input of the job while it runs",
+            "Pass wait=True",
+        )

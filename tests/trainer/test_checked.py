@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`check` sees all of a ModelTrainer; our ModelTrainer asks it by itself."""
+
+import pytest
+from pydantic import ValidationError
+
+from sagemaker_dist.errors import OptionError, OptionErrors
+from sagemaker_dist.trainer import DataParallelConfig, ModelTrainer, check
+from sagemaker_dist.trainer.facts import training_of
+from sagemaker_dist.trainer.training import Input
+
+
+def test_facts_are_the_trainers(sdk, arguments, tmp_path):
+    given = arguments(
+        distributed=DataParallelConfig(lanes=2),
+        hyperparameters={"a": "x", "b": True, "c": {"d": 1}, "e": None},
+        environment={"NAME": "value"},
+        input_data_config=[sdk.InputData(channel_name="own", data_source=str(tmp_path))],
+    )
+    further = {name: "text/csv" for name in ("content_type",) if name in sdk.InputData.model_fields}
+    inputs = [sdk.InputData(channel_name="more", data_source="s3://b/p", **further)]
+    training = training_of(sdk.ModelTrainer(**given), inputs, waits=False)
+
+    assert DataParallelConfig(lanes=2).options == training.options
+    assert ("DataParallelConfig", "train.py", "") == (
+        training.launcher,
+        training.entry_script,
+        training.command,
+    )
+    assert {"a": "x", "b": "true", "c": '{"d": 1}', "e": "null"} == training.hyperparameters
+    assert (Input(name="own"), Input(name="more", **further)) == training.inputs
+    assert ("local_cpu", 2, 0) == (
+        training.instance_type,
+        training.instance_count,
+        training.num_groups,
+    )
+    assert {"NAME": "value"} == training.environment
+    assert (True, True, False) == (training.image_is_ours, training.runs_here, training.waits)
+
+
+def test_hyperparameters_are_written_as_model_trainer_does(sdk, arguments, request_of):
+    values = {"a": "it's", "b": 0.1, "c": [1, None], "d": "true", "e": None, "f": object}
+    trainer = sdk.ModelTrainer(**arguments(hyperparameters=values))
+
+    written = request_of(trainer)["hyper_parameters"]
+
+    assert written == training_of(trainer).hyperparameters
+
+
+def test_a_good_job_passes(sdk, arguments):
+    given = arguments(distributed=DataParallelConfig(), hyperparameters={"a.b": "it's"})
+
+    check(sdk.ModelTrainer(**given))
+    check(ModelTrainer(**given))
+
+
+def test_all_faults_come_at_once(sdk, arguments, tmp_path):
+    (tmp_path / "root/shared").mkdir()
+    (tmp_path / "root/algo-2").mkdir()
+    trainer = sdk.ModelTrainer(
+        **arguments(
+            training_image="mine",
+            distributed=sdk.MPI(),
+            hyperparameters={"a.b": "it's"},
+        )
+    )
+    inputs = [sdk.InputData(channel_name="my-data", data_source=str(tmp_path))]
+    with pytest.raises(OptionErrors) as caught:
+        check(trainer, inputs, wait=False)
+
+    assert [
+        "distributed is MPI on 2 hosts",
+        "hyperparameters has the name 'a.b'",
+        "hyperparameters['a.b'] is \"it's\"",
+        "a channel is called 'my-data'",
+        f"local_container_root is {str(tmp_path / 'root')!r}",
+        "wait is False in Mode.LOCAL_CONTAINER",
+    ] == [fault.what for fault in caught.value.faults]
+    assert "deletes shared, algo-2 in it" in str(caught.value)
+
+
+def test_groups_and_defaults_of_compute(sdk, arguments):
+    groups = [
+        sdk.InstanceGroup(instance_group_name=name, instance_type="ml.c5.xlarge", instance_count=1)
+        for name in ("a", "b")
+    ]
+    several = sdk.ModelTrainer(**arguments(compute=sdk.Compute(instance_groups=groups)))
+    default = sdk.ModelTrainer(**arguments(compute=None))
+
+    assert (None, None, 2) == _instances(training_of(several))
+    assert ("ml.m5.xlarge", 1, 0) == _instances(training_of(default))
+
+
+def _instances(training):
+    return training.instance_type, training.instance_count, training.num_groups
+
+
+def test_ours_checks_when_it_is_built(arguments):
+    """Also what SageMaker's own answers with an AttributeError."""
+    given = arguments(distributed=DataParallelConfig(), source_code=None)
+    with pytest.raises(ValidationError, match="distributed is DataParallelConfig, and there is no"):
+        ModelTrainer(**given)
+
+
+def test_ours_checks_when_it_trains(sdk, arguments, tmp_path):
+    trainer = ModelTrainer(**arguments(distributed=DataParallelConfig()))
+    inputs = [sdk.InputData(channel_name="code", data_source=str(tmp_path))]
+    with pytest.raises(OptionError, match="a channel is called 'code'"):
+        trainer.train(inputs)
+
+
+def test_gpus_are_told_of(sdk, arguments):
+    trainer = sdk.ModelTrainer(**arguments(distributed=DataParallelConfig()))
+    trainer.training_mode = sdk.Mode.SAGEMAKER_TRAINING_JOB
+    trainer.compute = sdk.Compute(instance_type="ml.p4d.24xlarge", instance_count=2)
+
+    with pytest.warns(UserWarning, match=r"ml\.p4d\.24xlarge has 8 GPUs"):
+        check(trainer)

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`distributed=DataParallelConfig()`: the options of DataParallel, checked by it, as ModelTrainer
+wants them."""
+
+import json
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from sagemaker_dist import DataParallel
+from sagemaker_dist.contract import KEY, parse
+from sagemaker_dist.trainer import DataParallelConfig
+
+GIVEN = {"processes_per_host": 8, "fusion_bytes": 2**20, "lanes": 2, "shard_weights": [1, 2]}
+
+
+def test_it_has_the_options_of_data_parallel():
+    """All of them, with the same defaults."""
+    config = DataParallelConfig()
+
+    assert [each.name for each in fields(DataParallel)] == list(type(config).model_fields)
+    assert DataParallel() == config.options
+    assert DataParallel(**GIVEN) == DataParallelConfig(**GIVEN).options
+
+
+def test_its_file_is_the_wire_below_our_name():
+    written = json.loads(json.dumps(DataParallelConfig(**GIVEN).model_dump()))
+
+    assert [KEY] == list(written)
+    assert DataParallel(**GIVEN) == parse(json.dumps(written[KEY]))
+    assert DataParallelConfig(**GIVEN) == DataParallelConfig.model_validate(written)
+
+
+def test_all_faults_come_at_once():
+    with pytest.raises(ValidationError) as caught:
+        DataParallelConfig(fusoin_bytes=1, lanes=99, processes_per_host="8")
+
+    assert (
+        "3 faults in this request:\n"
+        "  1. DataParallelConfig was given fusoin_bytes=: no such option exists. Did you mean"
+        " 'fusion_bytes'?\n"
+        "  2. processes_per_host is '8': a host starts between 1 and 1024 ranks. Pass an integer"
+        " from 1 to 1024.\n"
+        "  3. lanes is 99: two ranks hold between 1 and 16 connections. Pass an integer from 1 to"
+        " 16."
+    ) in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [True, 8.0, "8", 0])
+def test_pydantic_bends_no_value(value):
+    with pytest.raises(ValidationError, match="a host starts between 1 and 1024 ranks"):
+        DataParallelConfig(processes_per_host=value)
+
+
+def test_assignment_is_checked():
+    config = DataParallelConfig()
+    with pytest.raises(ValidationError, match="lanes is 0"):
+        config.lanes = 0
+    config.lanes = 3
+
+    assert 3 == config.options.lanes
+
+
+def test_trainer_sends_it(sdk, arguments, request_of):
+    """SageMaker's own ModelTrainer, unmodified: its channel has our options and our driver."""
+    config = DataParallelConfig(**GIVEN)
+    trainer = sdk.ModelTrainer(**arguments(distributed=config, hyperparameters={"n": 3}))
+    request = request_of(trainer)
+    channels = {each.channel_name: each for each in request["input_data_config"]}
+    sent = Path(channels["sm_drivers"].data_source.file_system_data_source.directory_path)
+
+    assert (
+        asdict(config.options) | {"shard_weights": [1, 2]}
+        == (json.loads((sent / "distributed.json").read_text())[KEY]["dataparallel"])
+    )
+    assert "distributed_drivers/sagemaker_dist_driver.py" in (sent / "sm_train.sh").read_text()
+    driver = sent / "distributed_drivers/sagemaker_dist_driver.py"
+    assert Path(config.driver_dir, config.driver_script).read_text() == driver.read_text()
+    assert {"n": "3"} == request["hyper_parameters"]
+
+
+def test_driver_directory_takes_nobodys_place(sdk):
+    """It is copied over the SDK's own drivers, which other jobs may want."""
+    ours = DataParallelConfig()
+    theirs = Path(sdk.Torchrun().driver_dir)
+
+    names = {path.name for path in Path(ours.driver_dir).glob("*.py")}
+
+    assert {ours.driver_script} == names
+    assert not names & {path.name for path in theirs.iterdir()}
