@@ -12,10 +12,11 @@ what of them our launcher starts; the rest is refused.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sagemaker_dist.contract.opening import is_open
 from sagemaker_dist.contract.options import DataParallel
 from sagemaker_dist.contract.spelling import (
     AWS,
@@ -64,7 +65,7 @@ class Distribution:
     def group_names(self) -> list[str]:
         """The groups that train by their names, whoever starts the ranks."""
         groups = self.groups or self.rest.get(GROUPS) or ()
-        return [str(getattr(each, "instance_group_name", each)) for each in groups]
+        return [getattr(each, "instance_group_name", each) for each in groups]
 
 
 def read_distribution(value: object) -> Distribution:
@@ -76,6 +77,11 @@ def read_distribution(value: object) -> Distribution:
     """
     if value is None:
         return Distribution()
+    if isinstance(value, type):
+        name = value.__name__
+        raise OptionError(
+            f"distribution is the class {name}", "it takes an object", f"Pass {name}()"
+        )
     given = value.distribution() if isinstance(value, Strategy) else value
     if not isinstance(given, dict):
         raise OptionError(
@@ -94,6 +100,7 @@ def in_our_image(asked: Distribution) -> Distribution:
     What is off is left out, so that `rest` is what our image cannot do: among it
     a strategy with options for mpirun.
     """
+    raise_all(_open_faults(asked.rest))
     rest = {key: part for key, part in asked.rest.items() if is_on(key, part)}
     groups = tuple(rest.pop(GROUPS, ()))
     ours = asked.ours
@@ -109,6 +116,18 @@ def in_our_image(asked: Distribution) -> Distribution:
     return Distribution(rest={**rest, GROUPS: list(groups)} if groups else rest)
 
 
+def _open_faults(rest: Mapping[str, Any]) -> Iterator[OptionError]:
+    """Switches that a pipeline would turn: our launcher has to know them now."""
+    switches = {key: part for key, part in rest.items() if key not in (AWS, GROUPS)}
+    for key, part in {**switches, **rest.get(AWS, {})}.items():
+        if is_open(part.get("enabled")):
+            yield OptionError(
+                f"'enabled' of {key!r} in distribution is known to a pipeline alone",
+                "the launcher of sagemaker_dist is asked when the pipeline is made",
+                "Pass True or False",
+            )
+
+
 def is_on(key: str, part: Any) -> bool:
     """Whether a key of `distribution=` asks for anything."""
     if key == GROUPS:
@@ -120,6 +139,8 @@ def is_on(key: str, part: Any) -> bool:
 
 def _build(section: Mapping[str, Any] | None) -> DataParallel | None:
     options = (section or {}).get(DATA)
+    if options is not None and is_open(options.get("enabled")):
+        raise_all(_open_faults({AWS: section}))
     if options is None or not options.get("enabled", True):
         return None
     return DataParallel(**{name: options[name] for name in OPTIONS if name in options})

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a job asks our launcher: our document, or the flags of SageMaker's SDK.
 
-    DataParallel()                             sagemaker_dist_config = {"version": ...}
-    {"torch_distributed": {"enabled": True}}   sagemaker_torch_distributed_enabled = true
-    {..., "instance_groups": [group]}          sagemaker_distribution_instance_groups = ["name"]
+DataParallel()                             sagemaker_dist_config = {"version": ...}
+{"torch_distributed": {"enabled": True}}   sagemaker_torch_distributed_enabled = true
+{..., "instance_groups": [group]}          sagemaker_distribution_instance_groups = ["name"]
 """
 
 from __future__ import annotations

@@ -39,6 +39,8 @@ _LINE: Final = "smdist:"
 _FIELD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _DIGITS: Final = 6
 _NUMBER: Final = r"(-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)"
+# No part of another figure: 1,234.5 and 3/10 are no number here, and 0.5, or 0.5. is one.
+_NUMBER_ENDS: Final = r"(?:[^0-9.,/eE]|,(?:[^0-9]|$)|\.(?:[^0-9eE]|$)|$)"
 _FEW: Final = "{0,99}?"  # Java recurses for each: its stack does not take thousands
 _NO_TRAINING: Final = ("test", "val", "eval")  # how words of other losses begin
 
@@ -110,12 +112,13 @@ def _loss() -> str:
     `loss=0.5`, `Loss: 0.5`, `{'loss': 0.5, ...}`, `epoch 3  loss 0.5`, `train_loss=0.5`,
     `Training loss: 0.5`. Not on a line that speaks of test, val... or eval... before, and
     not `ce_loss` or `average loss`, which are other figures. A quoted 'train_loss' is not
-    read: Hugging Face's Trainer so calls the mean of the whole training.
+    read: Hugging Face's Trainer so calls the mean of the whole training. Nor is the
+    beginning of `1,234.5`, `0,5` or `3/10`.
     """
     before = rf"^(?:(?:^|[\W\d_]+){_word_that_begins_otherwise(_NO_TRAINING)}){_FEW}[\W\d_]*?"
     start = r"(?:^|[^\sA-Za-z_.-]|\s-)\s*"
     name = r"(?:[Ll]oss['\"]?|[Tt]rain(?:ing)?[\s_]+[Ll]oss)"
-    return rf"{before}{start}{name}(?:\s*[=:]\s*|\s+){_NUMBER}"
+    return rf"{before}{start}{name}(?:\s*[=:]\s*|\s+){_NUMBER}{_NUMBER_ENDS}"
 
 
 def _word_that_begins_otherwise(words: tuple[str, ...]) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields
 from typing import Any, Final
 
+from sagemaker_dist.contract.opening import is_open
 from sagemaker_dist.contract.options import DataParallel
 from sagemaker_dist.errors import OptionError, closest
 
@@ -34,7 +35,7 @@ _AWS_SWITCHES: Final = {
     MODEL: ("enabled", "parameters"),
 }
 OPTIONS: Final = tuple(option.name for option in fields(DataParallel))
-_SCALARS: Final = (bool, int, float, str, type(None), list, tuple, dict)  # no pipeline's variables
+_IN_SCRIPT: Final = ("accelerate", "ddp", "deepspeed", "fsdp", "lightning")
 
 
 def spelling_faults(value: Mapping[str, Any]) -> Iterator[OptionError]:
@@ -111,15 +112,15 @@ def _switch_faults(where: str, part: Any, valid: Collection[str]) -> Iterator[Op
             "SageMaker's SDK takes it for off",
             "Pass 'enabled': True, or leave it out as a whole",
         )
-    processes = part.get("processes_per_host", 1)
-    if isinstance(processes, _SCALARS) and (type(processes) is not int or processes < 1):
+    processes = part.get("processes_per_host")  # None is left out, as for SageMaker's SDK
+    if not is_open(processes) and processes is not None and not _is_positive(processes):
         yield OptionError(
             f"{where} has processes_per_host={processes!r}",
-            "a host starts at least one rank",
+            "a host starts at least one rank" if type(processes) is int else "it is no integer",
             "Pass an integer of at least 1",
         )
     further = part.get(MPI_OPTIONS, "")
-    if isinstance(further, _SCALARS) and not isinstance(further, str):
+    if not is_open(further) and not isinstance(further, str):
         yield OptionError(
             f"{where} has custom_mpi_options={further!r}",
             "they are the words of a command line",
@@ -128,10 +129,10 @@ def _switch_faults(where: str, part: Any, valid: Collection[str]) -> Iterator[Op
 
 
 def _enabled_faults(where: str, enabled: Any) -> Iterator[OptionError]:
-    if isinstance(enabled, _SCALARS) and type(enabled) is not bool:
+    if not is_open(enabled) and type(enabled) is not bool:
         yield OptionError(
             f"{where} has enabled={enabled!r}",
-            "a string would count as true",
+            "a string would count as true" if isinstance(enabled, str) else "it is no bool",
             "Pass True or False",
         )
 
@@ -139,9 +140,22 @@ def _enabled_faults(where: str, enabled: Any) -> Iterator[OptionError]:
 def _list_faults(where: str, part: Any) -> Iterator[OptionError]:
     if not isinstance(part, (list, tuple)):
         yield OptionError(f"{where} is {part!r}", "it is no list", "Pass [group]")
+        return
+    for each in part:
+        name = getattr(each, "instance_group_name", each)
+        if not isinstance(name, str):
+            known = "known to a pipeline alone" if is_open(name) else f"{name!r}"
+            yield OptionError(
+                f"{where} has a group whose name is {known}", "it is no text", "Name it"
+            )
+
+
+def _is_positive(value: object) -> bool:
+    return type(value) is int and value >= 1
 
 
 def _unknown(where: str, key: object, valid: Collection[str]) -> OptionError:
-    return OptionError(
-        f"{where} has the key {key!r}", "no such key exists", closest(str(key), valid)
-    )
+    mend = closest(str(key), valid)
+    if where == "distribution" and str(key).lower() in _IN_SCRIPT:
+        mend = "The script sets it up by itself: pass {'torch_distributed': {'enabled': True}}"
+    return OptionError(f"{where} has the key {key!r}", "no such key exists", mend)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Final, Protocol, runtime_checkable
 
+from sagemaker_dist.contract.opening import is_open
 from sagemaker_dist.errors import OptionError, raise_all
 
 _MOST_PROCESSES: Final = 1024
@@ -150,14 +151,15 @@ class OnInstanceGroup:
 def _faults(option: _Switch) -> Iterator[OptionError]:
     name = type(option).__name__
     processes = getattr(option, "processes_per_host", None)
-    if processes is not None and not (type(processes) is int and 1 <= processes <= _MOST_PROCESSES):
+    is_fine = type(processes) is int and 1 <= processes <= _MOST_PROCESSES
+    if processes is not None and not is_open(processes) and not is_fine:
         yield OptionError(
             f"processes_per_host of {name} is {processes!r}",
             f"a host starts between 1 and {_MOST_PROCESSES} ranks",
             f"Pass an integer from 1 to {_MOST_PROCESSES}",
         )
     further = getattr(option, "custom_mpi_options", "")
-    if not isinstance(further, str):
+    if not isinstance(further, str) and not is_open(further):
         yield OptionError(
             f"custom_mpi_options of {name} is {further!r}",
             "they are the words of a command line",
@@ -166,7 +168,8 @@ def _faults(option: _Switch) -> Iterator[OptionError]:
 
 
 def _group_faults(strategy: Any) -> Iterator[OptionError]:
-    if isinstance(strategy, OnInstanceGroup) or not isinstance(strategy, Strategy):
+    is_one = isinstance(strategy, Strategy) and not isinstance(strategy, type)
+    if isinstance(strategy, OnInstanceGroup) or not is_one:
         yield OptionError(
             f"strategy of OnInstanceGroup is {strategy!r}",
             "it is no option of sagemaker_dist",

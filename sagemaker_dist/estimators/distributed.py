@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Final, TypeVar
 import boto3
 from sagemaker.deprecations import renamed_kwargs
 from sagemaker.estimator import EstimatorBase
+from sagemaker.workflow import is_pipeline_variable
 
 from sagemaker_dist.catalog import LOCAL, LOCAL_PROCESS
 from sagemaker_dist.contract import Distribution, in_our_image, read_distribution
@@ -29,12 +30,18 @@ from sagemaker_dist.estimators.jobs import job_to_build, job_to_fit, runs_here
 from sagemaker_dist.estimators.layout import laid_out, local_source, source_params
 from sagemaker_dist.estimators.local_session import ROLE, LocalClient, LocalSession
 from sagemaker_dist.estimators.sdk import offline, quiet
-from sagemaker_dist.estimators.stock import as_instance_groups, asked_in
+from sagemaker_dist.estimators.stock import (
+    amount_faults,
+    as_instance_groups,
+    asked_in,
+    with_own_groups,
+)
 from sagemaker_dist.gathering import as_count, with_our_metrics, with_parameters
 from sagemaker_dist.packaging import default_tag, ecr_image, is_ours
 from sagemaker_dist.planning import construction_faults, construction_warnings, fit_faults
 from sagemaker_dist.planning.faults import JOB_NAME, source_faults
 from sagemaker_dist.planning.local_job import PROGRAM
+from sagemaker_dist.planning.service.options import SCRIPT_PARAMETERS
 from sagemaker_dist.runners import LocalRunner
 
 _NO_IMAGE: Final = ":local_process"  # what stands before it gives jobs their usual name
@@ -56,18 +63,21 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         framework: Whose image of ours jobs have by default, or None.
         names_image: Arguments that ask for an image of the parent's.
         stem: How jobs without an image are called.
+        configures: The parent's method that makes hyperparameters of a distribution.
     """
 
     kind: ClassVar[str]
     framework: ClassVar[str | None] = None
     names_image: ClassVar[tuple[str, ...]] = ("framework_version",)
     stem: ClassVar[str]
+    configures: ClassVar[str | None] = "_distribution_configuration"
 
     def __init__(self, *, distribution: Any = None, **kwargs: Any) -> None:
         _use_new_names(kwargs)
         asked = self._check(distribution, kwargs)
         image_uri, instance_type = kwargs.pop("image_uri", None), kwargs.get("instance_type")
         is_local = runs_here(instance_type, kwargs.get("sagemaker_session"))
+        rest = with_own_groups(asked.rest, kwargs.get("instance_groups"))
         is_theirs = not asked.is_launched and any(kwargs.get(name) for name in self.names_image)
         self._finds_image = image_uri is None and not is_theirs
         needs_image = (is_local or asked.is_launched) and self._finds_image
@@ -75,7 +85,7 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         with quiet(), _cut_off(kwargs) if is_local else nullcontext():
             super().__init__(
                 image_uri=self.stem + _NO_IMAGE if needs_image else image_uri,
-                distribution=asked.rest or None,
+                distribution=rest or None,
                 **kwargs,
             )
         self.image_uri = image_uri
@@ -86,6 +96,7 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
             self.distribution = asked.spelt
 
     def _check(self, distribution: Any, given: dict[str, Any]) -> Distribution:
+        raise_all(facts.kind_faults(given))  # all else takes them for text
         faults: list[OptionError] = []
         asked = Distribution()
         image_is_ours = True
@@ -97,6 +108,7 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
             faults.append(error)
         job = job_to_build(type(self), asked, given, image_is_ours=image_is_ours)
         faults += [*construction_faults(job), *self._faults(asked, given)]
+        faults += _half_named(self.names_image, given) if image_is_ours else []
         if faults:
             source = (given.get(name) for name in ("entry_point", "source_dir", "git_config"))
             raise_all([*faults, *source_faults(facts.source(*source))])
@@ -106,12 +118,12 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
 
     def _runs_our_launcher(self, asked: Distribution, given: Mapping[str, Any]) -> bool:
         """Whether our launcher will run the job, as far as names of images tell."""
-        if asked.ours is not None or given.get("instance_type") == LOCAL_PROCESS:
+        here, image = given.get("instance_type"), given.get("image_uri")
+        if asked.ours is not None or here == LOCAL_PROCESS:
             return True
-        image = given.get("image_uri")
         if image is None:
             return not any(given.get(name) for name in self.names_image)
-        return is_ours(image)
+        return is_ours(image) or runs_here(here, given.get("sagemaker_session"))
 
     def _faults(self, asked: Distribution, given: Mapping[str, Any]) -> Iterator[OptionError]:  # noqa: ARG002 - for classes
         """What else is wrong with the arguments of this class alone."""
@@ -155,7 +167,33 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
             OptionError: The request is wrong; every fault is reported at once.
         """
         job = job_to_fit(self, self._asked, self._as_given(inputs), job_name)
-        raise_all(fit_faults(job))
+        raise_all([*fit_faults(job), *self._parents_faults()])
+
+    def _parents_faults(self) -> Iterator[OptionError]:
+        """What the parent would say only after it has uploaded the code."""
+        added: dict[str, Any] = launch_parameters(self._asked, self.instance_type)
+        if self.configures and not self._asked.is_launched and not self._is_local:
+            try:
+                added = getattr(self, self.configures)(self.distribution)
+            except ValueError as error:
+                what = f"SageMaker's {self.kind} refuses the distribution"
+                yield OptionError(what, str(error).strip(), "Correct it")
+        names = {*(getattr(self, "_hyperparameters", None) or ()), *SCRIPT_PARAMETERS}
+        yield from amount_faults(names, added)
+        yield from self._image_faults()
+
+    def _image_faults(self) -> Iterator[OptionError]:
+        is_known = not any(map(is_pipeline_variable, (self.instance_type, self.image_uri)))
+        if self.image_uri is not None or self._finds_image or not is_known:
+            return
+        try:
+            self.training_image_uri()
+        except ValueError as error:
+            yield OptionError(
+                f"SageMaker's {self.kind} finds no image for the job",
+                str(error).strip(),
+                "Correct it",
+            )
 
     def _as_given(self, inputs: Any) -> Any:
         """Short forms of inputs, spelt out."""
@@ -245,6 +283,7 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         params["hyperparameters"] = dict(params["hyperparameters"])
         params["base_job_name"] = params["base_job_name"] or None  # a tuner has none
         is_here = params["instance_type"] == LOCAL_PROCESS or is_ours(params.get("image_uri"))
+        is_here = is_here or not cls.names_image  # a generic one asks nobody else
         params.update(asked_in(params["hyperparameters"], image_is_ours=is_here))
         if params["instance_type"] in {LOCAL_PROCESS, *LOCAL}:
             params.update(source_params(job_details, params.get("source_dir")))
@@ -254,6 +293,16 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
             image: str = job_details["AlgorithmSpecification"]["TrainingImage"]
             params["image_uri"] = None if image.endswith(_NO_IMAGE) else image
         return params
+
+
+def _half_named(names: tuple[str, ...], given: Mapping[str, Any]) -> list[OptionError]:
+    version = given.get("py_version")
+    if version is None or given.get("image_uri") is not None or not names:
+        return []
+    if any(given.get(name) for name in names):
+        return []
+    what, why = f"py_version is {version!r}", f"{names[0]} is left out, and our image has its own"
+    return [OptionError(what, why, f"Pass {names[0]} as well for SageMaker's, or leave it out")]
 
 
 def _use_new_names(kwargs: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ check touches.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +19,7 @@ from sagemaker.instance_group import InstanceGroup
 from sagemaker.local.local_session import file_input
 from sagemaker.workflow import is_pipeline_variable
 
+from sagemaker_dist.errors import OptionError
 from sagemaker_dist.gathering import as_terms, find_source
 from sagemaker_dist.gathering.arguments import TERMS
 from sagemaker_dist.planning import Channel, Source, Terms
@@ -38,6 +39,14 @@ _RENAMED: Final = frozenset(
         "train_volume_size",
     }
 )
+
+
+def kind_faults(given: Mapping[str, Any]) -> Iterator[OptionError]:
+    """Arguments that are of no kind by which a job could be told apart."""
+    value = settled(given.get("instance_type"))
+    if value is not None and not isinstance(value, str):
+        what = f"instance_type is {value!r}"
+        yield OptionError(what, "it is no text", "Pass a str such as 'ml.p4d.24xlarge'")
 
 
 def settled(value: Any) -> Any:

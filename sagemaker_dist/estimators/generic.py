@@ -11,7 +11,8 @@ from typing import Any, Final
 from sagemaker.estimator import Estimator as SageMakerEstimator
 
 from sagemaker_dist.catalog import LOCAL_PROCESS
-from sagemaker_dist.contract import DataParallel, Distribution
+from sagemaker_dist.contract import Distribution
+from sagemaker_dist.contract.strategies import Strategy
 from sagemaker_dist.errors import OptionError
 from sagemaker_dist.estimators.distributed import Distributed
 from sagemaker_dist.planning.local_job import PROGRAM
@@ -36,6 +37,7 @@ class Estimator(Distributed, SageMakerEstimator):  # type: ignore[misc]  # SageM
     kind = "Estimator"
     names_image = ()
     stem = "training-job"
+    configures = None
 
     def __init__(
         self,
@@ -44,7 +46,7 @@ class Estimator(Distributed, SageMakerEstimator):  # type: ignore[misc]  # SageM
         instance_count: Any = None,
         instance_type: Any = None,
         *args: Any,
-        distribution: DataParallel | dict[str, Any] | None = None,
+        distribution: Strategy | dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         first = (image_uri, role, instance_count, instance_type)
@@ -91,7 +93,8 @@ def _script_faults(asked: Distribution, given: Mapping[str, Any]) -> Iterator[Op
                 f"Pass entry_point, or leave {name} out",
             )
     has_image = given["instance_type"] != LOCAL_PROCESS
-    names_script = PROGRAM in (given.get("hyperparameters") or {})
+    values = given.get("hyperparameters")
+    names_script = isinstance(values, Mapping) and PROGRAM in values
     if not names_script and (asked.is_launched or not has_image):
         own = f", or name one in the image's /opt/ml/code by the hyperparameter {PROGRAM}"
         yield OptionError(

@@ -12,7 +12,8 @@ from typing import Any
 
 from sagemaker.huggingface import HuggingFace as SageMakerHuggingFace
 
-from sagemaker_dist.contract import DataParallel, Distribution
+from sagemaker_dist.contract import Distribution
+from sagemaker_dist.contract.strategies import Strategy
 from sagemaker_dist.errors import OptionError
 from sagemaker_dist.estimators.distributed import Distributed
 from sagemaker_dist.packaging import FRAMEWORKS
@@ -36,6 +37,7 @@ class HuggingFace(Distributed, SageMakerHuggingFace):  # type: ignore[misc]  # S
     framework = "torch"
     names_image = ("transformers_version", "pytorch_version", "tensorflow_version")
     stem = "huggingface-pytorch-training"
+    configures = "_huggingface_distribution_configuration"
 
     def __init__(
         self,
@@ -47,7 +49,7 @@ class HuggingFace(Distributed, SageMakerHuggingFace):  # type: ignore[misc]  # S
         source_dir: Any = None,
         hyperparameters: dict[str, Any] | None = None,
         image_uri: Any = None,
-        distribution: DataParallel | dict[str, Any] | None = None,
+        distribution: Strategy | dict[str, Any] | None = None,
         compiler_config: Any = None,
         **kwargs: Any,
     ) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from sagemaker.pytorch import PyTorch as SageMakerPyTorch
 
-from sagemaker_dist.contract import DataParallel
+from sagemaker_dist.contract.strategies import Strategy
 from sagemaker_dist.estimators.distributed import Distributed
 
 
@@ -23,8 +23,10 @@ class PyTorch(Distributed, SageMakerPyTorch):  # type: ignore[misc]  # SageMaker
 
     Takes what `sagemaker.pytorch.PyTorch` takes, and besides:
 
-    * `distribution`: `DataParallel(...)`, or a dict that names "smdist" or
-      AWS's "smdistributed" data parallelism.
+    * `distribution`: `DataParallel(...)`, `TorchDistributed()`, another typed option
+      of `sagemaker_dist` (`SMDDP`, `SMPv1`, `SMPv2`, `MPI`, `PyTorchDDP`,
+      `OnInstanceGroup`, ...), or any dict that the parent takes.
+      docs/distributions.md says who starts which.
     * `instance_type="local_process"`: every host is a process of this machine;
       needs no image, role, credentials, region or network. Output and
       checkpoints are file:// directories, data is file:// or s3://.
@@ -41,6 +43,7 @@ class PyTorch(Distributed, SageMakerPyTorch):  # type: ignore[misc]  # SageMaker
     kind = "PyTorch"
     framework = "torch"
     stem = "pytorch-training"
+    configures = "_pytorch_distribution_configuration"
 
     def __init__(
         self,
@@ -50,7 +53,7 @@ class PyTorch(Distributed, SageMakerPyTorch):  # type: ignore[misc]  # SageMaker
         source_dir: Any = None,
         hyperparameters: dict[str, Any] | None = None,
         image_uri: Any = None,
-        distribution: DataParallel | dict[str, Any] | None = None,
+        distribution: Strategy | dict[str, Any] | None = None,
         compiler_config: Any = None,
         training_recipe: str | None = None,
         recipe_overrides: dict[str, Any] | None = None,

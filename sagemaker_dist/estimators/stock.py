@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 from sagemaker.instance_group import InstanceGroup
@@ -11,6 +12,8 @@ from sagemaker.instance_group import InstanceGroup
 from sagemaker_dist.contract import KEY, parse
 from sagemaker_dist.contract.flags import FLAGS, GROUPS_KEY, INSTANCE_KEY, is_flag_on
 from sagemaker_dist.contract.spelling import GROUPS, STOCK
+from sagemaker_dist.errors import OptionError
+from sagemaker_dist.gathering import service_limits
 
 _FLAGS: Final = {key: FLAGS[key] for key in STOCK}
 
@@ -35,6 +38,26 @@ def asked_in(values: dict[str, Any], *, image_is_ours: bool) -> dict[str, Any]:
         values.pop(name, None)
     groups = _decoded(values.pop(GROUPS_KEY, None))
     return {"distribution": {**asked, GROUPS: groups} if groups else asked}
+
+
+def with_own_groups(rest: dict[str, Any], groups: Any) -> dict[str, Any]:
+    """The same where a group is the estimator's own object: SageMaker's SDK knows no other."""
+    if GROUPS not in rest or not isinstance(groups, (list, tuple)):
+        return rest
+    own = {getattr(each, "instance_group_name", None): each for each in groups}
+    names = [getattr(each, "instance_group_name", each) for each in rest[GROUPS]]
+    return {**rest, GROUPS: [own.get(name, name) for name in names]}
+
+
+def amount_faults(names: Collection[str], added: Collection[str]) -> Iterator[OptionError]:
+    """More hyperparameters than SageMaker takes, once those of the distribution are there."""
+    most = service_limits()["HyperParameters"].most
+    if most is not None and len(names) <= most < len({*names, *added}):
+        yield OptionError(
+            f"hyperparameters has {len(names)} entries with those of the SDK",
+            f"SageMaker takes at most {most}, of which the distribution needs {len(added)}",
+            "Leave some out, or pass a file of them as a channel",
+        )
 
 
 def as_instance_groups(resources: dict[str, Any]) -> list[InstanceGroup] | None:

@@ -5,7 +5,8 @@
     TensorFlow(..., instance_type="local")            hosts are containers of its Docker engine
 
 The runtime has no all-reduce for TensorFlow yet: jobs of our local modes run one
-process per host, and our distribution is refused.
+process per host, and our distribution is refused. What SageMaker's images start, they
+start as with the parent.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from sagemaker.deprecations import renamed_kwargs
 from sagemaker.tensorflow import TensorFlow as SageMakerTensorFlow
 
 from sagemaker_dist.catalog import LOCAL_PROCESS
+from sagemaker_dist.contract.strategies import Strategy
 from sagemaker_dist.estimators.distributed import Distributed
 from sagemaker_dist.estimators.jobs import runs_here
 
@@ -48,7 +50,7 @@ class TensorFlow(Distributed, SageMakerTensorFlow):  # type: ignore[misc]  # Sag
         framework_version: str | None = None,
         model_dir: Any = None,
         image_uri: Any = None,
-        distribution: dict[str, Any] | None = None,
+        distribution: Strategy | dict[str, Any] | None = None,
         compiler_config: Any = None,
         **kwargs: Any,
     ) -> None:

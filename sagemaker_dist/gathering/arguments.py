@@ -7,6 +7,7 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import fields
 from operator import index
+from os import PathLike
 from pathlib import Path
 from typing import Any, Final
 
@@ -55,8 +56,9 @@ def with_parameters(distribution: Any) -> Any:
         OptionError: The file cannot be read, or holds no JSON object.
     """
     path = _parameters(distribution)
-    if not isinstance(path, str):
+    if not isinstance(path, (str, PathLike)) or not _parameters(distribution, "enabled"):
         return distribution
+    path = str(path)
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -81,8 +83,8 @@ def with_our_metrics(given: Any) -> Any:
     return theirs + own[: max(0, most - len(theirs)) if most else None]
 
 
-def _parameters(distribution: Any) -> Any:
-    for key in (AWS, MODEL, "parameters"):
+def _parameters(distribution: Any, name: str = "parameters") -> Any:
+    for key in (AWS, MODEL, name):
         distribution = distribution.get(key) if isinstance(distribution, Mapping) else None
     return distribution
 

@@ -28,10 +28,15 @@ from sagemaker_dist.planning.service.groups import hostless_faults
 from sagemaker_dist.planning.service.options import environment_faults, hyperparameter_faults
 from sagemaker_dist.planning.service.places import place_faults
 from sagemaker_dist.planning.service.terms import Terms
-from sagemaker_dist.planning.strategies import our_image_faults
+from sagemaker_dist.planning.strategies import TENSORFLOW, our_image_faults
 from sagemaker_dist.planning.their_image import their_image_faults, their_image_warnings
 from sagemaker_dist.planning.travel import travel_warning
 
+# Repositories of AWS's Deep Learning Containers for training (its list of images, 2026-11-21).
+_DEEP_LEARNING_CONTAINER: Final = re.compile(
+    r"(huggingface-)?(pytorch|tensorflow|mxnet)-(training|trcomp)(-\w+)?"
+    r"|smdistributed-modelparallel"
+)
 _BASE_NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9-]*")  # the SDK cuts and adds the time
 JOB_NAME: Final = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")  # CreateTrainingJob
 
@@ -45,6 +50,7 @@ def construction_faults(job: Job) -> Iterator[OptionError]:
             closest(name, job.valid),
         )
     yield from _instance_faults(job)
+    yield from _count_faults(job)
     if job.checkpoint_local_path and not job.keeps_checkpoints:
         yield OptionError(
             f"checkpoint_local_path is {job.checkpoint_local_path!r}",
@@ -61,7 +67,7 @@ def construction_faults(job: Job) -> Iterator[OptionError]:
         yield from _environment_faults(job.environment)
     if job.image_is_ours:
         yield from our_image_faults(job)
-    else:
+    elif not job.on_this_machine:
         yield from their_image_faults(job)
     if job.distribution.is_launched:
         yield from _launch_faults(job)
@@ -80,6 +86,18 @@ def construction_warnings(job: Job) -> Iterator[str]:
         yield travel
     if not job.image_is_ours:
         yield from their_image_warnings(job)
+    elif job.distribution.ours is not None and job.terms is not None:
+        yield from _image_warnings(job.terms.image_uri)
+
+
+def _image_warnings(image: Any) -> Iterator[str]:
+    name = image.rpartition("/")[2].partition(":")[0] if isinstance(image, str) else ""
+    if _DEEP_LEARNING_CONTAINER.fullmatch(name):
+        yield (
+            f"image_uri is {image!r}, which is called as AWS's Deep Learning Containers are: their"
+            " launcher does not read what asks ours, and every host runs one process. Pass an image"
+            " that holds sagemaker-dist-runtime."
+        )
 
 
 def fit_faults(job: Job) -> Iterator[OptionError]:
@@ -90,6 +108,10 @@ def fit_faults(job: Job) -> Iterator[OptionError]:
             f"source_dir is {job.source.directory!r}",
             f"{job.instance_type} runs code of this machine",
             "Download and unpack it, and pass the directory",
+        )
+    if job.on_this_machine and job.instance_count is None:
+        yield OptionError(
+            "instance_count is left out", "the job has to know its hosts", "Pass instance_count=1"
         )
     yield from _count_faults(job)
     if job.job_name is not None and not JOB_NAME.fullmatch(str(job.job_name)):
@@ -229,7 +251,8 @@ def _instance_faults(job: Job) -> Iterator[OptionError]:
 
 
 def _launch_faults(job: Job) -> Iterator[OptionError]:
-    groups = job.other.get("instance_groups") or ()
+    groups: Any = job.other.get("instance_groups")
+    groups = groups if isinstance(groups, (list, tuple)) else ()
     if len(groups) > 1 and not job.distribution.group_names:
         yield OptionError(
             f"instance_groups has {len(groups)} groups, and distribution names none",
@@ -245,7 +268,8 @@ def _launch_faults(job: Job) -> Iterator[OptionError]:
                 f"Leave {name} out, or leave distribution out",
             )
     asked, held = job.framework_version, job.image_version
-    if asked is not None and not f"{held}.".startswith(f"{asked}."):
+    is_torch = job.kind != TENSORFLOW  # whose launched jobs are refused as a whole
+    if is_torch and asked is not None and not f"{held}.".startswith(f"{asked}."):
         yield OptionError(
             f"framework_version is {asked!r}",
             f"the image of this version of sagemaker_dist holds {held}",

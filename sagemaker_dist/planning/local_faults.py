@@ -11,6 +11,7 @@ from sagemaker_dist.catalog import LOCAL
 from sagemaker_dist.errors import OptionError
 from sagemaker_dist.planning.job import Job
 from sagemaker_dist.planning.locations import FILE, scheme_of
+from sagemaker_dist.planning.strategies import asked_keys
 
 _ML_ROOT: Final = PurePosixPath("/opt/ml")
 _TAKEN: Final = ("code", "input", "model", "output")  # what a job finds there
@@ -36,7 +37,13 @@ def local_faults(job: Job) -> Iterator[OptionError]:
             f"{here} does not talk to SageMaker",
             "Leave sagemaker_session out",
         )
-    if job.distribution.group_names and not job.other.get("instance_groups"):
+    for key in [] if job.image_is_ours else asked_keys(job.distribution):
+        yield OptionError(
+            f"distribution asks for {key!r} in SageMaker's image",
+            f"{here} starts ranks in images that hold our launcher",
+            "Leave the version out for our image, or pass a LocalSession of sagemaker.local",
+        )
+    if job.image_is_ours and job.distribution.group_names and not job.other.get("instance_groups"):
         yield OptionError(
             "distribution names instance_groups", f"{here} has no such thing", "Leave them out"
         )

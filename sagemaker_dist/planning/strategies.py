@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from sagemaker_dist.catalog import LOCAL_PROCESS
 from sagemaker_dist.contract.distribution import Distribution, is_on
 from sagemaker_dist.contract.spelling import AWS, DATA, GROUPS, MODEL, MPI_OPTIONS, OURS, STOCK
 from sagemaker_dist.errors import OptionError
@@ -22,9 +23,9 @@ Served = Literal["runs", "ignored", "refused"]
 GENERIC: Final = "Estimator"
 TENSORFLOW: Final = "TensorFlow"
 CLASSES: Final = ("PyTorch", "HuggingFace", TENSORFLOW, GENERIC)
+_MODEL: Final = f"{AWS}.{MODEL}"
 _TORCH: Final[Mapping[str, Served]] = {"PyTorch": "runs", "HuggingFace": "runs"}
 _ALL: Final[Mapping[str, Served]] = {**_TORCH, TENSORFLOW: "runs"}
-_THEIR_IMAGE: Final = "Name SageMaker's image by framework_version and py_version, or leave it out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +37,7 @@ class Support:
         theirs: By class, what a job in SageMaker's image makes of it. What a
             class does not say is refused.
         why_not: Why our launcher does not start it on torch; "" where it does.
-        mend: What to do then.
+        mend: What to ask for instead, if there is anything.
         note: What else is to know.
     """
 
@@ -63,11 +64,10 @@ SUPPORT: Final[Mapping[str, Support]] = {
     f"{AWS}.{DATA}": Support(
         option="SMDDP", theirs=_ALL, note="our image takes it for `DataParallel()`"
     ),
-    f"{AWS}.{MODEL}": Support(
+    _MODEL: Support(
         option="SMPv1, SMPv2",
         theirs=_ALL,
         why_not="the runtime of sagemaker_dist has no model parallelism yet",
-        mend=_THEIR_IMAGE,
         note="v1 beside `mpi`, v2 beside `torch_distributed` and with `PyTorch` alone",
     ),
     "torch_distributed": Support(
@@ -84,27 +84,23 @@ SUPPORT: Final[Mapping[str, Support]] = {
         option="PyTorchXLA",
         theirs={**_TORCH, TENSORFLOW: "ignored"},
         why_not="the image of sagemaker_dist holds no XLA",
-        mend=_THEIR_IMAGE,
         note="needs a `compiler_config`",
     ),
     "mpi": Support(
         option="MPI",
         theirs=_ALL,
         why_not="the image of sagemaker_dist has no MPI, its ranks are started by torchrun",
-        mend="Pass {'torch_distributed': {'enabled': True}} for a rank per GPU,"
-        " or DataParallel(processes_per_host=...)",
+        mend="pass {'torch_distributed': {'enabled': True}} for a rank per GPU",
     ),
     "parameter_server": Support(
         option="ParameterServer",
         theirs={"PyTorch": "ignored", "HuggingFace": "ignored", TENSORFLOW: "runs"},
         why_not="the runtime of sagemaker_dist has no parameter servers",
-        mend=_THEIR_IMAGE,
     ),
     "multi_worker_mirrored_strategy": Support(
         option="MultiWorkerMirroredStrategy",
         theirs={TENSORFLOW: "runs"},
         why_not="the runtime of sagemaker_dist starts no strategies of TensorFlow yet",
-        mend=_THEIR_IMAGE,
         note="from framework_version 2.9 on",
     ),
     GROUPS: Support(
@@ -129,8 +125,13 @@ def our_image_faults(job: Job) -> Iterator[OptionError]:
     if job.kind == TENSORFLOW and asked.is_launched:
         yield _tensorflow_fault(asked)
         return
-    for key in asked_keys(asked):
+    keys = asked_keys(asked)
+    if _MODEL in keys:  # who started it is no fault of its own
+        keys = [key for key in keys if key not in ("mpi", *STOCK)]
+    for key in keys:
         support = SUPPORT[key]
+        if key == GROUPS and keys != [GROUPS]:
+            continue
         if key == GROUPS:
             what, why = "distribution names instance_groups", "none of its strategies is on"
             yield OptionError(what, why, "Add one, such as 'smdist': {'dataparallel': {}}")
@@ -141,23 +142,30 @@ def our_image_faults(job: Job) -> Iterator[OptionError]:
                 "Leave custom_mpi_options out",
             )
         elif support.why_not:
-            yield OptionError(
-                f"distribution asks for {key!r}", support.why_not, _mend(support, job.kind)
-            )
+            yield OptionError(f"distribution asks for {key!r}", support.why_not, _mend(key, job))
         else:
             yield OptionError(
-                f"distribution asks for sagemaker_dist and for {key!r}",
+                f"distribution asks for {_launcher(asked)} and for {key!r}",
                 "a job has one launcher",
                 f"Leave {key!r} out",
             )
 
 
-def _mend(support: Support, kind: str) -> str:
-    if kind == TENSORFLOW:
-        return _THEIR_IMAGE
-    if kind == GENERIC and support.mend == _THEIR_IMAGE:
-        return "Pass distribution=DataParallel(), or leave distribution out"
-    return support.mend
+def _launcher(asked: Distribution) -> str:
+    return "sagemaker_dist" if asked.ours is not None else repr(asked.stock)
+
+
+def _mend(key: str, job: Job) -> str:
+    """What to ask for instead, or which image serves it."""
+    instead = SUPPORT[key].mend if job.kind != TENSORFLOW else ""
+    theirs = SUPPORT[key].in_their_image(job.kind) == "runs"
+    if job.instance_type == LOCAL_PROCESS:
+        image = "run it on SageMaker in its image (framework_version, py_version)"
+    else:
+        image = "name SageMaker's image by framework_version and py_version"
+    ways = [instead, image if theirs else "", "leave it out"]
+    text = ", or ".join(filter(None, ways))
+    return text[0].upper() + text[1:]
 
 
 def _mpi_options(asked: Distribution, key: str) -> Any:

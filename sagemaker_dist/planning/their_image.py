@@ -7,15 +7,16 @@ does less than was asked is warned of.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from sagemaker_dist.catalog import training_instances
-from sagemaker_dist.contract.smp import smp_faults, smp_world_faults
-from sagemaker_dist.contract.spelling import AWS, DATA, GROUPS, MODEL
+from sagemaker_dist.catalog import Instance, training_instances
+from sagemaker_dist.contract.smp import SDK_PLACEMENTS, smp_faults, smp_world_faults
+from sagemaker_dist.contract.spelling import AWS, DATA, GROUPS, MODEL, MPI_OPTIONS
 from sagemaker_dist.errors import OptionError
 from sagemaker_dist.planning.job import Job
-from sagemaker_dist.planning.strategies import SUPPORT, asked_keys
+from sagemaker_dist.planning.strategies import SUPPORT, TENSORFLOW, asked_keys
 
 _LAUNCHERS: Final = (
     "torch_distributed",
@@ -25,11 +26,9 @@ _LAUNCHERS: Final = (
     "parameter_server",
     "multi_worker_mirrored_strategy",
 )
-_ORDERS: Final = {  # of ranks: SageMaker SDK 2.257.7's name of each, where it has one
-    "DPT": "cluster",
-    "TPD": "spread",
-    **dict.fromkeys(("DTP", "PDT", "PTD", "TDP"), ""),
-}
+_LAST_SMP_V1: Final = (2, 0)  # of PyTorch, SMP 1.15.0 (AWS's release notes, read 2026-11-21)
+_FIRST_MWMS: Final = (2, 9)  # of TensorFlow, SageMaker SDK 2.257.7
+_MWMS: Final = "multi_worker_mirrored_strategy"
 _MODEL: Final = f"{AWS}.{MODEL}"
 _DATA: Final = f"{AWS}.{DATA}"
 
@@ -45,23 +44,52 @@ def their_image_faults(job: Job) -> Iterator[OptionError]:
                 f"Leave {key!r} out",
             )
     launchers = [key for key in keys if key in _LAUNCHERS]
-    if len(launchers) > 1:
+    yield from _launcher_faults(launchers, keys)
+    yield from _group_faults(job, keys)
+    yield from _version_faults(job, keys)
+    of_awss_libraries = [_DATA, _MODEL, *(["pytorchddp"] if job.kind == "PyTorch" else [])]
+    for key in of_awss_libraries:
+        if key in keys and not job.names_image:
+            yield from _gpu_faults(job, key)
+    if _MODEL in keys:
+        yield from _model_faults(job, launchers)
+
+
+def _launcher_faults(launchers: list[str], keys: list[str]) -> Iterator[OptionError]:
+    others = set(launchers) - {"torch_distributed"}  # torchrun starts SMDDP's ranks as well
+    if len(launchers) > 1 or (_DATA in keys and others):
+        named = [*launchers, *([_DATA] if _DATA in keys else [])]
         yield OptionError(
-            f"distribution asks for {' and '.join(map(repr, launchers))}",
+            f"distribution asks for {' and '.join(map(repr, named))}",
             "a job has one launcher, and SageMaker's SDK drops the others",
             "Keep one",
         )
+
+
+def _group_faults(job: Job, keys: list[str]) -> Iterator[OptionError]:
     if keys == [GROUPS]:
         yield OptionError(
             "distribution names instance_groups",
             "none of its strategies is on",
             "Add one, or leave distribution out",
         )
-    for key in (_DATA, _MODEL):
-        if key in keys and not job.names_image:
-            yield from _gpu_faults(job, key)
-    if _MODEL in keys:
-        yield from _model_faults(job, launchers)
+    elif GROUPS in keys and not _sends_groups(job, keys) and not _leaves_groups(job, keys):
+        rest = " and ".join(repr(key) for key in keys if key != GROUPS)
+        yield OptionError(
+            f"distribution names instance_groups beside {rest}",
+            "SageMaker's SDK takes them with 'mpi' and 'smdistributed.dataparallel' alone",
+            "Leave one of the two out",
+        )
+
+
+def _version_faults(job: Job, keys: list[str]) -> Iterator[OptionError]:
+    version = job.framework_version
+    if _MWMS in keys and job.kind == TENSORFLOW and _is_older(version, _FIRST_MWMS):
+        yield OptionError(
+            f"distribution asks for {_MWMS!r} and framework_version is {version!r}",
+            "SageMaker starts it from 2.9 on",
+            "Pass framework_version of at least 2.9",
+        )
 
 
 def their_image_warnings(job: Job) -> Iterator[str]:
@@ -73,11 +101,47 @@ def their_image_warnings(job: Job) -> Iterator[str]:
                 f"distribution asks for {key!r}, which SageMaker's {job.kind} ignores:"
                 " every host runs one process."
             )
-    if GROUPS in keys and "torch_distributed" in keys and _DATA not in keys:
+    if _MODEL in keys and "mpi" in keys and _is_newer(job.framework_version, _LAST_SMP_V1):
         yield (
-            "distribution names instance_groups beside 'torch_distributed': SageMaker's SDK does"
-            " not send them, and each group of the job starts a world of its own."
+            f"distribution asks for {_MODEL!r} beside 'mpi', which is SMP v1: SageMaker's images"
+            f" of PyTorch {job.framework_version} do not hold it, the last that do are of"
+            f" {_LAST_SMP_V1[0]}.{_LAST_SMP_V1[1]}."
         )
+    options = _part(job, "pytorchddp").get(MPI_OPTIONS)
+    if job.kind == "HuggingFace" and "pytorchddp" in keys and options:
+        yield f"custom_mpi_options {options!r} are dropped by SageMaker's HuggingFace."
+    if GROUPS in keys and _leaves_groups(job, keys):
+        yield (
+            "distribution names instance_groups: SageMaker's SDK does not send them beside"
+            f" {_leaves_groups(job, keys)!r}, and each group starts a world of its own."
+        )
+
+
+def _part(job: Job, key: str) -> Mapping[str, Any]:
+    part: Mapping[str, Any] = job.distribution.rest.get(key, {})
+    return part
+
+
+def _sends_groups(job: Job, keys: list[str]) -> bool:
+    """SageMaker SDK 2.257.7, _distribution_configuration; PyTorch makes SMDDP of pytorchddp."""
+    is_smddp = _DATA in keys or (job.kind == "PyTorch" and "pytorchddp" in keys)
+    return "mpi" in keys or is_smddp
+
+
+def _leaves_groups(job: Job, keys: list[str]) -> str | None:
+    """The strategy beside which SageMaker's SDK drops them without a word."""
+    if job.kind == TENSORFLOW or any(key.startswith(AWS) for key in keys):
+        return None
+    return next((key for key in ("torch_distributed", "pytorchddp") if key in keys), None)
+
+
+def _is_older(version: Any, first: tuple[int, int]) -> bool:
+    return version is not None and not _is_newer(version, (first[0], first[1] - 1))
+
+
+def _is_newer(version: Any, last: tuple[int, int]) -> bool:
+    parts = re.match(r"(\d+)\.(\d+)", str(version))
+    return parts is not None and (int(parts[1]), int(parts[2])) > last
 
 
 def _gpu_faults(job: Job, key: str) -> Iterator[OptionError]:
@@ -109,10 +173,12 @@ def _model_faults(job: Job, launchers: list[str]) -> Iterator[OptionError]:
             "Use PyTorch for SMP v2, or 'mpi' for SMP v1",
         )
     parameters = section.get("parameters", {})
-    if not isinstance(parameters, Mapping):
-        return  # a path; whoever gathers the facts has read it
+    if not isinstance(parameters, Mapping):  # of a path, whoever gathers facts has read the file
+        why = "it is neither a dict nor the path of a file"
+        yield OptionError(f"{where} is {parameters!r}", why, "Pass a dict of SMP's parameters")
+        return
     faults = list(smp_faults(parameters, version=version, where=where))
-    faults += _placement_faults(where, parameters) if version == 1 else ()
+    faults += _placement_faults(where, parameters) if not faults else ()
     yield from faults
     if not faults and version is not None:
         yield from _world_faults(job, parameters, version)
@@ -120,15 +186,25 @@ def _model_faults(job: Job, launchers: list[str]) -> Iterator[OptionError]:
 
 def _placement_faults(where: str, parameters: Mapping[str, Any]) -> Iterator[OptionError]:
     asked = parameters.get("placement_strategy", "cluster")
-    if asked not in _ORDERS:
+    if not isinstance(asked, str) or asked in SDK_PLACEMENTS.values():
         return
+    same = SDK_PLACEMENTS.get(asked)
     in_script = f"Leave it out; call smp.init({{'placement_strategy': {asked!r}}}) in the script"
-    same = f"Pass {_ORDERS[asked]!r}, which is the same"
     yield OptionError(
         f"{where} has placement_strategy={asked!r}",
         "SageMaker's SDK takes 'cluster' and 'spread' alone, though the library knows more",
-        same if _ORDERS[asked] else in_script,
+        f"Pass {same!r}, which is the same" if same else in_script,
     )
+
+
+def _rank_faults(processes: Any, instance: Instance | None) -> Iterator[OptionError]:
+    gpus = instance.num_accelerators if instance and instance.has_gpu else None
+    if gpus is not None and type(processes) is int and processes > gpus:
+        yield OptionError(
+            f"processes_per_host is {processes}",
+            f"SMP runs one rank per GPU, and the instance type has {gpus}",
+            f"Pass {gpus}",
+        )
 
 
 def _world_faults(job: Job, parameters: Mapping[str, Any], version: int) -> Iterator[OptionError]:
@@ -136,10 +212,12 @@ def _world_faults(job: Job, parameters: Mapping[str, Any], version: int) -> Iter
     instance = training_instances().get(str(name))
     processes = instance.num_accelerators if instance and instance.has_gpu else None
     if version == 1:
+        asked = job.distribution.rest["mpi"].get("processes_per_host")
+        yield from _rank_faults(asked, instance)
         processes = job.distribution.rest["mpi"].get("processes_per_host") or 1
     yield from smp_world_faults(
         parameters,
         version=version,
-        num_hosts=count,
+        num_hosts=count if type(count) is int else None,
         processes_per_host=processes if type(processes) is int else None,
     )

@@ -16,8 +16,10 @@ from typing import Any, Final
 from sagemaker_dist.catalog import Instance, training_instances
 from sagemaker_dist.planning.job import Job
 
+_OURS: Final = 'init_process_group("cpu:smdist,cuda:nccl")'
+_ANY: Final = 'init_process_group("nccl"), or "cpu:smdist,cuda:nccl",'
 _MEND: Final = (
-    'Use init_process_group("cpu:smdist,cuda:nccl") in the script, and an image with a CUDA build'
+    "Use {} in the script, and an image with a CUDA build"
     " of torch: builds for the CPU have no NCCL."
 )
 
@@ -29,17 +31,25 @@ def travel_warning(job: Job) -> str | None:
     if not job.distribution.is_launched or instance is None:
         return None
     ours = job.distribution.ours
-    processes = ours.processes_per_host if ours else None
-    return describe_travel(instance, processes_per_host=processes, num_hosts=_integer(count))
+    return describe_travel(
+        instance,
+        processes_per_host=ours.processes_per_host if ours else None,
+        num_hosts=_integer(count),
+        backends=_OURS if ours else _ANY,
+    )
 
 
 def describe_travel(
-    instance: Instance, *, processes_per_host: int | None = None, num_hosts: int | None = None
+    instance: Instance,
+    *,
+    processes_per_host: int | None = None,
+    num_hosts: int | None = None,
+    backends: str = _OURS,
 ) -> str | None:
     """The same of an instance's facts; None is one rank per GPU, and hosts that nobody counted."""
     sentences: list[str] = []
     if instance.has_gpu:
-        sentences += _gpu_sentences(instance, processes_per_host, num_hosts)
+        sentences += _gpu_sentences(instance, processes_per_host, num_hosts, backends)
     elif instance.is_neuron:
         sentences += _neuron_sentences(instance, processes_per_host)
     sentences += _host_sentences(instance, processes_per_host)
@@ -53,10 +63,12 @@ def _integer(count: Any) -> int | None:
         return None
 
 
-def _gpu_sentences(instance: Instance, asked: int | None, num_hosts: int | None) -> Iterator[str]:
+def _gpu_sentences(
+    instance: Instance, asked: int | None, num_hosts: int | None, backends: str
+) -> Iterator[str]:
     ranks = instance.num_accelerators if asked is None else asked
     yield f"{instance.name} has {_accelerators(instance)}; smdist carries CPU tensors alone so far."
-    yield _MEND
+    yield _MEND.format(backends)
     ways = list(_ways(instance, min(ranks, instance.num_accelerators), num_hosts))
     if ways:
         yield f"Gradients then travel by NCCL: {', and '.join(ways)}."
@@ -112,7 +124,7 @@ def _neuron_sentences(instance: Instance, asked: int | None) -> Iterator[str]:
         " others travel by what the image's Neuron SDK brings."
     )
     if asked is None:
-        yield "processes_per_host is left out: each host starts one rank."
+        yield "Nobody said how many ranks a host has: each starts one."
 
 
 def _host_sentences(instance: Instance, asked: int | None) -> Iterator[str]:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`distribution=` in its forms, what our launcher takes of it, and what is said of the rest."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from sagemaker_dist.contract import (
@@ -141,7 +143,7 @@ def test_all_faults_of_one_distribution_come_together():
 
 
 def test_what_a_pipeline_will_know_is_passed_on():
-    variable = object()
+    variable = SimpleNamespace(expr={"Get": "Parameters.N"})  # as SageMaker's SDK has them
     asked = {"mpi": {"enabled": True, "processes_per_host": variable}}
 
     assert asked == read_distribution(asked).rest

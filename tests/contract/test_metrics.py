@@ -141,6 +141,11 @@ LOSSES = [
     "2026-01-01 12:00:00,123 - __main__ - INFO - loss: 0.5",
     "temperature=0.7, text event (va) loss: 0.5",
     "loss: 0.5, average loss 0.6",
+    "loss=0.5,acc=0.9",
+    "loss=0.5,epoch=3",
+    "1: loss: 0.5. Saved.",
+    "loss is down; loss: 0.5.",
+    "loss=0.5; (loss 0.6)",
 ]
 NO_LOSSES = [
     "val_loss=0.5",
@@ -171,6 +176,16 @@ NO_LOSSES = [
     "'loss': -inf",
     "loss=tensor(0.5)",
     "no loss",
+    "loss=1,234.5",  # no number that SageMaker takes
+    "loss: 1,234",
+    "loss=0,5",
+    "loss=1.234.567,8",
+    "loss=1e5,3",
+    "loss=1.e-05",
+    "loss=1e",
+    "loss 3/10",
+    "Loss: 13/10",
+    "loss 0.3/10",
 ]
 
 
@@ -209,12 +224,21 @@ def test_a_line_counts_unless_it_speaks_of_another_data_set(word, join):
 
 
 @pytest.mark.timeout(20)
-@pytest.mark.parametrize("part", ["━", "a ", "t", "1 -", "x=1 ", "loss ", " ", "- ", "smdist: "])
-def test_long_lines_take_no_long_time(part):
+@pytest.mark.parametrize("end", ["", ",1", "/"])
+@pytest.mark.parametrize("part", ["━", "a ", "t", "1 -", "x=1 ", "loss ", " ", "- ", "smdist: ",
+                                  "loss 1,1 ", "loss=1/ ", "loss=1,1", "'loss': 1/"])  # fmt: skip
+def test_long_lines_take_no_long_time(part, end):
     """Expressions search every line of a log."""
-    found = [regex.search(part * 20_000) for regex in regexes("x").values()]
+    found = [regex.search(part * 20_000 + end) for regex in regexes("x").values()]
 
     assert {None} == set(found)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("end", [",1", "/", "e", ".1.1"])
+@pytest.mark.parametrize("digits", ["1", "1.", "1e+"])
+def test_long_numbers_take_no_long_time(digits, end):
+    assert loss_in(f"loss={digits}{'1' * 100_000}{end}") is None
 
 
 def test_document_names_every_metric():

@@ -7,7 +7,7 @@ options, our runtime does not.
 """
 
 from sagemaker_dist.contract.smp.faults import smp_faults
-from sagemaker_dist.contract.smp.options import SMPv1, SMPv2
+from sagemaker_dist.contract.smp.options import SDK_PLACEMENTS, SMPv1, SMPv2
 from sagemaker_dist.contract.smp.worlds import smp_world_faults
 
-__all__ = ["SMPv1", "SMPv2", "smp_faults", "smp_world_faults"]
+__all__ = ["SDK_PLACEMENTS", "SMPv1", "SMPv2", "smp_faults", "smp_world_faults"]

@@ -146,4 +146,9 @@ MPI: Final[Mapping[str, Key]] = {  # the mpi block beside version 1
     "processes_per_host": _whole(1, "every host starts at least one rank"),
     "custom_mpi_options": _text("it is a piece of a command line"),
 }
-KEYS: Final[Mapping[int | None, Mapping[str, Key]]] = {1: V1, 2: V2, None: {**V1, **V2}}
+_PLACEMENT: Final = "placement_strategy"  # SageMaker SDK 2.257.7 sends it with recipes of v2, too
+KEYS: Final[Mapping[int | None, Mapping[str, Key]]] = {
+    1: V1,
+    2: {**V2, _PLACEMENT: V1[_PLACEMENT]},
+    None: {**V1, **V2},
+}

@@ -15,7 +15,7 @@ from sagemaker_dist.contract.smp.keys import MPI, V1, V2
 from sagemaker_dist.errors import OptionError, raise_all
 
 _PLACEMENT: Final = "placement_strategy"
-_SDK_NAMES: Final = {"DPT": "cluster", "TPD": "spread"}  # SDK documentation: the same orders
+SDK_PLACEMENTS: Final = {"DPT": "cluster", "TPD": "spread"}  # SDK documentation: the same orders
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,8 +200,8 @@ def _section(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 def _placement(strategy: str) -> str:
     """SageMaker SDK 2.257.7's name of an order of ranks (fw_utils.validate_mp_config)."""
-    name = _SDK_NAMES.get(strategy, strategy)
-    if name in _SDK_NAMES.values():
+    name = SDK_PLACEMENTS.get(strategy, strategy)
+    if name in SDK_PLACEMENTS.values():
         return name
     raise OptionError(
         f"SMPv1 has {_PLACEMENT}={strategy!r}",

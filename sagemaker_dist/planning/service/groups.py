@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sagemaker_dist.catalog import training_instances
+from sagemaker_dist.catalog import LOCAL, LOCAL_PROCESS, training_instances
 from sagemaker_dist.errors import OptionError, closest
 from sagemaker_dist.planning.channels import Channel
 from sagemaker_dist.planning.service.limits import (
@@ -81,7 +81,13 @@ def _part_faults(terms: Terms, what: str, group: Mapping[str, Any]) -> Iterator[
     )
     known = {*terms.limit("TrainingInstanceType").values, *training_instances()}
     kind = group["InstanceType"]
-    if kind is not None and kind not in known:
+    if isinstance(kind, str) and kind in {LOCAL_PROCESS, *LOCAL}:
+        yield OptionError(
+            f"the instance_type of {what} is {kind!r}",
+            "instance groups run on SageMaker alone",
+            "Pass instance_type and instance_count instead of instance_groups",
+        )
+    elif kind is not None and (not isinstance(kind, str) or kind not in known):
         mend = closest(str(kind), known)
         yield OptionError(
             f"the instance_type of {what} is {kind!r}",

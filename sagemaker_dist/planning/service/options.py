@@ -19,7 +19,7 @@ _TOGETHER_BYTES: Final = 120_000  # Linux allows 128 KiB for SM_TRAINING_ENV, wh
 _FLAG: Final = re.compile(r"[^\s=-][^\s=]*")  # --name, which a script's parser has to take
 
 # What SageMaker's SDK adds to every job that runs a script (2.257.7, estimator.py).
-_ADDED: Final = frozenset(
+SCRIPT_PARAMETERS: Final = frozenset(
     {
         "sagemaker_container_log_level",
         "sagemaker_job_name",
@@ -29,7 +29,7 @@ _ADDED: Final = frozenset(
     }
 )
 # What it, and sagemaker-training 5.1.4 in the image, read besides (2026-11-21).
-_KNOWN: Final = _ADDED | {
+_KNOWN: Final = SCRIPT_PARAMETERS | {
     KEY,
     "sagemaker_additional_mpi_options",
     "sagemaker_default_invocations_accept",
@@ -73,7 +73,9 @@ def hyperparameter_faults(terms: Terms, *, is_ours: bool) -> Iterator[OptionErro
             "Pass a dict such as {'lr': 0.1}",
         )
         return
-    added = (_ADDED if terms.runs_script else frozenset()) | ({KEY} if is_ours else set())
+    added = (SCRIPT_PARAMETERS if terms.runs_script else frozenset()) | (
+        {KEY} if is_ours else set()
+    )
     yield from _amount_faults(terms, {str(name) for name in given}, added)
     yield from _twice_faults([str(name) for name in given], added)
     for name, value in given.items():
@@ -150,7 +152,7 @@ def _value_faults(terms: Terms, name: str, value: Any) -> Iterator[OptionError]:
         yield from text_faults(what, text, limit, mend="Correct the value")
     found = _read(text) if terms.runs_script else text
     is_text = not (terms.encodes_json or terms.is_written or name.startswith(_PREFIX))
-    if is_text and isinstance(value, str) and _argument(found) != value:
+    if is_text and isinstance(value, str) and not _is_same(value, found):
         yield OptionError(
             f"{what} is {shown(value)}",
             f"without source_dir it is read as JSON, and the script gets {shown(_argument(found))}",
@@ -239,3 +241,13 @@ def _meant(name: str) -> str:
     stem = name.removeprefix(_PREFIX)
     near = get_close_matches(stem, [each.removeprefix(_PREFIX) for each in _KNOWN], n=1)
     return f"Did you mean {_PREFIX + near[0]!r}?" if near else f"Call it {stem!r}"
+
+
+def _is_same(text: str, found: Any) -> bool:
+    """Whether a script reads the same: 0.10 is 0.1 to who takes it for a number."""
+    if _argument(found) == text:
+        return True
+    try:
+        return type(found) in (int, float) and float(text) == found
+    except ValueError:
+        return False

@@ -85,14 +85,13 @@ def arguments(script):
             {"image_uri": "mine:1", "distribution": {"mpi": {"enabled": True}}},
             "distribution asks for 'mpi': the image of sagemaker_dist has no MPI, its ranks are"
             " started by torchrun. Pass {'torch_distributed': {'enabled': True}} for a rank per"
-            " GPU, or DataParallel(processes_per_host=...).",
+            " GPU, or leave it out.",
         ),
         (
             Estimator,
             {"image_uri": "mine:1", "distribution": {"smdist": {"dataparallel": {}}, **MWMS}},
             "distribution asks for 'multi_worker_mirrored_strategy': the runtime of sagemaker_dist"
-            " starts no strategies of TensorFlow yet. Pass distribution=DataParallel(), or leave"
-            " distribution out.",
+            " starts no strategies of TensorFlow yet. Leave it out.",
         ),
         (
             Estimator,

@@ -6,12 +6,17 @@ import json
 import pytest
 
 from sagemaker_dist import (
+    MPI,
+    SMDDP,
     DataParallel,
     Estimator,
     HuggingFace,
     LocalSession,
+    OptionError,
     PyTorch,
+    PyTorchDDP,
     TensorFlow,
+    TorchDistributed,
 )
 from sagemaker_dist.contract import KEY, parse
 from sagemaker_dist.packaging import default_tag
@@ -88,7 +93,7 @@ def test_our_options_arrive(build, runner, script, monkeypatch, kind, has_folder
 
 @pytest.mark.parametrize("kind", IMAGES)
 def test_containers_are_of_the_image_built_for_the_framework(build, runner, kind):
-    build(kind, instance_type="local", py_version="py310").fit(wait=False)
+    build(kind, instance_type="local").fit(wait=False)
 
     assert (
         default_tag(IMAGES[kind]) == runner.requests[0]["AlgorithmSpecification"]["TrainingImage"]
@@ -149,3 +154,18 @@ def test_model_dir_of_a_local_job_is_what_becomes_the_model(
     built.fit(wait=False, job_name="job")
 
     assert arrives == runner.requests[0]["HyperParameters"].get("model_dir")
+
+
+@pytest.mark.parametrize("option", [SMDDP(), TorchDistributed(), PyTorchDDP()])
+def test_an_image_of_ones_own_is_asked_by_our_launchers_names(build, option):
+    """Here it can only be one that holds our launcher."""
+    built = build(PyTorch, instance_type="local", image_uri="mine:1", distribution=option)
+
+    assert built._asked.is_launched
+
+
+@pytest.mark.parametrize("kind", [PyTorch, TensorFlow])
+def test_sagemakers_images_start_no_ranks_here(build, kind):
+    versions = {"framework_version": "2.1", "py_version": "py310"}
+    with pytest.raises(OptionError, match="asks for 'mpi' in SageMaker's image: local starts"):
+        build(kind, instance_type="local", distribution=MPI(), **versions)

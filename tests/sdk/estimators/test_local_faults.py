@@ -21,15 +21,9 @@ def faults_of(call):
     ("changes", "inputs", "fault"),
     [
         (
-            {"instance_count": "2"},
+            {"instance_count": None},
             None,
-            "instance_count is '2': it is no integer. Pass an integer of at least 1.",
-        ),
-        (
-            {"distribution": DataParallel(shard_weights=(1, 2, 1))},
-            None,
-            "shard_weights is of length 3: the number of hosts is 2, and each has one weight. Pass"
-            " one weight per host, in numeric order of hosts, or leave shard_weights out.",
+            "instance_count is left out: the job has to know its hosts. Pass instance_count=1.",
         ),
         (
             {},
@@ -118,11 +112,31 @@ def test_a_tuner_is_refused(estimator):
             {"distribution": {"mpi": {"enabled": True}}},
             "distribution asks for 'mpi': the image of sagemaker_dist has no MPI, its ranks are"
             " started by torchrun. Pass {'torch_distributed': {'enabled': True}} for a rank per"
-            " GPU, or DataParallel(processes_per_host=...).",
+            " GPU, or run it on SageMaker in its image (framework_version, py_version), or leave"
+            " it out.",
         ),
         (
             {"distribution": {"torch_distributed": {"enabled": True}, "instance_groups": ["a"]}},
             "distribution names instance_groups: local_process has no such thing. Leave them out.",
+        ),
+        (
+            {"instance_count": "2"},
+            "instance_count is '2': it is no integer. Pass an integer of at least 1.",
+        ),
+        (
+            {"distribution": DataParallel(shard_weights=(1, 2, 1))},
+            "shard_weights is of length 3: the number of hosts is 2, and each has one weight. Pass"
+            " one weight per host, in numeric order of hosts, or leave shard_weights out.",
+        ),
+        (
+            {"distribution": None, "py_version": "py310"},
+            "py_version is 'py310': framework_version is left out, and our image has its own."
+            " Pass framework_version as well for SageMaker's, or leave it out.",
+        ),
+        (
+            {"instance_type": ["local_process"]},
+            "instance_type is ['local_process']: it is no text. Pass a str such as"
+            " 'ml.p4d.24xlarge'.",
         ),
         (
             {"use_spot_instances": True},

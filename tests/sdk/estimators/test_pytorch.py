@@ -305,7 +305,8 @@ def test_two_faults_come_together_and_bring_the_entry_points(estimator, script):
 
 
 def test_faults_of_fit_come_before_anything_is_sent(estimator, session, tmp_path):
-    built = estimator(entry_point="tran.py", instance_count=0)
+    built = estimator(entry_point="tran.py")
+    built.instance_count = 0
     inputs = {
         "a": f"file://{tmp_path}",
         "b": "data/b",
@@ -338,8 +339,7 @@ def test_faults_of_fit_come_before_anything_is_sent(estimator, session, tmp_path
 def test_weights_are_for_the_hosts_of_the_job(estimator, session, count):
     """Checked where the number of hosts is known, before anything is sent."""
     weighted = {"smdist": {"dataparallel": {"shard_weights": [1, 2]}}}
-    built = estimator(distribution=weighted, instance_count=count)
-    faults = faults_of(built.fit)
+    faults = faults_of(lambda: estimator(distribution=weighted, instance_count=count))
 
     assert [] == session.requests
     assert [

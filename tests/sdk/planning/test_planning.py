@@ -158,6 +158,6 @@ def test_a_place_that_may_not_be_written_to():
 def test_names_of_channels(name, faults):
     """Wherever the job runs, the name of a channel is the name of a directory."""
     for instance_type in ("local_process", "local", "ml.c5.xlarge"):
-        job = Job(instance_type=instance_type, channels=(Channel(name=name),))
+        job = Job(instance_type=instance_type, instance_count=1, channels=(Channel(name=name),))
 
         assert faults == len(list(fit_faults(job)))

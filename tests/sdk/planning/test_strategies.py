@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who serves which key: what our launcher refuses by name, and what SageMaker's SDK would drop."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from sagemaker_dist import (
@@ -17,6 +19,7 @@ from sagemaker_dist import (
     TorchDistributed,
 )
 from sagemaker_dist.contract import in_our_image, read_distribution
+from sagemaker_dist.errors import OptionError
 from sagemaker_dist.planning import Job, Terms, construction_faults, construction_warnings
 from sagemaker_dist.planning.strategies import SUPPORT
 
@@ -71,8 +74,8 @@ def test_our_launcher_starts_ranks_of_torch(kind, option):
             MPI(processes_per_host=8),
             "PyTorch",
             "'mpi': the image of sagemaker_dist has no MPI, its ranks are started by torchrun."
-            " Pass {'torch_distributed': {'enabled': True}} for a rank per GPU,"
-            " or DataParallel(processes_per_host=...).",
+            " Pass {'torch_distributed': {'enabled': True}} for a rank per GPU, or name"
+            " SageMaker's image by framework_version and py_version, or leave it out.",
         ),
         (
             MPI(),
@@ -107,7 +110,7 @@ def test_our_launcher_starts_ranks_of_torch(kind, option):
             SMP,
             "Estimator",
             "'smdistributed.modelparallel': the runtime of sagemaker_dist has no model"
-            " parallelism yet. Pass distribution=DataParallel(), or leave distribution out.",
+            " parallelism yet. Leave it out.",
         ),
         (DataParallel(), "TensorFlow", "DataParallel: " + NO_TENSORFLOW),
         (SMDDP(), "TensorFlow", "DataParallel: " + NO_TENSORFLOW),
@@ -121,7 +124,8 @@ def test_our_launcher_starts_ranks_of_torch(kind, option):
         (
             {**PyTorchDDP().distribution(), **TorchDistributed().distribution()},
             "PyTorch",
-            "sagemaker_dist and for 'pytorchddp': a job has one launcher. Leave 'pytorchddp' out.",
+            "'torch_distributed' and for 'pytorchddp': a job has one launcher."
+            " Leave 'pytorchddp' out.",
         ),
         (
             SMDDP(custom_mpi_options="-v"),
@@ -234,7 +238,7 @@ def test_parameters_of_smp_are_checked(parameters, version, text):
         (
             OnInstanceGroup(strategy=TorchDistributed(), group="train"),
             "PyTorch",
-            "each group of the job starts a world of its own",
+            "beside 'torch_distributed', and each group starts a world of its own",
         ),
         (MPI(), "PyTorch", None),
         (SMDDP(), "TensorFlow", None),
@@ -277,3 +281,89 @@ def test_every_key_has_a_typed_option():
         DataParallel, SMDDP, SMPv1, SMPv2, TorchDistributed, PyTorchDDP, PyTorchXLA, MPI,
         ParameterServer, MultiWorkerMirroredStrategy, OnInstanceGroup,
     )}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("option", "kind", "text"),
+    [
+        ({**SMDDP().distribution(), "mpi": ON}, "PyTorch", "'mpi' and 'smdistributed.datap"),
+        ({**SMDDP().distribution(), "parameter_server": ON}, "TensorFlow", "a job has one launch"),
+        (
+            OnInstanceGroup(strategy=SMPv2(hybrid_shard_degree=8), group="train"),
+            "PyTorch",
+            "SageMaker's SDK takes them with 'mpi' and 'smdistributed.dataparallel' alone",
+        ),
+        (
+            OnInstanceGroup(strategy=ParameterServer(), group="train"),
+            "TensorFlow",
+            "distribution names instance_groups beside 'parameter_server'",
+        ),
+        (
+            {"smdistributed": {"modelparallel": {**ON, "parameters": None}}, "mpi": ON},
+            "PyTorch",
+            "it is neither a dict nor the path of a file",
+        ),
+        (SMPv1(partitions=2, processes_per_host=16), "PyTorch", "SMP runs one rank per GPU"),
+    ],
+)
+def test_what_sagemakers_sdk_would_refuse_late_or_drop(option, kind, text):
+    terms = Terms(instance_groups=GROUPS) if isinstance(option, OnInstanceGroup) else None
+    found = faults(option, kind=kind, image_is_ours=False, terms=terms)
+
+    assert [True] == [text in each for each in found if "instance_type" not in each]
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        (PyTorchDDP(custom_mpi_options="-v"), "custom_mpi_options '-v' are dropped"),
+        (
+            OnInstanceGroup(strategy=PyTorchDDP(), group="train"),
+            "does not send them beside 'pytorchddp'",
+        ),
+    ],
+)
+def test_hugging_face_drops_parts_of_pytorchddp(option, text):
+    (found,) = construction_warnings(
+        job(option, kind="HuggingFace", image_is_ours=False, terms=Terms(instance_groups=GROUPS))
+    )
+
+    assert text in found
+
+
+def test_versions_that_lack_a_strategy():
+    old = {"kind": "TensorFlow", "image_is_ours": False, "framework_version": "2.8.0"}
+    (found,) = faults(MultiWorkerMirroredStrategy(), **old)
+    new = {"image_is_ours": False, "framework_version": "2.3.0"}
+    (warned,) = construction_warnings(job(SMPv1(partitions=2, processes_per_host=8), **new))
+
+    assert "framework_version is '2.8.0': SageMaker starts it from 2.9 on." in found
+    assert (
+        "SageMaker's images of PyTorch 2.3.0 do not hold it, the last that do are of 2.0." in warned
+    )
+
+
+def test_names_of_deep_learning_containers_are_warned_of():
+    image = "763104351884.dkr.ecr.us-west-2.amazonaws.com/pytorch-training:2.8.0-gpu-py312"
+    made = job(DataParallel(), terms=Terms(image_uri=image), instance_type=C5, names_image=True)
+    mine = job(DataParallel(), terms=Terms(image_uri="r/mine:1"), instance_type=C5)
+
+    assert [
+        "called as AWS's Deep Learning Containers are" in each
+        for each in construction_warnings(made)
+    ] == [True]
+    assert [] == list(construction_warnings(mine))
+
+
+@pytest.mark.parametrize("option", [DataParallel, TorchDistributed, "mpi", 3])
+def test_what_is_no_option_is_refused(option):
+    with pytest.raises(OptionError, match="distribution is"):
+        read_distribution(option)
+
+
+def test_our_launcher_is_not_asked_by_a_pipeline():
+    variable = SimpleNamespace(expr={"Get": "Parameters.On"})
+    with pytest.raises(OptionError, match="known to a pipeline alone"):
+        in_our_image(read_distribution({"torch_distributed": {"enabled": variable}}))
+    with pytest.raises(OptionError, match="known to a pipeline alone"):
+        read_distribution({"smdist": {"dataparallel": {"enabled": variable}}})

@@ -151,7 +151,7 @@ def test_neuron_hosts_in_an_image_of_the_users_own():
     )
 
     assert says == warning("ml.trn1.32xlarge", 2, 32)
-    assert f"{says} processes_per_host is left out: each host starts one rank." == warning(
+    assert f"{says} Nobody said how many ranks a host has: each starts one." == warning(
         "ml.trn1.32xlarge", 2
     )
 
