@@ -37,6 +37,7 @@ REFUSED: Final = {  # why, mend
     ),
     "sagemaker_pytorch_xla_multi_worker_enabled": ("this image has no PyTorch XLA", _RANKS),
 }
+COMPILER: Final = "sagemaker_training_compiler_enabled"
 MPI_OPTIONS: Final = "sagemaker_distributed_dataparallel_custom_mpi_options"
 MODEL_PARALLEL: Final = "mp_parameters"
 
@@ -63,6 +64,7 @@ def as_requested(config: RuntimeConfig) -> RuntimeConfig:
 def _faults(config: RuntimeConfig) -> Iterator[OptionError]:
     for flag in (*SERVED, *REFUSED):
         yield from _flag_faults(config, flag)
+    yield from _compiler_faults(config)
     value = config.framework_parameters.get(MPI_OPTIONS)
     if value:
         yield OptionError(
@@ -83,11 +85,7 @@ def _faults(config: RuntimeConfig) -> Iterator[OptionError]:
 def _flag_faults(config: RuntimeConfig, flag: str) -> Iterator[OptionError]:
     is_on = _is_on(config, flag)
     if is_on is None:
-        yield OptionError(
-            f"the hyperparameter {flag} is {config.framework_parameters[flag]!r}",
-            "it takes true or false",
-            "Correct it, or leave it out",
-        )
+        yield _no_switch(config, flag)
     elif is_on and config.document:
         yield OptionError(
             f"the hyperparameters {KEY} and {flag} are both there",
@@ -97,6 +95,27 @@ def _flag_faults(config: RuntimeConfig, flag: str) -> Iterator[OptionError]:
     elif is_on and flag in REFUSED:
         why, mend = REFUSED[flag]
         yield OptionError(f"the hyperparameter {flag} is true", why, mend)
+
+
+def _compiler_faults(config: RuntimeConfig) -> Iterator[OptionError]:
+    """It asks for no ranks, and may stand beside what does."""
+    is_on = _is_on(config, COMPILER)
+    if is_on is None:
+        yield _no_switch(config, COMPILER)
+    elif is_on:
+        yield OptionError(
+            f"the hyperparameter {COMPILER} is true",
+            "this image has no SageMaker Training Compiler",
+            "Leave compiler_config out, or use an image of AWS",
+        )
+
+
+def _no_switch(config: RuntimeConfig, flag: str) -> OptionError:
+    return OptionError(
+        f"the hyperparameter {flag} is {config.framework_parameters[flag]!r}",
+        "it takes true or false",
+        "Correct it, or leave it out",
+    )
 
 
 def _group_faults(config: RuntimeConfig) -> Iterator[OptionError]:

@@ -3,11 +3,11 @@
 
 import contextlib
 import io
+import math
 import pickle
 import re
-import subprocess
-import sys
 import time
+import warnings
 
 import pytest
 import torch
@@ -19,7 +19,6 @@ from torch.nn.parallel import DistributedDataParallel as TorchDDP
 import smdist.dataparallel.torch as sdp
 from sagemaker_dist.contract.metrics import FIELDS, LOSS, metric_definitions
 from sagemaker_dist.errors import OptionError
-from smdist.dataparallel.torch.progress import Progress
 
 BATCH, WIDTH, STEPS = 6, 16, 8
 ROUNDED = 1e-4  # six digits on the line
@@ -211,12 +210,45 @@ class Takes(nn.Module):
 def _tensors(value):
     if isinstance(value, torch.Tensor):
         return [value]
-    parts = value.values() if isinstance(value, dict) else value
+    parts = [value[name] for name in value] if isinstance(value, dict) else value
     return (
         [each for part in parts for each in _tensors(part)]
         if isinstance(value, dict | list)
         else []
     )
+
+
+def nested_rows(count, layout):
+    """Rows of unlike lengths in one tensor."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch calls them a prototype
+        parts = [torch.ones(each + 1) for each in range(count)]
+        return torch.nested.nested_tensor(parts, layout=layout)
+
+
+class Closed(dict):
+    """A mapping that does not show what it has."""
+
+    def values(self):
+        raise KeyError("closed")
+
+
+class Sizeless(torch.Tensor):
+    """A tensor that does not say how large it is."""
+
+    def size(self, *args):
+        raise RuntimeError("no sizes")
+
+
+class Seen(list):
+    """A list that knows how much of it was looked at."""
+
+    looks = 0
+
+    def __iter__(self):
+        for each in super().__iter__():
+            Seen.looks += 1
+            yield each
 
 
 INPUTS = {
@@ -225,6 +257,12 @@ INPUTS = {
     "nested": ((["text", {"rows": torch.ones(3, WIDTH)}],), {}, 3),
     "after a scalar": ((torch.tensor(1.0), torch.ones(2, WIDTH)), {}, 2),
     "no tensor": (("text", 7), {}, None),
+    "strided nested": ((nested_rows(3, torch.strided), torch.ones(4, WIDTH)), {}, 3),
+    "jagged nested": ((nested_rows(3, torch.jagged), torch.ones(4, WIDTH)), {}, 3),
+    "after a long list": (([0] * 10**6, torch.ones(2, WIDTH)), {}, 2),
+    "after many": ((*range(40), torch.ones(2, WIDTH)), {}, 2),
+    "closed": ((Closed(rows=7),), {}, None),
+    "no size": ((torch.ones(2, WIDTH).as_subclass(Sizeless),), {}, None),
 }
 
 
@@ -249,6 +287,41 @@ def test_samples_are_rows_of_the_first_tensor(world, kind):
         else:
             expected_rate = expected * line["steps_per_second"]
             assert pytest.approx(expected_rate, ROUNDED) == line["samples_per_second"]
+
+
+class Ignores(nn.Module):
+    """A model that does without its inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = net()
+
+    def forward(self, *args):
+        return self.inner(rows()).mean()
+
+
+def endless():
+    inside = []
+    inside.extend([inside] * 20)
+    return inside
+
+
+LONG = {"flat": lambda: [0] * 10**6, "nested": lambda: [[0] * 9] * 10**5, "endless": endless}
+
+
+def look_around(rank, size, kind):
+    Seen.looks = 0
+    with lines_of_a_group():
+        every_step(Ignores())(Seen(LONG[kind]())).backward()
+    return Seen.looks
+
+
+@pytest.mark.parametrize("kind", LONG)
+def test_few_parts_of_long_inputs_are_looked_at(world, kind):
+    """A step does not wait for a list of a million, nor for one that contains itself."""
+    (looks,) = world.run(look_around, kind, size=1)
+
+    assert 1 <= looks <= 20
 
 
 def two_models(rank, size):
@@ -281,117 +354,19 @@ def test_a_copy_is_another_training(world):
     assert [[1, 1]] == world.run(copied, size=1)
 
 
-class Clock:
-    """A clock that the test sets."""
-
-    seconds = 100.0
-
-    def __call__(self):
-        return self.seconds
+@pytest.mark.parametrize("seconds", [-1, "a", True, math.nan, torch.ones(1)])
+def test_progress_seconds_is_a_time(seconds):
+    with pytest.raises(OptionError, match=f"progress_seconds is {re.escape(repr(seconds))}"):
+        sdp.DistributedDataParallel(nn.Linear(1, 1), progress_seconds=seconds)
 
 
-def steps_at(seconds, capsys):
-    """Steps of four samples that begin at these times: what is printed meanwhile, and after."""
-    clock = Clock()
-    progress = Progress(counts=True, is_timed=False, every_seconds=10, clock=clock)
-    for clock.seconds in seconds:
-        progress.forward(4, is_step=True)
-    before = capsys.readouterr().out
-    clock.seconds += 1000  # the end of a training may be long
-    progress.flush()
-    progress.flush()
-    return before.splitlines(), capsys.readouterr().out.splitlines()
+def never(rank, size):
+    with lines_of_a_group() as lines:
+        model = sdp.DistributedDataParallel(net(), progress_seconds=math.inf)
+        for _ in range(3):
+            model(rows()).mean().backward()
+    return [line["step"] for line in lines]
 
 
-def test_lines_are_ten_seconds_apart(capsys):
-    """The first step that begins after ten seconds prints; rates are from line to line."""
-    meanwhile, after = steps_at([0, 4, 8, 12, 16, 20, 24, 25], capsys)
-
-    assert [
-        "smdist: step=3 samples_per_second=1 steps_per_second=0.25",
-        "smdist: step=6 samples_per_second=1 steps_per_second=0.25",
-    ] == meanwhile
-    assert ["smdist: step=8 samples_per_second=4 steps_per_second=1"] == after
-
-
-def test_short_trainings_print_once(capsys):
-    """At the end: all steps, and the rate of all but the last."""
-    assert ([], ["smdist: step=3 samples_per_second=2 steps_per_second=0.5"]) == steps_at(
-        [0, 2, 4], capsys
-    )
-    assert ([], ["smdist: step=1"]) == steps_at([0], capsys)
-
-
-def test_a_reported_value_is_printed_once(capsys):
-    """A line has no loss that an earlier one had."""
-    clock = Clock()
-    progress = Progress(counts=True, is_timed=False, every_seconds=0, clock=clock)
-    for clock.seconds in (0, 1, 2):
-        progress.forward(None, is_step=True)
-        if clock.seconds == 0:
-            progress.report({"loss": 0.5})
-
-    expected = "smdist: step=1 loss=0.5 steps_per_second=1\nsmdist: step=2 steps_per_second=1\n"
-    assert expected == capsys.readouterr().out
-
-
-def test_a_script_may_count_anew(capsys):
-    """Steps that begin at zero in each epoch: no rate goes across."""
-    clock = Clock()
-    progress = Progress(counts=False, is_timed=False, every_seconds=10, clock=clock)
-    for clock.seconds, step in [(0, 7), (4, 8), (8, 0), (12, 1), (20, 3)]:
-        progress.report({"step": step, "loss": 0.5})
-
-    assert "smdist: step=3 loss=0.5 steps_per_second=0.25\n" == capsys.readouterr().out
-
-
-def distributed_loss(rank, size):
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import distribute_tensor
-
-    with pytest.raises(OptionError, match=r"loss=a DTensor of shape \(1,\)"):
-        sdp.report(loss=distribute_tensor(torch.ones(1), init_device_mesh("cpu", (size,))))
-
-
-def test_what_rank_0_cannot_read_alone_is_refused(world):
-    world.run(distributed_loss, size=1)
-
-
-@pytest.mark.parametrize(
-    ("values", "says"),
-    [
-        ({"loss": torch.ones(2)}, r"loss=a Tensor of shape \(2,\)"),
-        ({"loss": torch.tensor(1j)}, "one real number"),
-        ({"loss": "0.5"}, "neither a number nor a tensor"),
-        ({"loss": None}, "neither a number nor a tensor"),
-        ({"step": 0.5}, "a step is an integer"),
-        ({"val/loss": 0.5}, "a reported value is called 'val/loss'"),
-    ],
-)
-def test_values_that_are_no_numbers_are_refused(values, says):
-    with pytest.raises(OptionError, match=says):
-        sdp.report(**values)
-
-
-def test_progress_seconds_is_a_time():
-    with pytest.raises(OptionError, match="progress_seconds is -1"):
-        sdp.DistributedDataParallel(nn.Linear(1, 1), progress_seconds=-1)
-
-
-SCRIPT = """
-import os, sys
-import smdist.dataparallel.torch as sdp
-sdp.report(loss=0.25)
-if child := os.fork():
-    os.waitpid(child, 0)
-    sdp.report(loss=0.5)
-"""
-
-
-def test_the_end_of_the_process_prints_what_is_left():
-    """Once, with the latest value, and not in a forked child; no group is needed."""
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=90
-    )
-
-    assert "smdist: loss=0.5\n" == done.stdout, done.stderr
+def test_an_endless_time_leaves_the_last_line(world):
+    assert [[3]] == world.run(never, size=1)

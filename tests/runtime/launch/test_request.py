@@ -12,7 +12,14 @@ from sagemaker_dist.errors import LaunchError, OptionError, OptionErrors
 from smdist.config import read_runtime_config
 from smdist.launch.environment import sm_environment
 from smdist.launch.machine import Machine
-from smdist.launch.request import MODEL_PARALLEL, MPI_OPTIONS, REFUSED, SERVED, as_requested
+from smdist.launch.request import (
+    COMPILER,
+    MODEL_PARALLEL,
+    MPI_OPTIONS,
+    REFUSED,
+    SERVED,
+    as_requested,
+)
 
 HOSTS = {"gpu": ["algo-1", "algo-2"], "more": ["algo-3"], "cpu": ["algo-4"]}
 TORCHRUN = "sagemaker_torch_distributed_enabled"
@@ -53,7 +60,7 @@ def test_flag_asks_for_ranks_in_every_encoding(ask, flag, value):
 
 
 @pytest.mark.parametrize("value", ["false", False, '"false"', "False", "null", None, "0", ""])
-@pytest.mark.parametrize("flag", [*SERVED, *REFUSED])
+@pytest.mark.parametrize("flag", [*SERVED, *REFUSED, COMPILER])
 def test_flag_that_is_off_asks_for_nothing(ask, flag, value):
     """Not for ranks, and not for a second launcher beside our document."""
     options = DataParallel(processes_per_host=3)
@@ -63,7 +70,7 @@ def test_flag_that_is_off_asks_for_nothing(ask, flag, value):
 
 
 @pytest.mark.parametrize("value", ["yes", "2", "[true]", '{"enabled": true}'])
-@pytest.mark.parametrize("flag", [*SERVED, *REFUSED])
+@pytest.mark.parametrize("flag", [*SERVED, *REFUSED, COMPILER])
 def test_flag_that_is_no_switch_is_refused(ask, flag, value):
     with pytest.raises(OptionError, match=rf"hyperparameter {flag} is .*: it takes true or false"):
         ask({flag: value})
@@ -107,14 +114,37 @@ def test_model_parallelism_is_refused(ask, beside):
         ask({MODEL_PARALLEL: '{"partitions": 2}', **beside})
 
 
+@pytest.mark.parametrize("value", ["true", True])
+@pytest.mark.parametrize("beside", [{}, {TORCHRUN: "true"}, {KEY: render(DataParallel())}])
+def test_the_training_compiler_is_refused(ask, beside, value):
+    """It asks for no ranks, so beside our document it is refused for what it is."""
+    with pytest.raises(OptionError) as refused:
+        ask({COMPILER: value, **beside})
+
+    assert (
+        f"the hyperparameter {COMPILER} is true: this image has no SageMaker Training Compiler."
+        " Leave compiler_config out, or use an image of AWS"
+    ) == str(refused.value).removesuffix(".")
+
+
+def test_groups_need_ranks_and_not_a_compiler(ask):
+    with pytest.raises(OptionErrors) as refused:
+        ask({COMPILER: "true", GROUPS: '["gpu"]'}, "algo-1", HOSTS)
+
+    assert [COMPILER, GROUPS] == [fault.what.split()[2] for fault in refused.value.faults]
+
+
 def test_all_faults_are_told_at_once(ask):
-    asked = dict.fromkeys(REFUSED, "true") | {MODEL_PARALLEL: '{"a": 1}', MPI_OPTIONS: "-x"}
+    asked = dict.fromkeys([*REFUSED, COMPILER], "true") | {
+        MODEL_PARALLEL: '{"a": 1}',
+        MPI_OPTIONS: "-x",
+    }
     with pytest.raises(OptionErrors) as refused:
         ask(asked | {TORCHRUN: "perhaps", GROUPS: "gpu"})
 
     named = [fault.what.split()[2] for fault in refused.value.faults]
 
-    assert [TORCHRUN, *REFUSED, MPI_OPTIONS, MODEL_PARALLEL, GROUPS] == named
+    assert [TORCHRUN, *REFUSED, COMPILER, MPI_OPTIONS, MODEL_PARALLEL, GROUPS] == named
 
 
 @pytest.mark.parametrize("value", ['["gpu"]', ["gpu"], '"[\\"gpu\\"]"'])

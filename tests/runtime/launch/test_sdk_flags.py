@@ -18,13 +18,15 @@ SMDDP = {"smdistributed": {"dataparallel": ON}}
 ASK = """
 import json, sys
 from sagemaker.huggingface import HuggingFace
-from sagemaker.pytorch import PyTorch
+from sagemaker.pytorch import PyTorch, TrainingCompilerConfig
 
-def flags(kind, distribution):
+def flags(kind, distribution, compiler):
     estimator = object.__new__(kind)
     estimator.instance_type, estimator.image_uri = "ml.g5.xlarge", "mine"
     name = "pytorch" if kind is PyTorch else "huggingface"
     found = getattr(estimator, f"_{name}_distribution_configuration")(distribution)
+    if compiler is not None:
+        found |= TrainingCompilerConfig(enabled=compiler)._to_hyperparameter_dict()
     return kind._json_encode_hyperparameters(found)
 
 json.dump({
@@ -32,8 +34,8 @@ json.dump({
         getattr(kind, name) for kind in (PyTorch, HuggingFace) for name in dir(kind)
         if name.startswith("LAUNCH_")
     }),
-    "sent": [flags({"PyTorch": PyTorch, "HuggingFace": HuggingFace}[kind], asked)
-             for kind, asked in json.loads(sys.argv[1])],
+    "sent": [flags({"PyTorch": PyTorch, "HuggingFace": HuggingFace}[kind], *asked)
+             for kind, *asked in json.loads(sys.argv[1])],
 }, sys.stdout)
 """
 CASES = [
@@ -63,6 +65,9 @@ CASES = [
         },
         "mp_parameters",
     ),
+    ("PyTorch", {}, "sagemaker_training_compiler_enabled", True),
+    ("PyTorch", {"torch_distributed": ON}, "sagemaker_training_compiler_enabled", True),
+    ("PyTorch", {"torch_distributed": ON}, "ranks", False),
 ]
 RESOURCES = {
     "current_host": "algo-1",
@@ -78,7 +83,9 @@ RESOURCES = {
 @pytest.fixture(scope="module")
 def sdk():
     """What the SDK says, asked once and in a process of its own: it warns as it is imported."""
-    asked = json.dumps([(kind, distribution) for kind, distribution, _ in CASES])
+    asked = json.dumps(
+        [(kind, distribution, *(compiler or [None])) for kind, distribution, _, *compiler in CASES]
+    )
     done = subprocess.run(
         [sys.executable, "-c", ASK, asked],
         env={**os.environ, "SAGEMAKER_SUPPRESS_V2_WARNING": "1"},

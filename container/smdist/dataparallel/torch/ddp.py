@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from itertools import islice
+from numbers import Real
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -17,6 +20,9 @@ from smdist.config import read_rank_config
 from smdist.dataparallel.torch import reporting
 from smdist.dataparallel.torch.progress import EVERY_SECONDS, Progress
 
+_FIRST: Final = 10  # parts of each container of inputs that are looked at
+_MOST: Final = 100  # in all
+
 
 class DistributedDataParallel(TorchDistributedDataParallel):
     """Average gradients in fusion buffers of the size the job was given.
@@ -28,9 +34,11 @@ class DistributedDataParallel(TorchDistributedDataParallel):
     every other argument, is torch's.
 
     Args:
-        module: The model, on the CPU.
+        module: The model, on the CPU or on a GPU. Gradients on a GPU travel by NCCL
+            (`init_process_group("cpu:smdist,cuda:nccl")`), and their time is not on the lines.
         fusion_bytes: Bytes per buffer; default what the job was given, 25 MiB.
-        progress_seconds: Time between two lines of progress, default 10; None: no lines.
+        progress_seconds: Time between two lines of progress, default 10; infinite: only
+            the last one; None: no lines.
 
     Raises:
         OptionError: Both `fusion_bytes` and `bucket_cap_mb` are given, or
@@ -52,10 +60,10 @@ class DistributedDataParallel(TorchDistributedDataParallel):
             mend="Keep fusion_bytes",
         )
         require(
-            progress_seconds is None or progress_seconds >= 0,
+            progress_seconds is None or _is_time(progress_seconds),
             what=f"progress_seconds is {progress_seconds!r}",
             why="it is the time between two lines",
-            mend="Pass a number that is not negative, or None for no lines",
+            mend="Pass a number of seconds that is not negative, or None for no lines",
         )
         asked = fusion_bytes or read_rank_config().fusion_bytes
         options = DataParallel(fusion_bytes=asked) if asked else DataParallel()
@@ -96,15 +104,28 @@ class DistributedDataParallel(TorchDistributedDataParallel):
         return Progress(counts=True, is_timed=is_timed, every_seconds=self.progress_seconds)
 
 
+def _is_time(seconds: Any) -> bool:
+    is_number = isinstance(seconds, Real) and not isinstance(seconds, bool)
+    return is_number and bool(seconds >= 0)  # nan is no time
+
+
 def _leading(inputs: Iterable[Any]) -> int | None:
-    """The leading dimension of the first tensor that has one, also within containers."""
-    for each in inputs:
-        if isinstance(each, torch.Tensor):
-            if each.dim() > 0:
-                return each.shape[0]
-        elif isinstance(each, (list, tuple, Mapping)):
-            parts = each.values() if isinstance(each, Mapping) else each
-            found = _leading(parts)
-            if found is not None:
-                return found
+    """The leading dimension of the first tensor that has one, also within containers.
+
+    None where there is none among the first parts, or where it cannot be known. It costs
+    microseconds, and raises nothing, whatever classes a script has for its inputs.
+    """
+    with suppress(Exception):
+        for each in islice(_parts(inputs), _MOST):
+            if isinstance(each, torch.Tensor) and each.dim() > 0:
+                return int(each.size(0))  # a nested tensor has no shape
     return None
+
+
+def _parts(inputs: Iterable[Any]) -> Iterator[Any]:
+    """Each input, and after it the first ones within it."""
+    for each in inputs:
+        yield each
+        if isinstance(each, (list, tuple, Mapping)):
+            within = each.values() if isinstance(each, Mapping) else each
+            yield from _parts(islice(within, _FIRST))

@@ -11,7 +11,6 @@ means.
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -42,7 +41,8 @@ class _Mark:
 
     seconds: float
     step: int
-    samples: float
+    samples: int
+    unknown: int  # passes of an unknown number of samples
     activity: _Activity
 
 
@@ -72,34 +72,35 @@ class Progress:
         self._base: _Mark | None = None  # where the last line left off
         self._here: _Mark | None = None  # the beginning of the latest step
         self._begun = self._printed = 0  # steps
-        self._samples = 0.0  # nan: not known
-        self._reported: dict[str, Value] = {}  # since the last line
+        self._samples = self._unknown = 0
+        self._reported: dict[str, int | float | torch.Tensor] = {}  # since the last line
 
     def forward(self, samples: int | None, *, is_step: bool) -> None:
         """A forward pass begins, with so many samples on all ranks, None: not known."""
         if is_step:
             self._arrive(self._begun)
             self._begun += 1
-        self._samples += math.nan if samples is None else samples
+        self._samples += samples or 0
+        self._unknown += samples is None
 
     def report(self, values: Mapping[str, Value]) -> None:
-        """Keep what the script knows for the next line."""
-        self._reported.update(values)
+        """Keep what the script knows for the next line, and no graph with it."""
+        self._reported.update({name: _kept(value) for name, value in values.items()})
         if not self._counts:
             self._is_timed = self._is_timed and all(map(_is_on_cpu, values.values()))
             known = self._here.step if self._here else 0
             self._arrive(int(values.get(STEP, known)))
 
     def flush(self) -> None:
-        """Print what is new since the last line, if anything is."""
+        """Print what is new since the last line, if anything is; raise nothing."""
         if not self._reported and self._begun == self._printed:
             return
-        line = render_line(
-            self._measured() | {name: _number(value) for name, value in self._reported.items()}
-        )
+        reported = {name: _number(value) for name, value in self._reported.items()}
+        known = {name: number for name, number in reported.items() if number is not None}
+        line = render_line(self._measured() | known)
         self._reported.clear()
         self._start_from_here()
-        with suppress(OSError, ValueError):  # nobody listens any more: no reason to stop
+        with suppress(Exception):  # nobody listens, or a script's own stdout: no reason to stop
             sys.stdout.write(f"{line}\n")
             sys.stdout.flush()
 
@@ -113,7 +114,13 @@ class Progress:
 
     def _mark(self, step: int) -> _Mark:
         activity = {kind: _C.activity(kind) for kind in TIMED}
-        return _Mark(seconds=self._clock(), step=step, samples=self._samples, activity=activity)
+        return _Mark(
+            seconds=self._clock(),
+            step=step,
+            samples=self._samples,
+            unknown=self._unknown,
+            activity=activity,
+        )
 
     def _start_from_here(self) -> None:
         self._base, self._printed = self._here, self._begun
@@ -127,7 +134,7 @@ class Progress:
         if steps > 0 and seconds > 0:
             fields[STEPS_PER_SECOND] = steps / seconds
             samples = self._here.samples - self._base.samples
-            if samples > 0:  # not where they are unknown
+            if samples > 0 and self._here.unknown == self._base.unknown:
                 fields[SAMPLES_PER_SECOND] = samples / seconds
             if self._is_timed:
                 fields |= _milliseconds(self._base.activity, self._here.activity, steps)
@@ -147,6 +154,18 @@ def _is_on_cpu(value: Value) -> bool:
     return not isinstance(value, torch.Tensor) or value.device.type == "cpu"
 
 
-def _number(value: Any) -> float:
-    plain = value.item() if isinstance(value, torch.Tensor) else value
-    return int(plain) if isinstance(plain, Integral) else float(plain)
+def _kept(value: Any) -> int | float | torch.Tensor:
+    """The same without a graph, or as a plain number."""
+    if isinstance(value, torch.Tensor):
+        return value.detach()
+    return int(value) if isinstance(value, Integral) else float(value)
+
+
+def _number(value: int | float | torch.Tensor) -> float | None:
+    """What a line says; None for a tensor that cannot be read: its step is over."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    with suppress(Exception):  # a device's fault, a class of the script: the next step meets it
+        plain: Any = value.item()
+        return int(plain) if isinstance(plain, Integral) else float(plain)
+    return None

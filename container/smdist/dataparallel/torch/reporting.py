@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import atexit
 import os
+from contextlib import suppress
+from functools import cache
 from numbers import Integral, Real
+from typing import Final
 
 import torch
 import torch.distributed as dist
@@ -22,6 +25,7 @@ from sagemaker_dist.errors import OptionError
 from smdist.config import read_rank_config
 from smdist.dataparallel.torch.progress import Progress, Value
 
+_STEPS: Final = range(-(2**63), 2**63)
 _current: list[Progress] = []  # the one whose lines are printed, on rank 0
 
 
@@ -38,7 +42,8 @@ def report(**values: Value) -> None:
         values: By name, a number or a tensor with one element.
 
     Raises:
-        OptionError: A value is no such thing, or its name cannot be on the line.
+        OptionError: A value is no such thing, or too large for one, or its name cannot be
+            on the line.
     """
     for name, value in values.items():
         _check(name, value)
@@ -65,35 +70,72 @@ def finish() -> None:
     """The training has ended, or its group does: print what no line has said yet."""
     while _current:
         _current.pop().flush()
+    _is_in_world.cache_clear()
 
 
 def register() -> None:
     """See to a last line at the end of the process, and to none of its forked children."""
-    atexit.register(finish)
-    os.register_at_fork(after_in_child=_current.clear)
+    atexit.register(_finish_process, os.getpid())
+    os.register_at_fork(after_in_child=_forget)
+
+
+def _finish_process(registered: int) -> None:
+    if os.getpid() == registered:
+        finish()
+
+
+def _forget() -> None:
+    _current.clear()
+    _is_in_world.cache_clear()
 
 
 def _is_first_rank() -> bool:
     """Without a group: whether this process is no rank of several."""
     if dist.is_initialized():
         return dist.get_rank() == 0
-    return not read_rank_config().is_in_world
+    return not _is_in_world()
+
+
+@cache
+def _is_in_world() -> bool:
+    """What the environment says, read once for a training: report() is called at each step."""
+    return read_rank_config().is_in_world
 
 
 def _check(name: str, value: object) -> None:
     check_field(name)
     if name == STEP:
-        if not isinstance(value, Integral):
-            raise _refusal(name, repr(value), "a step is an integer", "Pass an integer")
+        if not isinstance(value, Integral) or int(value) not in _STEPS:
+            why = "a step is an integer of 64 bits"
+            raise _refusal(name, _shown(value), why, "Pass such a number, or leave it out")
     elif isinstance(value, torch.Tensor):
         # Of a distributed tensor, rank 0 alone could not ask for the number.
         if value.numel() != 1 or value.is_complex() or hasattr(value, "placements"):
             shown = f"a {type(value).__name__} of shape {tuple(value.shape)} and {value.dtype}"
             mend = "Pass its mean(), or of a DTensor the full_tensor()"
             raise _refusal(name, shown, "the line has one real number for it", mend)
+        if value.is_meta:
+            why = "what is there has no values"
+            raise _refusal(name, "a tensor on the device 'meta'", why, "Report where it has one")
     elif not isinstance(value, Real):
         mend = "Pass a number or a tensor with one element"
-        raise _refusal(name, repr(value), "it is neither a number nor a tensor", mend)
+        raise _refusal(name, _shown(value), "it is neither a number nor a tensor", mend)
+    else:
+        _check_size(name, value)
+
+
+def _check_size(name: str, value: Real) -> None:
+    try:
+        float(value)
+    except OverflowError as error:
+        why = "it is too large for a floating-point number"
+        raise _refusal(name, _shown(value), why, "Pass its logarithm, or leave it out") from error
+
+
+def _shown(value: object) -> str:
+    with suppress(ValueError):  # Python writes out no integer of thousands of digits
+        return repr(value)
+    return f"an {type(value).__name__} that has no text"
 
 
 def _refusal(name: str, shown: str, why: str, mend: str) -> OptionError:
