@@ -72,9 +72,9 @@ $(RUNTIME): $(SDK) $(RUNTIME_FILES)
 	@touch $@
 
 # SageMaker's SDK v3 shares its name with v2. This part of 3.27.0 holds the ModelTrainer.
-$(V3)/.made: $(SDK)
+$(V3)/.made: pyproject.toml
 	@echo "setting up $(V3) with SageMaker's SDK v3"
-	$(BIN)/python -m venv $(V3)
+	$(PYTHON) -m venv $(V3)
 	$(V3)/bin/python -m pip --disable-pip-version-check install --quiet sagemaker-train==1.27.0 \
 	  "pytest>=8.4,<10" "pytest-timeout>=2.3" --editable .
 	@touch $@

@@ -7,14 +7,18 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from sagemaker_dist.errors import raise_all
+from sagemaker_dist.gathering import with_our_metrics
 from sagemaker_dist.planning import travel_warning
+from sagemaker_dist.trainer.config import DataParallelConfig
 from sagemaker_dist.trainer.facts import training_of
 from sagemaker_dist.trainer.faults import job_of, training_faults
 from sagemaker_dist.trainer.sdk import find_sdk
 
 if TYPE_CHECKING:
+    from sagemaker.train.model_trainer import MetricDefinition
     from sagemaker.train.model_trainer import ModelTrainer as SageMakerModelTrainer
 else:
+    MetricDefinition = find_sdk()[0].MetricDefinition
     SageMakerModelTrainer = find_sdk()[0].ModelTrainer
 
 
@@ -34,6 +38,8 @@ def check(trainer: Any, inputs: Any = None, *, wait: bool = True) -> None:
 class ModelTrainer(SageMakerModelTrainer):  # type: ignore[misc]  # SageMaker's SDK is untyped
     """SageMaker's ModelTrainer, with `check` when it is built and when it trains.
 
+    With `distributed=DataParallelConfig()` its jobs have our metric definitions as well.
+
     Raises:
         pydantic.ValidationError: The request is wrong; every fault is reported.
     """
@@ -42,6 +48,17 @@ class ModelTrainer(SageMakerModelTrainer):  # type: ignore[misc]  # SageMaker's 
         """Before the SDK looks at it, and at AWS."""
         check(self)
         super().model_post_init(context)
+        self.with_metric_definitions(None)
+
+    def with_metric_definitions(self, metric_definitions: Any) -> Any:
+        """As SageMaker's; ours of other names come with them where the ranks are ours."""
+        if isinstance(self.distributed, DataParallelConfig) and metric_definitions != []:
+            given = [{"Name": each.name, "Regex": each.regex} for each in metric_definitions or ()]
+            metric_definitions = [
+                MetricDefinition(name=each["Name"], regex=each["Regex"])
+                for each in with_our_metrics(given or None)
+            ]
+        return super().with_metric_definitions(metric_definitions)
 
     def train(
         self,

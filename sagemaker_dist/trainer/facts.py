@@ -28,6 +28,7 @@ def training_of(
     return Training(
         options=distributed.options if isinstance(distributed, DataParallelConfig) else None,
         launcher="" if distributed is None else type(distributed).__name__,
+        image=_settled(trainer.training_image),
         image_is_ours=is_ours(trainer.training_image),
         has_source=source is not None,
         entry_script=_text(source, "entry_script"),
@@ -60,7 +61,10 @@ def _instance(compute: Any) -> tuple[Any, Any]:
         return None, None
     hosts = groups[0] if groups else compute
     kind, count = _settled(hosts.instance_type), _settled(hosts.instance_count)
-    return _INSTANCE if (kind, count) == (None, None) and not groups else (kind, as_count(count))
+    is_default = (kind, count) == (None, None) and not groups
+    if is_default and not _settled(getattr(compute, "instance_preferences", None)):
+        return _INSTANCE
+    return kind, as_count(count)
 
 
 def _groups(compute: Any) -> list[Any]:

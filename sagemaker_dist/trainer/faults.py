@@ -22,6 +22,7 @@ from sagemaker_dist.trainer.training import Training
 
 _VARIABLE: Final = re.compile(r"[A-Za-z0-9_]+")  # after SM_HP_ or SM_CHANNEL_
 _RESERVED: Final = ("code", "sm_drivers")
+_AWS: Final = "763104351884.dkr.ecr."  # the registry of AWS's Deep Learning Containers, 2026-11-21
 _COUNT: Final = "HyperParameters"
 _SHELL: Final = "ModelTrainer hands it to a shell"
 _NO_SHELL: Final = (
@@ -121,6 +122,12 @@ def _plan_faults(training: Training) -> Iterator[OptionError]:
             f"instance_type is {training.instance_type!r}",
             "ModelTrainer would ask SageMaker for it",
             "Pass training_mode=Mode.LOCAL_CONTAINER as well",
+        )
+    if str(training.image).startswith(_AWS):
+        yield OptionError(
+            f"training_image is {training.image!r}",
+            "it is AWS's, and does not hold the launcher that distributed asks for",
+            "Pass an image of `sagemaker-dist image build`, or one of your own that is based on it",
         )
     job = job_of(training)
     found = (*construction_faults(job), *fit_faults(job))

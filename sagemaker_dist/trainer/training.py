@@ -37,7 +37,8 @@ class Training:
     Attributes:
         options: What our launcher is asked for, or None where it is not.
         launcher: The class of `distributed=`, such as "Torchrun", or "".
-        image_is_ours: The image is called as ours are.
+        image: The training_image.
+        image_is_ours: It is called as ours are.
         has_source: There is a source_code.
         entry_script: Of source_code; "" where it is left out.
         command: The same.
@@ -53,6 +54,7 @@ class Training:
 
     options: DataParallel | None = None
     launcher: str = ""
+    image: str | None = None
     image_is_ours: bool = True
     has_source: bool = True
     entry_script: str | None = "train.py"

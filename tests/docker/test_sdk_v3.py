@@ -107,9 +107,11 @@ def test_failure_is_the_ranks_own(python, image, tmp_path):
     assert "algo-1 rank 1 exited with code 1: ValueError: boom" in failure.read_text()
 
 
-def test_stop_reaches_the_ranks(engine, python, image, tmp_path):
+@pytest.mark.parametrize("kind", ["torchrun", "ours"])
+def test_stop_reaches_the_ranks(engine, python, image, tmp_path, kind):
     """Through bash, SageMaker's drivers and torchrun: each rank saves and the host ends soon."""
-    arguments = (image.name, str(tmp_path), "1", "torchrun", "saves.py")
+    (tmp_path / "hyperparameters.json").write_text("{}")
+    arguments = (image.name, str(tmp_path), "1", kind, "saves.py")
     with sdk_job(python, JOB, tmp_path, *arguments):
         [host] = wait_until(lambda: hosts_of(engine, tmp_path))
         model = tmp_path / "root" / host.labels["com.docker.compose.project"] / "model"

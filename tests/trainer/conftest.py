@@ -25,6 +25,7 @@ def sdk():
     return SimpleNamespace(
         ModelTrainer=trainer.ModelTrainer,
         Mode=trainer.Mode,
+        MetricDefinition=trainer.MetricDefinition,
         Torchrun=distributed.Torchrun,
         MPI=distributed.MPI,
         SourceCode=configs.SourceCode,

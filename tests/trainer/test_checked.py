@@ -4,6 +4,7 @@
 import pytest
 from pydantic import ValidationError
 
+from sagemaker_dist import metric_definitions
 from sagemaker_dist.errors import OptionError, OptionErrors
 from sagemaker_dist.trainer import DataParallelConfig, ModelTrainer, check
 from sagemaker_dist.trainer.facts import training_of
@@ -45,6 +46,22 @@ def test_hyperparameters_are_written_as_model_trainer_does(sdk, arguments, reque
     written = request_of(trainer)["hyper_parameters"]
 
     assert written == training_of(trainer).hyperparameters
+
+
+def test_what_a_pipeline_will_know_is_not_judged(sdk, arguments):
+    """SageMaker's parameters of a pipeline are unlike any value."""
+    given = {"hyperparameters": {"lr": _Parameter(), "n": 3}, "environment": {"A": "b"}}
+    training = training_of(sdk.ModelTrainer(**arguments(**given)))
+
+    assert {"n": "3"} == training.hyperparameters
+
+
+class PipelineVariable:
+    """The SDK's class of this name; its parameters are built on it."""
+
+
+class _Parameter(PipelineVariable):
+    pass
 
 
 def test_a_good_job_passes(sdk, arguments):
@@ -97,7 +114,7 @@ def _instances(training):
 
 def test_ours_checks_when_it_is_built(arguments):
     """Also what SageMaker's own answers with an AttributeError."""
-    given = arguments(distributed=DataParallelConfig(), source_code=None)
+    given = arguments(distributed=DataParallelConfig()) | {"source_code": None}
     with pytest.raises(ValidationError, match="distributed is DataParallelConfig, and there is no"):
         ModelTrainer(**given)
 
@@ -107,6 +124,20 @@ def test_ours_checks_when_it_trains(sdk, arguments, tmp_path):
     inputs = [sdk.InputData(channel_name="code", data_source=str(tmp_path))]
     with pytest.raises(OptionError, match="a channel is called 'code'"):
         trainer.train(inputs)
+
+
+def test_ours_has_our_metrics(sdk, arguments):
+    """And those of the user; an empty list is an answer, and other launchers have none of them."""
+    trainer = ModelTrainer(**arguments(distributed=DataParallelConfig()))
+    by_default = {each.name for each in trainer._metric_definitions}
+    own = sdk.MetricDefinition(name="smdist:step", regex="mine")
+    trainer.with_metric_definitions([own])
+
+    assert {each["Name"] for each in metric_definitions()} == by_default
+    assert "mine" == trainer._metric_definitions[0].regex
+    assert by_default == {each.name for each in trainer._metric_definitions}
+    assert [] == trainer.with_metric_definitions([])._metric_definitions
+    assert ModelTrainer(**arguments(distributed=sdk.Torchrun()))._metric_definitions is None
 
 
 def test_gpus_are_told_of(sdk, arguments):

@@ -17,6 +17,7 @@ OURS = {
 }
 THEIRS = {"launcher": "Torchrun", "image_is_ours": False, "instance_count": 2}
 HERE = {"runs_here": True, "instance_type": "local_cpu"}
+AWS_IMAGE = "763104351884.dkr.ecr.us-west-2.amazonaws.com/pytorch-training:2.8.0-cpu-py312"
 QUOTE = {"hyperparameters": {"text": "it's"}}
 DOT = {"hyperparameters": {"a.b": "1"}}
 HYPHEN = {"inputs": (Input(name="my-data"),)}
@@ -40,6 +41,7 @@ def said(**facts):
         THEIRS | {"inputs": (Input(name="my_data"), Input(name="9", content_type="text/csv"))},
         THEIRS | {"launcher": "MPI", "instance_count": 1},
         {"command": "bash run.sh", "entry_script": ""},
+        THEIRS | {"image": AWS_IMAGE},
         {"entry_script": "run.sh"},
         {"entry_script": None, **OURS},
         {"has_source": False, "image_is_ours": False} | DOT,
@@ -77,6 +79,7 @@ def test_what_works_is_let_through(facts):
         (OURS | {"instance_type": "ml.p4d.24xlrage"}, "instance_type is 'ml.p4d.24xlrage': Sage"),
         (OURS | {"instance_type": "ml.trn1.2xlarge"}, "instance_type is 'ml.trn1.2xlarge': it has"),
         (OURS | {"instance_type": "local_process"}, "instance_type is 'local_process': ModelTrain"),
+        (OURS | {"image": AWS_IMAGE}, f"training_image is {AWS_IMAGE!r}: it is AWS's"),
         (OURS | {"instance_count": 0}, "instance_count is 0: a job has at least one host"),
         (
             OURS | {"options": DataParallel(shard_weights=(1, 2, 3))},
