@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from sagemaker_dist.estimators.local_session import LocalSession, ProcessSession
     from sagemaker_dist.estimators.pytorch import PyTorch
     from sagemaker_dist.estimators.tensorflow import TensorFlow
+    from sagemaker_dist.jobs import TrainingJob
+    from sagemaker_dist.planning.request import FileSystemInput, InstanceGroup, S3Input
 
 __all__ = [
     "MPI",
@@ -45,7 +47,9 @@ __all__ = [
     "DataParallel",
     "DistError",
     "Estimator",
+    "FileSystemInput",
     "HuggingFace",
+    "InstanceGroup",
     "JobError",
     "LocalSession",
     "MultiWorkerMirroredStrategy",
@@ -57,12 +61,14 @@ __all__ = [
     "PyTorch",
     "PyTorchDDP",
     "PyTorchXLA",
+    "S3Input",
     "SMPv1",
     "SMPv2",
     "SetupError",
     "SkewError",
     "TensorFlow",
     "TorchDistributed",
+    "TrainingJob",
     "metric_definitions",
 ]
 
@@ -73,6 +79,10 @@ _HEAVY = {
     "ProcessSession": "sagemaker_dist.estimators.local_session",
     "PyTorch": "sagemaker_dist.estimators.pytorch",
     "TensorFlow": "sagemaker_dist.estimators.tensorflow",
+    "TrainingJob": "sagemaker_dist.jobs",
+    "FileSystemInput": "sagemaker_dist.planning.request",
+    "InstanceGroup": "sagemaker_dist.planning.request",
+    "S3Input": "sagemaker_dist.planning.request",
 }
 
 

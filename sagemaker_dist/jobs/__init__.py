@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The front door for Boto3: a training job without SageMaker's SDK."""
+
+from sagemaker_dist.jobs.training_job import TrainingJob
+
+__all__ = ["TrainingJob"]

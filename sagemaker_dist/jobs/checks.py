@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the checks of `planning` get to see of a training job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, Final
+
+from sagemaker_dist.catalog import LOCAL, LOCAL_PROCESS
+from sagemaker_dist.contract import Distribution, in_our_image, read_distribution
+from sagemaker_dist.errors import OptionError
+from sagemaker_dist.gathering import (
+    as_count,
+    as_terms,
+    find_obstacle,
+    find_source,
+    is_known_to_boto3,
+    with_parameters,
+)
+from sagemaker_dist.packaging import FRAMEWORKS
+from sagemaker_dist.packaging.frameworks import framework_faults
+from sagemaker_dist.planning import Channel, Job, construction_faults, fit_faults
+from sagemaker_dist.planning.channels import parse_channel
+from sagemaker_dist.planning.local_faults import CONTAINER_ONLY, NO_EFFECT
+from sagemaker_dist.planning.request import TrainingOptions, input_channels
+from sagemaker_dist.planning.strategies import GENERIC, TENSORFLOW
+
+_OTHER: Final = ("instance_groups", "use_spot_instances", *CONTAINER_ONLY, *NO_EFFECT)
+_SOURCES: Final = {"S3DataSource", "FileDataSource", "FileSystemDataSource", "DatasetSource"}
+_PLACES: Final = ("output_path", "checkpoint_s3_uri")
+
+
+def is_local(options: TrainingOptions) -> bool:
+    """Whether the job runs on this machine."""
+    return options.instance_type in {LOCAL_PROCESS, *LOCAL}
+
+
+def asked_of(options: TrainingOptions) -> Distribution:
+    """The distribution of a job, whose image holds our launcher.
+
+    Raises:
+        OptionError: It is no distribution.
+    """
+    return in_our_image(read_distribution(with_parameters(options.distribution)))
+
+
+def job_faults(options: TrainingOptions, *, region: str | None = None) -> Iterator[OptionError]:
+    """All that is wrong with a job; nobody is asked."""
+    asked = Distribution()
+    try:
+        asked = asked_of(options)
+    except OptionError as error:
+        yield error
+    yield from framework_faults(options.framework)
+    yield from _missing(options)
+    yield from _kind_faults(options.inputs)
+    job = _job(options, asked, region)
+    seen: set[str] = set()
+    for fault in (*construction_faults(job), *fit_faults(job)):
+        if str(fault) not in seen:
+            seen.add(str(fault))
+            yield fault
+
+
+def job_to_check(options: TrainingOptions) -> Job:
+    """The job as warnings about it see it."""
+    return _job(options, asked_of(options), None)
+
+
+def _missing(options: TrainingOptions) -> Iterator[OptionError]:
+    if options.instance_type is None and options.instance_groups is None:
+        yield OptionError(
+            "instance_type is left out",
+            "somebody has to run the job",
+            "Pass a type such as 'ml.p4d.24xlarge', 'local_process' or 'local'",
+        )
+    if options.role is None and not is_local(options):
+        yield OptionError(
+            "role is left out", "the job runs with its permissions", "Pass its ARN or name"
+        )
+    if options.entry_point is None:
+        for name in ("source_dir", "dependencies"):
+            if getattr(options, name):
+                yield OptionError(
+                    f"{name} is set without entry_point",
+                    "nothing says which script of it is run",
+                    f"Pass entry_point, or leave {name} out",
+                )
+        if options.image_uri is None:
+            yield OptionError(
+                "entry_point is left out", "our image runs a script", "Pass the path of the script"
+            )
+
+
+def _kind_faults(inputs: Any) -> Iterator[OptionError]:
+    for part in input_channels(inputs):
+        kind = next(iter(part["DataSource"]), "dict")
+        if kind not in _SOURCES:
+            yield OptionError(
+                f"channel {part['ChannelName']!r} is of type {kind}",
+                "it says no place",
+                "Pass 's3://…', a Path, an S3Input or a FileSystemInput",
+            )
+
+
+def _job(options: TrainingOptions, asked: Distribution, region: str | None) -> Job:
+    given = {field.name: getattr(options, field.name) for field in fields(TrainingOptions)}
+    given["instance_count"] = _count(options)
+    obstacles = {name: find_obstacle(given[name]) for name in _PLACES}
+    return Job(
+        kind=TENSORFLOW if options.framework == "tensorflow" else GENERIC,
+        names_image=options.image_uri is not None,
+        distribution=asked,
+        instance_type=options.instance_type,
+        instance_count=None if options.instance_groups is not None else given["instance_count"],
+        known_to_boto3=is_known_to_boto3(options.instance_type),
+        obstacles={name: found for name, found in obstacles.items() if found},
+        environment=options.environment,
+        other={name: given.get(name) for name in _OTHER},
+        keeps_checkpoints=bool(options.checkpoint_s3_uri),
+        checkpoint_local_path=options.checkpoint_local_path,
+        base_job_name=options.base_job_name,
+        job_name=options.job_name,
+        image_version=FRAMEWORKS["torch"].default,
+        terms=_terms(options, given, region),
+        source=_source(options, asked),
+        channels=_channels(options),
+        **{name: given[name] for name in _PLACES},
+    )
+
+
+def _count(options: TrainingOptions) -> Any:
+    count = as_count(options.instance_count)
+    return 1 if count is None and options.instance_groups is None else count
+
+
+def _terms(options: TrainingOptions, given: dict[str, Any], region: str | None) -> Any:
+    groups = options.instance_groups
+    parts = None if groups is None else [_part(each) for each in groups]
+    lists = ("subnets", "security_group_ids", "metric_definitions")
+    plain = {name: list(given[name]) if given[name] is not None else None for name in lists}
+    terms = as_terms(
+        {**given, **plain, "instance_groups": parts, "tags": _tags(options.tags)},
+        asked=[name for name, value in given.items() if value is not None and value is not False],
+        runs_script=options.entry_point is not None,
+        encodes_json=options.entry_point is not None,
+        region=region,
+    )
+    return replace(terms, hyperparameters=dict(options.hyperparameters))
+
+
+def _part(group: Any) -> Any:
+    return group.part() if hasattr(group, "part") else group
+
+
+def _tags(tags: Any) -> Any:
+    return tags if tags is None or hasattr(tags, "keys") else list(tags)
+
+
+def _source(options: TrainingOptions, asked: Distribution) -> Any:
+    if options.entry_point is None:
+        return None
+    is_launched = is_local(options) or asked.is_launched
+    return find_source(options.entry_point, options.source_dir, is_launched=is_launched)
+
+
+def _channels(options: TrainingOptions) -> tuple[Channel, ...]:
+    channels = []
+    for part in input_channels(options.inputs):
+        if not set(part["DataSource"]) <= _SOURCES:
+            continue
+        channel = parse_channel(part["ChannelName"], part, mode=options.input_mode)
+        place = channel.directory
+        exists = True if place is None else Path(place).exists()
+        channels.append(replace(channel, exists=exists))
+    return tuple(channels)

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training job from its options to its end, on SageMaker, in containers or as processes.
+
+    job = TrainingJob(entry_point="train.py", role="training", instance_type="ml.c5.9xlarge",
+                      instance_count=2, distribution=DataParallel(), inputs="s3://bucket/data")
+    job.submit()
+    job.wait()
+
+AWS is asked for what the options leave open, and for nothing else: with `role` an
+ARN, `image_uri` and `output_path` given, `request()` asks nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+from sagemaker_dist.contract.launching import launch_parameters
+from sagemaker_dist.errors import JobError, raise_all
+from sagemaker_dist.gathering import with_our_metrics
+from sagemaker_dist.jobs.checks import asked_of, is_local, job_faults, job_to_check
+from sagemaker_dist.packaging import (
+    account_of,
+    boto_session,
+    default_tag,
+    ecr_image,
+    role_arn,
+    source_tarball,
+    upload_source,
+)
+from sagemaker_dist.packaging.source import TARBALL
+from sagemaker_dist.planning import LocalSource, construction_warnings, plan_local_job
+from sagemaker_dist.planning.local_job import REGION
+from sagemaker_dist.planning.request import Settled, TrainingOptions, training_request
+from sagemaker_dist.runners import LocalRunner, Runner
+from sagemaker_dist.runners.protocol import Description
+from sagemaker_dist.runners.viewer import watch
+
+_ROLE: Final = "arn:aws:iam::000000000000:role/local"  # a placeholder: nobody assumes it
+_NO_IMAGE: Final = ":local_process"
+_LONGEST: Final = 63
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingJob(TrainingOptions):
+    """One training job; without SageMaker's SDK. Options are those of `TrainingOptions`.
+
+    Attributes:
+        session: A boto3.Session. Default: boto3's own settings.
+        runner: What runs it. Default: SageMaker, or this machine for its instance types.
+
+    Raises:
+        OptionError: The job is wrong; every fault is reported at once.
+    """
+
+    session: Any = field(default=None, repr=False, compare=False)
+    runner: Runner | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.validate()
+
+    def validate(self) -> None:
+        """Check all that can be checked; asks neither AWS nor Docker.
+
+        Raises:
+            OptionError: The job is wrong; every fault is reported at once.
+        """
+        raise_all(job_faults(self, region=getattr(self.session, "region_name", None)))
+
+    def warnings(self) -> list[str]:
+        """What is not wrong but not to be expected either, such as how gradients travel."""
+        return list(construction_warnings(job_to_check(self)))
+
+    @cached_property
+    def name(self) -> str:
+        """The name of the job: `job_name`, or the base name and the time it was first asked for."""
+        if self.job_name is not None:
+            return self.job_name
+        stamp = datetime.now(timezone.utc).strftime("%Y-%m-%d-%H-%M-%S-%f")[:-3]
+        base = self.base_job_name or f"{self.framework}-training"
+        return f"{base[: _LONGEST - len(stamp) - 1].rstrip('-')}-{stamp}"
+
+    def request(self) -> dict[str, Any]:
+        """The whole CreateTrainingJob request.
+
+        Raises:
+            SetupError: AWS refuses what is asked of it.
+            SkewError: The pushed images are of other versions than this package.
+        """
+        request = training_request(self, self._settled)
+        if is_local(self) and self._source is not None:
+            request["LocalSource"] = self._source.request()
+        return request
+
+    def submit(self) -> str:
+        """Upload the code, start the job and return its name. Again: the same job, once.
+
+        Raises:
+            OptionError: SageMaker refuses the request, or has another job of this name.
+            SetupError: AWS or this machine cannot run it.
+            JobError: A limit of the account is reached.
+        """
+        request = self.request()
+        code = self._settled.code
+        if code is not None and self._uploads:
+            script, folder = Path(str(self.entry_point)), self.source_dir
+            folder = None if folder is None else Path(folder)
+            with source_tarball(script, folder, [Path(each) for each in self.dependencies]) as tar:
+                upload_source(self._boto, tar, code, self.output_kms_key)
+        return self._runner.start(request)
+
+    def wait(self, progress: bool = True) -> Description:
+        """Wait until the job is over, and say how it ended; with `progress`, show its output.
+
+        Ctrl-C ends the waiting; the job goes on.
+
+        Raises:
+            JobError: The job failed.
+        """
+        layout = plan_local_job(self._runner.describe(self.name)).layout if is_local(self) else ""
+        ended = watch(self._runner, self.name, layout=layout, output=progress)
+        if ended["TrainingJobStatus"] == "Failed":
+            raise JobError(
+                f"training job {self.name!r} failed",
+                str(ended.get("FailureReason", "it did not say why")).rstrip("."),
+                f"The output of every host is in {self._runner.logs_at(self.name)}",
+            )
+        return ended
+
+    def logs(self, follow: bool = False) -> Iterator[str]:
+        """Lines of output of all hosts; with `follow`, until the job is over."""
+        for segment in self._runner.logs(self.name, follow=follow):
+            if segment:
+                yield segment
+
+    def describe(self) -> Description:
+        """What DescribeTrainingJob answers.
+
+        Raises:
+            JobError: The job was not submitted.
+        """
+        return self._runner.describe(self.name)
+
+    def stop(self) -> None:
+        """Ask the job to stop: ranks get two minutes to save."""
+        self._runner.stop(self.name)
+
+    @cached_property
+    def _boto(self) -> Any:
+        return self.session or boto_session()
+
+    @cached_property
+    def _runner(self) -> Runner:
+        if self.runner is not None:
+            return self.runner
+        if is_local(self):
+            return LocalRunner()
+        from sagemaker_dist.runners import SageMakerRunner
+
+        return SageMakerRunner(self._boto)
+
+    @property
+    def _uploads(self) -> bool:
+        is_there = str(self.source_dir).startswith("s3://")
+        return self.entry_point is not None and not is_local(self) and not is_there
+
+    @property
+    def _source(self) -> LocalSource | None:
+        if self.entry_point is None:
+            return None
+        folder, script = self.source_dir, Path(self.entry_point).absolute()
+        return LocalSource(
+            folder=script.parent if folder is None else Path(folder).absolute(),
+            only=script.name if folder is None else None,
+            dependencies=tuple(Path(each).absolute() for each in self.dependencies),
+        )
+
+    @cached_property
+    def _settled(self) -> Settled:
+        asked = asked_of(self)
+        metrics: Any = self.metric_definitions
+        given = None if metrics is None else [dict(each) for each in metrics]
+        script = None if self.entry_point is None else Path(self.entry_point)
+        return Settled(
+            name=self.name,
+            image=self._image(),
+            role=_ROLE if is_local(self) else role_arn(self._boto, str(self.role)),
+            region=REGION if is_local(self) else str(self._boto.region_name),
+            output=self._output(),
+            code=self._code(),
+            script=None if script is None else str(script if self.source_dir else script.name),
+            asked=asked,
+            parameters=launch_parameters(asked, self.instance_type),
+            metrics=with_our_metrics(given) if asked.is_launched else given,
+        )
+
+    def _image(self) -> str:
+        if self.image_uri is not None:
+            return self.image_uri
+        if not is_local(self):
+            return ecr_image(self._boto, self.framework)
+        is_process = self.instance_type == "local_process"
+        return self.framework + _NO_IMAGE if is_process else default_tag(self.framework)
+
+    def _output(self) -> str:
+        if self.output_path is not None or is_local(self):
+            return self.output_path or ""
+        return f"s3://sagemaker-{self._boto.region_name}-{account_of(self._boto)}/"
+
+    def _code(self) -> str | None:
+        if self.entry_point is None:
+            return None
+        source = self._source
+        if is_local(self):
+            return None if source is None else source.folder.as_uri()
+        if not self._uploads:
+            return str(self.source_dir)
+        base = self.code_location or self._output()
+        return f"{base.rstrip('/')}/{self.name}/source/{TARBALL}"
