@@ -13,10 +13,11 @@ from smdist.launch.environment import script_arguments
 Spell = Callable[[Mapping[str, Any]], list[str]]
 
 _PRIVATE: Final = re.compile(
-    r"(?:^|[_.-])(?:secret|passwo?r?d|passphrase|token|credential|api_?key"
+    r"(?:^|[_.-])(?:secret|passwo?r?d|pwd|passphrase|token|credential"
     r"|(?:api|access|private|secret)[_.-]?key)s?$",
     re.IGNORECASE,
 )
+_PRIVATE_FIRST: Final = re.compile(r"(?:secret|passwo?r?d|pwd|passphrase)s?[_.-]", re.IGNORECASE)
 _LOGIN: Final = re.compile(r"(?<=://)[^/\s\"']*@")  # of a URI
 
 
@@ -25,7 +26,7 @@ def shown_command(
 ) -> str:
     """The call as a shell would take it."""
     values = {name: _masked(name, value) for name, value in hyperparameters.items()}
-    return _one_line(shlex.join([program, *spell(values)]))
+    return _one_line(without_login(shlex.join([program, *spell(values)])))
 
 
 def without_login(text: str) -> str:
@@ -34,8 +35,17 @@ def without_login(text: str) -> str:
 
 
 def _masked(name: str, value: Any) -> Any:
-    """Texts whose names say that they are nobody's business; max_tokens=512 stays."""
-    return "***" if isinstance(value, str) and value and _PRIVATE.search(name) else value
+    """What has a name that says it is nobody's business; max_tokens=512 stays."""
+    if isinstance(value, Mapping):
+        return {key: _masked(str(key), part) for key, part in value.items()}
+    is_counted = isinstance(value, (bool, int, float)) or value in (None, "", [], ())
+    return value if is_counted or not _is_private(name) else "***"
+
+
+def _is_private(name: str) -> bool:
+    """By its last word, or its first: wandbApiKey, db_password, password_db."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
+    return bool(_PRIVATE.search(words) or _PRIVATE_FIRST.match(words))
 
 
 def _one_line(text: str) -> str:

@@ -15,6 +15,11 @@ from smdist.launch.shown import shown_command, without_login
         ({"hf_token": "hf_abc", "api_key": "k"}, "train.py --api_key '***' --hf_token '***'"),
         ({"DB-PASSWORD": "x", "a_secret": "y"}, "train.py --DB-PASSWORD '***' --a_secret '***'"),
         ({"secret": "", "max_tokens": 512}, "train.py --max_tokens 512 --secret ''"),
+        ({"wandbApiKey": "k", "pwd": "x"}, "train.py --pwd '***' --wandbApiKey '***'"),
+        ({"password_db": "p", "token": 7}, "train.py --password_db '***' --token 7"),
+        ({"cfg": {"token": "abc", "lr": 1}}, "train.py --cfg 'lr=1,token=***'"),
+        ({"secret_key": ["s"], "tokens": []}, "train.py --secret_key '***' --tokens '[]'"),
+        ({"db": "postgres://u:pw@h/x"}, "train.py --db postgres://***@h/x"),
         ({"tokenizer": "bert", "keys": "a"}, "train.py --keys a --tokenizer bert"),
     ],
 )  # fmt: skip
