@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sagemaker_dist.contract import KEY
-from sagemaker_dist.errors import LaunchError
+from sagemaker_dist.errors import LaunchError, OptionError
 
 _AUTO: Final = "auto"  # ModelTrainer's word for "where there is one"
 _REQUIREMENTS: Final = "requirements.txt"
@@ -55,12 +55,19 @@ def read_drivers(base: Path) -> Drivers | None:
 
     Raises:
         LaunchError: A file is there and unreadable.
+        OptionError: A command is to run, and ranks as well.
     """
     data = base / "input" / "data"
     asked = read_object(data / "sm_drivers" / "distributed.json").get(KEY)
     if asked is None:
         return None
     source = read_object(data / "sm_drivers" / "sourcecode.json")
+    if source.get("command"):
+        raise OptionError(
+            f"source_code has command={source['command']!r} beside distributed",
+            "ranks run an entry_script, and a job has one launcher",
+            "Leave out one of the two",
+        )
     given = str(source.get("requirements") or "")
     code, archive = data / "code", Path(str(source.get("source_dir") or "")).name
     installer = data / "sm_drivers" / "scripts" / "install_requirements.py"

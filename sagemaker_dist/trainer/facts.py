@@ -24,12 +24,13 @@ def training_of(
     source, distributed = trainer.source_code, trainer.distributed
     kind, count = _INSTANCE if trainer.compute is None else _instance(trainer.compute)
     runs_here = trainer.training_mode.name == "LOCAL_CONTAINER"
+    image = _settled(trainer.training_image)
     root = str(trainer.local_container_root or "")
     return Training(
         options=distributed.options if isinstance(distributed, DataParallelConfig) else None,
         launcher="" if distributed is None else type(distributed).__name__,
-        image=_settled(trainer.training_image),
-        image_is_ours=is_ours(trainer.training_image),
+        image=image,
+        image_is_ours=is_ours(image) or image is not trainer.training_image,
         has_source=source is not None,
         entry_script=_text(source, "entry_script"),
         command=_text(source, "command"),

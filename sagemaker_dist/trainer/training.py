@@ -38,7 +38,7 @@ class Training:
         options: What our launcher is asked for, or None where it is not.
         launcher: The class of `distributed=`, such as "Torchrun", or "".
         image: The training_image.
-        image_is_ours: It is called as ours are.
+        image_is_ours: It is called as ours are, or a pipeline will know.
         has_source: There is a source_code.
         entry_script: Of source_code; "" where it is left out.
         command: The same.

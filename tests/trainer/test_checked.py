@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`check` sees all of a ModelTrainer; our ModelTrainer asks it by itself."""
 
+from types import SimpleNamespace
+
 import pytest
 from pydantic import ValidationError
 
@@ -51,9 +53,12 @@ def test_hyperparameters_are_written_as_model_trainer_does(sdk, arguments, reque
 def test_what_a_pipeline_will_know_is_not_judged(sdk, arguments):
     """SageMaker's parameters of a pipeline are unlike any value."""
     given = {"hyperparameters": {"lr": _Parameter(), "n": 3}, "environment": {"A": "b"}}
-    training = training_of(sdk.ModelTrainer(**arguments(**given)))
+    trainer = sdk.ModelTrainer(**arguments(**given))
+    training = training_of(trainer)
+    in_pipeline = training_of(SimpleNamespace(**{**dict(trainer), "training_image": _Parameter()}))
 
     assert {"n": "3"} == training.hyperparameters
+    assert (None, True) == (in_pipeline.image, in_pipeline.image_is_ours)
 
 
 class PipelineVariable:

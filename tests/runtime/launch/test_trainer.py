@@ -117,6 +117,12 @@ def test_both_ways_at_once_are_refused(channels):
         read(base)
 
 
+def test_a_command_beside_ranks_is_refused(channels):
+    """ModelTrainer takes both, and would run the command alone."""
+    with pytest.raises(OptionError, match=r"command='bash run\.sh' beside distributed"):
+        read(channels(command="bash run.sh"))
+
+
 def test_a_broken_file_is_named(channels):
     base = channels()
     (base / "input/data/sm_drivers/sourcecode.json").write_text("[")
