@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same run by ModelTrainer and by TrainingJob: docs/doors.md says what differs, and this is it."""
+"""The same run by ModelTrainer and by TrainingJob; docs/doors.md says what differs."""
 
 import json
 
