@@ -243,6 +243,8 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         return attached
 
     def _prepare_for_training(self, job_name: str | None = None) -> None:
+        if not self._is_local:
+            self.validate(None, job_name)  # a tuner comes this way alone
         super()._prepare_for_training(job_name=job_name)
         path: Any = self.checkpoint_local_path  # SageMaker tells its place to nobody in the job
         if self._asked.is_launched and path:

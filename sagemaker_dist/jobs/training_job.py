@@ -122,7 +122,11 @@ class TrainingJob(TrainingOptions):
             JobError: The job failed.
         """
         layout = plan_local_job(self._runner.describe(self.name)).layout if is_local(self) else ""
-        ended = watch(self._runner, self.name, layout=layout, output=progress)
+        try:
+            ended = watch(self._runner, self.name, layout=layout, output=progress)
+        except KeyboardInterrupt:
+            print(f"\n{self.name} goes on. job.stop() ends it, job.wait() follows it again.")  # noqa: T201 - a person waits
+            raise
         if ended["TrainingJobStatus"] == "Failed":
             raise JobError(
                 f"training job {self.name!r} failed",

@@ -7,6 +7,7 @@ import re
 
 import pytest
 import sagemaker
+import sagemaker.tuner
 from sagemaker.inputs import FileSystemInput, TrainingInput
 from sagemaker.workflow.parameters import ParameterInteger, ParameterString
 
@@ -333,6 +334,17 @@ def test_faults_of_fit_come_before_anything_is_sent(estimator, session, tmp_path
         " Pass subnets and security_group_ids from which it can be mounted.",
     ] == faults
     assert faults == faults_of(lambda: built.validate(inputs, job_name="a_b"))
+
+
+def test_a_tuner_is_told_before_it_uploads(estimator):
+    """SageMaker's tuner calls neither fit() nor validate()."""
+    metrics = [{"Name": "loss", "Regex": "loss=([0-9.]+)"}]
+    ranges = {"lr": sagemaker.tuner.ContinuousParameter(0.1, 1.0)}
+    built = estimator(entry_point="tran.py")
+    tuner = sagemaker.tuner.HyperparameterTuner(built, "loss", ranges, metrics)
+
+    with pytest.raises(OptionError, match="there is no such file"):
+        tuner.fit("s3://bucket/data", wait=False)
 
 
 @pytest.mark.parametrize("count", [1, 3])
