@@ -3,33 +3,39 @@
 
 from __future__ import annotations
 
-import argparse
 import signal
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 from types import FrameType
+from typing import Final
 
-from sagemaker_dist.cli import image, instances
+import click
+
+from sagemaker_dist.cli.root import root
 from sagemaker_dist.errors import DistError, OptionError
 
-_FAILED, _USAGE, _INTERRUPTED = 1, 2, 130
+_FAILED: Final = 1
+_USAGE: Final = 2
+_INTERRUPTED: Final = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return 0, 1 if it failed, 2 if it was not understood."""
-    parsed = _parser().parse_args(arguments)
+    """Run one command; return 0, 1 if it failed, 2 if it was not understood, 130 after Ctrl-C."""
     signal.signal(signal.SIGTERM, _leave)
+    given = None if arguments is None else list(arguments)
     try:
-        parsed.run(parsed)
+        status = root.main(given, prog_name="sagemaker-dist", standalone_mode=False)
+    except click.Abort:
+        sys.stderr.write("sagemaker-dist: interrupted\n")
+        return _INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
     except OptionError as error:
         return _say(error, _USAGE)
     except DistError as error:
         return _say(error, _FAILED)
-    except KeyboardInterrupt:
-        sys.stderr.write("sagemaker-dist: interrupted\n")
-        return _INTERRUPTED
-    return 0
+    return status if isinstance(status, int) else 0
 
 
 def _leave(number: int, _: FrameType | None) -> None:
@@ -40,14 +46,3 @@ def _leave(number: int, _: FrameType | None) -> None:
 def _say(error: DistError, status: int) -> int:
     sys.stderr.write(f"sagemaker-dist: {error}\n")
     return status
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="sagemaker-dist", description="Images and hosts for distributed jobs on SageMaker."
-    )
-    parser.add_argument("--version", action="version", version=version("sagemaker-dist"))
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    image.add(commands)
-    instances.add(commands)
-    return parser

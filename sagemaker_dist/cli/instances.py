@@ -3,16 +3,13 @@
 
 from __future__ import annotations
 
-import argparse
-import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from rich.console import Console
+import click
 from rich.table import Table
-from rich.text import Text
 
 from sagemaker_dist.catalog import (
     SHIPPED,
@@ -22,11 +19,10 @@ from sagemaker_dist.catalog import (
     training_instances,
     write_table,
 )
+from sagemaker_dist.cli import screen
+from sagemaker_dist.cli.options import FILE, aws_options, complete_type, json_option
 from sagemaker_dist.errors import OptionError, SetupError, closest
 from sagemaker_dist.packaging import boto_session
-
-if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _COLUMNS: Final = (
     "type",
@@ -42,82 +38,80 @@ _COLUMNS: Final = (
 )
 _TEXTS: Final = frozenset({"type", "accelerators", "link", "architecture"})  # others are numbers
 _WIDTH: Final = 160  # more than it takes: a narrow terminal wraps, nothing is cut
+_WIDE: Final = 125  # what all columns take
+_OMITTED: Final = frozenset({"link", "lasting", "architecture"})
+_MORE: Final = f"A terminal of {_WIDE} columns shows link, lasting Gbit/s and architecture as well."
 _CAPABILITIES: Final = ("is_accelerated", "has_gpu", "is_neuron", "has_fast_link", "supports_efa")
 
 
-def add(commands: Commands) -> None:
-    """Add `instances` and its subcommands."""
-    text = "say what the instance types of SageMaker training are"
-    parser = commands.add_parser(
-        "instances", help=text, description=f"{text[0].upper()}{text[1:]}."
-    )
-    steps = parser.add_subparsers(metavar="STEP", required=True)
-    every = _step(steps, "list", "List every type, or those with accelerators.", _list)
-    every.add_argument("--accelerated", action="store_true", help="those with accelerators")
-    every.add_argument("--json", action="store_true", help="for programs")
-    one = _step(steps, "show", "Say what is known of one type, and from where.", _show)
-    one.add_argument("type", help="such as ml.p4d.24xlarge")
-    one.add_argument("--json", action="store_true", help="for programs")
-    again = _step(steps, "refresh", "Ask EC2 what the types are, and write the table.", _refresh)
-    again.add_argument("--region", help="of EC2; default: AWS's own settings")
-    again.add_argument("--profile", help="of AWS credentials")
-    again.add_argument(
-        "--output",
-        type=Path,
-        metavar="FILE",
-        default=SHIPPED,
-        help="default: the table of this installation",
-    )
+@click.group()
+def instances() -> None:
+    """Say what the instance types of SageMaker training are."""
 
 
-def _step(steps: Commands, name: str, text: str, run: Any) -> argparse.ArgumentParser:
-    parser = steps.add_parser(name, help=text[0].lower() + text[1:-1], description=text)
-    parser.set_defaults(run=run)
-    return parser
-
-
-def _list(parsed: argparse.Namespace) -> None:
-    chosen = [
-        each
-        for each in training_instances().values()
-        if each.is_accelerated or not parsed.accelerated
-    ]
-    if parsed.json:
-        _print_json([_document(each) for each in sorted(chosen, key=_order)])
+@instances.command("list")
+@click.option("--accelerated", is_flag=True, help="Those with accelerators.")
+@json_option
+def list_types(accelerated: bool, as_json: bool) -> None:
+    """List every type, or those with accelerators."""
+    every = training_instances().values()
+    chosen = sorted((each for each in every if each.is_accelerated or not accelerated), key=_order)
+    if as_json:
+        screen.print_json([_document(each) for each in chosen])
         return
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in _COLUMNS:
-        justify: Any = "left" if column in _TEXTS else "right"
-        table.add_column(column, justify=justify, no_wrap=True)
-    for each in sorted(chosen, key=_order):
-        table.add_row(*_cells(each))
-    Console(highlight=False, width=_WIDTH).print(table)
+    terminal = screen.console()
+    is_narrow = terminal.is_terminal and terminal.width < _WIDE
+    columns = [each for each in _COLUMNS if not (is_narrow and each in _OMITTED)]
+    screen.show(_table(chosen, columns), width=_WIDTH)
+    if is_narrow:
+        screen.paragraph(_MORE, style="dim")
 
 
-def _show(parsed: argparse.Namespace) -> None:
-    instance = _known(parsed.type)
-    if parsed.json:
-        _print_json(_document(instance))
+@instances.command(short_help="Say what is known of one type.")
+@click.argument("type", shell_complete=complete_type)
+@json_option
+def show(type: str, as_json: bool) -> None:  # noqa: A002 - as its help names it
+    """Say what is known of one type, such as ml.p4d.24xlarge, and from where."""
+    instance = _known(type)
+    if as_json:
+        screen.print_json(_document(instance))
         return
-    for name, value in _rows(instance).items():
-        _line(Text.assemble((f"{name:<14}", "dim"), value))
-    for number, source in enumerate(instance.sources):
-        _line(Text.assemble((f"{'' if number else 'sources':<14}", "dim"), source))
+    screen.plain_facts(instance_rows(instance))
+    first, *more = instance.sources or ("",)
+    screen.plain_facts([("sources", first), *(("", each) for each in more)])
 
 
-def _refresh(parsed: argparse.Namespace) -> None:
-    session = boto_session(parsed.region, parsed.profile)
-    done = refresh_table(session, before=read_table(SHIPPED))
+@instances.command()
+@aws_options
+@click.option(
+    "--output",
+    type=FILE,
+    metavar="FILE",
+    default=SHIPPED,
+    help="Default: the table of this installation.",
+)
+def refresh(region: str | None, profile: str | None, output: Path) -> None:
+    """Ask EC2 what the types are, and write the table."""
+    done = refresh_table(boto_session(region, profile), before=read_table(SHIPPED))
     try:
-        write_table(done.table, parsed.output)
+        write_table(done.table, output)
     except OSError as error:
         mend = "Pass --output with a file that you may write"
         raise SetupError("the table cannot be written", str(error), mend) from error
-    _line(f"{parsed.output}: {len(done.table.instances)} types, {len(done.described)} described")
+    screen.line(f"{output}: {len(done.table.instances)} types, {len(done.described)} described")
     for what in ("kept", "added", "removed"):
-        names = sorted(getattr(done, what))
-        if names:
-            _line(Text.assemble((f"{what:<14}", "dim"), ", ".join(names)))
+        screen.plain_facts({what: ", ".join(sorted(getattr(done, what)))})
+
+
+def _table(chosen: Iterable[Instance], columns: Sequence[str]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in columns:
+        justify: Any = "left" if column in _TEXTS else "right"
+        table.add_column(column, justify=justify, no_wrap=True)
+    for each in chosen:
+        cells = dict(zip(_COLUMNS, _cells(each), strict=True))
+        table.add_row(*(cells[column] for column in columns))
+    return table
 
 
 def _known(name: str) -> Instance:
@@ -151,7 +145,8 @@ def _cells(instance: Instance) -> Iterable[str]:
     )
 
 
-def _rows(instance: Instance) -> dict[str, str]:
+def instance_rows(instance: Instance) -> dict[str, str]:
+    """What is known of a type, by name; what is not, is left out."""
     cells = dict(zip(_COLUMNS, _cells(instance), strict=True))
     memory, cores = cells["GiB each"], instance.num_neuron_cores
     rows = {
@@ -182,11 +177,3 @@ def _number(value: float | None) -> str:
 def _document(instance: Instance) -> dict[str, Any]:
     derived = {name: getattr(instance, name) for name in _CAPABILITIES}
     return {**asdict(instance), **derived}
-
-
-def _print_json(document: Any) -> None:
-    print(json.dumps(document, indent=2))  # noqa: T201  what a program reads
-
-
-def _line(text: str | Text) -> None:
-    Console(highlight=False, soft_wrap=True).print(text, soft_wrap=True)

@@ -2,9 +2,11 @@
 """`sagemaker-dist instances`: what it prints, and what it writes."""
 
 import json
+import sys
 
 import pytest
 from moto import mock_aws
+from terminals import shown_in_a_terminal, without_codes
 
 from sagemaker_dist.catalog import read_table, training_instances
 from sagemaker_dist.cli import main
@@ -30,6 +32,17 @@ def test_list_cuts_nothing_where_there_is_no_terminal(capsys):
 
     assert "…" not in said
     assert "ml.p4d.24xlarge 8 A100 40 NVLink 96 1152 400 400 4 x86_64" == " ".join(line.split())
+
+
+@pytest.mark.parametrize("columns", [80, 130])
+def test_list_fits_in_a_terminal(columns):
+    """A narrow terminal gets fewer columns, and is told so; a wide one gets all."""
+    command = [sys.executable, "-m", "sagemaker_dist.cli", "instances", "list"]
+    said = shown_in_a_terminal(command, {"TERM": "xterm", "COLUMNS": str(columns)})
+    lines = without_codes(said).splitlines()
+
+    assert columns >= max(map(len, lines))
+    assert ("architecture" in lines[0]) == (columns == 130)
 
 
 def test_accelerated_types_alone(capsys):

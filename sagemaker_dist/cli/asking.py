@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What AWS is asked when a job is submitted, action by action; and the policy that allows it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sagemaker_dist.cli.unasked import ACCOUNT, REGION, partition_of
+from sagemaker_dist.jobs import TrainingJob
+from sagemaker_dist.jobs.checks import is_local
+from sagemaker_dist.packaging.frameworks import REPOSITORY
+from sagemaker_dist.planning.locations import S3
+
+_EVERYTHING: Final = ("*",)
+_JOBS: Final = "/aws/sagemaker/TrainingJobs"
+_LOGS: Final = (
+    "logs:CreateLogGroup",
+    "logs:CreateLogStream",
+    "logs:DescribeLogStreams",
+    "logs:PutLogEvents",
+)
+_PULL: Final = (
+    "ecr:BatchCheckLayerAvailability",
+    "ecr:BatchGetImage",
+    "ecr:GetDownloadUrlForLayer",
+)
+_INTERFACES: Final = (
+    "ec2:CreateNetworkInterface",
+    "ec2:CreateNetworkInterfacePermission",
+    "ec2:DeleteNetworkInterface",
+    "ec2:DeleteNetworkInterfacePermission",
+    "ec2:DescribeDhcpOptions",
+    "ec2:DescribeNetworkInterfaces",
+    "ec2:DescribeSecurityGroups",
+    "ec2:DescribeSubnets",
+    "ec2:DescribeVpcs",
+)
+_ECR: Final = re.compile(r"(?P<account>[^.]+)\.dkr\.ecr\.(?P<region>[^.]+)\.[^/]+/(?P<name>[^:@]+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """Actions that one thing takes.
+
+    Attributes:
+        id: Of the statement in a policy.
+        why: What for, in words.
+        condition: As in a policy, or empty.
+    """
+
+    id: str
+    actions: tuple[str, ...]
+    resources: tuple[str, ...]
+    why: str
+    condition: tuple[tuple[str, str, str], ...] = ()
+
+    def statement(self) -> dict[str, Any]:
+        """As a policy has it."""
+        conditions = {test: {key: value} for test, key, value in self.condition}
+        return {
+            "Sid": self.id,
+            "Effect": "Allow",
+            "Action": list(self.actions),
+            "Resource": list(self.resources),
+            **({"Condition": conditions} if conditions else {}),
+        }
+
+
+def policy(asks: list[Ask]) -> dict[str, Any]:
+    """An IAM policy that allows these and nothing else."""
+    return {"Version": "2012-10-17", "Statement": [each.statement() for each in asks]}
+
+
+def asks_of(job: TrainingJob, request: Mapping[str, Any], region: str) -> list[Ask]:
+    """What submitting and watching a job takes; a job of this machine takes its data alone."""
+    asks = [] if is_local(job) else [*_settling(job, request, region), *_running(request, region)]
+    return asks + list(_reading(request) if is_local(job) else ())
+
+
+def role_asks(request: Mapping[str, Any]) -> list[Ask]:
+    """What the job's role takes (SageMaker's guide, "CreateTrainingJob API: Execution Role
+    Permissions", read 2026-11-21), narrowed to the places that the job names."""
+    return [*_data(request), *_service(request), *_interfaces(request)]
+
+
+def _data(request: Mapping[str, Any]) -> Iterator[Ask]:
+    sources = [each["DataSource"] for each in request.get("InputDataConfig", [])]
+    data = [each["S3DataSource"]["S3Uri"] for each in sources if "S3DataSource" in each]
+    code = [_code(request)] if _code(request).startswith(S3) else []
+    kept = [request["CheckpointConfig"]["S3Uri"]] if "CheckpointConfig" in request else []
+    output = request["OutputDataConfig"]["S3OutputPath"]
+    read = [*(f"{each}*" for each in data), *code, *(f"{each.rstrip('/')}/*" for each in kept)]
+    written = [f"{each.rstrip('/')}/*" for each in (output, *kept)]
+    buckets = [_arn(each).partition("/")[0] for each in (*data, *kept, output)]
+    if read:
+        yield _on("Read", ("s3:GetObject",), [_arn(each) for each in read])
+    yield _on("Write", ("s3:PutObject",), [_arn(each) for each in written])
+    yield _on("List", ("s3:ListBucket",), buckets)
+
+
+def _service(request: Mapping[str, Any]) -> Iterator[Ask]:
+    image = _ECR.match(request["AlgorithmSpecification"]["TrainingImage"])
+    if image:
+        where = f"arn:aws:ecr:{image['region']}:{image['account']}:repository/{image['name']}"
+        yield _on("Token", ("ecr:GetAuthorizationToken",), _EVERYTHING)
+        yield _on("Pull", _PULL, [where])
+    yield _on("Logs", _LOGS, [f"arn:aws:logs:*:*:log-group:{_JOBS}*"])
+    yield _on("Metrics", ("cloudwatch:PutMetricData",), _EVERYTHING)
+    output = request["OutputDataConfig"].get("KmsKeyId")
+    if output:
+        yield _on("Key", ("kms:Decrypt", "kms:Encrypt", "kms:GenerateDataKey"), [_key(output)])
+    volume = request["ResourceConfig"].get("VolumeKmsKeyId")
+    if volume:
+        yield _on("Volume", ("kms:CreateGrant",), [_key(volume)])
+
+
+def _interfaces(request: Mapping[str, Any]) -> Iterator[Ask]:
+    if "VpcConfig" in request:
+        yield _on("Interfaces", _INTERFACES, _EVERYTHING)
+
+
+def _on(name: str, actions: Sequence[str], resources: Sequence[str]) -> Ask:
+    unique = tuple(dict.fromkeys(resources))
+    return Ask(id=name, actions=tuple(actions), resources=unique, why="the job's role")
+
+
+def _key(key: str) -> str:
+    """The ARN of a key that is named by it, or by its id; an alias has none of its own."""
+    if key.startswith("arn:"):
+        return key
+    known = "*" if key.startswith("alias/") else key
+    return f"arn:aws:kms:{REGION}:{ACCOUNT}:key/{known}"
+
+
+def _settling(job: TrainingJob, request: Mapping[str, Any], region: str) -> Iterator[Ask]:
+    """What the job leaves open, and its code."""
+    role = str(job.role)
+    if job.output_path is None:
+        yield Ask(
+            id="Account",
+            actions=("sts:GetCallerIdentity",),
+            resources=_EVERYTHING,
+            why="the account, whose SageMaker bucket gets the model",
+        )
+    if "/" not in role and not role.startswith("arn:"):
+        yield Ask(
+            id="Role",
+            actions=("iam:GetRole",),
+            resources=(request["RoleArn"],),
+            why=f"the ARN of role {role}",
+        )
+    if job.image_uri is None:
+        yield Ask(
+            id="Image",
+            actions=("ecr:DescribeImages", "ecr:DescribeRepositories"),
+            resources=(f"arn:aws:ecr:{region}:{ACCOUNT}:repository/{REPOSITORY}",),
+            why="where this version's image is",
+        )
+    code = _code(request)
+    if job.entry_point is not None and not str(job.source_dir).startswith(S3):
+        yield Ask(
+            id="Code",
+            actions=("s3:PutObject",),
+            resources=(_arn(code),),
+            why="the code is uploaded",
+        )
+
+
+def _running(request: Mapping[str, Any], region: str) -> Iterator[Ask]:
+    job = f"arn:aws:sagemaker:{region}:{ACCOUNT}:training-job/*"
+    extra = ("sagemaker:AddTags",) if request.get("Tags") else ()
+    yield Ask(
+        id="Job",
+        actions=(
+            *extra,
+            "sagemaker:CreateTrainingJob",
+            "sagemaker:DescribeTrainingJob",
+            "sagemaker:StopTrainingJob",
+        ),
+        resources=(job,),
+        why="the job is started, watched and stopped",
+    )
+    yield Ask(
+        id="Pass",
+        actions=("iam:PassRole",),
+        resources=(request["RoleArn"],),
+        why="the job runs with the role's permissions",
+        condition=(("StringEquals", "iam:PassedToService", "sagemaker.amazonaws.com"),),
+    )
+    yield Ask(
+        id="Logs",
+        actions=("logs:FilterLogEvents",),
+        resources=(f"arn:aws:logs:{region}:{ACCOUNT}:log-group:{_JOBS}:*",),
+        why="what the hosts wrote is read",
+    )
+
+
+def _reading(request: Mapping[str, Any]) -> Iterator[Ask]:
+    """Data in S3 of a job of this machine."""
+    sources = [each["DataSource"] for each in request.get("InputDataConfig", [])]
+    places = [each["S3DataSource"]["S3Uri"] for each in sources if "S3DataSource" in each]
+    if places:
+        yield Ask(
+            id="Data",
+            actions=("s3:GetObject",),
+            resources=tuple(f"{_arn(each)}*" for each in places),
+            why="data is downloaded",
+        )
+        yield Ask(
+            id="Names",
+            actions=("s3:ListBucket",),
+            resources=tuple(dict.fromkeys(_arn(each).partition("/")[0] for each in places)),
+            why="the names of objects are listed",
+        )
+
+
+def _code(request: Mapping[str, Any]) -> str:
+    """Below which the code of any job of this file is uploaded: names have the time in them."""
+    found = request["HyperParameters"].get("sagemaker_submit_directory", '""')
+    place: str = json.loads(found)
+    return place.replace(request["TrainingJobName"], "*")
+
+
+def _arn(place: str) -> str:
+    return f"arn:aws:s3:::{place.removeprefix(S3)}"
+
+
+def placed(document: Any, *, account: str, region: str) -> Any:
+    """The same with the placeholders filled in."""
+    if isinstance(document, str):
+        text = document.replace(ACCOUNT, account).replace(REGION, region)
+        return text.replace("arn:aws:", f"arn:{partition_of(region)}:")
+    if isinstance(document, dict):
+        return {
+            name: placed(each, account=account, region=region) for name, each in document.items()
+        }
+    if isinstance(document, list):
+        return [placed(each, account=account, region=region) for each in document]
+    return document

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The account: who asks, where, with which role, image, buckets and quotas."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime, timezone
+from functools import partial
+from typing import Any, Final
+from urllib.parse import unquote
+
+from sagemaker_dist.cli.doctor.rows import Row, asked, code_of, fail, ok, unknown, warn
+from sagemaker_dist.cli.hosts import Hosts
+from sagemaker_dist.packaging import ecr_image
+
+SERVICE: Final = "sagemaker.amazonaws.com"
+_ECR: Final = re.compile(
+    r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[\w-]+)\.amazonaws\.com(?:\.cn)?/"
+    r"(?P<name>[^:@]+)(?::(?P<tag>[^@]+))?(?:@(?P<digest>.+))?"
+)
+_SOON_MINUTES: Final = 60
+
+
+def credentials_row(session: Any, now: datetime | None = None) -> Row:
+    """Whether AWS knows the caller."""
+    name, mend = "credentials", "Run aws configure or aws sso login, or set AWS_PROFILE"
+    found = session.get_credentials()
+    if found is None:
+        return fail(name, "there are none", mend)
+    if session.region_name is None:  # STS is asked in a region
+        return unknown(name, f"by {found.method}; not asked without a region", "Set AWS_REGION")
+    return next(iter(asked(name, "sts:GetCallerIdentity", lambda: [_caller(session, found, now)])))
+
+
+def _caller(session: Any, found: Any, now: datetime | None) -> Row:
+    arn = session.client("sts").get_caller_identity()["Arn"]
+    ends = getattr(found, "_expiry_time", None)  # botocore tells it nowhere else
+    if ends is None:
+        return ok("credentials", f"{arn}, by {found.method}")
+    minutes = int((ends - (now or datetime.now(timezone.utc))).total_seconds() / 60)
+    says = f"{arn}, by {found.method}, for {minutes} minutes"
+    if minutes < _SOON_MINUTES:
+        return warn("credentials", says, "Renew them before a long wait (aws sso login)")
+    return ok("credentials", says)
+
+
+def region_row(session: Any) -> Row:
+    """Where the job runs."""
+    if session.region_name is None:
+        return fail("region", "none is set", "Set AWS_REGION, or pass --region")
+    return ok("region", session.region_name)
+
+
+def role_rows(session: Any, role: str) -> Iterator[Row]:
+    """Whether the role is there, and SageMaker may take it."""
+    yield from asked("role", "iam:GetRole", lambda: [_role(session, role)])
+
+
+def _role(session: Any, role: str) -> Row:
+    iam, name = session.client("iam"), role.rpartition("/")[2]
+    try:
+        found = iam.get_role(RoleName=name)["Role"]
+    except iam.exceptions.NoSuchEntityException:
+        mend = "Correct role, or create it with a trust policy for sagemaker.amazonaws.com"
+        return fail("role", f"there is no role {name!r}", mend)
+    if role.startswith("arn:") and found["Arn"] != role:
+        return fail("role", f"{role} is not {found['Arn']}", f"Pass {found['Arn']}")
+    if not _trusts(found["AssumeRolePolicyDocument"]):
+        mend = f"Allow {SERVICE} sts:AssumeRole in the role's trust policy"
+        return fail("role", f"{found['Arn']} does not trust {SERVICE}", mend)
+    return ok("role", f"{found['Arn']} trusts SageMaker")
+
+
+def _trusts(policy: Any) -> bool:
+    document = json.loads(unquote(policy)) if isinstance(policy, str) else policy
+    return any(
+        each.get("Effect") == "Allow"
+        and {"sts:AssumeRole", "sts:*", "*"} & set(_list(each.get("Action")))
+        and SERVICE in _list(_services(each.get("Principal")))
+        for each in _list(document.get("Statement"))
+    )
+
+
+def _services(principal: Any) -> Any:
+    return principal.get("Service") if isinstance(principal, Mapping) else None
+
+
+def _list(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return value if isinstance(value, list) else [value]
+
+
+def image_rows(session: Any, framework: str, image: str | None) -> Iterator[Row]:
+    """Whether the image is in ECR."""
+    action = "ecr:DescribeImages"
+    if image is None:
+        yield from asked("image", action, lambda: [ok("image", ecr_image(session, framework))])
+        return
+    place = _ECR.fullmatch(image)
+    if place is None:
+        yield unknown("image", f"{image} is not in ECR, and is not looked at")
+        return
+    yield from asked("image", action, lambda: [_their_image(session, image, place)])
+
+
+def _their_image(session: Any, image: str, place: re.Match[str]) -> Row:
+    if place["region"] != session.region_name:
+        mend = f"Push it to {session.region_name}, or run the job in {place['region']}"
+        return fail("image", f"{image} is in {place['region']}", mend)
+    ecr = session.client("ecr")
+    which = {"imageDigest": place["digest"]} if place["digest"] else {"imageTag": place["tag"]}
+    which = which if any(which.values()) else {"imageTag": "latest"}
+    try:
+        ecr.describe_images(
+            registryId=place["account"], repositoryName=place["name"], imageIds=[which]
+        )
+    except (ecr.exceptions.RepositoryNotFoundException, ecr.exceptions.ImageNotFoundException):
+        return fail("image", f"there is no {image}", "Push it, or correct image_uri")
+    return ok("image", image)
+
+
+def bucket_rows(session: Any, buckets: Iterable[str]) -> Iterator[Row]:
+    """Whether each bucket is there, and in the job's region."""
+    for bucket in buckets:
+        ask = partial(_bucket, session, bucket, f"s3 {bucket}")
+        yield from asked(f"s3 {bucket}", "s3:ListBucket", ask)
+
+
+def _bucket(session: Any, bucket: str, name: str) -> Iterator[Row]:
+    yield _bucket_row(session, bucket, name)
+
+
+def _bucket_row(session: Any, bucket: str, name: str) -> Row:
+    from botocore.exceptions import ClientError
+
+    try:
+        answer = session.client("s3").head_bucket(Bucket=bucket)
+    except ClientError as error:
+        if code_of(error) in {"404", "NoSuchBucket"}:
+            return fail(name, "there is no such bucket", f"Run: aws s3 mb s3://{bucket}")
+        answer = error.response
+        if code_of(error) not in {"301", "PermanentRedirect"}:
+            raise
+    headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    there = answer.get("BucketRegion") or headers.get("x-amz-bucket-region")
+    if there and there != session.region_name:
+        mend = f"Use a bucket in {session.region_name}, or run the job in {there}"
+        return fail(name, f"it lies in {there}, the job runs in {session.region_name}", mend)
+    return ok(name, f"in {there or session.region_name}")
+
+
+def quota_rows(session: Any, hosts: Iterable[Hosts], *, is_spot: bool) -> Iterator[Row]:
+    """Whether the account may have so many instances at once."""
+    kind = "spot training job usage" if is_spot else "training job usage"
+    counts: dict[str, int] = {}
+    for each in hosts:
+        counts[each.type] = counts.get(each.type, 0) + each.count
+    needed = {f"{type_} for {kind}": count for type_, count in counts.items()}
+
+    def ask() -> Iterator[Row]:
+        known = _quotas(session)
+        for quota, count in needed.items():
+            yield _quota(quota, count, known)
+
+    yield from asked("quota", "servicequotas:ListServiceQuotas", ask)
+
+
+def _quotas(session: Any) -> dict[str, Any]:
+    pages = session.client("service-quotas").get_paginator("list_service_quotas")
+    return {
+        each["QuotaName"]: each
+        for page in pages.paginate(ServiceCode="sagemaker")
+        for each in page["Quotas"]
+    }
+
+
+def _quota(quota: str, count: int, known: Mapping[str, Any]) -> Row:
+    found = known.get(quota)
+    if found is None:
+        return unknown("quota", f"{quota}: not listed", "Look in the Service Quotas console")
+    says = f"{quota}: {found['Value']:g}, and the job takes {count}"
+    if found["Value"] >= count:
+        return ok("quota", says)
+    mend = (
+        "Run: aws service-quotas request-service-quota-increase --service-code sagemaker"
+        f" --quota-code {found['QuotaCode']} --desired-value {count}"
+    )
+    return fail("quota", says, mend)

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command: asks what a job needs, row by row, and prints policies."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from rich.text import Text
+
+from sagemaker_dist.cli import screen
+from sagemaker_dist.cli.asking import placed, policy, role_asks
+from sagemaker_dist.cli.doctor import account, file_systems, machine, network
+from sagemaker_dist.cli.doctor.rows import Row, Status, unknown
+from sagemaker_dist.cli.options import FILE, aws_options, json_option, set_option
+from sagemaker_dist.cli.plan import Plan, planned
+from sagemaker_dist.cli.unasked import ACCOUNT, REGION, UnaskedSession
+from sagemaker_dist.errors import OptionError, SetupError
+from sagemaker_dist.jobs.checks import is_local
+from sagemaker_dist.jobs.job_file import read_job_file
+from sagemaker_dist.packaging import account_of, boto_session
+from sagemaker_dist.planning.locations import S3
+
+_FAILED: Final = 1
+_COLOURS: Final[dict[Status, str]] = {
+    "ok": "green",
+    "warn": "yellow",
+    "fail": "bold red",
+    "unknown": "dim",
+}
+
+
+@click.command()
+@click.argument("file", type=FILE, required=False)
+@set_option
+@click.option("--iam", is_flag=True, help="Print the IAM policy that submitting FILE takes.")
+@click.option("--iam-role", is_flag=True, help="Print the IAM policy that FILE's role takes.")
+@json_option
+@aws_options
+def doctor(
+    *,
+    file: Path | None, settings: tuple[str, ...], iam: bool, iam_role: bool, as_json: bool,
+    region: str | None, profile: str | None,
+) -> int:  # fmt: skip
+    """Say whether this machine and account can run a job, or the job of FILE.
+
+    Exits with 1 when a row fails. What AWS does not allow to ask is "unknown".
+    """
+    session = boto_session(region, profile)
+    plan = None if file is None else _planned(file, settings, session.region_name)
+    if iam or iam_role:
+        _print_policy(plan, session, of_role=iam_role)
+        return 0
+    rows = list(diagnosis(session, plan))
+    if as_json:
+        screen.print_json([asdict(each) for each in rows])
+    else:
+        _show(rows)
+    return _FAILED if any(each.status == "fail" for each in rows) else 0
+
+
+def _planned(file: Path, settings: tuple[str, ...], region: str | None) -> Plan:
+    return planned(read_job_file(file, settings).job(session=UnaskedSession(region=region)))
+
+
+def diagnosis(session: Any, plan: Plan | None) -> Iterator[Row]:
+    """All rows; of a job of this machine, nobody asks AWS."""
+    job = None if plan is None else plan.job
+    here = str(job.instance_type) if job is not None and is_local(job) else None
+    framework = "torch" if job is None else job.framework
+    yield from machine.machine_rows(framework=framework, local_type=here)
+    if here is not None:
+        return
+    yield account.region_row(session)
+    known = account.credentials_row(session)
+    yield known
+    if known.status in {"ok", "warn"}:
+        yield from _account_rows(session, plan, framework)
+    else:
+        yield unknown("account", "role, image, buckets, quotas, network: nobody was asked")
+
+
+def _account_rows(session: Any, plan: Plan | None, framework: str) -> Iterator[Row]:
+    image = None if plan is None else plan.job.image_uri
+    yield from account.image_rows(session, framework, image)
+    if plan is None:
+        return
+    yield from account.role_rows(session, str(plan.job.role))
+    buckets = _buckets(plan.request)
+    own = account_of(session) if any(ACCOUNT in each for each in buckets) else ""
+    names = [placed(each, account=own, region=session.region_name) for each in buckets]
+    yield from account.bucket_rows(session, names)
+    yield from account.quota_rows(session, plan.hosts, is_spot=plan.job.use_spot_instances)
+    yield from _network_rows(session, plan)
+
+
+def _network_rows(session: Any, plan: Plan) -> Iterator[Row]:
+    vpc = plan.request.get("VpcConfig")
+    if vpc is None:
+        return
+    num_hosts = sum(each.count for each in plan.hosts)
+    found = None
+    for row, found in network.network_rows(  # noqa: B007 - the last one counts
+        session, vpc["Subnets"], vpc["SecurityGroupIds"], num_hosts
+    ):
+        yield row
+    for channel in plan.request.get("InputDataConfig", []):
+        source = channel["DataSource"].get("FileSystemDataSource")
+        if source is None:
+            continue
+        if found is None:
+            yield unknown(source["FileSystemId"], "not looked at without subnets and groups")
+        else:
+            yield from file_systems.file_system_rows(session, source, found)
+
+
+def _buckets(request: Any) -> list[str]:
+    """Of data, model, code and checkpoints; each once."""
+    sources = [
+        each["DataSource"].get("S3DataSource") for each in request.get("InputDataConfig", [])
+    ]
+    places = [
+        request["OutputDataConfig"]["S3OutputPath"],
+        request.get("CheckpointConfig", {}).get("S3Uri", ""),
+        *(each["S3Uri"] for each in sources if each),
+    ]
+    names = [each.removeprefix(S3).partition("/")[0] for each in places if each.startswith(S3)]
+    return list(dict.fromkeys(name for name in names if not name.startswith("arn:")))
+
+
+def _print_policy(plan: Plan | None, session: Any, *, of_role: bool) -> None:
+    if plan is None:
+        raise OptionError("--iam has no FILE", "what is needed follows from it", "Pass a job file")
+    asks = role_asks(plan.request) if of_role else plan.asks
+    try:
+        own = account_of(session)
+    except SetupError:
+        own = ACCOUNT
+        screen.note("nobody said which account it is: replace <account>")
+    region = session.region_name or REGION
+    screen.print_json(placed(policy(asks), account=own, region=region))
+
+
+def _show(rows: list[Row]) -> None:
+    widest = max(len(each.name) for each in rows if len(each.name) <= 24)
+    for each in rows:
+        status = Text(f"{each.status:<7}", style=_COLOURS[each.status])
+        _show_row(each, status, widest)
+    counts = Counter(each.status for each in rows)
+    screen.line()
+    screen.line(", ".join(f"{counts[status]} {status}" for status in _COLOURS if counts[status]))
+
+
+def _show_row(row: Row, status: Text, widest: int) -> None:
+    taken = 7 + 2 + widest + 2
+    first, *more = screen.wrapped(row.says, taken)
+    screen.line(Text.assemble(status, "  ", f"{row.name:<{widest}}  ", first))
+    for each in more:
+        screen.line(" " * taken + each)
+    if row.mend:  # commands stay whole, to be copied
+        is_command = row.mend.startswith("Run:")
+        parts = [row.mend] if is_command else screen.wrapped(row.mend, taken + 3)
+        for number, each in enumerate(parts):
+            screen.line(Text(f"{' ' * taken}{'   ' if number else '-> '}{each}", style="dim"))

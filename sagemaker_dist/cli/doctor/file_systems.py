@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FSx for Lustre and EFS: whether the job's hosts reach them, and on which ports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from sagemaker_dist.cli.doctor.network import Network
+from sagemaker_dist.cli.doctor.rows import Row, asked, code_of, fail, ok, unknown, warn
+from sagemaker_dist.cli.doctor.rules import Group, Peer, Ports, lets_in, lets_out
+
+# Amazon FSx for Lustre user guide, "File system access control with Amazon VPC"; Amazon EFS user
+# guide, "Using VPC security groups". Both read 2026-11-21.
+_LUSTRE: Final[tuple[Ports, ...]] = ((988, 988), (1018, 1023))
+_NFS: Final[tuple[Ports, ...]] = ((2049, 2049),)
+_GONE: Final = frozenset({"FileSystemNotFound"})
+
+
+def file_system_rows(session: Any, source: dict[str, Any], network: Network) -> Iterator[Row]:
+    """Rows of one FileSystemDataSource."""
+    name = source["FileSystemId"]
+    is_lustre = source["FileSystemType"] == "FSxLustre"
+    action = "fsx:DescribeFileSystems" if is_lustre else "elasticfilesystem:DescribeMountTargets"
+    look = _lustre if is_lustre else _efs
+
+    def careful() -> Iterator[Row]:
+        from botocore.exceptions import ClientError
+
+        try:
+            yield from look(session, source, network)
+        except ClientError as error:
+            if code_of(error) not in _GONE:
+                raise
+            yield fail(name, "there is no such file system", "Correct its id, or the region")
+
+    yield from asked(name, action, careful)
+
+
+def _lustre(session: Any, source: dict[str, Any], network: Network) -> Iterator[Row]:
+    name = source["FileSystemId"]
+    found = session.client("fsx").describe_file_systems(FileSystemIds=[name])["FileSystems"][0]
+    state = found.get("Lifecycle", "AVAILABLE")
+    if state not in {"AVAILABLE", "UPDATING"}:
+        yield fail(name, f"it is {state}", "Wait until it is AVAILABLE")
+    vpc = found.get("VpcId")
+    if vpc and vpc not in network.vpcs:
+        yield fail(name, f"it is in {vpc}, the job in {network.vpcs[0]}", f"Name subnets of {vpc}")
+        return
+    mount = found.get("LustreConfiguration", {}).get("MountName")
+    directory = source["DirectoryPath"]
+    if mount and directory.strip("/").partition("/")[0] != mount:
+        yield fail(
+            name,
+            f"{directory} does not begin with its mount name",
+            f"Write fsx://{name}/{mount}/… in the job file",
+        )
+    yield from _ports_rows(session, name, found.get("NetworkInterfaceIds", []), network)
+
+
+def _ports_rows(session: Any, name: str, interfaces: list[str], network: Network) -> Iterator[Row]:
+    if not interfaces:
+        yield unknown(name, "FSx names no network interface of it")
+        return
+    ec2 = session.client("ec2")
+    found = ec2.describe_network_interfaces(NetworkInterfaceIds=interfaces)["NetworkInterfaces"]
+    ids = sorted({group["GroupId"] for each in found for group in each["Groups"]})
+    groups = ec2.describe_security_groups(GroupIds=ids)["SecurityGroups"]
+    yield _reach_row(name, groups, network, _LUSTRE)
+
+
+def _efs(session: Any, source: dict[str, Any], network: Network) -> Iterator[Row]:
+    name, efs = source["FileSystemId"], session.client("efs")
+    targets = efs.describe_mount_targets(FileSystemId=name)["MountTargets"]
+    for subnet in network.subnets:
+        zone = subnet["AvailabilityZone"]
+        near = [
+            each
+            for each in targets
+            if each.get("VpcId", subnet["VpcId"]) == subnet["VpcId"]
+            and each.get("AvailabilityZoneName", zone) == zone
+        ]
+        if not near:
+            says = f"no mount target in {zone} of {subnet['VpcId']}, where {subnet['SubnetId']} is"
+            yield warn(name, says, "Create one there, or name a subnet of a zone that has one")
+            continue
+        target = near[0]["MountTargetId"]
+        ids = efs.describe_mount_target_security_groups(MountTargetId=target)["SecurityGroups"]
+        groups = session.client("ec2").describe_security_groups(GroupIds=ids)["SecurityGroups"]
+        yield _reach_row(name, groups, network, _NFS)
+
+
+def _reach_row(name: str, groups: list[Group], network: Network, ports: tuple[Ports, ...]) -> Row:
+    theirs = Peer(groups=frozenset(each["GroupId"] for each in groups))
+    closed_in = [each for each in ports if not lets_in(groups, network.hosts, each)]
+    every = Peer(groups=theirs.groups, cidrs=network.hosts.cidrs)
+    closed_out = [each for each in ports if not lets_out(network.groups, every, each)]
+    here, there = network.groups[0]["GroupId"], groups[0]["GroupId"]
+    if closed_in:
+        says = f"its security groups keep the job out of ports {_text(closed_in)}"
+        return fail(name, says, _authorize("ingress", there, here, closed_in))
+    if closed_out:
+        says = f"the job's security groups do not let it out to ports {_text(closed_out)}"
+        return fail(name, says, _authorize("egress", here, there, closed_out))
+    return ok(name, f"ports {_text(ports)} are open to the job")
+
+
+def _text(ports: list[Ports] | tuple[Ports, ...]) -> str:
+    return ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in ports)
+
+
+def _authorize(way: str, group: str, other: str, ports: list[Ports]) -> str:
+    rules = " ".join(
+        f"'IpProtocol=tcp,FromPort={a},ToPort={b},UserIdGroupPairs=[{{GroupId={other}}}]'"
+        for a, b in ports
+    )
+    return (
+        f"Run: aws ec2 authorize-security-group-{way} --group-id {group} --ip-permissions {rules}"
+    )

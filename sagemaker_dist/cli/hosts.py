@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hosts of a job, their ranks, and what is known of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sagemaker_dist.catalog import Instance, training_instances
+from sagemaker_dist.contract import Distribution
+from sagemaker_dist.jobs import TrainingJob
+from sagemaker_dist.jobs.checks import asked_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hosts:
+    """Hosts of one kind.
+
+    Attributes:
+        group: The name of their instance group, or None where there are no groups.
+        ranks: On each; None where the machine decides, 0 where none are started.
+        instance: What is known of them; None for this machine.
+    """
+
+    type: str
+    count: int
+    group: str | None
+    ranks: int | None
+    instance: Instance | None
+
+    def document(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "group": self.group,
+            "instance_type": self.type,
+            "instance_count": self.count,
+            "ranks_per_host": self.ranks,
+            "instance": None if self.instance is None else asdict(self.instance),
+        }
+
+    def words(self) -> str:
+        """Such as "2 hosts x 8 ranks"."""
+        hosts = counted(self.count, "host")
+        if self.ranks is None:
+            return f"{hosts} x a rank per GPU, or one"
+        return f"{hosts} x {counted(self.ranks, 'rank')}" if self.ranks else f"{hosts}, no ranks"
+
+
+def hosts_of(job: TrainingJob) -> list[Hosts]:
+    """All kinds of hosts that a job has."""
+    asked = asked_of(job)
+    if job.instance_groups is None:
+        kind = str(job.instance_type)
+        return [_hosts(asked, kind, job.instance_count or 1, None)]
+    return [
+        _hosts(asked, each.instance_type, each.instance_count, each.instance_group_name)
+        for each in job.instance_groups
+    ]
+
+
+def total_ranks(hosts: Sequence[Hosts]) -> int | None:
+    """Ranks of the whole job, or None where a machine decides."""
+    counts = [None if each.ranks is None else each.count * each.ranks for each in hosts]
+    known = [each for each in counts if each is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def counted(number: int, what: str) -> str:
+    """Such as "1 host", "2 hosts"."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _hosts(asked: Distribution, kind: str, count: int, group: str | None) -> Hosts:
+    instance = training_instances().get(kind)
+    trains = not asked.group_names or group in asked.group_names
+    ranks = _ranks(asked, instance) if asked.is_launched and trains else 0
+    return Hosts(type=kind, count=count, group=group, ranks=ranks, instance=instance)
+
+
+def _ranks(asked: Distribution, instance: Instance | None) -> int | None:
+    """As the launcher counts: what was asked for, else a rank per GPU, else one."""
+    if asked.ours is not None and asked.ours.processes_per_host is not None:
+        return asked.ours.processes_per_host
+    if instance is None:
+        return None
+    return max(1, instance.num_accelerators) if instance.has_gpu else 1

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`sagemaker-dist plan`: what a job file would run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.padding import Padding
+from rich.table import Table
+
+from sagemaker_dist.cli import screen
+from sagemaker_dist.cli.asking import Ask, asks_of
+from sagemaker_dist.cli.hosts import Hosts, counted, hosts_of, total_ranks
+from sagemaker_dist.cli.instances import instance_rows
+from sagemaker_dist.cli.options import aws_options, job_options, json_option
+from sagemaker_dist.cli.unasked import UnaskedSession, placeholders
+from sagemaker_dist.jobs import TrainingJob
+from sagemaker_dist.jobs.checks import is_local
+from sagemaker_dist.jobs.job_file import read_job_file
+from sagemaker_dist.packaging import boto_session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What would run."""
+
+    job: TrainingJob
+    request: Mapping[str, Any]
+    hosts: list[Hosts]
+    asks: list[Ask]
+
+    def document(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "request": self.request,
+            "placeholders": placeholders(json.dumps(self.request, ensure_ascii=False)),
+            "hosts": [each.document() for each in self.hosts],
+            "ranks": total_ranks(self.hosts),
+            "warnings": self.job.warnings(),
+            "asks": [
+                {"actions": each.actions, "resources": each.resources, "why": each.why}
+                for each in self.asks
+            ],
+        }
+
+
+@click.command()
+@job_options
+@click.option("--ask", is_flag=True, help="Ask AWS for what it alone knows, instead of <account>.")
+@click.option("--request", "as_request", is_flag=True, help="Print the request alone, as JSON.")
+@json_option
+@aws_options
+def plan(
+    *,
+    file: Path, settings: tuple[str, ...], ask: bool, as_request: bool, as_json: bool,
+    region: str | None, profile: str | None,
+) -> None:  # fmt: skip
+    """Say what FILE would run: the request, hosts and ranks, data, warnings.
+
+    Nobody is asked, and nothing starts. What only AWS knows is said to be so.
+    """
+    aws = boto_session(region, profile)
+    session = aws if ask else UnaskedSession(region=aws.region_name)
+    found = planned(read_job_file(file, settings).job(session=session))
+    if as_request:
+        screen.print_json(found.request)
+    elif as_json:
+        screen.print_json(found.document())
+    else:
+        _show(found)
+
+
+def planned(job: TrainingJob) -> Plan:
+    """What a job would run; its session says who is asked."""
+    request = job.request()
+    region = getattr(job.session, "region_name", None) or ""
+    return Plan(
+        job=job, request=request, hosts=hosts_of(job), asks=asks_of(job, request, str(region))
+    )
+
+
+def _show(plan: Plan) -> None:
+    screen.facts(_rows(plan))
+    for hosts in plan.hosts:
+        screen.line()
+        screen.heading(" ".join(filter(None, [hosts.group, hosts.type])))
+        screen.facts(_host_rows(hosts), indent=2)
+    _show_channels(plan.request)
+    _show_list("Hyperparameters", plan.job.hyperparameters)
+    _show_list("Environment", plan.job.environment)
+    _show_asks(plan.asks)
+    _show_list("Placeholders", placeholders(json.dumps(plan.request, ensure_ascii=False)))
+    for number, warning in enumerate(plan.job.warnings()):
+        if number == 0:
+            screen.line()
+            screen.heading("Warnings")
+        screen.paragraph(warning, indent=2, style="yellow")
+
+
+def _rows(plan: Plan) -> Iterator[tuple[str, str]]:
+    request, ranks = plan.request, total_ranks(plan.hosts)
+    every = " + ".join(each.words() for each in plan.hosts)
+    script = plan.job.entry_point
+    yield "name", request["TrainingJobName"]
+    yield "ranks", f"{every} = {ranks}" if ranks else every
+    yield "image", request["AlgorithmSpecification"]["TrainingImage"]
+    yield "script", "the image's own program" if script is None else str(script)
+    if not is_local(plan.job):
+        yield "role", request["RoleArn"]
+    yield "model", request["OutputDataConfig"]["S3OutputPath"] or "the job's folder"
+    stop = request["StoppingCondition"]
+    spot = ", on Spot instances" if request.get("EnableManagedSpotTraining") else ""
+    yield "at most", f"{_duration(stop['MaxRuntimeInSeconds'])}{spot}"
+    if "VpcConfig" in request:
+        vpc = request["VpcConfig"]
+        yield "network", ", ".join([*vpc["Subnets"], *vpc["SecurityGroupIds"]])
+
+
+def _host_rows(hosts: Hosts) -> dict[str, str]:
+    if hosts.instance is None:
+        return {"hosts": counted(hosts.count, "host"), "facts": "those of this machine"}
+    facts = instance_rows(hosts.instance)
+    facts.pop("type")
+    memory = hosts.instance.total_accelerator_memory_gib
+    if memory and hosts.count > 1:
+        facts["accelerators"] += f"; {memory * hosts.count:,g} GiB in all hosts"
+    return {"hosts": counted(hosts.count, "host"), **facts}
+
+
+def _show_channels(request: Mapping[str, Any]) -> None:
+    channels, mode = request.get("InputDataConfig"), request["AlgorithmSpecification"]
+    if not channels:
+        return
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    for name in ("channel", "mode", "data"):
+        table.add_column(name, overflow="fold", no_wrap=name != "data")
+    for each in channels:
+        place, how = _place(each["DataSource"])
+        is_mounted = "FileSystemDataSource" in each["DataSource"]
+        said = "" if is_mounted else each.get("InputMode", mode["TrainingInputMode"])
+        table.add_row(each["ChannelName"], said, f"{place}{how}")
+    screen.line()
+    screen.heading("Data")
+    screen.show(Padding(table, (0, 0, 0, 2)))
+
+
+def _place(source: dict[str, Any]) -> tuple[str, str]:
+    kind, part = next(iter(source.items()))
+    if kind == "FileSystemDataSource":
+        place = f"{part['FileSystemId']}{part['DirectoryPath']}"
+        return place, f", {part['FileSystemType']}, {part['FileSystemAccessMode']}"
+    split = "ShardedByS3Key" in part.values()
+    return part.get("S3Uri") or part["FileUri"], ", divided among hosts" if split else ""
+
+
+def _show_list(title: str, values: Mapping[str, Any]) -> None:
+    if values:
+        screen.line()
+        screen.heading(title)
+        rows = {name: str(value) for name, value in values.items()}
+        screen.facts(rows, indent=2)
+
+
+def _show_asks(asks: list[Ask]) -> None:
+    _show_list(
+        "AWS is asked", {each.id.lower(): f"{', '.join(each.actions)}: {each.why}" for each in asks}
+    )
+
+
+def _duration(seconds: int) -> str:
+    minutes, rest = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    parts = [(hours, "hour"), (minutes, "minute"), (rest, "second")]
+    return " ".join(counted(number, unit) for number, unit in parts if number)

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands by name; each is imported when it is called."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Final
+
+import click
+
+_COMMANDS: Final = {  # name -> module, object, what the list of commands says of it
+    "plan": ("plan", "plan", "Say what a job file would run. Asks nobody."),
+    "submit": ("jobs", "submit", "Start the job of a job file."),
+    "local": ("local", "local", "Run the job of a job file on this machine."),
+    "logs": ("jobs", "logs", "Print what the hosts of a job wrote."),
+    "describe": ("jobs", "describe", "Say how a job is doing."),
+    "stop": ("jobs", "stop", "Ask a job to stop."),
+    "doctor": ("doctor", "doctor", "Say whether machine and account can run a job."),
+    "image": ("image", "image", "Build, push and inspect training images."),
+    "instances": ("instances", "instances", "Say what the instance types are."),
+    "schema": ("schema", "schema", "Print the JSON Schema of job files."),
+    "completion": ("completion", "completion", "Print what completes commands in a shell."),
+}
+
+
+class _Lazy(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in _COMMANDS:
+            return None
+        module, name, _ = _COMMANDS[cmd_name]
+        command = getattr(import_module(f"sagemaker_dist.cli.{module}"), name)
+        assert isinstance(command, click.Command), "the table names commands"
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, _, text) in _COMMANDS.items()])
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="sagemaker-dist", message="%(version)s")
+def root() -> None:
+    """Distributed training on SageMaker, and on this machine first.
+
+    A job is a file, such as job.toml; `sagemaker-dist COMMAND --help` says more.
+    """

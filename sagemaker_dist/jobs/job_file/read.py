@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From job.toml and the settings of a command line to a training job."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+from sagemaker_dist.errors import OptionError, raise_all
+from sagemaker_dist.jobs.checks import job_faults
+from sagemaker_dist.jobs.job_file.lines import key_lines
+from sagemaker_dist.jobs.job_file.places import Origins, with_paths
+from sagemaker_dist.jobs.job_file.schema import input_schema, is_file_system, job_schema
+from sagemaker_dist.jobs.job_file.settings import Setting, applied, parse_setting
+from sagemaker_dist.jobs.job_file.shape import Fault, shape_faults
+from sagemaker_dist.jobs.training_job import TrainingJob
+from sagemaker_dist.planning.request import (
+    FileSystemInput,
+    InstanceGroup,
+    S3Input,
+    TrainingOptions,
+)
+from sagemaker_dist.runners import Runner
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_AT: Final = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
+_NAMES: Final = frozenset(field.name for field in fields(TrainingOptions))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFile:
+    """A job file with the settings of a command line; not checked yet.
+
+    Attributes:
+        path: The file.
+        values: As TOML has them, relative paths made absolute.
+        origins: Where every key was said.
+    """
+
+    path: Path
+    values: Mapping[str, Any]
+    origins: Origins
+
+    def job(
+        self, *, session: Any = None, runner: Runner | None = None, **changes: Any
+    ) -> TrainingJob:
+        """The job that the file describes; `changes` win over it, None leaves a key out.
+
+        Raises:
+            OptionError: Faults of the file and of the job, all at once, each with its line.
+        """
+        values = {**self.values, **changes}
+        values = {name: value for name, value in values.items() if value is not None}
+        raise_all(self._faults(values, getattr(session, "region_name", None)))
+        return TrainingJob(**_options(values), session=session, runner=runner)
+
+    def _faults(self, values: dict[str, Any], region: str | None) -> Iterator[OptionError]:
+        wrong = list(_shape_faults(values))
+        yield from (self.origins.error(fault) for fault in wrong)
+        bad = {str(fault.path[0]) for fault in wrong}
+        good = {name: value for name, value in values.items() if name not in bad}
+        for fault in job_faults(TrainingOptions(**_options(good)), region=region):
+            subject = self.origins.subject(fault.what)
+            if not {fault.what.partition(" ")[0], *(subject or ())[:1]} & bad:
+                yield self.origins.placed(fault)
+
+
+def read_job_file(path: str | Path, settings: Sequence[str] = ()) -> JobFile:
+    """Read a job file; `settings` are "KEY=VALUE" of a command line.
+
+    Raises:
+        OptionError: The file cannot be read or is no TOML, or a setting is none.
+    """
+    path, schema = Path(path), job_schema()
+    values, text = _parsed(path)
+    given = [parse_setting(each, schema) for each in settings]
+    placed = with_paths(values, path.absolute().parent)
+    return JobFile(
+        path=path,
+        values=_changed(placed, given),
+        origins=Origins(
+            file=str(path),
+            lines=key_lines(text),
+            settings=tuple(each.path for each in given),
+        ),
+    )
+
+
+def _parsed(path: Path) -> tuple[dict[str, Any], str]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        return tomllib.loads(text), text
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise OptionError(f"{path} cannot be read", why, "Pass the path of a job file") from error
+    except UnicodeDecodeError as error:
+        raise OptionError(f"{path} is no text", str(error), "Save it as UTF-8") from error
+    except tomllib.TOMLDecodeError as error:
+        at = _AT.search(str(error))
+        line = (at[1] if at else None) or text.rstrip().count("\n") + 1
+        why = _AT.sub("", str(error))
+        raise OptionError(f"{path}:{line}: this is no TOML", why, "Correct the line") from error
+
+
+def _changed(values: dict[str, Any], settings: Sequence[Setting]) -> dict[str, Any]:
+    """Relative paths of a command line begin where it was typed."""
+    given = with_paths(applied({}, settings), Path.cwd())
+    if "entry_point" in given and "source_dir" in values:  # it is looked for in there
+        given["entry_point"] = applied({}, settings)["entry_point"]
+    leaves = [Setting(path=each.path, value=_at(given, each.path)) for each in settings]
+    return applied(values, leaves)
+
+
+def _at(values: Any, path: tuple[str, ...]) -> Any:
+    for name in path:
+        values = values[name]
+    return values
+
+
+def _shape_faults(values: Mapping[str, Any]) -> Iterator[Fault]:
+    schema = job_schema()
+    inputs = schema["properties"].pop("inputs")
+    rest = {name: value for name, value in values.items() if name != "inputs"}
+    yield from shape_faults(schema, rest)
+    given = values.get("inputs")
+    if isinstance(given, dict):
+        for name, channel in given.items():
+            path = ("inputs", name)
+            uri = channel.get("uri") if isinstance(channel, dict) else None
+            fitting = {"anyOf": [{"type": "string"}, input_schema(uri)]}
+            yield from shape_faults(fitting, channel, path)
+    elif given is not None:
+        yield from shape_faults(inputs, given, ("inputs",))
+
+
+def _options(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of the right shape as TrainingOptions takes them."""
+    options = {name: value for name, value in values.items() if name in _NAMES}
+    if isinstance(options.get("inputs"), dict):
+        options["inputs"] = {name: _input(each) for name, each in options["inputs"].items()}
+    if "instance_groups" in options:
+        groups = options["instance_groups"]
+        options["instance_groups"] = [InstanceGroup(**each) for each in groups]
+    return options
+
+
+def _input(channel: Any) -> Any:
+    if not isinstance(channel, dict):
+        return channel
+    return (FileSystemInput if is_file_system(channel["uri"]) else S3Input)(**channel)

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a value has the shape that a schema asks for; every fault with the path of its key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date, time
+from typing import Any, Final
+
+from sagemaker_dist.errors import closest
+from sagemaker_dist.jobs.job_file.lines import KeyPath
+
+_KINDS: Final[dict[str, tuple[type, ...]]] = {
+    "string": (str,),
+    "boolean": (bool,),
+    "integer": (int,),
+    "number": (int, float),
+    "array": (list,),
+    "object": (dict,),
+}
+_WORDS: Final = {
+    "string": "a string",
+    "boolean": "true or false",
+    "integer": "an integer",
+    "number": "a number",
+    "array": "an array",
+    "object": "a table",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What is wrong at a key, without the place.
+
+    Attributes:
+        says: What follows the key's name, such as " is 4"; often nothing.
+    """
+
+    path: KeyPath
+    why: str
+    mend: str
+    says: str = ""
+
+
+def shape_faults(schema: Mapping[str, Any], value: Any, path: KeyPath = ()) -> Iterator[Fault]:
+    """Everything in which a value differs from its schema."""
+    if isinstance(value, (date, time)):
+        yield Fault(path=path, why="dates have no place in a job", mend="Put it in quotes")
+    elif not _fits_kind(schema, value):
+        words = " or ".join(_WORDS[kind] for kind in _kinds(schema))
+        shown, why = f" is {value!r}", f"it is {_WORDS[_kind_of(value)]}"
+        yield Fault(path=path, says=shown, why=why, mend=f"Write {words}")
+    elif value not in schema.get("enum", [value]):
+        mend = closest(str(value), schema["enum"])
+        yield Fault(path=path, says=f" is {value!r}", why="there is no such value", mend=mend)
+    else:
+        yield from _inner_faults(_chosen(schema, value), value, path)
+
+
+def _inner_faults(schema: Mapping[str, Any], value: Any, path: KeyPath) -> Iterator[Fault]:
+    if isinstance(value, list):
+        for number, each in enumerate(value):
+            yield from shape_faults(schema.get("items", {}), each, (*path, number))
+    if not isinstance(value, dict):
+        return
+    known = schema.get("properties", {})
+    others = schema.get("additionalProperties", {})
+    for name, each in value.items():
+        if name not in known and others is False:
+            mend = closest(name, known)
+            yield Fault(path=(*path, name), why="no such key", mend=mend)
+        else:
+            yield from shape_faults(known.get(name, others), each, (*path, name))
+    for name in schema.get("required", []):
+        if name not in value:
+            yield Fault(path=path, says=f" has no {name!r}", why="it is needed", mend="Add it")
+
+
+def _fits_kind(schema: Mapping[str, Any], value: Any) -> bool:
+    kinds = _kinds(schema)
+    return not kinds or any(_is(value, kind) for kind in kinds)
+
+
+def _chosen(schema: Mapping[str, Any], value: Any) -> Mapping[str, Any]:
+    """The first choice that the value could be."""
+    choices: list[Mapping[str, Any]] = schema.get("anyOf", [])
+    return next((_chosen(each, value) for each in choices if _fits_kind(each, value)), schema)
+
+
+def _kinds(schema: Mapping[str, Any]) -> list[str]:
+    if "anyOf" in schema:
+        return list(dict.fromkeys(kind for each in schema["anyOf"] for kind in _kinds(each)))
+    return [schema["type"]] if "type" in schema else []
+
+
+def _is(value: Any, kind: str) -> bool:
+    is_truth = isinstance(value, bool)
+    return isinstance(value, _KINDS[kind]) and is_truth == (kind == "boolean")
+
+
+def _kind_of(value: Any) -> str:
+    return next(kind for kind in _KINDS if _is(value, kind))

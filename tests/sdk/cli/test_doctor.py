@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`sagemaker-dist doctor`: each row against an account that has, lacks or hides what is asked."""
+
+import json
+from datetime import datetime, timedelta, timezone
+
+import boto3
+import pytest
+from accounts import REGION, allow, answers
+from botocore.credentials import RefreshableCredentials
+from botocore.exceptions import ClientError, EndpointConnectionError
+
+from sagemaker_dist.cli import main
+from sagemaker_dist.cli.doctor import account, command, machine
+from sagemaker_dist.cli.doctor.rows import asked, ok
+from sagemaker_dist.cli.hosts import Hosts
+
+TRUST = {
+    "Version": "2012-10-17",
+    "Statement": [
+        {
+            "Effect": "Allow",
+            "Principal": {"Service": "sagemaker.amazonaws.com"},
+            "Action": "sts:AssumeRole",
+        }
+    ],
+}
+
+
+def test_credentials(session):
+    """Whose they are, how they were found, and how long they last."""
+    row = account.credentials_row(boto3.Session(region_name=REGION))
+
+    assert "ok" == row.status
+    assert row.says.startswith("arn:aws:sts::123456789012:")
+    assert row.says.endswith(", by env")
+
+
+@pytest.mark.parametrize(("minutes", "status"), [(20, "warn"), (180, "ok")])
+def test_credentials_that_end(session, minutes, status):
+    """Those that end within the hour are worth a warning."""
+    real, now = boto3.Session(region_name=REGION), datetime.now(timezone.utc)
+    ends = now + timedelta(minutes=minutes)
+    real._session._credentials = RefreshableCredentials("x", "y", "z", ends, dict, "sso")
+    row = account.credentials_row(real, now)
+
+    assert status == row.status
+    assert f"by sso, for {minutes} minutes" in row.says
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "says"),
+    [
+        ("ExpiredToken", "fail", "ExpiredToken"),
+        ("AccessDenied", "unknown", "sts:GetCallerIdentity is not allowed"),
+        ("Throttling", "unknown", "Throttling"),
+    ],
+)
+def test_refusals(session, code, status, says):
+    """Stale credentials fail; what is not allowed to ask is unknown, with the action's name."""
+    with answers(session, "sts", ("get_caller_identity", code)):
+        sts = session.client("sts")
+        row = next(asked("credentials", "sts:GetCallerIdentity", sts.get_caller_identity))
+
+    assert status == row.status
+    assert says in row.says
+
+
+def test_no_network():
+    """An endpoint that nobody reaches is unknown."""
+
+    def ask():
+        raise EndpointConnectionError(endpoint_url="https://sts")
+
+    assert "unknown" == next(asked("credentials", "sts:GetCallerIdentity", ask)).status
+
+
+@pytest.mark.parametrize(
+    ("trust", "status", "says"),
+    [
+        (TRUST, "ok", "trusts SageMaker"),
+        ({"Version": "2012-10-17", "Statement": []}, "fail", "does not trust"),
+        (None, "fail", "there is no role 'training'"),
+    ],
+)
+def test_role(session, trust, status, says):
+    """It exists, and SageMaker may take it."""
+    if trust is not None:
+        document = json.dumps(trust)
+        iam = session.client("iam")
+        iam.create_role(RoleName="training", AssumeRolePolicyDocument=document)
+    (row,) = account.role_rows(session, "training")
+
+    assert (status, True) == (row.status, says in row.says)
+
+
+def test_role_that_may_not_be_asked_for(session):
+    """The row names the action."""
+    with answers(session, "iam", ("get_role", "AccessDenied")):
+        (row,) = account.role_rows(session, "training")
+
+    assert ("unknown", "iam:GetRole is not allowed") == (row.status, row.says)
+
+
+@pytest.mark.parametrize(
+    ("image", "status", "says"),
+    [
+        (None, "fail", "there is no ECR repository 'sagemaker-dist'"),
+        ("mine:1", "unknown", "mine:1 is not in ECR"),
+        ("123456789012.dkr.ecr.us-east-1.amazonaws.com/a:1", "fail", "is in us-east-1"),
+        ("123456789012.dkr.ecr.eu-west-1.amazonaws.com/mine:1", "fail", "there is no 1234"),
+    ],
+)
+def test_image(session, image, status, says):
+    """The one that the job would take."""
+    (row,) = account.image_rows(session, "torch", image)
+
+    assert (status, True) == (row.status, says in row.says)
+
+
+def test_image_that_may_not_be_asked_for(session):
+    """The error of a helper that asks is taken apart as well."""
+    with answers(session, "ecr", ("describe_repositories", "AccessDeniedException")):
+        (row,) = account.image_rows(session, "torch", None)
+
+    assert ("unknown", "ecr:DescribeRepositories is not allowed") == (row.status, row.says)
+
+
+def test_buckets(session):
+    """There, elsewhere, nowhere, hidden."""
+    here = {"CreateBucketConfiguration": {"LocationConstraint": REGION}}
+    session.client("s3").create_bucket(Bucket="here-it-is", **here)
+    boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="there-it-is")
+    rows = list(account.bucket_rows(session, ["here-it-is", "there-it-is", "nowhere-at-all"]))
+
+    assert ["ok", "fail", "fail"] == [row.status for row in rows]
+    assert "it lies in us-east-1, the job runs in eu-west-1" == rows[1].says
+    assert "Run: aws s3 mb s3://nowhere-at-all" == rows[2].mend
+    with answers(session, "s3", ("head_bucket", "403")):
+        (row,) = account.bucket_rows(session, ["hidden-one"])
+    assert ("unknown", "s3:ListBucket is not allowed") == (row.status, row.says)
+
+
+@pytest.mark.parametrize(
+    ("value", "is_spot", "status"), [(2, False, "ok"), (1, False, "fail"), (2, True, "unknown")]
+)
+def test_quota(session, value, is_spot, status):
+    """The account's, for this kind of use; what is not listed is unknown."""
+    name = "ml.p4d.24xlarge for training job usage"
+    quota = {"QuotaName": name, "QuotaCode": "L-1", "Value": float(value)}
+    hosts = Hosts(type="ml.p4d.24xlarge", count=2, group=None, ranks=8, instance=None)
+    with answers(session, "service-quotas", ("list_service_quotas", {"Quotas": [quota]})):
+        (row,) = account.quota_rows(session, [hosts], is_spot=is_spot)
+
+    assert status == row.status
+    assert ("--quota-code L-1 --desired-value 2" in row.mend) == (status == "fail")
+
+
+def test_quota_that_may_not_be_asked_for(session):
+    """The action's name is IAM's, not that of the service."""
+    hosts = Hosts(type="ml.p4d.24xlarge", count=2, group=None, ranks=8, instance=None)
+    refused = ("list_service_quotas", "AccessDeniedException")
+    with answers(session, "service-quotas", refused):
+        (row,) = account.quota_rows(session, [hosts], is_spot=False)
+
+    assert "servicequotas:ListServiceQuotas is not allowed" == row.says
+
+
+@pytest.mark.parametrize(("local_type", "status"), [(None, "warn"), ("local", "fail")])
+def test_no_engine(monkeypatch, local_type, status):
+    """Docker is needed by jobs in containers alone."""
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
+    rows = list(machine.machine_rows(framework="torch", local_type=local_type))
+
+    assert status == rows[-1].status
+    assert "docker" == rows[-1].name
+    assert "no Docker engine answers" in rows[-1].says
+
+
+def whole_account(session, vpc):
+    """All that conftest's job takes, but the quota and the file system, which moto lacks."""
+    allow(session, vpc["group"], vpc["group"])
+    document = json.dumps(TRUST)
+    session.client("iam").create_role(RoleName="training", AssumeRolePolicyDocument=document)
+    for bucket in ("models", "data-of-ours"):
+        place = {"LocationConstraint": REGION}
+        session.client("s3").create_bucket(Bucket=bucket, CreateBucketConfiguration=place)
+
+
+@pytest.fixture
+def quiet_machine(monkeypatch):
+    rows = [ok("python", "3.11.7 on Linux x86_64"), ok("boto3", "1.44.5")]
+    monkeypatch.setattr(machine, "machine_rows", lambda **_: iter(rows))
+
+
+def job_settings(vpc):
+    settings = (
+        f"subnets=['{vpc['subnet']}']",
+        f"security_group_ids=['{vpc['group']}']",
+        "inputs={ train = 's3://data-of-ours' }",
+        "image_uri=public.ecr.aws/mine:1",
+    )
+    return [part for each in settings for part in ("--set", each)]
+
+
+def test_text(capsys, job_file, session, vpc, golden, quiet_machine, monkeypatch):
+    """Every row of a job, with its mend, on 80 columns; commands stay whole, to be copied."""
+    whole_account(session, vpc)
+    quota = {"QuotaCode": "L-6E8F1A2B", "Value": 0.0}
+    name = "ml.p4d.24xlarge for training job usage"
+    monkeypatch.setattr(account, "_quotas", lambda _: {name: quota})
+    status = main(["doctor", job_file(), "--region", REGION, *job_settings(vpc)])
+    said = capsys.readouterr().out
+    for name in ("vpc", "subnet", "group"):
+        prefix = vpc[name].partition("-")[0]
+        said = said.replace(vpc[name], f"{prefix}-0123456789abcdef0"[: len(vpc[name])])
+
+    assert 1 == status
+    assert [] == [line for line in said.splitlines() if len(line) > 80 and "Run:" not in line]
+    golden("doctor.txt", said)
+
+
+def test_json(capsys, job_file, session, vpc, quiet_machine, monkeypatch):
+    """Programs get the rows; one that fails ends the command with 1."""
+    monkeypatch.setattr(account, "_quotas", lambda _: {})
+    status = main(["doctor", job_file(), "--region", REGION, "--json", *job_settings(vpc)])
+    rows = json.loads(capsys.readouterr().out)
+
+    assert 1 == status
+    assert {"name", "status", "says", "mend"} == set(rows[0])
+    assert "there is no role 'training'" in {row["says"] for row in rows}
+
+
+def test_without_credentials(capsys, job_file, quiet_machine):
+    """Nobody else is asked, and it does not crash."""
+    status = main(["doctor", job_file(), "--region", REGION])
+    said = capsys.readouterr().out
+
+    assert 1 == status
+    assert "fail     credentials  there are none\n" in said
+    assert "nobody was asked" in said
+
+
+def test_of_this_machine(capsys, job_file, quiet_machine):
+    """A job that stays here asks AWS nothing."""
+    path = job_file('entry_point = "train.py"\ninstance_type = "local_process"')
+
+    assert 0 == main(["doctor", path])
+    assert capsys.readouterr().out.endswith("\n\n2 ok\n")
+
+
+def test_faulty_file(capsys, job_file):
+    """A file that is no job ends with 2."""
+    assert 2 == main(["doctor", job_file(), "--set", "instance_count=0"])
+    assert "instance_count is 0" in capsys.readouterr().err
+
+
+def test_policy(capsys, job_file, session):
+    """Whoever submits may do this, to these places, and nothing else."""
+    status = main(["doctor", job_file(), "--iam", "--region", REGION])
+    statements = {each["Sid"]: each for each in json.loads(capsys.readouterr().out)["Statement"]}
+
+    assert 0 == status
+    assert ["arn:aws:s3:::models/out/*/source/sourcedir.tar.gz"] == [
+        each.replace("my-job", "*") for each in statements["Code"]["Resource"]
+    ]
+    assert {"StringEquals": {"iam:PassedToService": "sagemaker.amazonaws.com"}} == statements[
+        "Pass"
+    ]["Condition"]
+    assert ["arn:aws:iam::123456789012:role/training"] == statements["Pass"]["Resource"]
+    assert ["arn:aws:sagemaker:eu-west-1:123456789012:training-job/*"] == (
+        statements["Job"]["Resource"]
+    )
+    stars = {name for name, each in statements.items() if "*" in each["Resource"]}
+    assert set() == stars
+
+
+def test_policy_of_the_role(capsys, job_file, session):
+    """The job reads its data, writes its model, pulls its image, and has its network."""
+    status = main(["doctor", job_file(), "--iam-role", "--region", REGION])
+    statements = {each["Sid"]: each for each in json.loads(capsys.readouterr().out)["Statement"]}
+
+    assert 0 == status
+    assert "arn:aws:s3:::data/train*" in statements["Read"]["Resource"]
+    assert ["arn:aws:s3:::models/out/*"] == statements["Write"]["Resource"]
+    assert ["arn:aws:ecr:eu-west-1:123456789012:repository/sagemaker-dist"] == (
+        statements["Pull"]["Resource"]
+    )
+    assert "ec2:CreateNetworkInterface" in statements["Interfaces"]["Action"]
+
+
+def test_policy_without_an_account(capsys, job_file):
+    """The placeholder stays, and is said to be one."""
+    status = main(["doctor", job_file(), "--iam", "--region", "cn-north-1"])
+    captured = capsys.readouterr()
+
+    assert 0 == status
+    assert "arn:aws-cn:iam::<account>:role/training" in captured.out
+    assert "replace <account>" in captured.err
+
+
+def test_policy_of_nothing(capsys):
+    """What is needed follows from a file."""
+    assert 2 == main(["doctor", "--iam"])
+    assert "--iam has no FILE" in capsys.readouterr().err
+
+
+def test_every_status_is_counted(capsys):
+    """An error that AWS words differently does not stop the rest."""
+    error = ClientError({"Error": {}}, "GetRole")
+
+    def ask():
+        raise error
+
+    command._show([ok("python", "3.11"), *asked("role", "iam:GetRole", ask)])
+
+    assert capsys.readouterr().out.endswith("1 ok, 1 unknown\n")

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The doctor's rows of a job's own network: subnets, security groups, FSx and EFS."""
+
+import pytest
+from accounts import allow, answers
+
+from sagemaker_dist.cli.doctor import file_systems, network
+from sagemaker_dist.cli.doctor.rules import EVERY_PORT, Peer, lets_in
+
+
+def network_of(session, vpc, num_hosts=2):
+    rows = list(network.network_rows(session, [vpc["subnet"]], [vpc["group"]], num_hosts))
+    return [row for row, _ in rows], rows[-1][1]
+
+
+def test_ranks_that_cannot_talk(session, vpc):
+    """Several hosts take a group that lets itself in; one host does not."""
+    rows, _ = network_of(session, vpc)
+    alone, _ = network_of(session, vpc, num_hosts=1)
+
+    assert ["ok", "fail", "ok"] == [row.status for row in rows]
+    assert "ranks cannot reach each other on every TCP port (ingress)" in rows[1].says
+    assert f"--group-id {vpc['group']}" in rows[1].mend
+    assert ["ok", "ok", "ok"] == [row.status for row in alone]
+
+
+def test_ranks_that_can_talk(session, vpc):
+    """A rule that names its own group."""
+    allow(session, vpc["group"], vpc["group"])
+    rows, found = network_of(session, vpc)
+
+    assert ["ok", "ok", "ok"] == [row.status for row in rows]
+    assert [vpc["vpc"]] == found.vpcs
+
+
+def test_a_subnet_too_small(session, vpc):
+    """Each host takes an address."""
+    rows, _ = network_of(session, vpc, num_hosts=1000)
+
+    assert "fail" == rows[0].status
+    assert "251 free addresses for 1000 hosts" in rows[0].says
+
+
+def test_what_is_not_there(session, vpc):
+    """A wrong id is a fault of the job file."""
+    rows, found = network_of(session, {"subnet": "subnet-0a1b2c3d", "group": "sg-0a1b2c3d"})
+
+    assert ["fail", "fail"] == [row.status for row in rows]
+    assert "subnet-0a1b2c3d" in rows[0].says
+    assert found is None
+
+
+def test_network_that_may_not_be_asked_for(session, vpc):
+    """EC2 has its own word for it."""
+    denied = "UnauthorizedOperation"
+    given = (("describe_subnets", denied), ("describe_security_groups", denied))
+    with answers(session, "ec2", *given):
+        rows, _ = network_of(session, vpc)
+
+    assert ["ec2:DescribeSubnets is not allowed", "ec2:DescribeSecurityGroups is not allowed"] == [
+        row.says for row in rows
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rule", "passes"),
+    [
+        ({"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": "sg-1"}]}, True),
+        ({"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": "sg-2"}]}, False),
+        ({"IpProtocol": "-1", "IpRanges": [{"CidrIp": "10.0.0.0/16"}]}, True),
+        ({"IpProtocol": "-1", "IpRanges": [{"CidrIp": "10.0.0.0/28"}]}, False),
+        ({"IpProtocol": "udp", "UserIdGroupPairs": [{"GroupId": "sg-1"}]}, False),
+        (
+            {
+                "IpProtocol": "tcp",
+                "FromPort": 988,
+                "ToPort": 988,
+                "UserIdGroupPairs": [{"GroupId": "sg-1"}],
+            },
+            False,
+        ),
+    ],
+)
+def test_rules(rule, passes):
+    """By group or by address, on every port."""
+    group = {"GroupId": "sg-1", "IpPermissions": [rule]}
+    peer = Peer(groups=frozenset({"sg-1"}), cidrs=("10.0.0.0/24",))
+
+    assert passes == lets_in([group], peer, EVERY_PORT)
+
+
+def test_rules_share_ports():
+    """Two ranges side by side are one; with a hole they are not."""
+    pair = [{"GroupId": "sg-1"}]
+    low = {"IpProtocol": "tcp", "FromPort": 0, "ToPort": 999, "UserIdGroupPairs": pair}
+    high = {"IpProtocol": "tcp", "FromPort": 1000, "ToPort": 65535, "UserIdGroupPairs": pair}
+    peer = Peer(groups=frozenset({"sg-1"}))
+
+    assert lets_in([{"IpPermissions": [high, low]}], peer, EVERY_PORT)
+    assert not lets_in([{"IpPermissions": [{**high, "FromPort": 1001}, low]}], peer, EVERY_PORT)
+
+
+def lustre(vpc, **more):
+    return {
+        "FileSystemId": "fs-0123456789abcdef0",
+        "Lifecycle": "AVAILABLE",
+        "VpcId": vpc["vpc"],
+        "NetworkInterfaceIds": ["eni-0a1b2c3d"],
+        "LustreConfiguration": {"MountName": "mount"},
+        **more,
+    }
+
+
+def lustre_rows(session, vpc, found, described, directory="/mount/data"):
+    source = {
+        "FileSystemId": "fs-0123456789abcdef0",
+        "FileSystemType": "FSxLustre",
+        "DirectoryPath": directory,
+    }
+    ec2 = session.client("ec2")
+    theirs = ec2.describe_security_groups(GroupIds=[vpc["group"]])["SecurityGroups"]
+    interface = {"NetworkInterfaces": [{"Groups": [{"GroupId": vpc["group"]}]}]}
+    with answers(session, "fsx", ("describe_file_systems", found)):
+        if not described:
+            return list(file_systems.file_system_rows(session, source, vpc["network"]))
+        given = (
+            ("describe_network_interfaces", interface),
+            ("describe_security_groups", {"SecurityGroups": theirs}),
+        )
+        with answers(session, "ec2", *given):
+            return list(file_systems.file_system_rows(session, source, vpc["network"]))
+
+
+@pytest.mark.parametrize(
+    ("ports", "status"), [([(988, 988), (1018, 1023)], "ok"), ([(988, 988)], "fail"), ([], "fail")]
+)
+def test_ports_of_lustre(session, vpc, ports, status):
+    """988 and 1018-1023, from the job's group to that of the file system."""
+    for first, last in ports:
+        allow(session, vpc["group"], vpc["group"], first, last)
+    vpc["network"] = network_of(session, vpc)[1]
+    (row,) = lustre_rows(session, vpc, {"FileSystems": [lustre(vpc)]}, True)
+
+    assert status == row.status
+    assert "1018-1023" in row.says
+    assert ("authorize-security-group-ingress" in row.mend) == (status == "fail")
+
+
+@pytest.mark.parametrize(
+    ("more", "directory", "says"),
+    [
+        ({"VpcId": "vpc-0a1b2c3d"}, "/mount/data", "it is in vpc-0a1b2c3d"),
+        ({"NetworkInterfaceIds": []}, "/data", "/data does not begin with its mount name"),
+        ({"Lifecycle": "DELETING", "NetworkInterfaceIds": []}, "/mount", "it is DELETING"),
+    ],
+)
+def test_lustre_that_cannot_be_mounted(session, vpc, more, directory, says):
+    """Another network, another name, not there yet."""
+    vpc["network"] = network_of(session, vpc)[1]
+    found = {"FileSystems": [lustre(vpc, **more)]}
+    rows = lustre_rows(session, vpc, found, False, directory)
+
+    assert "fail" == rows[0].status
+    assert says in rows[0].says
+
+
+@pytest.mark.parametrize(
+    ("code", "status"), [("FileSystemNotFound", "fail"), ("AccessDeniedException", "unknown")]
+)
+def test_lustre_unseen(session, vpc, code, status):
+    """Not there is a failure, not allowed is unknown."""
+    vpc["network"] = network_of(session, vpc)[1]
+    (row,) = lustre_rows(session, vpc, code, False)
+
+    assert status == row.status
+
+
+@pytest.mark.parametrize(
+    ("has_target", "is_open", "status"),
+    [(True, True, "ok"), (True, False, "fail"), (False, False, "warn")],
+)
+def test_efs(session, vpc, has_target, is_open, status):
+    """A mount target in the zone of the subnet, and port 2049."""
+    efs = session.client("efs")
+    name = efs.create_file_system(CreationToken="a")["FileSystemId"]
+    if has_target:
+        efs.create_mount_target(
+            FileSystemId=name, SubnetId=vpc["subnet"], SecurityGroups=[vpc["group"]]
+        )
+    if is_open:
+        allow(session, vpc["group"], vpc["group"], 2049, 2049)
+    source = {"FileSystemId": name, "FileSystemType": "EFS", "DirectoryPath": "/"}
+    _, found = network_of(session, vpc)
+    (row,) = file_systems.file_system_rows(session, source, found)
+
+    assert status == row.status
+    assert ("2049" in row.says) == has_target
+
+
+def test_efs_that_is_not_there(session, vpc):
+    """A wrong id is named."""
+    source = {"FileSystemId": "fs-0", "FileSystemType": "EFS", "DirectoryPath": "/"}
+    _, found = network_of(session, vpc)
+    (row,) = file_systems.file_system_rows(session, source, found)
+
+    assert "fail" == row.status

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`sagemaker-dist submit | logs | describe | stop | local`: jobs from the command line."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from sagemaker_dist.cli import main
+from sagemaker_dist.cli.local import local_changes
+from sagemaker_dist.jobs.job_file import read_job_file
+from sagemaker_dist.runners import LocalRunner
+
+HERE = """
+    entry_point = "train.py"
+    instance_type = "local_process"
+    instance_count = 2
+    job_name = "here"
+    """
+ASK = ["--region", "eu-west-1"]
+
+
+@pytest.fixture
+def aws(monkeypatch):
+    """An account with a bucket."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "y")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    with mock_aws():
+        place = {"LocationConstraint": "eu-west-1"}
+        boto3.client("s3").create_bucket(Bucket="models", CreateBucketConfiguration=place)
+        yield boto3.client("sagemaker")
+
+
+def test_submit_here_and_look(capsys, job_file):
+    """A job of this machine is found by its name."""
+    path = job_file(HERE)
+    status = main(["submit", path, "--wait"])
+    said = capsys.readouterr().out
+
+    assert 0 == status
+    assert "[algo-1] hello from algo-1\n" in said
+    assert said.splitlines()[-1].startswith("Completed after ")
+
+    assert 0 == main(["logs", "here"])
+    assert {"[algo-1] hello from algo-1", "[algo-2] hello from algo-2"} <= set(
+        capsys.readouterr().out.splitlines()
+    )
+
+    assert 0 == main(["logs", "here", "--follow"])
+    assert "hello from algo-2\n" in capsys.readouterr().out
+
+    assert 0 == main(["describe", "here"])
+    assert "status        Completed\nhosts         2 x local_process\n" in capsys.readouterr().out
+
+    assert 0 == main(["describe", "here", "--json"])
+    assert "Completed" == json.loads(capsys.readouterr().out)["TrainingJobStatus"]
+
+    assert 0 == main(["stop", "here"])
+    assert "here: Completed\n" == capsys.readouterr().out
+
+
+def test_submit_for_programs(capsys, job_file):
+    """Without --wait the name; with it the last description, and nothing else."""
+    path = job_file(HERE)
+
+    assert 0 == main(["submit", path, "--json"])
+    assert {"name": "here"} == json.loads(capsys.readouterr().out)
+
+    assert 0 == main(["submit", path, "--json", "--wait", "--set", "job_name=there"])
+    assert "Completed" == json.loads(capsys.readouterr().out)["TrainingJobStatus"]
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_job_that_fails(capsys, job_file, tmp_path, more):
+    """It ends the command with 1."""
+    path = job_file(HERE)
+    (tmp_path / "train.py").write_text("raise SystemExit('no data')")
+    status = main(["submit", path, "--wait", *more])
+
+    assert 1 == status
+    assert "Failed" in capsys.readouterr().out
+
+
+def test_name_that_exists(capsys, job_file):
+    """The second job of a name is refused as a fault of the request."""
+    path = job_file(HERE)
+    main(["submit", path, "--wait"])
+    status = main(["submit", path])
+
+    assert 2 == status
+    assert "a job of this name exists" in capsys.readouterr().err
+
+
+def test_progress_bars_in_a_pipe(capsys, job_file, tmp_path):
+    """Of a bar its last state comes, on a line of its own."""
+    path = job_file(HERE)
+    (tmp_path / "train.py").write_text("print('1/2', end='\\r', flush=True)\nprint('2/2')\n")
+    main(["submit", path, "--wait"])
+    capsys.readouterr()
+    main(["logs", "here"])
+    said = capsys.readouterr().out
+
+    assert "\r" not in said
+    assert "[algo-1] 2/2\n" in said
+
+
+def test_on_sagemaker(capsys, job_file, aws):
+    """What is not of this machine is SageMaker's."""
+    text = """
+        entry_point = "train.py"
+        role = "arn:aws:iam::123456789012:role/training"
+        image_uri = "123456789012.dkr.ecr.eu-west-1.amazonaws.com/mine:1"
+        output_path = "s3://models/out"
+        instance_type = "ml.c5.xlarge"
+        job_name = "there"
+        """
+    status = main(["submit", job_file(text), *ASK])
+
+    assert 0 == status
+    assert "there\n" == capsys.readouterr().out
+    assert "there" == aws.describe_training_job(TrainingJobName="there")["TrainingJobName"]
+
+    assert 0 == main(["describe", "there"])
+    captured = capsys.readouterr()
+    assert "hosts         1 x ml.c5.xlarge\n" in captured.out
+    assert "note: this machine has no job 'there'; SageMaker is asked\n" == captured.err
+
+
+@pytest.mark.parametrize("command", ["logs", "describe"])
+def test_a_job_of_nobody(capsys, aws, command):
+    """A name that neither side knows is an error."""
+    status = main([command, "nobody"])
+
+    assert 1 == status
+    assert "nobody" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_local(capsys, job_file, tmp_path):
+    """A job for SageMaker on this machine: what only SageMaker has is left out, and said."""
+    (tmp_path / "data").mkdir()
+    path = job_file()
+    data = ["--set", "inputs={ train = 'file://data' }"]
+    status = main(["local", path, *data])
+    captured = capsys.readouterr()
+
+    assert 0 == status, captured.err
+    assert "note: left out, for it is SageMaker's: role, security_group_ids, subnets\n" in (
+        captured.err
+    )
+    assert "output_path is in S3 and left out: the model goes to the job's folder" in captured.err
+    assert "[algo-2] hello from algo-2" in captured.out
+
+
+def test_local_refuses_what_it_cannot_do(capsys, job_file):
+    """File systems are not here."""
+    status = main(["local", job_file()])
+
+    assert 2 == status
+    assert "job.toml:26: channel 'home' is '/mount/data' of file system" in capsys.readouterr().err
+
+
+def test_local_detached(capsys, job_file):
+    """It returns the name at once."""
+    status = main(["local", job_file(HERE), "--detach", "--hosts", "1"])
+    runner = LocalRunner()
+    list(runner.logs("here", follow=True))
+
+    assert 0 == status
+    assert "here\n" == capsys.readouterr().out
+    assert 1 == runner.describe("here")["ResourceConfig"]["InstanceCount"]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "changes"),
+    [
+        ("image_uri = 'mine'", "local_process", {"image_uri": None, "instance_count": None}),
+        ("image_uri = 'mine'", "local", {"instance_count": None}),
+        (
+            "[[instance_groups]]\ninstance_count = 2\n[[instance_groups]]\ninstance_count = 1",
+            "local",
+            {"instance_groups": None, "instance_count": 3},
+        ),
+        (
+            "checkpoint_s3_uri = 's3://a'\ncheckpoint_local_path = '/opt/ml/x'",
+            "local",
+            {
+                "checkpoint_s3_uri": None,
+                "checkpoint_local_path": None,
+                "instance_count": None,
+            },
+        ),
+        ("checkpoint_s3_uri = 'file:///a'", "local", {"instance_count": None}),
+    ],
+)
+def test_what_changes_here(job_file, text, kind, changes):
+    """Hosts of all groups count; an image is for containers alone; S3 is not written."""
+    found, _ = local_changes(read_job_file(job_file(text)), kind)
+
+    assert {**changes, "instance_type": kind} == found
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupted(job_file, tmp_path, number, status):
+    """Whoever ends the command ends the job; what it saved is kept."""
+    path = job_file(HERE)
+    (tmp_path / "train.py").write_text("import time\nprint('begun', flush=True)\ntime.sleep(100)")
+    command = [sys.executable, "-m", "sagemaker_dist.cli", "local", path]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
+    ) as process:
+        while "begun" not in process.stdout.readline():
+            pass
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
+
+    assert status == process.returncode, errors
+    assert "note: here stops" in errors
+    assert "Stopped" == LocalRunner().describe("here")["TrainingJobStatus"]

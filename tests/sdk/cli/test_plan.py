@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`sagemaker-dist plan`: what would run, told without asking anybody."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from moto import mock_aws
+from terminals import shown_in_a_terminal
+
+from sagemaker_dist.cli import main
+from sagemaker_dist.jobs.job_file import read_job_file
+
+
+@pytest.fixture(autouse=True)
+def _region(monkeypatch):
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+
+
+def test_text(capsys, job_file, golden, tmp_path):
+    """Everything on 80 columns; only a name that is longer stays whole."""
+    status = main(["plan", job_file()])
+    said = capsys.readouterr().out.replace(str(tmp_path), "/home/me")
+
+    assert 0 == status
+    assert [] == [line for line in said.splitlines() if len(line) > 80 and " " in line[14:]]
+    golden("plan.txt", said)
+
+
+def test_json(capsys, job_file):
+    """For programs: the request, hosts with their facts, ranks, warnings, what AWS is asked."""
+    status = main(["plan", job_file(), "--json"])
+    document = json.loads(capsys.readouterr().out)
+
+    assert 0 == status
+    assert {"request", "placeholders", "hosts", "ranks", "warnings", "asks"} == set(document)
+    assert "arn:aws:iam::<account>:role/training" == document["request"]["RoleArn"]
+    assert ["<account>"] == list(document["placeholders"])
+    assert (16, 8) == (document["ranks"], document["hosts"][0]["ranks_per_host"])
+    assert "A100" == document["hosts"][0]["instance"]["accelerator"]
+    assert "by NCCL" in document["warnings"][0]
+
+
+@mock_aws
+def test_request_is_that_of_submit(capsys, job_file):
+    """With all that AWS would be asked for in the file, plan prints the very request."""
+    path = job_file()
+    whole = [
+        "role=arn:aws:iam::123456789012:role/training",
+        "image_uri=123456789012.dkr.ecr.eu-west-1.amazonaws.com/mine:1",
+    ]
+    given = [part for each in whole for part in ("--set", each)]
+    main(["plan", path, "--request", *given])
+
+    assert read_job_file(path, whole).job().request() == json.loads(capsys.readouterr().out)
+
+
+def test_without_a_region(capsys, job_file, monkeypatch):
+    """That there is none is said, and is no error."""
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    status = main(["plan", job_file()])
+    said = capsys.readouterr().out
+
+    assert 0 == status
+    assert "<account>.dkr.ecr.<region>.amazonaws.com/" in said
+    assert "no region is set" in said
+
+
+@mock_aws
+def test_asked(capsys, job_file, monkeypatch):
+    """With --ask, AWS is asked, and may not know."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "y")
+    status = main(["plan", job_file(), "--ask", "--set", "output_path=s3://models"])
+
+    assert 1 == status
+    assert "there is no ECR repository" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["instance_type=ml.c5.xlarge"], ["2 hosts x 1 rank = 2", "accelerators  none"]),
+        (["distribution.smdist.dataparallel.processes_per_host=4"], ["2 hosts x 4 ranks = 8"]),
+        (["instance_count=1"], ["1 host x 8 ranks = 8", "8 A100, 40 GiB each\n"]),
+        (["max_run=5400"], ["1 hour 30 minutes"]),
+        (["use_spot_instances=true", "max_wait=86400"], ["24 hours, on Spot instances"]),
+        (["distribution={}"], ["2 hosts, no ranks"]),
+    ],
+)
+def test_facts(capsys, job_file, settings, said):
+    """Ranks and time follow from the file and the command line."""
+    given = [part for each in settings for part in ("--set", each)]
+    main(["plan", job_file(), *given])
+    out = capsys.readouterr().out
+
+    assert [] == [each for each in said if each not in out]
+
+
+def test_groups(capsys, job_file):
+    """Hosts of several kinds, of which one has ranks."""
+    path = job_file("""
+        entry_point = "train.py"
+        role = "training"
+        distribution = { smdist = { dataparallel = {} }, instance_groups = ["gpu"] }
+        [[instance_groups]]
+        instance_group_name = "gpu"
+        instance_type = "ml.g5.12xlarge"
+        instance_count = 2
+        [[instance_groups]]
+        instance_group_name = "cpu"
+        instance_type = "ml.c5.xlarge"
+        instance_count = 3
+        """)
+    status = main(["plan", path])
+    captured = capsys.readouterr()
+
+    assert 0 == status, captured.err
+    assert "2 hosts x 4 ranks + 3 hosts, no ranks = 8" in captured.out
+    assert "\ngpu ml.g5.12xlarge\n" in captured.out
+
+
+def test_of_this_machine(capsys, job_file):
+    """Neither role nor AWS."""
+    path = job_file('entry_point = "train.py"\ninstance_type = "local_process"')
+    status = main(["plan", path])
+    said = capsys.readouterr().out
+
+    assert 0 == status
+    assert "role" not in said
+    assert "AWS" not in said
+
+
+def test_faults(capsys, job_file):
+    """They end with 2, on standard error."""
+    status = main(["plan", job_file(), "--set", "instance_count=0"])
+    captured = capsys.readouterr()
+
+    assert 2 == status
+    assert captured.err.startswith("sagemaker-dist: --set: instance_count is 0")
+    assert "" == captured.out
+
+
+@pytest.mark.parametrize(
+    ("variables", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
+)
+def test_colours_of_a_terminal(job_file, variables, coloured):
+    """A terminal gets colours, unless it is told not to."""
+    command = [sys.executable, "-m", "sagemaker_dist.cli", "plan", job_file()]
+    variables = {"TERM": "xterm-256color", "COLUMNS": "80", **variables}
+
+    assert coloured == ("\x1b[33m" in shown_in_a_terminal(command, variables))
+
+
+def test_no_colours_in_a_pipe(job_file):
+    """A pipe gets no escape codes, whatever the terminal is."""
+    command = [sys.executable, "-m", "sagemaker_dist.cli", "plan", job_file()]
+    environment = {**os.environ, "TERM": "xterm-256color"}
+    said = subprocess.run(command, check=True, capture_output=True, env=environment).stdout
+
+    assert b"ml.p4d.24xlarge" in said
+    assert b"\x1b" not in said

@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job as a file: what it says, what is wrong with it and where, what the command line changes."""
+
+import json
+import sys
+from dataclasses import fields
+from pathlib import Path
+from textwrap import dedent
+
+import jsonschema
+import pytest
+
+from sagemaker_dist.errors import OptionError
+from sagemaker_dist.jobs.job_file import job_schema, read_job_file
+from sagemaker_dist.planning.request import (
+    FileSystemInput,
+    InstanceGroup,
+    S3Input,
+    TrainingOptions,
+)
+from sagemaker_dist.runners import RecordingRunner
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+DOCS = Path(__file__).parents[3] / "docs"
+WHOLE = """
+    entry_point = "train.py"
+    source_dir = "code"
+    role = "arn:aws:iam::123456789012:role/training"
+    image_uri = "123456789012.dkr.ecr.us-east-1.amazonaws.com/mine:1"
+    output_path = "s3://models/out"
+    subnets = ["subnet-0a1b2c3d"]
+    security_group_ids = ["sg-0a1b2c3d"]
+    hyperparameters = { lr = 0.1, layers = [1, 2] }
+    tags = { team = "vision" }
+
+    [distribution.smdist.dataparallel]
+    fusion_bytes = 1048576
+
+    [environment]
+    LOG = "1"
+
+    [inputs]
+    test = "s3://data/test"
+    home = "efs://fs-0123456789abcdef0/home"
+    [inputs.train]
+    uri = "s3://data/train"
+    input_mode = "FastFile"
+    [inputs.shared]
+    uri = "fsx://fs-0123456789abcdef0/mount"
+    writable = true
+
+    [[instance_groups]]
+    instance_group_name = "one"
+    instance_type = "ml.c5.xlarge"
+    instance_count = 1
+    """
+
+
+GROUPS = WHOLE.partition("[[instance_groups]]")[2]
+
+
+@pytest.fixture
+def job_file(tmp_path, monkeypatch):
+    """Writes job.toml, beside code/train.py, in the working directory."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").touch()
+    (tmp_path / "train.py").touch()
+    monkeypatch.chdir(tmp_path)
+
+    def write(text):
+        path = Path("job.toml")
+        path.write_text(dedent(text).lstrip("\n"))
+        return path
+
+    return write
+
+
+def faults_of(path, *settings):
+    with pytest.raises(OptionError) as raised:
+        read_job_file(path, settings).job()
+    return [str(each) for each in getattr(raised.value, "faults", [raised.value])]
+
+
+def test_every_kind_of_key(job_file, tmp_path):
+    """Keys are the options' names, tables what Python has dicts and classes for."""
+    path = job_file(WHOLE)
+    job = read_job_file(path).job(instance_groups=None, instance_type="ml.c5.xlarge")
+
+    assert str(tmp_path / "code") == job.source_dir
+    assert "train.py" == job.entry_point
+    assert {"lr": 0.1, "layers": [1, 2]} == job.hyperparameters
+    assert S3Input(uri="s3://data/train", input_mode="FastFile") == job.inputs["train"]
+    shared = FileSystemInput(uri="fsx://fs-0123456789abcdef0/mount", writable=True)
+    assert shared == job.inputs["shared"]
+    assert "s3://data/test" == job.inputs["test"]
+    assert [{"Key": "team", "Value": "vision"}] == job.request()["Tags"]
+    assert {"LOG": "1"} == job.request()["Environment"]
+
+
+def test_instance_groups(job_file):
+    """Arrays of tables are groups."""
+    path = job_file("[[instance_groups]]".join([WHOLE.partition("[distribution")[0], GROUPS]))
+    job = read_job_file(path).job()
+
+    expected = InstanceGroup(
+        instance_group_name="one", instance_type="ml.c5.xlarge", instance_count=1
+    )
+    assert [expected] == job.instance_groups
+
+
+def test_the_job_runs(job_file, tmp_path):
+    """What comes out is a job as any other."""
+    path = job_file('entry_point = "train.py"\ninstance_type = "local_process"')
+    runner = RecordingRunner()
+    name = read_job_file(path).job(runner=runner).submit()
+
+    assert name.startswith("torch-training-")
+    assert str(tmp_path) == runner.requests[0]["LocalSource"]["Folder"]
+
+
+def test_paths_begin_beside_the_file(tmp_path, monkeypatch):
+    """Wherever the command is called, and file:// as well; the command line's begin there."""
+    folder, here = tmp_path / "project", tmp_path / "elsewhere"
+    (folder / "data").mkdir(parents=True)
+    (here / "other").mkdir(parents=True)
+    (folder / "train.py").touch()
+    (folder / "extra.py").touch()
+    (folder / "job.toml").write_text(
+        'entry_point = "train.py"\ndependencies = ["extra.py"]\ninstance_type = "local_process"\n'
+        'output_path = "file://out"\ninputs = { a = "file://data", b = { uri = "file://data" } }\n'
+    )
+    monkeypatch.chdir(here)
+    job = read_job_file("../project/job.toml", ["inputs.a=file://other"]).job()
+
+    assert str(folder / "train.py") == str(Path(job.entry_point).resolve())
+    assert [folder / "extra.py"] == [Path(each).resolve() for each in job.dependencies]
+    assert (folder / "out").as_uri() == job.output_path
+    assert (here / "other").as_uri() == job.inputs["a"]
+    assert (folder / "data").as_uri() == job.inputs["b"].uri
+
+
+def test_every_fault_at_once_with_its_line(job_file):
+    """Faults of the file, and those that the checks of jobs find."""
+    path = job_file("""
+        entry_point = "train.py"
+        role = "training"
+        instance_tpye = "ml.c5.xlarge"
+        instance_count = "2"
+        instance_type = "ml.c5.9xlage"
+
+        [distribution.smdit.dataparallel]
+        fusion_bytes = 5
+
+        [hyperparameters]
+        when = 1979-05-27
+        "a b" = 1
+
+        [inputs.train]
+        uri = "s3://data"
+        input_mod = "File"
+        """)
+
+    assert [
+        "job.toml:3: instance_tpye: no such key. Did you mean 'instance_type'?",
+        "job.toml:4: instance_count is '2': it is a string. Write an integer.",
+        "job.toml:11: hyperparameters.when: dates have no place in a job. Put it in quotes.",
+        "job.toml:16: inputs.train.input_mod: no such key. Did you mean 'input_mode'?",
+        "job.toml:7: distribution has the key 'smdit': no such key exists. Did you mean 'smdist'?",
+        "job.toml:5: instance_type is 'ml.c5.9xlage': SageMaker training has no such instance"
+        " type. Did you mean 'ml.c5.9xlarge'?",
+    ] == faults_of(path)
+
+
+@pytest.mark.parametrize(
+    ("more", "where"),
+    [
+        ("instance_count = 0", "job.toml:4: instance_count is 0"),
+        ("[hyperparameters]\nx = 1\n'a b' = 2", "job.toml:6: hyperparameters has the name 'a b'"),
+        ("[distribution.smdist.dataparallel]\n\nfusion_bytes = 5", "job.toml:6: fusion_bytes is 5"),
+        ("[inputs]\na = 's3://data/c'\nb = 'nowhere'", "job.toml:6: channel 'b' is 'nowhere'"),
+        ("[environment]\n'A B' = 'a'", "job.toml:5: a name of environment is 'A B'"),
+        ("[inputs]\n'c c' = 's3://data/c'", "job.toml:5: a channel is called 'c c'"),
+        ("\n[tags]\n'aws:x' = '1'", "job.toml:6: tags[0]['Key'] is 'aws:x'"),
+        ("subnets = ['subnet-1']", "job.toml:4: subnets is set without security_group_ids"),
+        (
+            "subnets = [\n  'subnet-1',\n  'x',\n]\nsecurity_group_ids = ['sg-1']",
+            "job.toml:6: subnets[1] is 'x'",
+        ),
+        ("framework = 'jax'", "job.toml:4: framework is 'jax'"),
+        ("tags = 3", "job.toml:4: tags is 3: it is an integer. Write a table or an array."),
+        ("use_spot_instances = 1", "job.toml:4: use_spot_instances is 1"),
+        ("inputs = 5", "job.toml:4: inputs is 5"),
+        ("[inputs.a]\ninput_mode = 'File'", "job.toml:4: inputs.a has no 'uri'"),
+        ("[inputs.a]\nuri = 3", "job.toml:5: inputs.a.uri is 3"),
+    ],
+)
+def test_place_of_a_fault(job_file, more, where):
+    """The line of the innermost key that a fault is about."""
+    head = 'entry_point = "train.py"\nrole = "training"\ninstance_type = "ml.c5.xlarge"\n'
+    path = job_file(head + more)
+
+    assert [where] == [each[: len(where)] for each in faults_of(path)]
+
+
+def test_what_is_left_out_has_no_line(job_file):
+    """A key that is not there stands nowhere."""
+    path = job_file('entry_point = "train.py"')
+
+    assert {"job.toml: instance_type is left out", "job.toml: role is left out"} == {
+        ":".join(each.split(":")[:2]) for each in faults_of(path)
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [("a = \n", "job.toml:1: this is no TOML"), ('a = 1\nb = "', "job.toml:2: this is no TOML")],
+)
+def test_no_toml(job_file, text, where):
+    """What the parser does not take is told with its line."""
+    assert faults_of(job_file(text))[0].startswith(where)
+
+
+def test_no_file(tmp_path):
+    """A file that is not there is named."""
+    assert faults_of(tmp_path / "job.toml")[0].startswith(f"{tmp_path}/job.toml cannot be read")
+
+
+@pytest.mark.parametrize(
+    ("setting", "name", "value"),
+    [
+        ("instance_count=4", "instance_count", 4),
+        ("hyperparameters.lr=0.5", "hyperparameters", {"lr": 0.5, "epochs": 3}),
+        ("hyperparameters.name=adam", "hyperparameters", {"lr": 0.1, "epochs": 3, "name": "adam"}),
+        ("hyperparameters={ a = 1 }", "hyperparameters", {"a": 1}),
+        ("job_name=5", "job_name", "5"),
+        ("job_name='x'", "job_name", "x"),
+        ("environment.LEVEL=1", "environment", {"LEVEL": "1"}),
+        ("instance_type=ml.p4d.24xlarge", "instance_type", "ml.p4d.24xlarge"),
+        ("use_spot_instances=true", "use_spot_instances", True),
+        (
+            "distribution.smdist.dataparallel.lanes=2",
+            "distribution",
+            {"smdist": {"dataparallel": {"lanes": 2}}},
+        ),
+        ("inputs.train=s3://data/b=c", "inputs", {"train": "s3://data/b=c"}),
+    ],
+)
+def test_settings_of_the_command_line(job_file, setting, name, value):
+    """Values are TOML's; text needs no quotes."""
+    path = job_file("""
+        entry_point = "train.py"
+        role = "training"
+        instance_type = "ml.c5.xlarge"
+        max_wait = 86400
+        max_retry_attempts = 1
+        [hyperparameters]
+        lr = 0.1
+        epochs = 3
+        """)
+
+    assert value == getattr(read_job_file(path, [setting]).job(), name)
+
+
+def test_faults_of_settings(job_file):
+    """They name the command line, not the file."""
+    path = job_file("""
+        entry_point = "train.py"
+        role = "training"
+        instance_type = "ml.c5.xlarge"
+        instance_count = 1
+        """)
+
+    assert ["--set: volum_size: no such key. Did you mean 'volume_size'?"] == faults_of(
+        path, "volum_size=1"
+    )
+    assert faults_of(path, "instance_count=0")[0].startswith("--set: instance_count is 0")
+    assert faults_of(path, "instance_count")[0].startswith("--set 'instance_count'")
+
+
+def test_schema_has_every_option():
+    """No option is left out, and each that is described is described in the schema."""
+    properties = job_schema()["properties"]
+
+    assert {field.name for field in fields(TrainingOptions)} == set(properties)
+    assert "Hosts. Default 1." == properties["instance_count"]["description"]
+    assert "lanes" in json.dumps(properties["distribution"])
+
+
+def test_schema_is_one():
+    """Validators take it, and it says of files what we say."""
+    schema = job_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+
+    assert [] == list(validator.iter_errors(tomllib.loads(dedent(WHOLE))))
+    assert [] != list(validator.iter_errors({"instance_tpye": "x"}))
+    assert [] != list(validator.iter_errors({"instance_count": "2"}))
+
+
+def test_schema_in_the_documents():
+    """docs/job.schema.json was written after the last change of the options."""
+    assert job_schema() == json.loads((DOCS / "job.schema.json").read_text())
+
+
+def test_example_of_the_documents(job_file):
+    """What docs/job_file.md shows is a job."""
+    page = (DOCS / "job_file.md").read_text()
+    example = page.partition("```toml\n")[2].partition("```")[0]
+    job = read_job_file(job_file(example)).job()
+
+    assert 2 == job.instance_count
+    assert {"validation", "training"} == set(job.inputs)
