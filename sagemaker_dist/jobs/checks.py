@@ -19,6 +19,7 @@ from sagemaker_dist.gathering import (
     is_known_to_boto3,
     with_parameters,
 )
+from sagemaker_dist.jobs.kinds import code_channel_faults, kind_faults, missing_files
 from sagemaker_dist.packaging import FRAMEWORKS
 from sagemaker_dist.packaging.frameworks import framework_faults
 from sagemaker_dist.planning import Channel, Job, construction_faults, fit_faults
@@ -48,6 +49,10 @@ def asked_of(options: TrainingOptions) -> Distribution:
 
 def job_faults(options: TrainingOptions, *, region: str | None = None) -> Iterator[OptionError]:
     """All that is wrong with a job; nobody is asked."""
+    unfit = list(kind_faults(options))
+    if unfit:
+        yield from unfit
+        return
     asked = Distribution()
     try:
         asked = asked_of(options)
@@ -55,7 +60,11 @@ def job_faults(options: TrainingOptions, *, region: str | None = None) -> Iterat
         yield error
     yield from framework_faults(options.framework)
     yield from _missing(options)
-    yield from _kind_faults(options.inputs)
+    yield from _place_faults(options.inputs)
+    yield from missing_files(options)
+    yield from code_channel_faults(
+        options, [p["ChannelName"] for p in input_channels(options.inputs)]
+    )
     job = _job(options, asked, region)
     seen: set[str] = set()
     for fault in (*construction_faults(job), *fit_faults(job)):
@@ -94,7 +103,7 @@ def _missing(options: TrainingOptions) -> Iterator[OptionError]:
             )
 
 
-def _kind_faults(inputs: Any) -> Iterator[OptionError]:
+def _place_faults(inputs: Any) -> Iterator[OptionError]:
     for part in input_channels(inputs):
         kind = next(iter(part["DataSource"]), "dict")
         if kind not in _SOURCES:

@@ -35,7 +35,7 @@ def group_faults(terms: Terms, chosen: Sequence[str]) -> Iterator[OptionError]:
         yield OptionError(
             f"instance_groups is {shown(given)}",
             "it is no list of InstanceGroup",
-            "Pass a list of sagemaker.instance_group.InstanceGroup",
+            "Pass a list of InstanceGroup",
         )
         return
     yield from amount_faults(

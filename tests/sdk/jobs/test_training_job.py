@@ -286,3 +286,38 @@ def test_a_script_is_needed_where_something_speaks_of_one(job, name):
 def test_warnings_say_how_gradients_travel(job):
     assert [] == job().warnings()
     assert "ml.p4d.24xlarge has 8 GPUs" in job(instance_type="ml.p4d.24xlarge").warnings()[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"hyperparameters": 5}, "hyperparameters is 5: its type is int. Pass a dict."),
+        ({"instance_type": ["x"]}, "instance_type is ['x']: its type is list. Pass a str."),
+        ({"instance_groups": 5}, "instance_groups is 5: its type is int. Pass a list."),
+        ({"subnets": "subnet-1"}, "subnets is 'subnet-1': its type is str. Pass a list."),
+        ({"container_log_level": "x"}, "container_log_level is 'x': its type is str. Pass an int."),
+        (
+            {"dependencies": ["/no"]},
+            "dependencies has '/no': there is no such file. Correct the path.",
+        ),
+        (
+            {"inputs": S3Input(uri=3)},
+            "the uri of input 'training' is 3: it is no text. Pass such as 's3://bucket/prefix'.",
+        ),
+        (
+            {"enable_network_isolation": True, "inputs": {"code": "s3://bucket/x"}},
+            "a channel is called 'code': with enable_network_isolation the code comes by a channel"
+            " of this name. Rename it.",
+        ),
+        (
+            {"inputs": {"a": {"DataSource": {}}}},
+            "channel 'a' is of type dict: it says no place. Pass 's3://…', a Path, an S3Input or a"
+            " FileSystemInput.",
+        ),
+    ],
+)  # fmt: skip
+def test_odd_values_are_told(job, changes, fault):
+    with pytest.raises(OptionError) as caught:
+        job(**changes)
+
+    assert fault == str(caught.value)
