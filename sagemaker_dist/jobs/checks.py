@@ -19,7 +19,7 @@ from sagemaker_dist.gathering import (
     is_known_to_boto3,
     with_parameters,
 )
-from sagemaker_dist.jobs.kinds import code_channel_faults, kind_faults, missing_files
+from sagemaker_dist.jobs.kinds import kind_faults, missing_files
 from sagemaker_dist.packaging import FRAMEWORKS
 from sagemaker_dist.packaging.frameworks import framework_faults
 from sagemaker_dist.planning import Channel, Job, construction_faults, fit_faults
@@ -62,9 +62,6 @@ def job_faults(options: TrainingOptions, *, region: str | None = None) -> Iterat
     yield from _missing(options)
     yield from _place_faults(options.inputs)
     yield from missing_files(options)
-    yield from code_channel_faults(
-        options, [p["ChannelName"] for p in input_channels(options.inputs)]
-    )
     job = _job(options, asked, region)
     seen: set[str] = set()
     for fault in (*construction_faults(job), *fit_faults(job)):

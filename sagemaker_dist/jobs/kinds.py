@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final
@@ -56,13 +56,3 @@ def _places(inputs: Any) -> Iterator[tuple[str, Any]]:
     for name, value in named.items():
         if isinstance(value, (S3Input, FileSystemInput)):
             yield str(name), value
-
-
-def code_channel_faults(options: TrainingOptions, channels: Sequence[str]) -> Iterator[OptionError]:
-    """A channel that has the name of the one which brings the code."""
-    if options.enable_network_isolation and options.entry_point is not None and "code" in channels:
-        yield OptionError(
-            "a channel is called 'code'",
-            "with enable_network_isolation the code comes by a channel of this name",
-            "Rename it",
-        )

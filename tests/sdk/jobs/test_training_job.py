@@ -306,8 +306,8 @@ def test_warnings_say_how_gradients_travel(job):
         ),
         (
             {"enable_network_isolation": True, "inputs": {"code": "s3://bucket/x"}},
-            "a channel is called 'code': with enable_network_isolation the code comes by a channel"
-            " of this name. Rename it.",
+            "a channel is called 'code': with enable_network_isolation the code comes through it."
+            " Pass another name.",
         ),
         (
             {"inputs": {"a": {"DataSource": {}}}},
