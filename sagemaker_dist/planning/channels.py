@@ -16,7 +16,7 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 from sagemaker_dist.errors import OptionError, closest
-from sagemaker_dist.planning.locations import FILE, S3, directory_of, scheme_of
+from sagemaker_dist.planning.locations import FILE, S3, directory_of, meant_place, scheme_of
 
 MODES: Final = ("File", "FastFile", "Pipe")
 DISTRIBUTIONS: Final = ("FullyReplicated", "ShardedByS3Key")
@@ -279,8 +279,10 @@ def _file_system_faults(channel: Channel, place: FileSystem, here: str) -> Itera
 
 def _uri_faults(channel: Channel, on_this_machine: bool) -> Iterator[OptionError]:
     what, uri = f"channel {channel.name!r} is {channel.uri!r}", str(channel.uri)
-    scheme = scheme_of(uri)
-    if not scheme:
+    scheme, meant = scheme_of(uri), meant_place(uri)
+    if meant is not None:
+        yield OptionError(what, f"a place in S3 begins with {S3}", f"Did you mean {meant!r}?")
+    elif not scheme:
         mend = "Path(...).absolute().as_uri()" if on_this_machine else f"{S3} and a prefix"
         yield OptionError(what, "a bare path does not say where the data lies", f"Pass {mend}")
     elif scheme == "s3":

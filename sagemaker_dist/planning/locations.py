@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 from urllib.parse import unquote
 
@@ -18,3 +19,9 @@ def directory_of(uri: str) -> str:
 def scheme_of(uri: str) -> str:
     """What stands before "://", or "" for a bare path."""
     return uri.partition("://")[0] if "://" in uri else ""
+
+
+def meant_place(uri: str) -> str | None:
+    """The place in S3 that a misspelt one means: s3:/bucket, s3//bucket, S3://bucket."""
+    match = re.match(r"(?i)s3(?::/{0,2}|//)(?=[^/])", uri)
+    return None if match is None or uri.startswith(S3) else S3 + uri[match.end() :]

@@ -24,6 +24,10 @@ _RANK = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
 _HEADER = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>.+))?$')
 _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?::\s|$)")
+_MENDS: Final = {
+    "No module named 'smdistributed": "Here it is smdist: rename smdistributed in the script",
+    "No module named 'horovod": 'Here is no Horovod: use torch.distributed with "smdist"',
+}
 _NOISE = re.compile(r"^\[?(?:rank\d+\]:)?\[?[WEIF]\d{4}\b|^\S+:\d+: \w*Warning\b|^smdist: ")
 
 
@@ -39,7 +43,13 @@ def find_culprit(stderr: bytes, directory: str) -> tuple[str, str]:
     block = lines[starts[-1] + 1 :] if starts else lines
     frames = [match for line in block if (match := _FRAME.match(line))]
     error = _error(block) if frames else ""
-    return error or _last_line(lines), _frame(frames, directory)
+    return _with_mend(error or _last_line(lines)), _frame(frames, directory)
+
+
+def _with_mend(error: str) -> str:
+    """The same and what to do, where the script was written for an image of AWS's."""
+    mends = (mend for part, mend in _MENDS.items() if part in error)
+    return ". ".join([error, *mends])
 
 
 def _first_leaf(text: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from sagemaker_dist.errors import OptionError
-from sagemaker_dist.planning.locations import S3, scheme_of
+from sagemaker_dist.planning.locations import S3, meant_place, scheme_of
 from sagemaker_dist.planning.service.limits import shown
 from sagemaker_dist.planning.service.terms import Terms
 
@@ -22,8 +22,11 @@ def place_faults(terms: Terms, name: str, uri: Any) -> Iterator[OptionError]:
     if uri is None:
         return
     what, scheme = f"{name} is {shown(uri)}", scheme_of(str(uri))
+    meant = meant_place(str(uri))
     if not isinstance(uri, str):
         yield OptionError(what, "it is no text", "Pass a str")
+    elif meant is not None:
+        yield OptionError(what, f"a place in S3 begins with {S3}", f"Did you mean {meant!r}?")
     elif scheme == "s3" and not uri.removeprefix(S3).partition("/")[0]:
         yield OptionError(what, "it names no bucket", f"Pass {S3}, a bucket and a prefix")
     elif scheme == "s3":

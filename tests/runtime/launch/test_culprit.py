@@ -27,6 +27,12 @@ CASES = {
         "ValueError: boom",
         "nn.py:99 in forward",
     ),
+    "a script for AWS's image": (
+        PLAIN.replace("ValueError: boom", "ModuleNotFoundError: No module named 'smdistributed'"),
+        "ModuleNotFoundError: No module named 'smdistributed'. Here it is smdist: rename"
+        " smdistributed in the script",
+        "train.py:12 in main",
+    ),
     "torch names the rank": (
         "".join(f"[rank3]: {line}\n" for line in PLAIN.splitlines()),
         "ValueError: boom",

@@ -20,6 +20,7 @@ from sagemaker_dist.planning import (
     fit_faults,
     plan_local_job,
 )
+from sagemaker_dist.planning.locations import meant_place
 
 REQUEST = {
     "TrainingJobName": "job",
@@ -161,3 +162,21 @@ def test_names_of_channels(name, faults):
         job = Job(instance_type=instance_type, instance_count=1, channels=(Channel(name=name),))
 
         assert faults == len(list(fit_faults(job)))
+
+
+@pytest.mark.parametrize(
+    ("uri", "meant"),
+    [
+        ("s3:/bucket/a", "s3://bucket/a"),
+        ("s3//bucket/a", "s3://bucket/a"),
+        ("s3:bucket", "s3://bucket"),
+        ("S3://bucket", "s3://bucket"),
+        ("s3://bucket", None),
+        ("s3://", None),
+        ("s3", None),
+        ("s3-data/x", None),
+        ("file:///s3:/x", None),
+    ],
+)
+def test_misspelt_places_are_recognised(uri, meant):
+    assert meant == meant_place(uri)
