@@ -2,7 +2,7 @@
 """The doctor's rows of a job's own network: subnets, security groups, FSx and EFS."""
 
 import pytest
-from accounts import allow, answers
+from accounts import REGION, allow, answers
 
 from sagemaker_dist.cli.doctor import file_systems, network
 from sagemaker_dist.cli.doctor.rules import EVERY_PORT, Peer, lets_in
@@ -18,10 +18,10 @@ def test_ranks_that_cannot_talk(session, vpc):
     rows, _ = network_of(session, vpc)
     alone, _ = network_of(session, vpc, num_hosts=1)
 
-    assert ["ok", "fail", "ok"] == [row.status for row in rows]
+    assert ["ok", "fail", "warn", "ok"] == [row.status for row in rows]
     assert "ranks cannot reach each other on every TCP port (ingress)" in rows[1].says
     assert f"--group-id {vpc['group']}" in rows[1].mend
-    assert ["ok", "ok", "ok"] == [row.status for row in alone]
+    assert ["ok", "ok", "warn", "ok"] == [row.status for row in alone]
 
 
 def test_ranks_that_can_talk(session, vpc):
@@ -29,8 +29,36 @@ def test_ranks_that_can_talk(session, vpc):
     allow(session, vpc["group"], vpc["group"])
     rows, found = network_of(session, vpc)
 
-    assert ["ok", "ok", "ok"] == [row.status for row in rows]
+    assert ["ok", "ok", "warn", "ok"] == [row.status for row in rows]
     assert [vpc["vpc"]] == found.vpcs
+
+
+@pytest.mark.parametrize(
+    ("way", "status"),
+    [("endpoint", "ok"), ("nat", "ok"), ("internet gateway", "warn"), ("none", "warn")],
+)
+def test_way_to_s3(session, vpc, way, status):
+    """Hosts have no public address: an internet gateway alone leads them nowhere."""
+    ec2 = session.client("ec2")
+    here = [{"Name": "vpc-id", "Values": [vpc["vpc"]]}]
+    table = ec2.describe_route_tables(Filters=here)["RouteTables"][0]["RouteTableId"]
+    route = {"RouteTableId": table, "DestinationCidrBlock": "0.0.0.0/0"}
+    if way == "endpoint":
+        ec2.create_vpc_endpoint(
+            VpcId=vpc["vpc"], ServiceName=f"com.amazonaws.{REGION}.s3", RouteTableIds=[table]
+        )
+    elif way == "nat":
+        nat = ec2.create_nat_gateway(SubnetId=vpc["subnet"], ConnectivityType="private")
+        ec2.create_route(**route, NatGatewayId=nat["NatGateway"]["NatGatewayId"])
+    elif way == "internet gateway":
+        gateway = ec2.create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
+        ec2.attach_internet_gateway(InternetGatewayId=gateway, VpcId=vpc["vpc"])
+        ec2.create_route(**route, GatewayId=gateway)
+    rows, _ = network_of(session, vpc)
+    row = next(row for row in rows if row.name == "s3 from the vpc")
+
+    assert status == row.status
+    assert ("create-vpc-endpoint" in row.mend) == (status == "warn")
 
 
 def test_a_subnet_too_small(session, vpc):

@@ -144,7 +144,7 @@ def test_paths_begin_beside_the_file(tmp_path, monkeypatch):
 
 
 def test_every_fault_at_once_with_its_line(job_file):
-    """Faults of the file, and those that the checks of jobs find."""
+    """Faults of the file, and those that the checks of jobs find, in the order of lines."""
     path = job_file("""
         entry_point = "train.py"
         role = "training"
@@ -167,11 +167,11 @@ def test_every_fault_at_once_with_its_line(job_file):
     assert [
         "job.toml:3: instance_tpye: no such key. Did you mean 'instance_type'?",
         "job.toml:4: instance_count is '2': it is a string. Write an integer.",
-        "job.toml:11: hyperparameters.when: dates have no place in a job. Put it in quotes.",
-        "job.toml:16: inputs.train.input_mod: no such key. Did you mean 'input_mode'?",
-        "job.toml:7: distribution has the key 'smdit': no such key exists. Did you mean 'smdist'?",
         "job.toml:5: instance_type is 'ml.c5.9xlage': SageMaker training has no such instance"
         " type. Did you mean 'ml.c5.9xlarge'?",
+        "job.toml:7: distribution has the key 'smdit': no such key exists. Did you mean 'smdist'?",
+        "job.toml:11: hyperparameters.when: dates have no place in a job. Put it in quotes.",
+        "job.toml:16: inputs.train.input_mod: no such key. Did you mean 'input_mode'?",
     ] == faults_of(path)
 
 

@@ -198,7 +198,7 @@ def test_all_faults_come_at_once(job):
     with pytest.raises(OptionErrors) as caught:
         job(
             role=None,
-            entry_point="trian.py",
+            entry_point="tran.py",
             instance_type="ml.p99.huge",
             distribution={"mpi": {"enabled": True}},
             inputs={"a": 3, "b": "bucket/b"},
@@ -216,7 +216,7 @@ def test_all_faults_come_at_once(job):
         "instance_type is 'ml.p99.huge'",
         "distribution asks for 'mpi'",
         "max_wait is 5 and max_run is 86400",
-        "entry_point is 'trian.py'",
+        "entry_point is 'tran.py'",
         "channel 'b' is 'bucket/b'",
     ] == starts
 

@@ -216,7 +216,7 @@ def test_awss_libraries_need_gpus(option):
         ({"partitions": 2, "hybrid_shard_degree": 2}, 1, "SMP v2"),
         ({"partitions": 3}, 1, "world"),
         ({"partitions": 2, "placement_strategy": "DPT"}, 1, "Pass 'cluster', which is the same."),
-        ({"partitions": 2, "placement_strategy": "PTD"}, 1, "call smp.init({'placement_strategy'"),
+        ({"partitions": 2, "placement_strategy": "DTP"}, 1, "call smp.init({'placement_strategy'"),
         ({"hybrid_shard_degree": 5}, 2, "world"),
         ({"hybrid_shard_degree": "8"}, 2, "'8'"),
     ],
