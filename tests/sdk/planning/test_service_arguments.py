@@ -136,7 +136,8 @@ WRONG = [
      "instance_groups has 0 entries: SageMaker wants at least 1. Add one, or leave "
      "instance_groups out."),
     ({"instance_groups": ["workers"]},
-     "instance_groups is ['workers']: it is no list of InstanceGroup. Pass a list of InstanceGroup."),
+     "instance_groups is ['workers']: it is no list of InstanceGroup. Pass a list of "
+     "InstanceGroup."),
     ({"instance_groups": [InstanceGroup("a", C5, 1)], "instance_type": C5},
      "instance_type is set with instance_groups: each group has its own. Leave instance_type "
      "out, or leave instance_groups out."),
