@@ -16,6 +16,7 @@ from sagemaker_dist.packaging.frameworks import REPOSITORY
 from sagemaker_dist.planning.locations import S3
 
 _EVERYTHING: Final = ("*",)
+_FREE: Final = ("sts:GetCallerIdentity",)
 _JOBS: Final = "/aws/sagemaker/TrainingJobs"
 _LOGS: Final = (
     "logs:CreateLogGroup",
@@ -71,8 +72,9 @@ class Ask:
 
 
 def policy(asks: list[Ask]) -> dict[str, Any]:
-    """An IAM policy that allows these and nothing else."""
-    return {"Version": "2012-10-17", "Statement": [each.statement() for each in asks]}
+    """An IAM policy that allows these and nothing else; who one is, anybody may ask."""
+    statements = [each.statement() for each in asks if each.actions != _FREE]
+    return {"Version": "2012-10-17", "Statement": statements}
 
 
 def asks_of(job: TrainingJob, request: Mapping[str, Any], region: str) -> list[Ask]:
@@ -142,7 +144,7 @@ def _settling(job: TrainingJob, request: Mapping[str, Any], region: str) -> Iter
     if job.output_path is None:
         yield Ask(
             id="Account",
-            actions=("sts:GetCallerIdentity",),
+            actions=_FREE,
             resources=_EVERYTHING,
             why="the account, whose SageMaker bucket gets the model",
         )
@@ -168,10 +170,18 @@ def _settling(job: TrainingJob, request: Mapping[str, Any], region: str) -> Iter
             resources=(_arn(code),),
             why="the code is uploaded",
         )
+        if job.output_kms_key:
+            yield Ask(
+                id="Key",
+                actions=("kms:GenerateDataKey",),
+                resources=(_key(job.output_kms_key),),
+                why="the code is encrypted",
+            )
 
 
 def _running(request: Mapping[str, Any], region: str) -> Iterator[Ask]:
     job = f"arn:aws:sagemaker:{region}:{ACCOUNT}:training-job/*"
+    plan = request["ResourceConfig"].get("TrainingPlanArn")
     extra = ("sagemaker:AddTags",) if request.get("Tags") else ()
     yield Ask(
         id="Job",
@@ -181,7 +191,7 @@ def _running(request: Mapping[str, Any], region: str) -> Iterator[Ask]:
             "sagemaker:DescribeTrainingJob",
             "sagemaker:StopTrainingJob",
         ),
-        resources=(job,),
+        resources=(job, plan) if plan else (job,),
         why="the job is started, watched and stopped",
     )
     yield Ask(

@@ -60,6 +60,9 @@ def network_rows(
     for row in _asked_of_ec2("security groups", "ec2:DescribeSecurityGroups", ask_groups):
         yield row, None
     if found.subnets and found.groups:
+        ways = asked("s3 from the vpc", "ec2:DescribeVpcEndpoints", lambda: [_way_row(ec2, found)])
+        for row in ways:
+            yield row, None
         yield _vpc_row(found), found
 
 
@@ -108,6 +111,38 @@ def _group_rows(network: Network, num_hosts: int) -> Iterator[Row]:
         )
     if not closed:
         yield ok("security groups", f"{names}: hosts reach each other")
+
+
+def _way_row(ec2: Any, network: Network) -> Row:
+    """Data and model go through the job's own network: by an endpoint of S3, or a way out."""
+    name, vpc = "s3 from the vpc", network.subnets[0]["VpcId"]
+    service = f"com.amazonaws.{ec2.meta.region_name}.s3"
+    here = [{"Name": "vpc-id", "Values": [vpc]}]
+    filters = [*here, {"Name": "service-name", "Values": [service]}]
+    ends = ec2.describe_vpc_endpoints(Filters=filters)["VpcEndpoints"]
+    if ends:
+        return ok(name, f"by {ends[0]['VpcEndpointId']}")
+    tables = ec2.describe_route_tables(Filters=here)["RouteTables"]
+    names = [each["SubnetId"] for each in network.subnets]
+    closed = [each for each in names if not _leads_out(each, tables)]
+    if not closed:
+        return ok(name, "by NAT, or another way out")
+    says = f"neither an endpoint of S3 nor NAT for {', '.join(closed)}"
+    mend = f"Run: aws ec2 create-vpc-endpoint --vpc-id {vpc} --service-name {service}"
+    ids = " ".join(each["RouteTableId"] for each in tables)
+    return warn(name, says, f"{mend} --route-table-ids {ids}")
+
+
+def _leads_out(subnet: str, tables: list[dict[str, Any]]) -> bool:
+    """Whether its routes lead out; an internet gateway takes no host without public address."""
+    own = [each for each in tables if subnet in {a.get("SubnetId") for a in each["Associations"]}]
+    main = [each for each in tables if any(a.get("Main") for a in each["Associations"])]
+    routes = [route for table in own or main for route in table["Routes"]]
+    return any(
+        route.get("DestinationCidrBlock") == "0.0.0.0/0"
+        and not str(route.get("GatewayId", "")).startswith("igw-")
+        for route in routes
+    )
 
 
 def _vpc_row(network: Network) -> Row:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from sagemaker_dist.jobs.job_file.shape import Fault
 from sagemaker_dist.planning.locations import FILE, directory_of, scheme_of
 from sagemaker_dist.planning.request import TrainingOptions
 
-_NAMES: Final = frozenset(field.name for field in fields(TrainingOptions))
+_NAMES: Final = frozenset(each.name for each in fields(TrainingOptions))
 _ALIASES: Final = {"channel": "inputs"}  # what faults call a key
 _WORD: Final = re.compile(r"\w+")
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
@@ -30,11 +30,13 @@ class Origins:
         file: As errors name it.
         lines: Of the keys of the file.
         settings: Keys of the command line; they win.
+        values: What was said, of both together.
     """
 
     file: str
     lines: Mapping[KeyPath, int]
     settings: tuple[KeyPath, ...] = ()
+    values: Mapping[str, Any] = field(default_factory=dict)
 
     def where(self, path: KeyPath | None) -> str:
         """Where a key stands: "job.toml:3", "--set", or the file alone."""
@@ -45,6 +47,16 @@ class Origins:
         while path and path not in self.lines:
             path = path[:-1]
         return f"{self.file}:{self.lines[path]}" if path else self.file
+
+    def order(self, path: KeyPath | None) -> float:
+        """Faults are told in the order of lines, then those of the command line, then others."""
+        last = float("inf")
+        if path is None or any(path[: len(each)] == each for each in self.settings):
+            return last
+        lines = [
+            self.lines[path[:size]] for size in range(1, len(path) + 1) if path[:size] in self.lines
+        ]
+        return lines[-1] if lines else last
 
     def error(self, fault: Fault) -> OptionError:
         """A fault of shape with its place."""
@@ -66,7 +78,17 @@ class Origins:
             near = [path for path in every if path[-1] == first]
             return max(near, key=len, default=None)
         said = [path for path in near if all(_names(what, part) for part in path[1:])]
-        return max(said, key=len, default=None)
+        found = max(said, key=len, default=None)
+        return None if found is None else self._quoted(what, found)
+
+    def _quoted(self, what: str, path: KeyPath) -> KeyPath:
+        """The key of a table whose text the fault quotes, or the table."""
+        value: Any = self.values
+        for part in path:
+            value = value.get(part) if isinstance(value, Mapping) else None
+        inner = value.items() if isinstance(value, Mapping) else ()
+        names = [name for name, each in inner if isinstance(each, str) and repr(each) in what]
+        return (*path, names[0]) if len(names) == 1 else path
 
 
 def _names(what: str, part: str | int) -> bool:

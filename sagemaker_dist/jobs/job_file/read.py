@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -63,14 +64,15 @@ class JobFile:
         return TrainingJob(**_options(values), session=session, runner=runner)
 
     def _faults(self, values: dict[str, Any], region: str | None) -> Iterator[OptionError]:
-        wrong = list(_shape_faults(values))
-        yield from (self.origins.error(fault) for fault in wrong)
+        wrong, origins = list(_shape_faults(values)), self.origins
+        found = [(origins.order(fault.path), origins.error(fault)) for fault in wrong]
         bad = {str(fault.path[0]) for fault in wrong}
         good = {name: value for name, value in values.items() if name not in bad}
         for fault in job_faults(TrainingOptions(**_options(good)), region=region):
-            subject = self.origins.subject(fault.what)
+            subject = origins.subject(fault.what)
             if not {fault.what.partition(" ")[0], *(subject or ())[:1]} & bad:
-                yield self.origins.placed(fault)
+                found.append((origins.order(subject), origins.placed(fault)))
+        yield from (error for _, error in sorted(found, key=itemgetter(0)))
 
 
 def read_job_file(path: str | Path, settings: Sequence[str] = ()) -> JobFile:
@@ -82,14 +84,15 @@ def read_job_file(path: str | Path, settings: Sequence[str] = ()) -> JobFile:
     path, schema = Path(path), job_schema()
     values, text = _parsed(path)
     given = [parse_setting(each, schema) for each in settings]
-    placed = with_paths(values, path.absolute().parent)
+    merged = _changed(with_paths(values, path.absolute().parent), given)
     return JobFile(
         path=path,
-        values=_changed(placed, given),
+        values=merged,
         origins=Origins(
             file=str(path),
             lines=key_lines(text),
             settings=tuple(each.path for each in given),
+            values=merged,
         ),
     )
 

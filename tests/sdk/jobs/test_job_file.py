@@ -183,6 +183,7 @@ def test_every_fault_at_once_with_its_line(job_file):
         ("[distribution.smdist.dataparallel]\n\nfusion_bytes = 5", "job.toml:6: fusion_bytes is 5"),
         ("[inputs]\na = 's3://data/c'\nb = 'nowhere'", "job.toml:6: channel 'b' is 'nowhere'"),
         ("[environment]\n'A B' = 'a'", "job.toml:5: a name of environment is 'A B'"),
+        ("[inputs.a]\n\nuri = 'S3://data'", "job.toml:6: channel 'a' is 'S3://data'"),
         ("[inputs]\n'c c' = 's3://data/c'", "job.toml:5: a channel is called 'c c'"),
         ("\n[tags]\n'aws:x' = '1'", "job.toml:6: tags[0]['Key'] is 'aws:x'"),
         ("subnets = ['subnet-1']", "job.toml:4: subnets is set without security_group_ids"),
