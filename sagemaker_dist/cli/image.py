@@ -109,7 +109,7 @@ def inspect(image: str | None, framework: str, as_json: bool) -> None:
     derived = ("version", "wire", "framework", "framework_version")
     document = {**asdict(found), **{name: getattr(found, name) for name in derived}}
     document["fits"] = _misfit(found) is None
-    screen.print_json(dict(sorted(document.items())))
+    screen.print_json(document, is_sorted=True)
 
 
 def _misfit(facts: ImageFacts) -> str | None:

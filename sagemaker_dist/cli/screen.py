@@ -45,9 +45,10 @@ def line(text: str | Text = "") -> None:
     console().print(text, soft_wrap=True)
 
 
-def print_json(document: Any) -> None:
-    """What a program reads."""
-    sys.stdout.write(json.dumps(document, indent=2, default=str) + "\n")
+def print_json(document: Any, *, is_sorted: bool = False) -> None:
+    """What a program reads; times as text."""
+    text = json.dumps(document, indent=2, default=str, sort_keys=is_sorted)
+    sys.stdout.write(f"{text}\n")
 
 
 def heading(text: str) -> None:
