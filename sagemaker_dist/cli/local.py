@@ -51,7 +51,9 @@ _PLACES: Final = {
 @job_options
 @click.option("--containers", is_flag=True, help="In containers of this machine's Docker engine.")
 @click.option("--gpus", is_flag=True, help="As --containers; they divide this machine's GPUs.")
-@click.option("--hosts", type=click.IntRange(min=1), help="How many. Default: as FILE says.")
+@click.option(
+    "--hosts", type=click.IntRange(min=1), metavar="N", help="How many. Default: as FILE says."
+)
 @click.option("--detach", is_flag=True, help="Print the name and return at once.")
 @json_option
 def local(
