@@ -48,6 +48,7 @@ native-%: $(SDK)
 
 docs: $(SDK)
 	$(BIN)/python docs/distributions.py
+	$(BIN)/sagemaker-dist schema > docs/job.schema.json
 
 lint: $(RUNTIME) $(LINT)
 	$(BIN)/pre-commit run --all-files

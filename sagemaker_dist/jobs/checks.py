@@ -76,12 +76,6 @@ def job_to_check(options: TrainingOptions) -> Job:
 
 
 def _missing(options: TrainingOptions) -> Iterator[OptionError]:
-    if options.instance_type is None and options.instance_groups is None:
-        yield OptionError(
-            "instance_type is left out",
-            "somebody has to run the job",
-            "Pass a type such as 'ml.p4d.24xlarge', 'local_process' or 'local'",
-        )
     if options.role is None and not is_local(options):
         yield OptionError(
             "role is left out", "the job runs with its permissions", "Pass its ARN or name"
