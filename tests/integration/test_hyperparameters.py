@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hyperparameters reach the script of a real job as they were given, and nothing evaluates them."""
 
+import json
 import time
+from types import SimpleNamespace
 
 import pytest
 from hyperparameters import JSON_TEXTS, READ, TEXTS, VALUES, commands, differences, read_by
@@ -13,7 +15,9 @@ from sagemaker_dist import (
     OptionError,
     PyTorch,
     TensorFlow,
+    TrainingJob,
 )
+from sagemaker_dist.jobs import read_job_file
 from sagemaker_dist.runners.local.output import Segments
 
 pytestmark = pytest.mark.timeout(120)
@@ -55,6 +59,33 @@ def test_a_script_gets_what_was_given(build, tmp_path, kind):
 
     assert {} == differences(given, got)
     assert not (tmp_path / "canary").exists()
+
+
+def test_a_job_by_boto3_and_its_file_carry_the_same(build, tmp_path):
+    """TrainingJob, and a job file, in which text is TOML's."""
+    given = {**TEXTS, **VALUES, **commands(tmp_path / "canary")}
+    texts = {name: text for name, text in given.items() if isinstance(text, str)}
+    lines = [f"{json.dumps(name)} = {_toml(text)}" for name, text in texts.items()]
+    place = (tmp_path / "output").as_uri()
+    head = f'entry_point = "train.py"\nsource_dir = "source"\noutput_path = "{place}"\n'
+    head += 'instance_type = "local_process"\n[hyperparameters]\n'
+    (tmp_path / "job.toml").write_text(head + "\n".join(lines), encoding="utf-8")
+    filed = read_job_file(tmp_path / "job.toml").job()
+    direct = build(TrainingJob, hyperparameters=given)
+    for job, expected in ((direct, given), (filed, texts)):
+        job.submit()
+        job.wait()
+        model = job.describe()["ModelArtifacts"]["S3ModelArtifacts"]
+        (got,) = read_by(SimpleNamespace(model_data=model)).values()
+
+        assert {} == differences(expected, got)
+    assert not (tmp_path / "canary").exists()
+
+
+def _toml(text):
+    """A basic string: as JSON has it, without JSON's pairs of surrogates."""
+    plain = json.dumps(text, ensure_ascii=False)
+    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in plain)
 
 
 def test_every_rank_gets_what_was_given(build, tmp_path):
