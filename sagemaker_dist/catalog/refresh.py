@@ -100,7 +100,7 @@ def _translated(region: str | None) -> Iterator[None]:
     try:
         yield
     except exceptions.NoRegionError as error:
-        mend = "Pass --region (a session with a region), or set AWS_REGION"
+        mend = "Pass --region (a session with a region), or set AWS_DEFAULT_REGION"
         raise SetupError("no AWS region is set", str(error).rstrip("."), mend) from error
     except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as error:
         mend = "Run aws configure, or set AWS_PROFILE"

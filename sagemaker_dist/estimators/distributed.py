@@ -347,6 +347,6 @@ def _session_of(name: str) -> LocalSession | None:
         raise JobError(
             f"there is no job {name!r}",
             f"{runner.root} holds none of this name, and no region of AWS is set to look in",
-            "Check the name, or set AWS_REGION",
+            "Check the name, or set AWS_DEFAULT_REGION",
         )
     return None

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,23 @@ def find_source(entry_point: Any, source_dir: Any, *, is_launched: bool = False)
     return Source(
         entry_point=str(entry_point),
         directory=directory,
-        exists=(folder / str(entry_point)).is_file(),
-        directory_exists=folder.is_dir(),
+        exists=_is_so((folder / str(entry_point)).is_file),
+        directory_exists=_is_so(folder.is_dir),
         is_launched=is_launched,
     )
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is anything."""
+    return _is_so(path.exists)
+
+
+def _is_so(check: Callable[[], bool]) -> bool:
+    """Not so for a name that is too long to be one."""
+    try:
+        return check()
+    except OSError:
+        return False
 
 
 def find_obstacle(uri: Any) -> Obstacle | None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
@@ -96,13 +96,21 @@ def _missing(options: TrainingOptions) -> Iterator[OptionError]:
 
 def _place_faults(inputs: Any) -> Iterator[OptionError]:
     for part in input_channels(inputs):
-        kind = next(iter(part["DataSource"]), "dict")
-        if kind not in _SOURCES:
+        if not _is_place(part):
+            source = part.get("DataSource")
+            kind = next(iter(source), "dict") if isinstance(source, Mapping) else "dict"
             yield OptionError(
                 f"channel {part['ChannelName']!r} is of type {kind}",
                 "it says no place",
                 "Pass 's3://…', a Path, an S3Input or a FileSystemInput",
             )
+
+
+def _is_place(part: Mapping[str, Any]) -> bool:
+    source = part.get("DataSource")
+    if not isinstance(source, Mapping) or not source or not set(source) <= _SOURCES:
+        return False
+    return all(isinstance(each, Mapping) for each in source.values())
 
 
 def _job(options: TrainingOptions, asked: Distribution, region: str | None) -> Job:
@@ -125,7 +133,7 @@ def _job(options: TrainingOptions, asked: Distribution, region: str | None) -> J
         job_name=options.job_name,
         image_version=FRAMEWORKS["torch"].default,
         terms=_terms(options, given, region),
-        source=_source(options, asked),
+        source=_source(options),
         channels=_channels(options),
         **{name: given[name] for name in _PLACES},
     )
@@ -159,17 +167,16 @@ def _tags(tags: Any) -> Any:
     return tags if tags is None or hasattr(tags, "keys") else list(tags)
 
 
-def _source(options: TrainingOptions, asked: Distribution) -> Any:
+def _source(options: TrainingOptions) -> Any:
     if options.entry_point is None:
         return None
-    is_launched = is_local(options) or asked.is_launched
-    return find_source(options.entry_point, options.source_dir, is_launched=is_launched)
+    return find_source(options.entry_point, options.source_dir, is_launched=True)
 
 
 def _channels(options: TrainingOptions) -> tuple[Channel, ...]:
     channels = []
     for part in input_channels(options.inputs):
-        if not set(part["DataSource"]) <= _SOURCES:
+        if not _is_place(part):
             continue
         channel = parse_channel(part["ChannelName"], part, mode=options.input_mode)
         place = channel.directory

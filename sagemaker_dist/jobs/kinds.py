@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from sagemaker_dist.errors import OptionError
-from sagemaker_dist.planning.request import FileSystemInput, S3Input, TrainingOptions
+from sagemaker_dist.gathering import is_there
+from sagemaker_dist.planning.request import FileSystemInput, InstanceGroup, S3Input, TrainingOptions
 
 _TEXT: Final = ("a str", (str,))
 _PATH: Final = ("a str or Path", (str, PathLike))
 _NUMBER: Final = ("an int", (int,))
+_SWITCH: Final = ("True or False", (bool,))
 _DICT: Final = ("a dict", (Mapping,))
 _LIST: Final = ("a list", (list, tuple))
 _KINDS: Final = {
@@ -24,7 +26,10 @@ _KINDS: Final = {
     **dict.fromkeys(("hyperparameters", "environment"), _DICT),
     **dict.fromkeys(("dependencies", "subnets", "security_group_ids"), _LIST),
     **dict.fromkeys(("instance_groups", "metric_definitions"), _LIST),
+    **dict.fromkeys(("use_spot_instances", "enable_network_isolation"), _SWITCH),
+    **dict.fromkeys(("encrypt_inter_container_traffic", "disable_output_compression"), _SWITCH),
     "container_log_level": _NUMBER,
+    "tags": ("a dict or list", (Mapping, list, tuple)),
 }
 
 
@@ -36,6 +41,14 @@ def kind_faults(options: TrainingOptions) -> Iterator[OptionError]:
             yield OptionError(
                 f"{name} is {value!r}", f"its type is {type(value).__name__}", f"Pass {kind}"
             )
+    for number, group in enumerate(_listed(options.instance_groups)):
+        if not isinstance(group, InstanceGroup):
+            what = f"instance_groups[{number}] is {group!r}"
+            yield OptionError(what, "it is no InstanceGroup", "Pass sagemaker_dist.InstanceGroup")
+    for number, place in enumerate(_listed(options.dependencies)):
+        if not isinstance(place, (str, PathLike)):
+            what = f"dependencies[{number}] is {place!r}"
+            yield OptionError(what, "it is no path", "Pass a str or Path")
     for name, value in _places(options.inputs):
         if not isinstance(value.uri, str):
             what = f"the uri of input {name!r} is {value.uri!r}"
@@ -43,12 +56,22 @@ def kind_faults(options: TrainingOptions) -> Iterator[OptionError]:
 
 
 def missing_files(options: TrainingOptions) -> Iterator[OptionError]:
-    """Dependencies that are not there."""
+    """Dependencies that are not there, or have no place to lie in."""
+    if options.dependencies and str(options.source_dir).lower().startswith("s3://"):
+        yield OptionError(
+            "dependencies is set beside a source_dir in S3",
+            "nothing is uploaded beside it",
+            "Put them into the tarball, and leave dependencies out",
+        )
     for each in options.dependencies:
-        if not Path(each).exists():
+        if not is_there(Path(each)):
             yield OptionError(
                 f"dependencies has {str(each)!r}", "there is no such file", "Correct the path"
             )
+
+
+def _listed(value: Any) -> Any:
+    return value if isinstance(value, (list, tuple)) else ()
 
 
 def _places(inputs: Any) -> Iterator[tuple[str, Any]]:

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from sagemaker_dist.contract.launching import launch_parameters
-from sagemaker_dist.errors import JobError, raise_all
-from sagemaker_dist.gathering import with_our_metrics
+from sagemaker_dist.errors import JobError, OptionError, SetupError, raise_all
+from sagemaker_dist.gathering import as_count, with_our_metrics
 from sagemaker_dist.jobs.checks import asked_of, is_local, job_faults, job_to_check
 from sagemaker_dist.packaging import (
     account_of,
@@ -33,7 +33,12 @@ from sagemaker_dist.packaging import (
     upload_source,
 )
 from sagemaker_dist.packaging.source import TARBALL
-from sagemaker_dist.planning import LocalSource, construction_warnings, plan_local_job
+from sagemaker_dist.planning import (
+    LocalSource,
+    construction_warnings,
+    directory_of,
+    plan_local_job,
+)
 from sagemaker_dist.planning.local_job import REGION
 from sagemaker_dist.planning.request import Settled, TrainingOptions, training_request
 from sagemaker_dist.runners import LocalRunner, Runner
@@ -61,6 +66,10 @@ class TrainingJob(TrainingOptions):
     runner: Runner | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        for name, empty in (("hyperparameters", {}), ("environment", {}), ("dependencies", ())):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, empty)
+        object.__setattr__(self, "instance_count", as_count(self.instance_count))
         self.validate()
 
     def validate(self) -> None:
@@ -97,21 +106,40 @@ class TrainingJob(TrainingOptions):
         return request
 
     def submit(self) -> str:
-        """Upload the code, start the job and return its name. Again: the same job, once.
+        """Upload the code, start the job and return its name; called again, it only returns it.
 
         Raises:
             OptionError: SageMaker refuses the request, or has another job of this name.
             SetupError: AWS or this machine cannot run it.
             JobError: A limit of the account is reached.
         """
+        if self.__dict__.get("_is_started"):
+            return self.name
         request = self.request()
-        code = self._settled.code
-        if code is not None and self._uploads:
-            script, folder = Path(str(self.entry_point)), self.source_dir
-            folder = None if folder is None else Path(folder)
-            with source_tarball(script, folder, [Path(each) for each in self.dependencies]) as tar:
-                upload_source(self._boto, tar, code, self.output_kms_key)
-        return self._runner.start(request)
+        if self.job_name is not None and self._runner.exists(self.name):
+            raise OptionError(
+                f"job_name is {self.name!r}",
+                "a job of this name exists",
+                "Pass another name, or leave job_name out",
+            )
+        if self._uploads:
+            self._upload(str(self._settled.code))
+        name = self._runner.start(request)
+        self.__dict__["_is_started"] = True
+        return name
+
+    def _upload(self, code: str) -> None:
+        source = self._source
+        assert source is not None
+        script = source.folder / (source.only or str(self.entry_point))
+        folder = None if source.only else source.folder
+        owner = account_of(self._boto) if self._is_default_bucket else None
+        with source_tarball(script, folder, source.dependencies) as tarball:
+            upload_source(self._boto, tarball, code, kms_key=self.output_kms_key, owner=owner)
+
+    @property
+    def _is_default_bucket(self) -> bool:
+        return self.output_path is None and self.code_location is None
 
     def wait(self, progress: bool = True) -> Description:
         """Wait until the job is over, and say how it ended; with `progress`, show its output.
@@ -122,11 +150,7 @@ class TrainingJob(TrainingOptions):
             JobError: The job failed.
         """
         layout = plan_local_job(self._runner.describe(self.name)).layout if is_local(self) else ""
-        try:
-            ended = watch(self._runner, self.name, layout=layout, output=progress)
-        except KeyboardInterrupt:
-            print(f"\n{self.name} goes on. job.stop() ends it, job.wait() follows it again.")  # noqa: T201 - a person waits
-            raise
+        ended = watch(self._runner, self.name, layout=layout, output=progress)
         if ended["TrainingJobStatus"] == "Failed":
             raise JobError(
                 f"training job {self.name!r} failed",
@@ -169,14 +193,15 @@ class TrainingJob(TrainingOptions):
 
     @property
     def _uploads(self) -> bool:
-        is_there = str(self.source_dir).startswith("s3://")
+        is_there = str(self.source_dir).lower().startswith("s3://")
         return self.entry_point is not None and not is_local(self) and not is_there
 
     @property
     def _source(self) -> LocalSource | None:
         if self.entry_point is None:
             return None
-        folder, script = self.source_dir, Path(self.entry_point).absolute()
+        script = Path(self.entry_point).absolute()
+        folder = None if self.source_dir is None else directory_of(str(self.source_dir))
         return LocalSource(
             folder=script.parent if folder is None else Path(folder).absolute(),
             only=script.name if folder is None else None,
@@ -185,6 +210,12 @@ class TrainingJob(TrainingOptions):
 
     @cached_property
     def _settled(self) -> Settled:
+        if not is_local(self) and self._boto.region_name is None:
+            raise SetupError(
+                "no AWS region is set",
+                "the job runs in one",
+                "Set AWS_DEFAULT_REGION, or pass a session with a region",
+            )
         asked = asked_of(self)
         metrics: Any = self.metric_definitions
         given = None if metrics is None else [dict(each) for each in metrics]

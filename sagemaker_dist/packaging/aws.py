@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
 from sagemaker_dist.errors import OptionError, SetupError
 
+_REGION: Final = "AWS_REGION"
 _ALLOW: Final = "Allow these credentials {action} (an IAM policy), or use others"
+_WORN_OUT: Final = ("Expired", "InvalidClientTokenId", "InvalidAccessKeyId", "Signature", "Unrecog")
+_BUSY: Final = ("Throttl", "SlowDown", "TooManyRequests", "ServiceUnavailable", "InternalError")
 _PREFIXES: Final = {"Amazon ECR": "ecr", "Amazon S3": "s3", "AWS STS": "sts", "AWS IAM": "iam"}
 
 
@@ -17,14 +21,17 @@ def boto_session(region: str | None = None, profile: str | None = None) -> Any:
     """A session of boto3, with its own settings for what is None.
 
     Raises:
-        SetupError: There is no such profile.
+        SetupError: There is no such profile, or AWS's own files cannot be read.
     """
     import boto3
-    from botocore.exceptions import ProfileNotFound
+    from botocore.exceptions import ConfigParseError, ProfileNotFound
 
     try:
-        return boto3.Session(region_name=region, profile_name=profile)
-    except ProfileNotFound as error:
+        made = boto3.Session(region_name=region, profile_name=profile)
+        if made.region_name is None and os.environ.get(_REGION):  # which AWS's other tools read
+            made = boto3.Session(region_name=os.environ[_REGION], profile_name=profile)
+        return made
+    except (ProfileNotFound, ConfigParseError) as error:
         mend = "Run aws configure --profile, or name another"
         raise SetupError("there are no AWS settings", str(error), mend) from error
 
@@ -69,7 +76,9 @@ def aws_refusals(session: Any, service: str) -> Iterator[None]:
         yield
     except exceptions.NoRegionError as error:
         raise SetupError(
-            "no AWS region is set", str(error).rstrip("."), "Set AWS_REGION, or a session's region"
+            "no AWS region is set",
+            str(error).rstrip("."),
+            "Set AWS_DEFAULT_REGION, or a session's region",
         ) from error
     except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as error:
         why = str(error).rstrip(".")
@@ -88,7 +97,15 @@ def _refused(what: str, service: str, error: Any) -> SetupError:
     why = f"{code}: {error.response['Error'].get('Message', '')}".rstrip(". :")
     if code.startswith("AccessDenied"):
         return SetupError(what, why, _ALLOW.format(action=_action(service, error)))
-    return SetupError(what, why, "Renew the credentials (aws sso login, aws configure)")
+    return SetupError(what, why, _mend(code))
+
+
+def _mend(code: str) -> str:
+    if any(part in code for part in _WORN_OUT):
+        return "Renew the credentials (aws sso login, aws configure)"
+    if any(part in code for part in _BUSY):
+        return "Try again in a minute"
+    return "Correct what is named, or ask for it in the account"
 
 
 def _action(service: str, error: Any) -> str:

@@ -3,13 +3,14 @@
 
     source_dir's content at the root, dependencies beside it by their names
 
-The same files make the same bytes, so that a job that is submitted again uploads
-what is there already.
+Links are followed, as they are for jobs of this machine; what is neither a file
+nor a directory stays out, and so do caches. The same files make the same bytes.
 """
 
 from __future__ import annotations
 
 import gzip
+import os
 import tarfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,34 +22,46 @@ from sagemaker_dist.errors import SetupError
 from sagemaker_dist.packaging.aws import aws_refusals
 
 TARBALL: Final = "sourcedir.tar.gz"
-_NEVER: Final = ("__pycache__", ".git", ".ipynb_checkpoints")
+_NEVER: Final = frozenset({"__pycache__", ".git", ".ipynb_checkpoints"})
 
 
 @contextmanager
 def source_tarball(
     entry_point: str | Path, source_dir: str | Path | None, dependencies: Sequence[str | Path] = ()
 ) -> Iterator[Path]:
-    """A temporary tarball of the code, removed at the end."""
+    """A temporary tarball of the code, removed at the end.
+
+    Raises:
+        SetupError: A file cannot be read, or went away meanwhile.
+    """
     with TemporaryDirectory(prefix="sagemaker-dist-source-") as folder:
         path = Path(folder) / TARBALL
-        with (
-            path.open("wb") as file,
-            gzip.GzipFile("", "wb", 6, file, mtime=0) as packed,
-            tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tarball,
-        ):
-            for name, place in _members(entry_point, source_dir, dependencies):
-                tarball.add(place, arcname=name, filter=_plain)
+        try:
+            _write(path, _places(entry_point, source_dir, dependencies))
+        except OSError as error:
+            raise SetupError(
+                f"the code of the job cannot be packed: {error.filename}",
+                error.strerror or str(error),
+                "Make it readable, or move it out of source_dir",
+            ) from error
         yield path
 
 
-def upload_source(session: Any, tarball: Path, uri: str, kms_key: str | None = None) -> None:
+def upload_source(
+    session: Any, tarball: Path, uri: str, *, kms_key: str | None = None, owner: str | None = None
+) -> None:
     """Put the tarball where the job looks for it.
+
+    Args:
+        owner: The account that the bucket has to belong to, where its name was not the
+            user's: anybody may have made a bucket of a name that can be guessed.
 
     Raises:
         SetupError: S3 refuses, or cannot be asked.
     """
     bucket, _, key = uri.removeprefix("s3://").partition("/")
     extra = {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": kms_key} if kms_key else {}
+    extra |= {"ExpectedBucketOwner": owner} if owner else {}
     with aws_refusals(session, "Amazon S3"), tarball.open("rb") as body:
         s3 = session.client("s3")
         try:
@@ -61,7 +74,20 @@ def upload_source(session: Any, tarball: Path, uri: str, kms_key: str | None = N
             ) from None
 
 
-def _members(
+def _write(path: Path, places: Iterator[tuple[str, Path]]) -> None:
+    with (
+        path.open("wb") as file,
+        gzip.GzipFile("", "wb", 6, file, mtime=0) as packed,
+        tarfile.open(
+            fileobj=packed, mode="w", format=tarfile.PAX_FORMAT, dereference=True
+        ) as tarball,
+    ):
+        for name, place in places:
+            for member, found in _members(name, place, (os.path.realpath(place.parent),)):
+                tarball.add(found, arcname=member, recursive=False, filter=_plain)
+
+
+def _places(
     entry_point: str | Path, source_dir: str | Path | None, dependencies: Sequence[str | Path]
 ) -> Iterator[tuple[str, Path]]:
     if source_dir is None:
@@ -70,13 +96,22 @@ def _members(
         for place in sorted(Path(source_dir).iterdir()):
             yield place.name, place
     for each in dependencies:
-        yield Path(each).resolve().name, Path(each)
+        yield Path(os.path.normpath(Path(each).absolute())).name, Path(each)
 
 
-def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """Without what changes from one machine to another: owners and times."""
-    if Path(member.name).name in _NEVER:
-        return None
+def _members(name: str, place: Path, above: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
+    """A place and what is below it; a link that leads to a directory around it is left out."""
+    real = os.path.realpath(place)
+    if place.name in _NEVER or real in above or not (place.is_dir() or place.is_file()):
+        return
+    yield name, place
+    if place.is_dir():
+        for each in sorted(place.iterdir()):
+            yield from _members(f"{name}/{each.name}", each, (*above, real))
+
+
+def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Without what changes from one machine to another: owners, times, hard links."""
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     member.mtime = 0

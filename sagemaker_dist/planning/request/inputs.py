@@ -118,4 +118,4 @@ def _given(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _listed(names: Sequence[str] | None) -> list[str] | None:
-    return None if names is None else list(names)
+    return [names] if isinstance(names, str) else None if names is None else list(names)

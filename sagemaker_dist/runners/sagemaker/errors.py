@@ -89,7 +89,7 @@ def translated(what: str, name: str, region: str) -> Iterator[None]:
         why = " ".join(str(error).split()).rstrip(".")
         raise OptionError(f"the request of job {name!r} is not valid", why, "Correct it") from error
     except boto.NoRegionError as error:
-        mend = "Set AWS_REGION, or pass a session with a region"
+        mend = "Set AWS_DEFAULT_REGION, or pass a session with a region"
         raise SetupError("no AWS region is set", _said(error), mend) from error
     except (boto.NoCredentialsError, boto.PartialCredentialsError) as error:
         raise SetupError(what, _said(error), "Run aws configure, or set AWS_PROFILE") from error

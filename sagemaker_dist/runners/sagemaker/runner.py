@@ -33,7 +33,7 @@ class SageMakerRunner:
 
     Attributes:
         session: A session of boto3; None for boto3's own settings (AWS_PROFILE,
-            AWS_REGION and so on), which are read at the first call.
+            AWS_DEFAULT_REGION and so on), which are read at the first call.
         poll_seconds: How old a description may be, and the time between two looks at
             the logs.
         clock: How time passes.

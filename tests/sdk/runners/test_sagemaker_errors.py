@@ -193,7 +193,7 @@ def test_no_region():
 
     assert (
         "no AWS region is set: You must specify a region."
-        " Set AWS_REGION, or pass a session with a region." == str(raised.value)
+        " Set AWS_DEFAULT_REGION, or pass a session with a region." == str(raised.value)
     )
 
 
