@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from sagemaker_dist.cli.own_names import code_of, names_of
 from sagemaker_dist.cli.unasked import ACCOUNT, REGION, partition_of
 from sagemaker_dist.jobs import TrainingJob
 from sagemaker_dist.jobs.checks import is_local
@@ -79,25 +79,31 @@ def policy(asks: list[Ask]) -> dict[str, Any]:
 
 def asks_of(job: TrainingJob, request: Mapping[str, Any], region: str) -> list[Ask]:
     """What submitting and watching a job takes; a job of this machine takes its data alone."""
-    asks = [] if is_local(job) else [*_settling(job, request, region), *_running(request, region)]
-    return asks + list(_reading(request) if is_local(job) else ())
+    if is_local(job):
+        return list(_reading(request))
+    return [*_settling(job, request, region), *_running(job, request, region)]
 
 
-def role_asks(request: Mapping[str, Any]) -> list[Ask]:
+def role_asks(job: TrainingJob, request: Mapping[str, Any]) -> list[Ask]:
     """What the job's role takes (SageMaker's guide, "CreateTrainingJob API: Execution Role
-    Permissions", read 2026-11-21), narrowed to the places that the job names."""
-    return [*_data(request), *_service(request), *_interfaces(request)]
+    Permissions", read 2026-11-21), narrowed to the places that the job names.
+
+    A job of this machine has none.
+    """
+    if is_local(job):
+        return []
+    return [*_data(job, request), *_service(request), *_interfaces(request)]
 
 
-def _data(request: Mapping[str, Any]) -> Iterator[Ask]:
-    sources = [each["DataSource"] for each in request.get("InputDataConfig", [])]
-    data = [each["S3DataSource"]["S3Uri"] for each in sources if "S3DataSource" in each]
-    code = [_code(request)] if _code(request).startswith(S3) else []
+def _data(job: TrainingJob, request: Mapping[str, Any]) -> Iterator[Ask]:
+    exact, code = code_of(job)
+    data = [each for each in _places(request) if each != exact]
     kept = [request["CheckpointConfig"]["S3Uri"]] if "CheckpointConfig" in request else []
     output = request["OutputDataConfig"]["S3OutputPath"]
-    read = [*(f"{each}*" for each in data), *code, *(f"{each.rstrip('/')}/*" for each in kept)]
-    written = [f"{each.rstrip('/')}/*" for each in (output, *kept)]
-    buckets = [_arn(each).partition("/")[0] for each in (*data, *kept, output)]
+    below = [f"{each.rstrip('/')}/*" for each in kept]
+    read = [*(_prefix(each) for each in data), *filter(None, [code]), *below]
+    written = [f"{output.rstrip('/')}/*", *below]
+    buckets = [_arn(each).partition("/")[0] for each in (*_places(request), *kept, output)]
     if read:
         yield _on("Read", ("s3:GetObject",), [_arn(each) for each in read])
     yield _on("Write", ("s3:PutObject",), [_arn(each) for each in written])
@@ -110,7 +116,7 @@ def _service(request: Mapping[str, Any]) -> Iterator[Ask]:
         where = f"arn:aws:ecr:{image['region']}:{image['account']}:repository/{image['name']}"
         yield _on("Token", ("ecr:GetAuthorizationToken",), _EVERYTHING)
         yield _on("Pull", _PULL, [where])
-    yield _on("Logs", _LOGS, [f"arn:aws:logs:*:*:log-group:{_JOBS}*"])
+    yield _on("Logs", _LOGS, [f"arn:aws:logs:{REGION}:{ACCOUNT}:log-group:{_JOBS}*"])
     yield _on("Metrics", ("cloudwatch:PutMetricData",), _EVERYTHING)
     output = request["OutputDataConfig"].get("KmsKeyId")
     if output:
@@ -162,12 +168,11 @@ def _settling(job: TrainingJob, request: Mapping[str, Any], region: str) -> Iter
             resources=(f"arn:aws:ecr:{region}:{ACCOUNT}:repository/{REPOSITORY}",),
             why="where this version's image is",
         )
-    code = _code(request)
-    if job.entry_point is not None and not str(job.source_dir).startswith(S3):
+    if job._uploads:
         yield Ask(
             id="Code",
             actions=("s3:PutObject",),
-            resources=(_arn(code),),
+            resources=(_arn(code_of(job)[1]),),
             why="the code is uploaded",
         )
         if job.output_kms_key:
@@ -179,8 +184,10 @@ def _settling(job: TrainingJob, request: Mapping[str, Any], region: str) -> Iter
             )
 
 
-def _running(request: Mapping[str, Any], region: str) -> Iterator[Ask]:
-    job = f"arn:aws:sagemaker:{region}:{ACCOUNT}:training-job/*"
+def _running(job: TrainingJob, request: Mapping[str, Any], region: str) -> Iterator[Ask]:
+    jobs = tuple(
+        f"arn:aws:sagemaker:{region}:{ACCOUNT}:training-job/{name}" for name in names_of(job)
+    )
     plan = request["ResourceConfig"].get("TrainingPlanArn")
     extra = ("sagemaker:AddTags",) if request.get("Tags") else ()
     yield Ask(
@@ -191,7 +198,7 @@ def _running(request: Mapping[str, Any], region: str) -> Iterator[Ask]:
             "sagemaker:DescribeTrainingJob",
             "sagemaker:StopTrainingJob",
         ),
-        resources=(job, plan) if plan else (job,),
+        resources=(*jobs, plan) if plan else jobs,
         why="the job is started, watched and stopped",
     )
     yield Ask(
@@ -211,13 +218,12 @@ def _running(request: Mapping[str, Any], region: str) -> Iterator[Ask]:
 
 def _reading(request: Mapping[str, Any]) -> Iterator[Ask]:
     """Data in S3 of a job of this machine."""
-    sources = [each["DataSource"] for each in request.get("InputDataConfig", [])]
-    places = [each["S3DataSource"]["S3Uri"] for each in sources if "S3DataSource" in each]
+    places = _places(request)
     if places:
         yield Ask(
             id="Data",
             actions=("s3:GetObject",),
-            resources=tuple(f"{_arn(each)}*" for each in places),
+            resources=tuple(_arn(_prefix(each)) for each in places),
             why="data is downloaded",
         )
         yield Ask(
@@ -228,11 +234,16 @@ def _reading(request: Mapping[str, Any]) -> Iterator[Ask]:
         )
 
 
-def _code(request: Mapping[str, Any]) -> str:
-    """Below which the code of any job of this file is uploaded: names have the time in them."""
-    found = request["HyperParameters"].get("sagemaker_submit_directory", '""')
-    place: str = json.loads(found)
-    return place.replace(request["TrainingJobName"], "*")
+def _places(request: Mapping[str, Any]) -> list[str]:
+    """Where channels have their data in S3."""
+    sources = [each["DataSource"] for each in request.get("InputDataConfig", [])]
+    return [each["S3DataSource"]["S3Uri"] for each in sources if "S3DataSource" in each]
+
+
+def _prefix(place: str) -> str:
+    """What begins so, in this bucket alone."""
+    bucket, _, key = place.removeprefix(S3).partition("/")
+    return f"{bucket}/{key}*"
 
 
 def _arn(place: str) -> str:

@@ -17,7 +17,7 @@ ACCOUNT: Final = "<account>"
 REGION: Final = "<region>"
 MEANINGS: Final = {
     ACCOUNT: "the number of the account; STS knows it",
-    REGION: "no region is set: AWS_REGION, --region or aws configure say it",
+    REGION: "no region is set: AWS_DEFAULT_REGION, --region or aws configure say it",
 }
 
 

@@ -30,7 +30,9 @@ def credentials_row(session: Any, now: datetime | None = None) -> Row:
     if found is None:
         return fail(name, "there are none", mend)
     if session.region_name is None:  # STS is asked in a region
-        return unknown(name, f"by {found.method}; not asked without a region", "Set AWS_REGION")
+        return unknown(
+            name, f"by {found.method}; not asked without a region", "Set AWS_DEFAULT_REGION"
+        )
     return next(iter(asked(name, "sts:GetCallerIdentity", lambda: [_caller(session, found, now)])))
 
 
@@ -49,7 +51,7 @@ def _caller(session: Any, found: Any, now: datetime | None) -> Row:
 def region_row(session: Any) -> Row:
     """Where the job runs."""
     if session.region_name is None:
-        return fail("region", "none is set", "Set AWS_REGION, or pass --region")
+        return fail("region", "none is set", "Set AWS_DEFAULT_REGION, or pass --region")
     return ok("region", session.region_name)
 
 

@@ -17,6 +17,7 @@ from sagemaker_dist.cli.asking import placed, policy, role_asks
 from sagemaker_dist.cli.doctor import account, file_systems, machine, network
 from sagemaker_dist.cli.doctor.rows import Row, Status, unknown
 from sagemaker_dist.cli.options import FILE, aws_options, json_option, set_option
+from sagemaker_dist.cli.own_names import code_of
 from sagemaker_dist.cli.plan import Plan, planned
 from sagemaker_dist.cli.unasked import ACCOUNT, REGION, UnaskedSession
 from sagemaker_dist.errors import OptionError, SetupError
@@ -50,9 +51,10 @@ def doctor(
 
     Exits with 1 when a row fails. What AWS does not allow to ask is "unknown".
     """
+    _check_options(file, settings, iam=iam, iam_role=iam_role)
     session = boto_session(region, profile)
     plan = None if file is None else _planned(file, settings, session.region_name)
-    if iam or iam_role:
+    if plan is not None and (iam or iam_role):
         _print_policy(plan, session, of_role=iam_role)
         return 0
     rows = list(diagnosis(session, plan))
@@ -61,6 +63,23 @@ def doctor(
     else:
         _show(rows)
     return _FAILED if any(each.status == "fail" for each in rows) else 0
+
+
+def _check_options(
+    file: Path | None, settings: tuple[str, ...], *, iam: bool, iam_role: bool
+) -> None:
+    """Options that need a file, or exclude each other."""
+    if iam and iam_role:
+        why, mend = "one policy is printed", "Pass one of them"
+        raise OptionError("--iam and --iam-role are passed together", why, mend)
+    flag = "--iam" if iam else "--iam-role" if iam_role else ""
+    if file is None and flag:
+        raise OptionError(
+            f"{flag} has no FILE", "what is needed follows from it", "Pass a job file"
+        )
+    if file is None and settings:
+        what = f"--set {settings[0]!r} has no FILE"
+        raise OptionError(what, "it changes what a job file says", "Pass a job file")
 
 
 def _planned(file: Path, settings: tuple[str, ...], region: str | None) -> Plan:
@@ -90,7 +109,7 @@ def _account_rows(session: Any, plan: Plan | None, framework: str) -> Iterator[R
     if plan is None:
         return
     yield from account.role_rows(session, str(plan.job.role))
-    buckets = _buckets(plan.request)
+    buckets = _buckets(plan)
     own = account_of(session) if any(ACCOUNT in each for each in buckets) else ""
     names = [placed(each, account=own, region=session.region_name) for each in buckets]
     yield from account.bucket_rows(session, names)
@@ -118,24 +137,29 @@ def _network_rows(session: Any, plan: Plan) -> Iterator[Row]:
             yield from file_systems.file_system_rows(session, source, found)
 
 
-def _buckets(request: Any) -> list[str]:
+def _buckets(plan: Plan) -> list[str]:
     """Of data, model, code and checkpoints; each once."""
+    request = plan.request
     sources = [
         each["DataSource"].get("S3DataSource") for each in request.get("InputDataConfig", [])
     ]
     places = [
         request["OutputDataConfig"]["S3OutputPath"],
         request.get("CheckpointConfig", {}).get("S3Uri", ""),
+        code_of(plan.job)[0],
         *(each["S3Uri"] for each in sources if each),
     ]
     names = [each.removeprefix(S3).partition("/")[0] for each in places if each.startswith(S3)]
     return list(dict.fromkeys(name for name in names if not name.startswith("arn:")))
 
 
-def _print_policy(plan: Plan | None, session: Any, *, of_role: bool) -> None:
-    if plan is None:
-        raise OptionError("--iam has no FILE", "what is needed follows from it", "Pass a job file")
-    asks = role_asks(plan.request) if of_role else plan.asks
+def _print_policy(plan: Plan, session: Any, *, of_role: bool) -> None:
+    asks = role_asks(plan.job, plan.request) if of_role else plan.asks
+    if not asks:
+        who = "its role" if of_role else "whoever starts it"
+        screen.note(f"the job runs on this machine: {who} needs no permission of AWS")
+        screen.print_json(policy([]))
+        return
     try:
         own = account_of(session)
     except SetupError:

@@ -257,54 +257,14 @@ def test_faulty_file(capsys, job_file):
     assert "instance_count is 0" in capsys.readouterr().err
 
 
-def test_policy(capsys, job_file, session):
-    """Whoever submits may do this, to these places, and nothing else."""
-    status = main(["doctor", job_file(), "--iam", "--region", REGION])
-    statements = {each["Sid"]: each for each in json.loads(capsys.readouterr().out)["Statement"]}
+def test_bucket_of_the_code(capsys, job_file, session, vpc, quiet_machine, monkeypatch):
+    """It is looked at as those of data and model are."""
+    monkeypatch.setattr(account, "_quotas", lambda _: {})
+    job = [*job_settings(vpc), "--set", "code_location=s3://code-of-ours"]
+    main(["doctor", job_file(), "--region", REGION, "--json", *job])
+    rows = json.loads(capsys.readouterr().out)
 
-    assert 0 == status
-    assert ["arn:aws:s3:::models/out/*/source/sourcedir.tar.gz"] == [
-        each.replace("my-job", "*") for each in statements["Code"]["Resource"]
-    ]
-    assert {"StringEquals": {"iam:PassedToService": "sagemaker.amazonaws.com"}} == statements[
-        "Pass"
-    ]["Condition"]
-    assert ["arn:aws:iam::123456789012:role/training"] == statements["Pass"]["Resource"]
-    assert ["arn:aws:sagemaker:eu-west-1:123456789012:training-job/*"] == (
-        statements["Job"]["Resource"]
-    )
-    stars = {name for name, each in statements.items() if "*" in each["Resource"]}
-    assert set() == stars
-
-
-def test_policy_of_the_role(capsys, job_file, session):
-    """The job reads its data, writes its model, pulls its image, and has its network."""
-    status = main(["doctor", job_file(), "--iam-role", "--region", REGION])
-    statements = {each["Sid"]: each for each in json.loads(capsys.readouterr().out)["Statement"]}
-
-    assert 0 == status
-    assert "arn:aws:s3:::data/train*" in statements["Read"]["Resource"]
-    assert ["arn:aws:s3:::models/out/*"] == statements["Write"]["Resource"]
-    assert ["arn:aws:ecr:eu-west-1:123456789012:repository/sagemaker-dist"] == (
-        statements["Pull"]["Resource"]
-    )
-    assert "ec2:CreateNetworkInterface" in statements["Interfaces"]["Action"]
-
-
-def test_policy_without_an_account(capsys, job_file):
-    """The placeholder stays, and is said to be one."""
-    status = main(["doctor", job_file(), "--iam", "--region", "cn-north-1"])
-    captured = capsys.readouterr()
-
-    assert 0 == status
-    assert "arn:aws-cn:iam::<account>:role/training" in captured.out
-    assert "replace <account>" in captured.err
-
-
-def test_policy_of_nothing(capsys):
-    """What is needed follows from a file."""
-    assert 2 == main(["doctor", "--iam"])
-    assert "--iam has no FILE" in capsys.readouterr().err
+    assert "s3 code-of-ours" in {row["name"] for row in rows}
 
 
 def test_every_status_is_counted(capsys):

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`sagemaker-dist doctor --iam | --iam-role`: what is allowed, and what is not."""
+
+import json
+from pathlib import Path
+
+import pytest
+from accounts import REGION
+
+from sagemaker_dist.cli import main
+
+
+def test_policy(capsys, job_file, session):
+    """Whoever submits may do this, to these places, and nothing else."""
+    status = main(["doctor", job_file(), "--iam", "--region", REGION])
+    statements = {each["Sid"]: each for each in json.loads(capsys.readouterr().out)["Statement"]}
+
+    assert 0 == status
+    assert ["arn:aws:s3:::models/out/my-job/source/*"] == statements["Code"]["Resource"]
+    assert {"StringEquals": {"iam:PassedToService": "sagemaker.amazonaws.com"}} == statements[
+        "Pass"
+    ]["Condition"]
+    assert ["arn:aws:iam::123456789012:role/training"] == statements["Pass"]["Resource"]
+    assert ["arn:aws:sagemaker:eu-west-1:123456789012:training-job/my-job"] == (
+        statements["Job"]["Resource"]
+    )
+    stars = {name for name, each in statements.items() if "*" in each["Resource"]}
+    assert set() == stars
+
+
+def test_policy_of_the_role(capsys, job_file, session):
+    """The job reads its data, writes its model, pulls its image, and has its network."""
+    status = main(["doctor", job_file(), "--iam-role", "--region", REGION])
+    statements = {each["Sid"]: each for each in json.loads(capsys.readouterr().out)["Statement"]}
+
+    assert 0 == status
+    assert "arn:aws:s3:::data/train*" in statements["Read"]["Resource"]
+    assert ["arn:aws:s3:::models/out/*"] == statements["Write"]["Resource"]
+    assert ["arn:aws:ecr:eu-west-1:123456789012:repository/sagemaker-dist"] == (
+        statements["Pull"]["Resource"]
+    )
+    assert "ec2:CreateNetworkInterface" in statements["Interfaces"]["Action"]
+
+
+def statements_of(capsys, path, *given):
+    assert 0 == main(["doctor", path, "--region", REGION, *given])
+    return {each["Sid"]: each for each in json.loads(capsys.readouterr().out)["Statement"]}
+
+
+def settings(*given):
+    return [part for each in given for part in ("--set", each)]
+
+
+def test_policy_of_a_name_that_is_everywhere(capsys, job_file, session):
+    """Only what is below the job's own name is opened, whatever buckets are called."""
+    job = settings("job_name=out", "output_path=s3://my-out-bucket/out/models")
+    found = statements_of(capsys, job_file(), "--iam", *job)
+    role = statements_of(capsys, job_file(), "--iam-role", *job)
+
+    place = "arn:aws:s3:::my-out-bucket/out/models/out/source/*"
+    assert [place] == found["Code"]["Resource"]
+    assert place in role["Read"]["Resource"]
+
+
+@pytest.mark.parametrize("isolation", ["true", "false"])
+def test_policy_of_every_job_of_a_file(capsys, job_file, session, isolation):
+    """A name with the time in it is not that of the next job, nor is the place of its code."""
+    path = Path(job_file())
+    path.write_text(path.read_text().replace('job_name = "my-job"', 'base_job_name = "My"'))
+    path = str(path)
+    job = settings("inputs={ train = 's3://data' }", f"enable_network_isolation={isolation}")
+    found = statements_of(capsys, path, "--iam", *job)
+    role = statements_of(capsys, path, "--iam-role", *job)
+    jobs = "arn:aws:sagemaker:eu-west-1:123456789012:training-job/"
+
+    code = "arn:aws:s3:::models/out/My-*/source/*"
+    assert [code] == found["Code"]["Resource"]
+    assert ["arn:aws:s3:::data/*", code] == role["Read"]["Resource"]
+    assert [f"{jobs}My-*", f"{jobs}my-*"] == found["Job"]["Resource"]
+
+
+def test_policy_of_code_that_is_there(capsys, job_file, session):
+    """It is read, and nobody uploads it."""
+    job = settings("source_dir=s3://code/my-job/source/a.tar.gz")
+    found = statements_of(capsys, job_file(), "--iam", *job)
+    role = statements_of(capsys, job_file(), "--iam-role", *job)
+
+    assert "Code" not in found
+    assert "arn:aws:s3:::code/my-job/source/a.tar.gz" in role["Read"]["Resource"]
+
+
+@pytest.mark.parametrize(("flag", "who"), [("--iam-role", "its role"), ("--iam", "whoever starts")])
+def test_policy_of_this_machine(capsys, job_file, flag, who):
+    """A job that stays here takes nothing of AWS, and that is said."""
+    status = main(
+        ["doctor", job_file('entry_point = "train.py"\ninstance_type = "local_process"'), flag]
+    )
+    captured = capsys.readouterr()
+
+    assert 0 == status
+    assert [] == json.loads(captured.out)["Statement"]
+    assert f"note: the job runs on this machine: {who}" in captured.err
+
+
+def test_policy_of_data_for_this_machine(capsys, job_file, session):
+    """Data in S3 is downloaded: of its bucket, and of no other whose name begins so."""
+    path = job_file("""
+        entry_point = "train.py"
+        instance_type = "local_process"
+        inputs = "s3://data"
+        """)
+
+    assert ["arn:aws:s3:::data/*"] == statements_of(capsys, path, "--iam")["Data"]["Resource"]
+
+
+def test_policy_without_an_account(capsys, job_file):
+    """The placeholder stays, and is said to be one."""
+    status = main(["doctor", job_file(), "--iam", "--region", "cn-north-1"])
+    captured = capsys.readouterr()
+
+    assert 0 == status
+    assert "arn:aws-cn:iam::<account>:role/training" in captured.out
+    assert "replace <account>" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--iam"], "--iam has no FILE"),
+        (["--iam-role"], "--iam-role has no FILE"),
+        (["--set", "nonsense"], "--set 'nonsense' has no FILE"),
+        (["--iam", "--iam-role"], "--iam and --iam-role are passed together"),
+    ],
+)
+def test_policy_of_nothing(capsys, given, said):
+    """What is needed follows from a file; a policy is for one of the two."""
+    assert 2 == main(["doctor", *given])
+    assert said in capsys.readouterr().err
