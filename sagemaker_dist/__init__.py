@@ -95,4 +95,15 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__"])
+    return sorted([*(name for name in __all__ if _is_here(name)), "__version__"])
+
+
+def _is_here(name: str) -> bool:
+    """Estimators are, where SageMaker's SDK v2 is; help() looks at all that is."""
+    if ".estimators." not in _HEAVY.get(name, ""):
+        return True
+    metadata = import_module("importlib.metadata")
+    try:
+        return str(metadata.version("sagemaker")).startswith("2.")
+    except metadata.PackageNotFoundError:
+        return False

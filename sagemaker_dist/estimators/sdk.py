@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from sagemaker_dist.errors import SetupError
 
-_INSTALL: Final = "pip install 'sagemaker-dist[v2]'"
+_INSTALL: Final = "In a clone of sagemaker-dist, run: pip install '.[v2]'"
 _BY_TRAINER: Final = f"""The same job by its ModelTrainer, which takes our ranks, too:
 
     from sagemaker.core.training.configs import Compute, InputData, SourceCode
@@ -53,7 +53,7 @@ def check_sdk() -> None:
         raise SetupError(
             "SageMaker's Python SDK is not installed",
             "the Estimators of sagemaker_dist build on its version 2",
-            f"Run: {_INSTALL}",
+            _INSTALL,
         )
     if not found.startswith("2."):
         raise SetupError(

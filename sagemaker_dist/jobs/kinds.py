@@ -70,6 +70,12 @@ def missing_files(options: TrainingOptions) -> Iterator[OptionError]:
             )
 
 
+def session_faults(session: Any) -> Iterator[OptionError]:
+    """What is no session of boto3."""
+    if session is not None and not hasattr(session, "client"):
+        yield OptionError(f"session is {session!r}", "it is no boto3.Session", "Pass one, or none")
+
+
 def _listed(value: Any) -> Any:
     return value if isinstance(value, (list, tuple)) else ()
 

@@ -23,6 +23,7 @@ from sagemaker_dist.contract.launching import launch_parameters
 from sagemaker_dist.errors import JobError, OptionError, SetupError, raise_all
 from sagemaker_dist.gathering import as_count, with_our_metrics
 from sagemaker_dist.jobs.checks import asked_of, is_local, job_faults, job_to_check
+from sagemaker_dist.jobs.kinds import session_faults
 from sagemaker_dist.packaging import (
     account_of,
     boto_session,
@@ -45,6 +46,7 @@ from sagemaker_dist.runners import LocalRunner, Runner
 from sagemaker_dist.runners.protocol import Description
 from sagemaker_dist.runners.viewer import watch
 
+_OPTIONS: Final = str(TrainingOptions.__doc__).partition("    Attributes:\n")[2]
 _ROLE: Final = "arn:aws:iam::000000000000:role/local"  # a placeholder: nobody assumes it
 _NO_IMAGE: Final = ":local_process"
 _LONGEST: Final = 63
@@ -52,7 +54,7 @@ _LONGEST: Final = 63
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingJob(TrainingOptions):
-    """One training job; without SageMaker's SDK. Options are those of `TrainingOptions`.
+    """One training job, without SageMaker's SDK. Names and defaults are those of its estimators.
 
     Attributes:
         session: A boto3.Session. Default: boto3's own settings.
@@ -78,6 +80,7 @@ class TrainingJob(TrainingOptions):
         Raises:
             OptionError: The job is wrong; every fault is reported at once.
         """
+        raise_all(session_faults(self.session))
         raise_all(job_faults(self, region=getattr(self.session, "region_name", None)))
 
     def warnings(self) -> list[str]:
@@ -113,7 +116,7 @@ class TrainingJob(TrainingOptions):
             SetupError: AWS or this machine cannot run it.
             JobError: A limit of the account is reached.
         """
-        if self.__dict__.get("_is_started"):
+        if self.is_started:
             return self.name
         request = self.request()
         if self.job_name is not None and self._runner.exists(self.name):
@@ -127,6 +130,11 @@ class TrainingJob(TrainingOptions):
         name = self._runner.start(request)
         self.__dict__["_is_started"] = True
         return name
+
+    @property
+    def is_started(self) -> bool:
+        """Whether this object has started the job."""
+        return bool(self.__dict__.get("_is_started"))
 
     def _upload(self, code: str) -> None:
         source = self._source
@@ -256,3 +264,8 @@ class TrainingJob(TrainingOptions):
             return str(self.source_dir)
         base = self.code_location or self._output()
         return f"{base.rstrip('/')}/{self.name}/source/{TARBALL}"
+
+
+TrainingJob.__doc__ = str(TrainingJob.__doc__).replace(
+    "    Attributes:\n", f"    Attributes:\n{_OPTIONS.rstrip()}\n"
+)

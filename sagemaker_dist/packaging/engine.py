@@ -90,7 +90,7 @@ def connect() -> DockerClient:
         raise SetupError(
             "docker-py is not installed",
             "sagemaker_dist talks to Docker through it",
-            "Run: pip install 'sagemaker-dist[docker]'",
+            "In a clone of sagemaker-dist, run: pip install '.[docker]'",
         ) from None
     _check_socket(address())
     try:

@@ -115,7 +115,7 @@ def check_versions(facts: ImageFacts) -> None:
         raise SkewError(
             f"the image {facts.name!r} holds sagemaker-dist-runtime {facts.version}",
             f"sagemaker-dist {here} is installed here",
-            f"{_REBUILD}, or: pip install sagemaker-dist=={facts.version}",
+            f"{_REBUILD}, or install sagemaker-dist {facts.version}",
         )
     if facts.wire is not None and facts.wire != str(wire.VERSION):
         raise SkewError(

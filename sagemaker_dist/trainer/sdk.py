@@ -34,7 +34,7 @@ def find_sdk() -> tuple[ModuleType, ModuleType]:
     raise SetupError(
         f"SageMaker's Python SDK is {_found()}",
         "sagemaker_dist.trainer builds on its ModelTrainer",
-        "Run: pip install 'sagemaker-dist[v3]'",
+        "In a clone of sagemaker-dist, run: pip install '.[v3]'",
     )
 
 

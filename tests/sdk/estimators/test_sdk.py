@@ -24,7 +24,7 @@ def test_missing_sdk(monkeypatch):
 
     assert str(caught.value) == (
         "SageMaker's Python SDK is not installed: the Estimators of sagemaker_dist build on its"
-        " version 2. Run: pip install 'sagemaker-dist[v2]'."
+        " version 2. In a clone of sagemaker-dist, run: pip install '.[v2]'."
     )
 
 
