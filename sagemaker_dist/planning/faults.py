@@ -185,10 +185,12 @@ def source_faults(source: Source | None) -> Iterator[OptionError]:
             "Correct the path",
         )
     elif not source.exists:
-        where = f"source_dir {source.directory!r}" if source.directory else "the current directory"
+        where = f" in source_dir {source.directory!r}" if source.directory else ""
+        if not where and not PurePosixPath(source.entry_point).is_absolute():
+            where = " in the current directory"
         yield OptionError(
             f"entry_point is {source.entry_point!r}",
-            f"there is no such file in {where}",
+            f"there is no such file{where}",
             "Correct the path",
         )
     elif source.is_launched:

@@ -11,10 +11,12 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from sagemaker_dist.cli import main
+from sagemaker_dist.cli import finding, jobs, main
 from sagemaker_dist.cli.local import local_changes
+from sagemaker_dist.errors import SetupError
 from sagemaker_dist.jobs.job_file import read_job_file
 from sagemaker_dist.runners import LocalRunner
+from sagemaker_dist.runners.sagemaker import SageMakerRunner
 
 HERE = """
     entry_point = "train.py"
@@ -167,7 +169,8 @@ def test_local_refuses_what_it_cannot_do(capsys, job_file):
 
 def test_local_detached(capsys, job_file):
     """It returns the name at once."""
-    status = main(["local", job_file(HERE), "--detach", "--hosts", "1"])
+    job = ["--detach", "--hosts", "1", "--set", "job_name=here"]
+    status = main(["local", job_file(HERE), *job])
     runner = LocalRunner()
     list(runner.logs("here", follow=True))
 
@@ -196,6 +199,16 @@ def test_local_detached(capsys, job_file):
             },
         ),
         ("checkpoint_s3_uri = 'file:///a'", "local", {"instance_count": None}),
+        (
+            "job_name = 'train'",
+            "local",
+            {"job_name": None, "base_job_name": "train", "instance_count": None},
+        ),
+        (
+            "job_name = 'train'\nbase_job_name = 'mine'",
+            "local",
+            {"job_name": None, "base_job_name": "mine", "instance_count": None},
+        ),
     ],
 )
 def test_what_changes_here(job_file, text, kind, changes):
@@ -210,15 +223,116 @@ def test_interrupted(job_file, tmp_path, number, status):
     """Whoever ends the command ends the job; what it saved is kept."""
     path = job_file(HERE)
     (tmp_path / "train.py").write_text("import time\nprint('begun', flush=True)\ntime.sleep(100)")
-    command = [sys.executable, "-m", "sagemaker_dist.cli", "local", path]
+    job = ["local", path, "--set", "job_name=here"]
+    command = [sys.executable, "-m", "sagemaker_dist.cli", *job]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
     ) as process:
         while "begun" not in process.stdout.readline():
             pass
         process.send_signal(number)
-        _, errors = process.communicate(timeout=60)
+        said, errors = process.communicate(timeout=60)
 
     assert status == process.returncode, errors
     assert "note: here stops" in errors
+    assert "goes on" not in said + errors
     assert "Stopped" == LocalRunner().describe("here")["TrainingJobStatus"]
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_waiting_that_is_interrupted(job_file, tmp_path, number, status, more):
+    """Only the waiting ends; what ends and follows the job are commands."""
+    path = job_file(HERE)
+    (tmp_path / "train.py").write_text(
+        f"import os, time\nos.write(os.open({str(tmp_path / 'begun')!r}, os.O_WRONLY), b'x')\n"
+        "time.sleep(100)"
+    )
+    os.mkfifo(tmp_path / "begun")
+    command = [sys.executable, "-m", "sagemaker_dist.cli", "submit", path, "--wait", *more]
+    one = ["--set", "instance_count=1"]
+    with subprocess.Popen(
+        [*command, *one], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
+    ) as process:
+        (tmp_path / "begun").read_bytes()
+        process.send_signal(number)
+        said, errors = process.communicate(timeout=60)
+    runner = LocalRunner()
+    goes_on = runner.describe("here")["TrainingJobStatus"]
+    runner.stop("here", now=True)
+    list(runner.logs("here", follow=True))
+
+    assert status == process.returncode, errors
+    assert "InProgress" == goes_on
+    assert (
+        "note: here goes on. sagemaker-dist stop here ends it,"
+        " sagemaker-dist logs here --follow follows it.\n" in errors
+    )
+    assert "job.stop()" not in said + errors
+
+
+def test_commands_for_a_job_elsewhere():
+    """They look where the job is."""
+    said = jobs._goes_on("a", "eu-west-1", "mine")
+
+    assert "sagemaker-dist stop a --region eu-west-1 --profile mine ends it" in said
+    assert "sagemaker-dist logs a --follow --region eu-west-1 --profile mine follows it." in said
+
+
+def test_local_is_called_otherwise(capsys, job_file):
+    """SageMaker's job of the file's name is another one: a local one has the time in its name."""
+    status = main(["local", job_file(HERE)])
+    captured = capsys.readouterr()
+
+    assert 0 == status
+    assert "note: job_name is left out" in captured.err
+    assert not LocalRunner().exists("here")
+    assert captured.out.startswith("here-20")
+
+
+@pytest.mark.parametrize(
+    ("there", "asked", "said"),
+    [
+        ("InProgress", "SageMaker", "this is SageMaker's, which goes on"),
+        ("Completed", "this machine", "SageMaker's is over, too: --region eu-west-1 shows it"),
+        (None, "this machine", ""),
+        ("AccessDeniedException", "this machine", "of SageMaker nobody knows"),
+    ],
+)
+def test_a_name_of_both(capsys, job_file, aws, monkeypatch, there, asked, said):
+    """The job that goes on is meant, for it costs."""
+    main(["submit", job_file(HERE), "--wait"])
+    monkeypatch.setattr(SageMakerRunner, "exists", lambda *_: there is not None)
+    description = {"TrainingJobStatus": there}
+
+    def describe(self, name):
+        if there == "AccessDeniedException":
+            raise SetupError("SageMaker did not describe it", there, "Allow it")
+        return description
+
+    monkeypatch.setattr(SageMakerRunner, "describe", describe)
+    capsys.readouterr()
+    found = finding.runner_of("here", None, None)
+
+    assert asked == ("SageMaker" if isinstance(found, SageMakerRunner) else "this machine")
+    assert said in capsys.readouterr().err
+
+
+def test_a_job_that_goes_on_here(job_file, monkeypatch):
+    """SageMaker is not asked."""
+    monkeypatch.setattr(LocalRunner, "exists", lambda *_: True)
+    monkeypatch.setattr(LocalRunner, "describe", lambda *_: {"TrainingJobStatus": "InProgress"})
+    monkeypatch.setattr(finding, "_between", None)
+
+    assert isinstance(finding.runner_of("here", None, None), LocalRunner)
+
+
+@pytest.mark.parametrize("command", ["describe", "logs", "stop"])
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a" * 300, "-a"])
+def test_names_that_are_none(capsys, command, name):
+    """They are refused before anybody is asked."""
+    status = main([command, "--", name])
+    said = capsys.readouterr().err
+
+    assert 2 == status
+    assert said.startswith(f"sagemaker-dist: NAME is {name!r}: names of jobs have 1 to 63")

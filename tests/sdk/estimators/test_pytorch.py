@@ -325,7 +325,7 @@ def test_faults_of_fit_come_before_anything_is_sent(estimator, session, tmp_path
         "job_name is 'a_b': a name is 1 to 63 letters, digits and inner hyphens."
         " Pass such a name, or leave job_name out.",
         f"channel 'a' is 'file://{tmp_path}': an instance of SageMaker cannot read this machine's"
-        " disk. Upload it (sagemaker_session.upload_data) and pass the s3:// prefix,"
+        " disk. Upload it to S3 and pass the s3:// prefix,"
         " or use instance_type='local_process'.",
         "channel 'b' is 'data/b': a bare path does not say where the data lies."
         " Pass s3:// and a prefix.",
