@@ -14,6 +14,13 @@ FLAGS: Final = {  # by the key of `distribution=`
     "pytorchddp": "sagemaker_pytorch_ddp_enabled",
     "smdistributed.dataparallel": "sagemaker_distributed_dataparallel_enabled",
 }
+OTHER_FLAGS: Final = (  # of launchers that our image does not have
+    "sagemaker_mpi_enabled",
+    "sagemaker_parameter_server_enabled",
+    "sagemaker_multi_worker_mirrored_strategy_enabled",
+    "sagemaker_pytorch_xla_multi_worker_enabled",
+    "mp_parameters",
+)
 GROUPS_KEY: Final = "sagemaker_distribution_instance_groups"
 INSTANCE_KEY: Final = "sagemaker_instance_type"
 _ON: Final = ("true", "1")

@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from sagemaker_dist.contract import KEY
+from sagemaker_dist.contract.flags import FLAGS, OTHER_FLAGS
 from sagemaker_dist.errors import OptionError
 from sagemaker_dist.planning.service.limits import amount_faults, shown, text_faults
 from sagemaker_dist.planning.service.terms import Terms
@@ -78,6 +79,7 @@ def hyperparameter_faults(terms: Terms, *, is_ours: bool) -> Iterator[OptionErro
     )
     yield from _amount_faults(terms, {str(name) for name in given}, added)
     yield from _twice_faults([str(name) for name in given], added)
+    yield from _launcher_faults(given) if is_ours else ()
     for name, value in given.items():
         yield from _name_faults(terms, str(name))
         yield from _value_faults(terms, str(name), value)
@@ -94,6 +96,16 @@ def _amount_faults(terms: Terms, names: set[str], added: frozenset[str]) -> Iter
             f"{why}, of which the SDK needs {len(added)}" if added else why,
             "Leave some out, or pass a file of them as a channel",
         )
+
+
+def _launcher_faults(given: Mapping[Any, Any]) -> Iterator[OptionError]:
+    for name in (*FLAGS.values(), *OTHER_FLAGS):
+        if given.get(name):
+            yield OptionError(
+                f"hyperparameters has the name {name!r}",
+                "it asks for a launcher, and distribution asks for ours",
+                "Leave it out, or leave distribution out",
+            )
 
 
 def _twice_faults(names: list[str], added: frozenset[str]) -> Iterator[OptionError]:

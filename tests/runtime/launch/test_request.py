@@ -8,6 +8,7 @@ import pytest
 
 from sagemaker_dist.contract import KEY, DataParallel, World, render
 from sagemaker_dist.contract.flags import GROUPS_KEY as GROUPS
+from sagemaker_dist.contract.flags import OTHER_FLAGS
 from sagemaker_dist.errors import LaunchError, OptionError, OptionErrors
 from smdist.config import read_runtime_config
 from smdist.launch.environment import sm_environment
@@ -232,3 +233,7 @@ def test_scripts_are_told_which_groups_have_ranks(ask, asked, host, groups, said
     assert said == json.loads(variables["SM_TRAINING_ENV"])["distribution_instance_groups"]
     assert list(groups or {}) == json.loads(variables["SM_INSTANCE_GROUPS"])
     assert set(asked) == set(json.loads(variables["SM_FRAMEWORK_PARAMS"]))
+
+
+def test_what_is_refused_here_is_refused_before_the_job_starts():
+    assert {*REFUSED, MODEL_PARALLEL} == set(OTHER_FLAGS)

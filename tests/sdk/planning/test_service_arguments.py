@@ -325,3 +325,16 @@ def test_a_distribution_runs_on_one_group(chosen, fault):
     what = "distribution asks for the instance_groups "
 
     assert ([] if fault is None else [what + fault]) == found
+
+
+@pytest.mark.parametrize("name", ["sagemaker_mpi_enabled", "mp_parameters"])
+def test_hyperparameters_do_not_ask_for_another_launcher(name):
+    """Ours would refuse them once the cluster is there."""
+    given = {"hyperparameters": {name: True}}
+    ours = Distribution(ours=DataParallel())
+
+    assert [] == faults(given)
+    assert [
+        f"hyperparameters has the name {name!r}: it asks for a launcher, and distribution asks for"
+        " ours. Leave it out, or leave distribution out."
+    ] == faults(given, distribution=ours, image_is_ours=True)
