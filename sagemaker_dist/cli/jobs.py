@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from sagemaker_dist.cli import screen
+from sagemaker_dist.cli.finding import runner_of
 from sagemaker_dist.cli.options import aws_options, complete_job, job_options, json_option
 
 if TYPE_CHECKING:
@@ -49,22 +50,37 @@ def submit(
     from sagemaker_dist.packaging import boto_session
 
     session = boto_session(region, profile) if region or profile else None
-    return run_job(read_job_file(file, settings).job(session=session), wait=wait, as_json=as_json)
+    job = read_job_file(file, settings).job(session=session)
+    left = _goes_on(job.name, region, profile)
+    return run_job(job, wait=wait, as_json=as_json, left=left)
 
 
-def run_job(job: TrainingJob, *, wait: bool, as_json: bool) -> int:
-    """Start a job, say so, and wait for it if that was asked for; the command's exit status."""
+def _goes_on(name: str, region: str | None, profile: str | None) -> str:
+    given = {"--region": region, "--profile": profile}
+    more = "".join(f" {flag} {value}" for flag, value in given.items() if value)
+    ends = f"sagemaker-dist stop {name}{more} ends it"
+    return f"{name} goes on. {ends}, sagemaker-dist logs {name} --follow{more} follows it."
+
+
+def run_job(job: TrainingJob, *, wait: bool, as_json: bool, left: str = "") -> int:
+    """Start a job, say so, and wait for it if that was asked for; the command's exit status.
+
+    `left` is what to say when the waiting is interrupted.
+    """
     for warning in job.warnings():
         screen.note(warning)
     name = job.submit()
     if not wait:
         screen.print_json({"name": name}) if as_json else screen.line(name)
         return 0
+    try:
+        ended = _silently(job) if as_json else job.wait()
+    except (KeyboardInterrupt, SystemExit):
+        if left:
+            screen.note(left)
+        raise
     if as_json:
-        ended = _silently(job)
         screen.print_json(ended)
-    else:
-        ended = job.wait()
     return 0 if ended["TrainingJobStatus"] == "Completed" else _FAILED
 
 
@@ -125,21 +141,6 @@ def stop(name: str, region: str | None, profile: str | None) -> None:
     runner = runner_of(name, region, profile)
     runner.stop(name)
     screen.line(f"{name}: {runner.describe(name)['TrainingJobStatus']}")
-
-
-def runner_of(name: str, region: str | None, profile: str | None) -> Runner:
-    """Who runs a job: this machine where it knows the name, otherwise SageMaker."""
-    from sagemaker_dist.packaging import boto_session
-    from sagemaker_dist.runners import LocalRunner
-
-    here = LocalRunner()
-    if not (region or profile) and here.exists(name):
-        return here
-    if not (region or profile):
-        screen.note(f"this machine has no job {name!r}; SageMaker is asked")
-    from sagemaker_dist.runners.sagemaker import SageMakerRunner
-
-    return SageMakerRunner(boto_session(region, profile))
 
 
 def _layout(runner: Runner, name: str) -> str:

@@ -16,6 +16,7 @@ import click
 from sagemaker_dist.cli import screen
 from sagemaker_dist.cli.jobs import run_job
 from sagemaker_dist.cli.options import job_options, json_option
+from sagemaker_dist.planning.faults import JOB_NAME
 from sagemaker_dist.runners import LocalRunner
 from sagemaker_dist.runners.viewer import watch
 
@@ -111,8 +112,19 @@ def local_changes(
             notes.append(f"{name} is in S3 and left out: {instead}")
     if values.get("checkpoint_s3_uri") and changes.get("checkpoint_s3_uri", "") is None:
         changes["checkpoint_local_path"] = None
+    if isinstance(values.get("job_name"), str) and ("job_name",) not in file.origins.settings:
+        changes |= {"job_name": None, "base_job_name": values.get("base_job_name") or _base(values)}
+        notes.append(
+            "job_name is left out, for SageMaker's job is called so: here the time is added"
+        )
     count = hosts or _count(values)
     return changes | {"instance_type": kind, "instance_count": count}, notes
+
+
+def _base(values: Mapping[str, Any]) -> str | None:
+    """The name of a job, as that of others is made of it."""
+    name = str(values["job_name"])
+    return name if JOB_NAME.fullmatch(name) else None
 
 
 def _count(values: Mapping[str, Any]) -> Any:

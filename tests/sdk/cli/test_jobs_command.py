@@ -245,7 +245,8 @@ def test_waiting_that_is_interrupted(job_file, tmp_path, number, status, more):
     """Only the waiting ends; what ends and follows the job are commands."""
     path = job_file(HERE)
     (tmp_path / "train.py").write_text(
-        f"import os, time\nos.write(os.open({str(tmp_path / 'begun')!r}, os.O_WRONLY), b'x')\n"
+        "import pathlib, time\n"
+        f"pathlib.Path({str(tmp_path / 'begun')!r}).write_text('x')\n"
         "time.sleep(100)"
     )
     os.mkfifo(tmp_path / "begun")
