@@ -12,6 +12,7 @@ from typing import Any
 import click
 from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
 from sagemaker_dist.cli import screen
 from sagemaker_dist.cli.asking import Ask, asks_of
@@ -143,7 +144,7 @@ def _show_channels(request: Mapping[str, Any]) -> None:
         place, how = _place(each["DataSource"])
         is_mounted = "FileSystemDataSource" in each["DataSource"]
         said = "" if is_mounted else each.get("InputMode", mode["TrainingInputMode"])
-        table.add_row(each["ChannelName"], said, f"{place}{how}")
+        table.add_row(*map(Text, (each["ChannelName"], said, f"{place}{how}")))
     screen.line()
     screen.heading("Data")
     screen.show(Padding(table, (0, 0, 0, 2)))

@@ -41,8 +41,8 @@ def console(width: int | None = None) -> Console:
 
 
 def line(text: str | Text = "") -> None:
-    """One line, which the terminal wraps."""
-    console().print(text, soft_wrap=True)
+    """One line, which the terminal wraps; brackets in a str are no markup."""
+    console().print(Text(text) if isinstance(text, str) else text, soft_wrap=True)
 
 
 def print_json(document: Any, *, is_sorted: bool = False) -> None:

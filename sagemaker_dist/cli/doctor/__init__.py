@@ -7,6 +7,7 @@ machine.py       Python, packages, Docker, the local runtime
 account.py       credentials, region, role, image, buckets, quotas
 network.py       subnets, security groups, addresses
 file_systems.py  FSx and EFS as the job's hosts reach them
+routes.py        the way to S3 out of the network
 rules.py         what a security group lets through: pure
 """
 

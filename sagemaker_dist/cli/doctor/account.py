@@ -25,8 +25,13 @@ _SOON_MINUTES: Final = 60
 
 def credentials_row(session: Any, now: datetime | None = None) -> Row:
     """Whether AWS knows the caller."""
+    from botocore.exceptions import BotoCoreError
+
     name, mend = "credentials", "Run aws configure or aws sso login, or set AWS_PROFILE"
-    found = session.get_credentials()
+    try:
+        found = session.get_credentials()
+    except BotoCoreError as error:  # such as a credential_process that fails
+        return fail(name, str(error).rstrip("."), mend)
     if found is None:
         return fail(name, "there are none", mend)
     if session.region_name is None:  # STS is asked in a region

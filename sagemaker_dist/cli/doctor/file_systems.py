@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from sagemaker_dist.cli.doctor.network import Network
@@ -92,9 +92,10 @@ def _efs(session: Any, source: dict[str, Any], network: Network) -> Iterator[Row
 
 def _reach_row(name: str, groups: list[Group], network: Network, ports: tuple[Ports, ...]) -> Row:
     theirs = Peer(groups=frozenset(each["GroupId"] for each in groups))
-    closed_in = [each for each in ports if not lets_in(groups, network.hosts, each)]
+    ways_in = {each: lets_in(groups, network.hosts, each) for each in ports}
     every = Peer(groups=theirs.groups, cidrs=network.hosts.cidrs)
-    closed_out = [each for each in ports if not lets_out(network.groups, every, each)]
+    ways_out = {each: lets_out(network.groups, every, each) for each in ports}
+    closed_in, closed_out = _closed(ways_in), _closed(ways_out)
     here, there = network.groups[0]["GroupId"], groups[0]["GroupId"]
     if closed_in:
         says = f"its security groups keep the job out of ports {_text(closed_in)}"
@@ -102,7 +103,14 @@ def _reach_row(name: str, groups: list[Group], network: Network, ports: tuple[Po
     if closed_out:
         says = f"the job's security groups do not let it out to ports {_text(closed_out)}"
         return fail(name, says, _authorize("egress", here, there, closed_out))
+    if None in {*ways_in.values(), *ways_out.values()}:
+        says = f"a list of prefixes decides whether ports {_text(ports)} are open to the job"
+        return unknown(name, says, "Look at its entries, or add a rule for the groups themselves")
     return ok(name, f"ports {_text(ports)} are open to the job")
+
+
+def _closed(ways: Mapping[Ports, bool | None]) -> list[Ports]:
+    return [ports for ports, is_open in ways.items() if is_open is False]
 
 
 def _text(ports: list[Ports] | tuple[Ports, ...]) -> str:

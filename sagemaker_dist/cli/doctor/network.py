@@ -5,10 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from sagemaker_dist.cli.doctor.rows import Row, asked, code_of, fail, ok, warn
+from sagemaker_dist.cli.doctor.routes import way_row
+from sagemaker_dist.cli.doctor.rows import Row, asked, code_of, fail, ok, unknown, warn
 from sagemaker_dist.cli.doctor.rules import EVERY_PORT, Group, Peer, lets_in, lets_out
+
+_PREFIXES: Final = "Look at its entries, or add a rule for the groups themselves"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +63,9 @@ def network_rows(
     for row in _asked_of_ec2("security groups", "ec2:DescribeSecurityGroups", ask_groups):
         yield row, None
     if found.subnets and found.groups:
-        ways = asked("s3 from the vpc", "ec2:DescribeVpcEndpoints", lambda: [_way_row(ec2, found)])
+        ways = asked(
+            "s3 from the vpc", "ec2:DescribeVpcEndpoints", lambda: [way_row(ec2, found.subnets)]
+        )
         for row in ways:
             yield row, None
         yield _vpc_row(found), found
@@ -98,10 +103,8 @@ def _group_rows(network: Network, num_hosts: int) -> Iterator[Row]:
         yield ok("security groups", names)
         return
     ways = {"ingress": lets_in, "egress": lets_out}
-    closed = [
-        way for way, passes in ways.items() if not passes(network.groups, network.hosts, EVERY_PORT)
-    ]
-    for way in closed:
+    passes = {way: ask(network.groups, network.hosts, EVERY_PORT) for way, ask in ways.items()}
+    for way in (way for way, is_open in passes.items() if is_open is False):
         first = network.groups[0]["GroupId"]
         yield fail(
             "security groups",
@@ -109,40 +112,12 @@ def _group_rows(network: Network, num_hosts: int) -> Iterator[Row]:
             f"Run: aws ec2 authorize-security-group-{way} --group-id {first} --ip-permissions"
             f" 'IpProtocol=-1,UserIdGroupPairs=[{{GroupId={first}}}]'",
         )
-    if not closed:
+    unsure = [way for way, is_open in passes.items() if is_open is None]
+    if unsure:
+        says = f"{names}: a list of prefixes decides whether ranks reach each other"
+        yield unknown("security groups", f"{says} ({', '.join(unsure)})", _PREFIXES)
+    elif all(passes.values()):
         yield ok("security groups", f"{names}: hosts reach each other")
-
-
-def _way_row(ec2: Any, network: Network) -> Row:
-    """Data and model go through the job's own network: by an endpoint of S3, or a way out."""
-    name, vpc = "s3 from the vpc", network.subnets[0]["VpcId"]
-    service = f"com.amazonaws.{ec2.meta.region_name}.s3"
-    here = [{"Name": "vpc-id", "Values": [vpc]}]
-    filters = [*here, {"Name": "service-name", "Values": [service]}]
-    ends = ec2.describe_vpc_endpoints(Filters=filters)["VpcEndpoints"]
-    if ends:
-        return ok(name, f"by {ends[0]['VpcEndpointId']}")
-    tables = ec2.describe_route_tables(Filters=here)["RouteTables"]
-    names = [each["SubnetId"] for each in network.subnets]
-    closed = [each for each in names if not _leads_out(each, tables)]
-    if not closed:
-        return ok(name, "by NAT, or another way out")
-    says = f"neither an endpoint of S3 nor NAT for {', '.join(closed)}"
-    mend = f"Run: aws ec2 create-vpc-endpoint --vpc-id {vpc} --service-name {service}"
-    ids = " ".join(each["RouteTableId"] for each in tables)
-    return warn(name, says, f"{mend} --route-table-ids {ids}")
-
-
-def _leads_out(subnet: str, tables: list[dict[str, Any]]) -> bool:
-    """Whether its routes lead out; an internet gateway takes no host without public address."""
-    own = [each for each in tables if subnet in {a.get("SubnetId") for a in each["Associations"]}]
-    main = [each for each in tables if any(a.get("Main") for a in each["Associations"])]
-    routes = [route for table in own or main for route in table["Routes"]]
-    return any(
-        route.get("DestinationCidrBlock") == "0.0.0.0/0"
-        and not str(route.get("GatewayId", "")).startswith("igw-")
-        for route in routes
-    )
 
 
 def _vpc_row(network: Network) -> Row:

@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError, EndpointConnectionError
 
 from sagemaker_dist.cli import main
 from sagemaker_dist.cli.doctor import account, command, machine
-from sagemaker_dist.cli.doctor.rows import asked, ok
+from sagemaker_dist.cli.doctor.rows import asked, fail, ok
 from sagemaker_dist.cli.hosts import Hosts
 
 TRUST = {
@@ -47,6 +47,46 @@ def test_credentials_that_end(session, minutes, status):
 
     assert status == row.status
     assert f"by sso, for {minutes} minutes" in row.says
+
+
+def aws_config(tmp_path, text):
+    folder = tmp_path / "home" / ".aws"
+    folder.mkdir(parents=True)
+    (folder / "config").write_text(text)
+
+
+def test_credentials_of_a_process_that_fails(capsys, job_file, tmp_path, quiet_machine):
+    """A row says so, and nobody is asked."""
+    path = job_file()
+    aws_config(tmp_path, "[default]\nregion = eu-west-1\ncredential_process = false\n")
+    status = main(["doctor", path, "--json"])
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+
+    assert 1 == status
+    assert "fail" == rows["credentials"]["status"]
+    assert "custom-process" in rows["credentials"]["says"]
+
+
+@pytest.mark.parametrize("command", ["doctor", "plan", "submit", "describe"])
+def test_settings_of_aws_that_cannot_be_read(capsys, job_file, tmp_path, command):
+    """An error of ours, as others are."""
+    path = job_file()
+    aws_config(tmp_path, "[default\n")
+    status = main([command, "a-job" if command == "describe" else path])
+
+    assert 1 == status
+    assert "config" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_brackets(capsys):
+    """What looks like markup is text."""
+    row = fail("subnet", "[subnet-1] and [/opt/ml] " + "word " * 20 + "[/opt/ml]", "Name [others]")
+    command._show([row])
+    said = capsys.readouterr().out
+
+    assert "[subnet-1] and [/opt/ml]" in said
+    assert 2 == said.count("[/opt/ml]")
+    assert "Name [others]" in said
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The doctor's rows of a job's own network: subnets, security groups, FSx and EFS."""
 
+from types import SimpleNamespace
+
 import pytest
 from accounts import REGION, allow, answers
 
-from sagemaker_dist.cli.doctor import file_systems, network
-from sagemaker_dist.cli.doctor.rules import EVERY_PORT, Peer, lets_in
+from sagemaker_dist.cli.doctor import file_systems, network, routes
+from sagemaker_dist.cli.doctor.rules import EVERY_PORT, Peer, lets_in, lets_out
 
 
 def network_of(session, vpc, num_hosts=2):
@@ -59,6 +61,68 @@ def test_way_to_s3(session, vpc, way, status):
 
     assert status == row.status
     assert ("create-vpc-endpoint" in row.mend) == (status == "warn")
+
+
+class Ec2:
+    """Answers of EC2 that moto does not give."""
+
+    def __init__(self, ends, routes=()):
+        self.meta = SimpleNamespace(region_name=REGION)
+        self.ends = [{"VpcEndpointId": "vpce-1", **each} for each in ends]
+        self.routes = list(routes)
+
+    def describe_vpc_endpoints(self, **_):
+        return {"VpcEndpoints": self.ends}
+
+    def describe_route_tables(self, **_):
+        own = {"RouteTableId": "rtb-1", "Associations": [{"SubnetId": "subnet-1"}]}
+        main = {"RouteTableId": "rtb-2", "Associations": [{"Main": True}]}
+        return {"RouteTables": [{**each, "Routes": self.routes} for each in (own, main)]}
+
+
+GATEWAY = {"VpcEndpointType": "Gateway", "State": "available"}
+INTERFACE = {"VpcEndpointType": "Interface", "State": "available"}
+BOTH = ["rtb-1", "rtb-2"]
+
+
+@pytest.mark.parametrize(
+    ("end", "says", "mend"),
+    [
+        ({**GATEWAY, "RouteTableIds": BOTH}, "by vpce-1", ""),
+        (
+            {**GATEWAY, "RouteTableIds": ["rtb-1"]},
+            "for subnet-2; vpce-1 is not in their route tables",
+            "modify-vpc-endpoint --vpc-endpoint-id vpce-1 --add-route-table-ids rtb-2",
+        ),
+        (
+            {**GATEWAY, "State": "failed", "RouteTableIds": BOTH},
+            "for subnet-1, subnet-2; vpce-1 is failed",
+            "--route-table-ids rtb-1 rtb-2",
+        ),
+        ({**INTERFACE, "PrivateDnsEnabled": True}, "by vpce-1", ""),
+        (
+            {**INTERFACE, "PrivateDnsEnabled": False},
+            "vpce-1 is an interface without private DNS",
+            "create-vpc-endpoint",
+        ),
+    ],
+)
+def test_endpoint_of_s3(end, says, mend):
+    """It counts if it is available and subnets use it."""
+    subnets = [{"SubnetId": f"subnet-{number}", "VpcId": "vpc-1"} for number in (1, 2)]
+    row = routes.way_row(Ec2([end]), subnets)
+
+    assert ("warn" if mend else "ok") == row.status
+    assert says in row.says
+    assert mend in row.mend
+
+
+def test_route_into_nothing():
+    """A way out whose gateway is gone leads nowhere."""
+    out = {"DestinationCidrBlock": "0.0.0.0/0", "NatGatewayId": "nat-1", "State": "blackhole"}
+    row = routes.way_row(Ec2([], [out]), [{"SubnetId": "subnet-1", "VpcId": "vpc-1"}])
+
+    assert "warn" == row.status
 
 
 def test_a_subnet_too_small(session, vpc):
@@ -115,6 +179,64 @@ def test_rules(rule, passes):
     peer = Peer(groups=frozenset({"sg-1"}), cidrs=("10.0.0.0/24",))
 
     assert passes == lets_in([group], peer, EVERY_PORT)
+
+
+def every_port(**more):
+    return {"IpProtocol": "-1", **more}
+
+
+def ranges(*cidrs):
+    return {"IpRanges": [{"CidrIp": each} for each in cidrs]}
+
+
+HALVES = ranges("10.0.0.0/25", "10.0.0.128/25")
+LIST = {"PrefixListIds": [{"PrefixListId": "pl-1"}]}
+
+
+@pytest.mark.parametrize(
+    ("rules", "cidrs", "passes"),
+    [
+        ([every_port(**ranges("10.0.0.0/24")), every_port(**ranges("10.0.1.0/24"))], 2, True),
+        ([every_port(**ranges("10.0.0.0/24"))], 2, False),
+        ([every_port(**HALVES)], 1, True),
+        ([every_port(**ranges("10.0.0.0/25")), every_port(**ranges("10.0.0.128/25"))], 1, True),
+        ([every_port(**ranges("10.0.0.0/25"))], 1, False),
+        (
+            [
+                {"IpProtocol": "tcp", "FromPort": 0, "ToPort": 65535, **ranges("10.0.0.0/25")},
+                {"IpProtocol": "tcp", "FromPort": 0, "ToPort": 100, **ranges("10.0.0.128/25")},
+            ],
+            1,
+            False,
+        ),
+        ([every_port(**LIST)], 1, None),
+        ([every_port(**LIST, **ranges("10.0.0.0/24"))], 1, True),
+        ([{"IpProtocol": "tcp", "FromPort": 0, "ToPort": 100, **LIST}], 1, False),
+        ([], 1, False),
+    ],
+)
+def test_rules_share_addresses(rules, cidrs, passes):
+    """Each subnet may have its own rule, or several; what is in a list of prefixes is unknown."""
+    homes = ("10.0.0.0/24", "10.0.1.0/24")[:cidrs]
+    group = {"GroupId": "sg-1", "IpPermissions": rules, "IpPermissionsEgress": rules}
+    peer = Peer(groups=frozenset({"sg-1"}), cidrs=homes)
+
+    assert passes is lets_in([group], peer, EVERY_PORT)
+    assert passes is lets_out([group], peer, EVERY_PORT)
+
+
+def test_lists_of_prefixes(session, vpc):
+    """The doctor does not know what they hold, and says so."""
+    group = {"GroupId": "sg-1", "IpPermissions": [every_port(**LIST)]}
+    group["IpPermissionsEgress"] = group["IpPermissions"]
+    subnet = {"CidrBlock": "10.0.0.0/24"}
+    found = network.Network(subnets=(subnet,), groups=(group,))
+    rows = list(network._group_rows(found, 2))
+    reach = file_systems._reach_row("fs-0", [group], found, ((2049, 2049),))
+
+    assert ["unknown"] == [row.status for row in rows]
+    assert "a list of prefixes decides" in rows[0].says
+    assert ("unknown", True) == (reach.status, "a list of prefixes decides" in reach.says)
 
 
 def test_rules_share_ports():

@@ -99,6 +99,20 @@ def test_facts(capsys, job_file, settings, said):
     assert [] == [each for each in said if each not in out]
 
 
+def test_brackets(capsys, job_file):
+    """A place in S3 may have them; they are no markup."""
+    path = job_file("""
+        entry_point = "train.py"
+        role = "training"
+        instance_type = "ml.c5.xlarge"
+        inputs = { train = "s3://data/[/b]/[red]x" }
+        """)
+    status = main(["plan", path])
+
+    assert 0 == status
+    assert "s3://data/[/b]/[red]x" in capsys.readouterr().out
+
+
 def test_groups(capsys, job_file):
     """Hosts of several kinds, of which one has ranks."""
     path = job_file("""
