@@ -20,6 +20,7 @@ from sagemaker_dist.cli.hosts import Hosts, counted, hosts_of, total_ranks
 from sagemaker_dist.cli.instances import instance_rows
 from sagemaker_dist.cli.options import aws_options, job_options, json_option
 from sagemaker_dist.cli.unasked import UnaskedSession, placeholders
+from sagemaker_dist.contract.private import masked, without_login
 from sagemaker_dist.jobs import TrainingJob
 from sagemaker_dist.jobs.checks import is_local
 from sagemaker_dist.jobs.job_file import read_job_file
@@ -92,8 +93,8 @@ def _show(plan: Plan) -> None:
         screen.heading(" ".join(filter(None, [hosts.group, hosts.type])))
         screen.facts(_host_rows(hosts), indent=2)
     _show_channels(plan.request)
-    _show_list("Hyperparameters", plan.job.hyperparameters)
-    _show_list("Environment", plan.job.environment)
+    _show_list("Hyperparameters", _shown(plan.job.hyperparameters))
+    _show_list("Environment", _shown(plan.job.environment))
     _show_asks(plan.asks)
     _show_list("Placeholders", placeholders(json.dumps(plan.request, ensure_ascii=False)))
     for number, warning in enumerate(plan.job.warnings()):
@@ -165,6 +166,13 @@ def _show_list(title: str, values: Mapping[str, Any]) -> None:
         screen.heading(title)
         rows = {name: str(value) for name, value in values.items()}
         screen.facts(rows, indent=2)
+
+
+def _shown(values: Mapping[str, Any]) -> dict[str, str]:
+    """As a log may have them."""
+    return {
+        str(name): without_login(str(masked(str(name), value))) for name, value in values.items()
+    }
 
 
 def _show_asks(asks: list[Ask]) -> None:

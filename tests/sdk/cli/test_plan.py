@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -97,6 +98,34 @@ def test_facts(capsys, job_file, settings, said):
     out = capsys.readouterr().out
 
     assert [] == [each for each in said if each not in out]
+
+
+def test_secrets(capsys, job_file):
+    """Text hides what looks secret, as the launcher's log does; programs get what was given."""
+    path = job_file("""
+        entry_point = "train.py"
+        role = "training"
+        instance_type = "ml.c5.xlarge"
+
+        [environment]
+        WANDB_API_KEY = "hush-1"
+        PROXY = "http://me:hush-2@proxy:80"
+
+        [hyperparameters]
+        max_tokens = 512
+        db = { password = "hush-3", host = "there" }
+        """)
+    main(["plan", path])
+    said = capsys.readouterr().out
+    main(["plan", path, "--json"])
+    document = capsys.readouterr().out
+
+    assert "hush" not in said
+    assert "WANDB_API_KEY  ***\n" in said
+    assert "http://***@proxy:80" in said
+    assert "512" in said
+    assert "there" in said
+    assert {"hush-1", "hush-2", "hush-3"} == set(re.findall("hush-.", document))
 
 
 def test_brackets(capsys, job_file):
