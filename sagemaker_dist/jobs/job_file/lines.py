@@ -22,6 +22,9 @@ KeyPath: TypeAlias = tuple[str | int, ...]  # numbers count the entries of array
 
 _GAP: Final = re.compile(r"(?:\s|#[^\n]*)*")
 _PART: Final = re.compile(r"""[A-Za-z0-9_-]+|"(?:\\.|[^"\\])*"|'[^']*'""")
+_DOTTED: Final = re.compile(
+    rf"[ \t]*(?:{_PART.pattern})(?:[ \t]*\.[ \t]*(?:{_PART.pattern}))*[ \t]*"
+)
 _STRING: Final = re.compile(
     r'''"""(?:\\.|(?!""")[^\\])*"{3,5}'''  # two more quotes may be the text's own
     r"""|'''(?:(?!''').)*'{3,5}"""
@@ -44,7 +47,7 @@ def key_path(dotted: str) -> tuple[str, ...]:
     Raises:
         ValueError: It is no key.
     """
-    if "\n" in dotted:
+    if "\n" in dotted or not _DOTTED.fullmatch(dotted):
         raise ValueError(dotted)
     found: dict[str, object] = tomllib.loads(f"{dotted} = 0")
     parts: list[str] = []
@@ -53,6 +56,18 @@ def key_path(dotted: str) -> tuple[str, ...]:
         part, inner = next(iter(inner.items()))
         parts.append(part)
     return tuple(parts)
+
+
+def split_pair(text: str) -> tuple[str, str]:
+    """What stands before and after the = of a key and its value; quoted keys may have their own.
+
+    Raises:
+        ValueError: It does not begin with a key and =.
+    """
+    key = _DOTTED.match(text)
+    if key is None or text[key.end() : key.end() + 1] != "=":
+        raise ValueError(text)
+    return key[0], text[key.end() + 1 :]
 
 
 @dataclass

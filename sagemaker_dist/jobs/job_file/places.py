@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
@@ -139,11 +140,17 @@ def _channel(channel: Any, folder: Path) -> Any:
 def _path(value: Any, folder: Path) -> Any:
     if not isinstance(value, str) or scheme_of(value) in {"s3", "https"}:
         return value
-    return str(folder / Path(directory_of(value)).expanduser())
+    place = Path(directory_of(value))
+    with suppress(RuntimeError):  # ~nobody: there is no such home, and so no such file
+        place = place.expanduser()
+    return str(folder / place)
 
 
 def _uri(value: Any, folder: Path) -> Any:
     """file://data lies beside the file; file:///data and places elsewhere stay as they are."""
     if not isinstance(value, str) or not value.startswith(FILE) or value.startswith(f"{FILE}/"):
         return value
-    return (folder / directory_of(value)).resolve().as_uri()
+    try:
+        return (folder / directory_of(value)).resolve().as_uri()
+    except (OSError, ValueError, RuntimeError):  # no path; the checks say so
+        return value

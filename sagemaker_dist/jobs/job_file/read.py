@@ -17,7 +17,7 @@ from sagemaker_dist.jobs.job_file.lines import key_lines
 from sagemaker_dist.jobs.job_file.places import Origins, with_paths
 from sagemaker_dist.jobs.job_file.schema import input_schema, is_file_system, job_schema
 from sagemaker_dist.jobs.job_file.settings import Setting, applied, parse_setting
-from sagemaker_dist.jobs.job_file.shape import Fault, shape_faults
+from sagemaker_dist.jobs.job_file.shape import DEEPEST, FLATTEN, Fault, depth_of, shape_faults
 from sagemaker_dist.jobs.training_job import TrainingJob
 from sagemaker_dist.planning.request import (
     FileSystemInput,
@@ -33,6 +33,7 @@ else:
     import tomli as tomllib
 
 _AT: Final = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
+_RAW: Final = "DataSource"  # by which `inputs` of Python is one channel as SageMaker has it
 _NAMES: Final = frozenset(field.name for field in fields(TrainingOptions))
 
 
@@ -99,8 +100,8 @@ def read_job_file(path: str | Path, settings: Sequence[str] = ()) -> JobFile:
 
 def _parsed(path: Path) -> tuple[dict[str, Any], str]:
     try:
-        text = path.read_text(encoding="utf-8")
-        return tomllib.loads(text), text
+        text = path.read_text(encoding="utf-8-sig")  # Windows' editors begin with a mark
+        values = tomllib.loads(text)
     except OSError as error:
         why = error.strerror or str(error)
         raise OptionError(f"{path} cannot be read", why, "Pass the path of a job file") from error
@@ -111,6 +112,17 @@ def _parsed(path: Path) -> tuple[dict[str, Any], str]:
         line = (at[1] if at else None) or text.rstrip().count("\n") + 1
         why = _AT.sub("", str(error))
         raise OptionError(f"{path}:{line}: this is no TOML", why, "Correct the line") from error
+    except ValueError as error:  # a number of thousands of digits
+        raise OptionError(f"{path} cannot be read", str(error), "Correct the number") from error
+    except RecursionError as error:
+        raise _too_deep(path) from error
+    if depth_of(values) > DEEPEST:
+        raise _too_deep(path)
+    return values, text
+
+
+def _too_deep(path: Path) -> OptionError:
+    return OptionError(f"{path} cannot be read", f"it is nested more than {DEEPEST} deep", FLATTEN)
 
 
 def _changed(values: dict[str, Any], settings: Sequence[Setting]) -> dict[str, Any]:
@@ -137,6 +149,9 @@ def _shape_faults(values: Mapping[str, Any]) -> Iterator[Fault]:
     if isinstance(given, dict):
         for name, channel in given.items():
             path = ("inputs", name)
+            if name == _RAW:
+                why, mend = "a channel cannot be called so", "Call the channel otherwise"
+                yield Fault(path=path, why=why, mend=mend)
             uri = channel.get("uri") if isinstance(channel, dict) else None
             fitting = {"anyOf": [{"type": "string"}, input_schema(uri)]}
             yield from shape_faults(fitting, channel, path)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sagemaker_dist.errors import OptionError
-from sagemaker_dist.jobs.job_file.lines import key_path
+from sagemaker_dist.jobs.job_file.lines import key_path, split_pair
+from sagemaker_dist.jobs.job_file.shape import DEEPEST, FLATTEN, depth_of
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -31,16 +32,19 @@ def parse_setting(text: str, schema: Mapping[str, Any]) -> Setting:
     Raises:
         OptionError: There is no key, or no value.
     """
-    name, mark, value = text.partition("=")
     try:
-        path = key_path(name.strip())
+        name, written = split_pair(text)
+        path = key_path(name)
     except ValueError:
-        path = ()
-    if not mark or not path:
         why, mend = "it is no key and value", "Write --set instance_count=4"
-        raise OptionError(f"--set {text!r}", why, mend)
-    is_text = _schema_at(schema, path).get("type") == "string"
-    return Setting(path=path, value=_text(value) if is_text else _value(value))
+        raise OptionError(f"--set {text!r}", why, mend) from None
+    kinds = {each.get("type") for each in _schemas_at(schema, path)}
+    value = _text(written) if kinds == {"string"} else _value(written)
+    if len(path) + depth_of(value) > DEEPEST:
+        raise OptionError(
+            f"--set {text[:40]!r}…", f"it is nested more than {DEEPEST} deep", FLATTEN
+        )
+    return Setting(path=path, value=value)
 
 
 def applied(values: Mapping[str, Any], settings: Iterable[Setting]) -> dict[str, Any]:
@@ -59,11 +63,26 @@ def _put(values: Mapping[str, Any], path: tuple[str, ...], value: Any) -> dict[s
     return {**values, name: _put(inner if isinstance(inner, dict) else {}, tuple(rest), value)}
 
 
-def _schema_at(schema: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, Any]:
+def _schemas_at(schema: Mapping[str, Any], path: tuple[str, ...]) -> list[Mapping[str, Any]]:
+    """All that a key may be; a table that has no such key is not one of them."""
+    choices = _choices(schema)
     for name in path:
-        others = schema.get("additionalProperties") or {}
-        schema = schema.get("properties", {}).get(name, others)
-    return schema
+        inner = [each.get("properties", {}).get(name) or _others(each) for each in choices]
+        choices = [choice for each in inner if each is not None for choice in _choices(each)]
+    return choices
+
+
+def _choices(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    given: list[Mapping[str, Any]] = schema.get("anyOf", [])
+    return [choice for each in given for choice in _choices(each)] or [schema]
+
+
+def _others(schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What other keys of a table may be, or None where there are none."""
+    if schema.get("type", "object") != "object":
+        return None
+    others = schema.get("additionalProperties", {})
+    return others if isinstance(others, Mapping) else None
 
 
 def _text(value: str) -> Any:
@@ -74,6 +93,6 @@ def _value(value: str) -> Any:
     """As TOML reads it, or the text itself."""
     try:
         found = tomllib.loads(f"value = {value}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # TOML's own, a number of too many digits, too many [
         return value
     return found["value"] if len(found) == 1 else value

@@ -19,6 +19,8 @@ _KINDS: Final[dict[str, tuple[type, ...]]] = {
     "array": (list,),
     "object": (dict,),
 }
+DEEPEST: Final = 100  # tables and arrays in each other: far from where Python gives up
+FLATTEN: Final = "Write it flatter, or into a file of its own"
 _WORDS: Final = {
     "string": "a string",
     "boolean": "true or false",
@@ -56,6 +58,16 @@ def shape_faults(schema: Mapping[str, Any], value: Any, path: KeyPath = ()) -> I
         yield Fault(path=path, says=f" is {value!r}", why="there is no such value", mend=mend)
     else:
         yield from _inner_faults(_chosen(schema, value), value, path)
+
+
+def depth_of(value: Any) -> int:
+    """How many tables and arrays are inside each other."""
+    depth, level = 0, [value]
+    while level := [each for each in level if isinstance(each, (dict, list))]:
+        depth += 1
+        inner = [each.values() if isinstance(each, dict) else each for each in level]
+        level = [part for each in inner for part in each]
+    return depth
 
 
 def _inner_faults(schema: Mapping[str, Any], value: Any, path: KeyPath) -> Iterator[Fault]:

@@ -9,8 +9,8 @@ from textwrap import dedent
 
 import jsonschema
 import pytest
+from job_files import faults_of
 
-from sagemaker_dist.errors import OptionError
 from sagemaker_dist.jobs.job_file import job_schema, read_job_file
 from sagemaker_dist.planning.request import (
     FileSystemInput,
@@ -63,30 +63,9 @@ WHOLE = """
 GROUPS = WHOLE.partition("[[instance_groups]]")[2]
 
 
-@pytest.fixture
-def job_file(tmp_path, monkeypatch):
-    """Writes job.toml, beside code/train.py, in the working directory."""
-    (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "train.py").touch()
-    (tmp_path / "train.py").touch()
-    monkeypatch.chdir(tmp_path)
-
-    def write(text):
-        path = Path("job.toml")
-        path.write_text(dedent(text).lstrip("\n"))
-        return path
-
-    return write
-
-
-def faults_of(path, *settings):
-    with pytest.raises(OptionError) as raised:
-        read_job_file(path, settings).job()
-    return [str(each) for each in getattr(raised.value, "faults", [raised.value])]
-
-
-def test_every_kind_of_key(job_file, tmp_path):
+def test_every_kind_of_key(job_file, tmp_path, monkeypatch):
     """Keys are the options' names, tables what Python has dicts and classes for."""
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     path = job_file(WHOLE)
     job = read_job_file(path).job(instance_groups=None, instance_type="ml.c5.xlarge")
 
@@ -225,61 +204,71 @@ def test_no_toml(job_file, text, where):
     assert faults_of(job_file(text))[0].startswith(where)
 
 
-def test_no_file(tmp_path):
-    """A file that is not there is named."""
-    assert faults_of(tmp_path / "job.toml")[0].startswith(f"{tmp_path}/job.toml cannot be read")
+DEEP = "[" * 3000 + "]" * 3000
 
 
 @pytest.mark.parametrize(
-    ("setting", "name", "value"),
-    [
-        ("instance_count=4", "instance_count", 4),
-        ("hyperparameters.lr=0.5", "hyperparameters", {"lr": 0.5, "epochs": 3}),
-        ("hyperparameters.name=adam", "hyperparameters", {"lr": 0.1, "epochs": 3, "name": "adam"}),
-        ("hyperparameters={ a = 1 }", "hyperparameters", {"a": 1}),
-        ("job_name=5", "job_name", "5"),
-        ("job_name='x'", "job_name", "x"),
-        ("environment.LEVEL=1", "environment", {"LEVEL": "1"}),
-        ("instance_type=ml.p4d.24xlarge", "instance_type", "ml.p4d.24xlarge"),
-        ("use_spot_instances=true", "use_spot_instances", True),
-        (
-            "distribution.smdist.dataparallel.lanes=2",
-            "distribution",
-            {"smdist": {"dataparallel": {"lanes": 2}}},
-        ),
-        ("inputs.train=s3://data/b=c", "inputs", {"train": "s3://data/b=c"}),
-    ],
+    "more",
+    [f"hyperparameters.a = {DEEP}", "hyperparameters" + ".a" * 3000 + " = 1"],
+    ids=["arrays", "tables"],
 )
-def test_settings_of_the_command_line(job_file, setting, name, value):
-    """Values are TOML's; text needs no quotes."""
-    path = job_file("""
-        entry_point = "train.py"
-        role = "training"
-        instance_type = "ml.c5.xlarge"
-        max_wait = 86400
-        max_retry_attempts = 1
-        [hyperparameters]
-        lr = 0.1
-        epochs = 3
-        """)
+def test_too_deep(job_file, more):
+    """Nobody reads it, and Python gives up; it is told."""
+    path = job_file(f'entry_point = "train.py"\n{more}\n')
 
-    assert value == getattr(read_job_file(path, [setting]).job(), name)
-
-
-def test_faults_of_settings(job_file):
-    """They name the command line, not the file."""
-    path = job_file("""
-        entry_point = "train.py"
-        role = "training"
-        instance_type = "ml.c5.xlarge"
-        instance_count = 1
-        """)
-
-    assert ["--set: volum_size: no such key. Did you mean 'volume_size'?"] == faults_of(
-        path, "volum_size=1"
+    assert faults_of(path)[0].startswith(
+        "job.toml cannot be read: it is nested more than 100 deep."
     )
-    assert faults_of(path, "instance_count=0")[0].startswith("--set: instance_count is 0")
-    assert faults_of(path, "instance_count")[0].startswith("--set 'instance_count'")
+
+
+def test_number_without_end(job_file):
+    """Python reads no number of so many digits."""
+    assert faults_of(job_file("a = " + "9" * 5000))[0].startswith("job.toml cannot be read")
+
+
+def test_mark_of_windows(job_file):
+    """A file may begin with a byte order mark, which is no part of its first key."""
+    path = job_file("")
+    path.write_bytes(b"\xef\xbb\xbfentry_pint = 'train.py'\n")
+
+    assert "job.toml:1: entry_pint: no such key. Did you mean 'entry_point'?" in faults_of(path)
+
+
+@pytest.mark.parametrize(
+    "more", ["source_dir = '~nobody/x'", "dependencies = ['~nobody/x']", "source_dir = 'a\\u0000'"]
+)
+def test_paths_that_are_none(job_file, more):
+    """A home of nobody is no place, and neither is what no file can be called."""
+    more = more.replace("'", '"')
+    path = job_file(f'entry_point = "train.py"\ninstance_type = "local_process"\n{more}\n')
+
+    assert faults_of(path)[0].startswith("job.toml:3: ")
+
+
+def test_place_that_is_none(job_file):
+    """As in a channel."""
+    path = job_file("""
+        entry_point = "train.py"
+        instance_type = "local_process"
+        inputs = { a = "file://a\\u0000" }
+        """)
+
+    assert "'a'" in faults_of(path)[0]
+
+
+@pytest.mark.parametrize("channel", ["'s3://data'", "{ uri = 's3://data' }"])
+def test_a_channel_like_a_key(job_file, channel):
+    """DataSource makes of a table of channels one channel."""
+    path = job_file(f"inputs.DataSource = {channel}\n")
+
+    assert "job.toml:1: inputs.DataSource: a channel cannot be called so. Call the channel" in (
+        "\n".join(faults_of(path))
+    )
+
+
+def test_no_file(tmp_path):
+    """A file that is not there is named."""
+    assert faults_of(tmp_path / "job.toml")[0].startswith(f"{tmp_path}/job.toml cannot be read")
 
 
 def test_schema_has_every_option():

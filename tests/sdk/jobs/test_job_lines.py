@@ -158,7 +158,7 @@ def test_key_path(dotted, parts):
     assert parts == key_path(dotted)
 
 
-@pytest.mark.parametrize("dotted", ["", "a b", "a.", "a=1", "a\nb", "a;"])
+@pytest.mark.parametrize("dotted", ["", "a b", "a.", "a=1", "a\nb", "a;", "#", "[x]#", "a#"])
 def test_no_key(dotted):
     """What TOML does not take as a key is none."""
     with pytest.raises(ValueError):  # noqa: PT011 - a parser of the standard library words it
