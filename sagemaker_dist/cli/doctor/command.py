@@ -166,6 +166,8 @@ def _print_policy(plan: Plan, session: Any, *, of_role: bool) -> None:
         own = ACCOUNT
         screen.note("nobody said which account it is: replace <account>")
     region = session.region_name or REGION
+    if region == REGION:
+        screen.note("no region is set: replace <region>, or pass --region")
     screen.print_json(placed(policy(asks), account=own, region=region))
 
 

@@ -45,9 +45,12 @@ class Origins:
             return self.file
         if any(path[: len(each)] == each for each in self.settings):
             return "--set"
-        while path and path not in self.lines:
-            path = path[:-1]
-        return f"{self.file}:{self.lines[path]}" if path else self.file
+        known = path
+        while known and known not in self.lines:
+            known = known[:-1]
+        if not known and any(each[: len(path)] == path for each in self.settings):
+            return "--set"  # it stands inside
+        return f"{self.file}:{self.lines[known]}" if known else self.file
 
     def order(self, path: KeyPath | None) -> float:
         """Faults are told in the order of lines, then those of the command line, then others."""

@@ -118,6 +118,9 @@ def test_policy_without_an_account(capsys, job_file):
     status = main(["doctor", job_file(), "--iam", "--region", "cn-north-1"])
     captured = capsys.readouterr()
 
+    main(["doctor", job_file(), "--iam"])
+
+    assert "replace <region>" in capsys.readouterr().err
     assert 0 == status
     assert "arn:aws-cn:iam::<account>:role/training" in captured.out
     assert "replace <account>" in captured.err

@@ -235,7 +235,12 @@ def test_mark_of_windows(job_file):
 
 
 @pytest.mark.parametrize(
-    "more", ["source_dir = '~nobody/x'", "dependencies = ['~nobody/x']", "source_dir = 'a\\u0000'"]
+    "more",
+    [
+        "source_dir = '~no-such-user-of-ours/x'",
+        "dependencies = ['~no-such-user-of-ours/x']",
+        "source_dir = 'a\\u0000'",
+    ],
 )
 def test_paths_that_are_none(job_file, more):
     """A home of nobody is no place, and neither is what no file can be called."""
