@@ -15,10 +15,10 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 from urllib.parse import unquote
 
+from sagemaker_dist.contract.private import without_login
 from sagemaker_dist.errors import LaunchError, closest
 from smdist.config import Source
 from smdist.launch.command import python_command
-from smdist.launch.shown import without_login
 
 _NEVER: Final = frozenset({".git", "__pycache__"})
 

@@ -3,7 +3,8 @@
 
 import pytest
 
-from smdist.launch.shown import shown_command, without_login
+from sagemaker_dist.contract.private import without_login
+from smdist.launch.shown import shown_command
 
 
 @pytest.mark.parametrize(
