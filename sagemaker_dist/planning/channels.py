@@ -295,8 +295,7 @@ def _uri_faults(channel: Channel, on_this_machine: bool) -> Iterator[OptionError
         yield OptionError(
             what,
             "an instance of SageMaker cannot read this machine's disk",
-            "Upload it to S3 and pass the s3:// prefix,"
-            " or use instance_type='local_process'",
+            "Upload it to S3 and pass the s3:// prefix, or use instance_type='local_process'",
         )
     elif not directory_of(uri).startswith("/"):
         yield OptionError(

@@ -54,9 +54,7 @@ def test_the_job_that_is_shown_is_one(arguments, sdk):
 
 def test_no_sdk_at_all(monkeypatch):
     monkeypatch.setattr(installed, "import_module", _nothing)
-    with pytest.raises(
-        SetupError, match=r"builds on its ModelTrainer. In a clone of sagemaker"
-    ):
+    with pytest.raises(SetupError, match=r"builds on its ModelTrainer. In a clone of sagemaker"):
         installed.find_sdk()
 
 

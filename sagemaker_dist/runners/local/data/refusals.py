@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import errno
-import re
 from typing import Final
 
 from botocore.exceptions import (
@@ -17,13 +16,13 @@ from botocore.exceptions import (
     TokenRetrievalError,
 )
 
+from sagemaker_dist.contract.private import without_login
 from sagemaker_dist.errors import JobError
 from sagemaker_dist.planning import LocalChannel
 
 _GRANT: Final = (
     "Use credentials that may list the bucket and read its objects, such as AWS_PROFILE names"
 )
-_LOGIN: Final = re.compile(r"(?<=://)[^/\s\"']*@")  # user:password of a URL
 _SET: Final = "Set AWS_PROFILE, or run: aws configure"
 _CODES: Final = {  # of S3's error responses, and what HEAD has in their place
     "NoSuchBucket": ("there is no such bucket", "Correct the bucket"),
@@ -60,7 +59,7 @@ def refusal(channel: LocalChannel, error: Exception) -> JobError:
 
 
 def _reason(error: Exception) -> tuple[str, str]:
-    text = _LOGIN.sub("***@", " ".join(str(error).split()).rstrip("."))
+    text = without_login(" ".join(str(error).split()).rstrip("."))
     if isinstance(error, ClientError):
         code = str(error.response.get("Error", {}).get("Code"))
         return _CODES.get(code, (text, "Check the credentials and the URI"))
