@@ -30,6 +30,7 @@ _SWITCHES: Final = {  # SageMaker SDK 2.257.7, fw_utils.py and estimator.py: key
     "parameter_server": ("enabled",),
     "multi_worker_mirrored_strategy": ("enabled",),
 }
+STRATEGIES: Final = (OURS, AWS, *_SWITCHES)
 _AWS_SWITCHES: Final = {
     DATA: ("enabled", MPI_OPTIONS),
     MODEL: ("enabled", "parameters"),

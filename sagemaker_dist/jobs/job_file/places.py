@@ -18,6 +18,7 @@ from sagemaker_dist.planning.request import TrainingOptions
 
 _NAMES: Final = frozenset(each.name for each in fields(TrainingOptions))
 _ALIASES: Final = {"channel": "inputs"}  # what faults call a key
+_CHANNEL: Final = re.compile(r"(\w+) of channel (['\"])(.+?)\2 ")
 _WORD: Final = re.compile(r"\w+")
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 _URIS: Final = ("output_path", "checkpoint_s3_uri", "code_location")
@@ -74,6 +75,11 @@ class Origins:
 
     def subject(self, what: str) -> KeyPath | None:
         """The key that a fault is about: the innermost one that its first words name."""
+        channel = _CHANNEL.match(what)
+        if channel is not None:
+            inner, outer = ("inputs", channel[3], channel[1]), ("inputs", channel[3])
+            known = {*self.lines, *self.settings}
+            return next((path for path in (inner, outer) if path in known), ("inputs",))
         words = [_ALIASES.get(word, word) for word in _WORD.findall(what)]
         first = next((word for word in words if word in _NAMES), words[0] if words else "")
         every = [*self.lines, *self.settings]

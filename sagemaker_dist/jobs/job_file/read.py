@@ -142,7 +142,7 @@ def _at(values: Any, path: tuple[str, ...]) -> Any:
 
 def _shape_faults(values: Mapping[str, Any]) -> Iterator[Fault]:
     schema = job_schema()
-    inputs = schema["properties"].pop("inputs")
+    inputs = schema["properties"]["inputs"]
     rest = {name: value for name, value in values.items() if name != "inputs"}
     yield from shape_faults(schema, rest)
     given = values.get("inputs")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import date, time
 from typing import Any, Final
 
+from sagemaker_dist.contract.spelling import DATA, OPTIONS, OURS, STRATEGIES
 from sagemaker_dist.errors import closest
 from sagemaker_dist.jobs.job_file.lines import KeyPath
 
@@ -29,6 +30,8 @@ _WORDS: Final = {
     "array": "an array",
     "object": "a table",
 }
+
+_LONGEST: Final = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +83,25 @@ def _inner_faults(schema: Mapping[str, Any], value: Any, path: KeyPath) -> Itera
     others = schema.get("additionalProperties", {})
     for name, each in value.items():
         if name not in known and others is False:
-            mend = closest(name, known)
+            mend = _place_of(name) if not path else ""
+            mend = mend or closest(name, known)
+            if len(mend) > _LONGEST:  # a list of all keys is no help
+                mend = "See: sagemaker-dist schema"
             yield Fault(path=(*path, name), why="no such key", mend=mend)
         else:
             yield from shape_faults(known.get(name, others), each, (*path, name))
     for name in schema.get("required", []):
         if name not in value:
             yield Fault(path=path, says=f" has no {name!r}", why="it is needed", mend="Add it")
+
+
+def _place_of(name: str) -> str:
+    """Where a key belongs that stands outside of its table."""
+    if name in STRATEGIES:
+        return f"Write it below distribution, as [distribution.{name}]"
+    if name in OPTIONS or name == DATA:
+        return f"Write it below [distribution.{OURS}.{DATA}]"
+    return ""
 
 
 def _fits_kind(schema: Mapping[str, Any], value: Any) -> bool:

@@ -309,3 +309,35 @@ def test_example_of_the_documents(job_file):
 
     assert 2 == job.instance_count
     assert {"validation", "training"} == set(job.inputs)
+
+
+def test_keys_outside_of_their_table_and_values_inside_of_a_channel(job_file):
+    """Each is told where it stands, and where it belongs."""
+    path = job_file("""\
+        entry_point = "train.py"
+        role = "training"
+        instance_type = "ml.c5.9xlarge"
+        output_path = "s3://my-bucket/models"
+        source_dir = "code"
+        input = "s3://my-bucket"
+        processes_per_host = 2
+
+        [distribution.smdist.dataparallel]
+        lanes = 2
+
+        [inputs.training]
+        uri = "s3://my-bucket/training"
+        distribution = "Sharded"
+
+        [smdist.dataparallel]
+        lanes = 2
+    """)
+
+    assert [
+        "job.toml:6: input: no such key. Did you mean 'inputs'?",
+        "job.toml:7: processes_per_host: no such key. Write it below"
+        " [distribution.smdist.dataparallel].",
+        "job.toml:14: distribution of channel 'training' is 'Sharded': SageMaker knows no such"
+        " value. Did you mean 'ShardedByS3Key'?",
+        "job.toml:16: smdist: no such key. Write it below distribution, as [distribution.smdist].",
+    ] == faults_of(path)
