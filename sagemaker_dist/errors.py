@@ -8,6 +8,8 @@ DistError
 ├── SetupError                 this machine lacks something    -> install it
 └── JobError                   a job failed or was stopped     -> read its log
     └── LaunchError            a host could not start its ranks -> read which step failed
+
+A runner may tell finer kinds of its own apart, below these (runners/sagemaker/errors.py).
 """
 
 from __future__ import annotations
