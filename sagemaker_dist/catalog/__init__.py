@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Facts about SageMaker as tables with a source and a date."""
 
+from sagemaker_dist.catalog.accelerators import Accelerator, accelerator_of, accelerators
 from sagemaker_dist.catalog.instances import LOCAL, LOCAL_PROCESS, Instance
 from sagemaker_dist.catalog.refresh import Refresh, refresh_table
 from sagemaker_dist.catalog.table import (
@@ -15,9 +16,12 @@ __all__ = [
     "LOCAL",
     "LOCAL_PROCESS",
     "SHIPPED",
+    "Accelerator",
     "Instance",
     "Refresh",
     "Table",
+    "accelerator_of",
+    "accelerators",
     "read_table",
     "refresh_table",
     "training_instances",
