@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ten models that a split is tried on, the same at other sizes, and two that fit on no machine.
+
+All have random weights: nothing is loaded. Under `torch.device("meta")` they take no memory.
+
+    specimen = zoo.tiny("gpt2")
+    specimen.loss().backward()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from . import balance, big, small
+from .specimen import Specimen, seeded
+
+TEN = tuple(small.MODELS)
+BIG = tuple(big.MODELS)
+BALANCE = tuple(balance.MODELS)
+
+
+def tiny(name: str, *, rows: int = 4, dropout: float = 0.0, seed: int = 0) -> Specimen:
+    """One of `TEN`, in train mode: forward and backward take tens of milliseconds."""
+    return _made(small.MODELS[name], rows, dropout, seed)
+
+
+def large(name: str, *, rows: int = 1) -> Specimen:
+    """One of `BIG`; make it under `torch.device("meta")`."""
+    return _made(big.MODELS[name], rows, 0.0, 0)
+
+
+def sized(name: str, *, rows: int = 2) -> Specimen:
+    """One of `BALANCE`: the sizes that people train."""
+    return _made(balance.MODELS[name], rows, 0.0, 0)
+
+
+def _made(make: Callable[[int, float], Specimen], rows: int, dropout: float, seed: int) -> Specimen:
+    with seeded(seed):
+        specimen = make(rows, dropout)
+    specimen.model.train()
+    return specimen

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a zoo hands out: a model with random weights and one batch that fits it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Specimen:
+    """A model and its batch: positional arguments as a tuple, keyword arguments as a dict."""
+
+    model: nn.Module
+    batch: tuple[Any, ...] | dict[str, Any]
+
+    def run(self) -> Any:
+        """The model's output for the batch."""
+        if isinstance(self.batch, Mapping):
+            return self.model(**self.batch)
+        return self.model(*self.batch)
+
+    def loss(self) -> Tensor:
+        """The model's own loss, or the mean square of what it returns where it has none."""
+        output = self.run()
+        found = output.get("loss") if isinstance(output, Mapping) else None
+        return output.square().mean() if found is None else found
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """The same weights and batches every time; the caller's random numbers stay as they were."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+def tokens(rows: int, length: int, vocabulary: int) -> Tensor:
+    """Token ids from 3 on: those below have special meanings in some models."""
+    return torch.randint(3, vocabulary, (rows, length))
+
+
+def labelled(rows: int, length: int, vocabulary: int) -> dict[str, Tensor]:
+    """Token ids that are their own labels, and a mask that hides nothing."""
+    ids = tokens(rows, length, vocabulary)
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids.clone()}
