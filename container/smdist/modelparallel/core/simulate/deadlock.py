@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a schedule does not end: who waits for whom.
+
+A rank that stands still waits at the next action of its order for another action. Following that
+from rank to rank leads either round in a circle, or to an action that nobody does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+from sagemaker_dist.errors import OptionError
+from smdist.modelparallel.core.placement import Edge
+from smdist.modelparallel.core.schedule.actions import Action, Do, Schedule
+
+
+def deadlock(schedule: Schedule, edges: Sequence[Edge], done: Sequence[int]) -> OptionError:
+    """The error for a schedule of which each rank got through `done` actions, not all."""
+    finished = set(
+        chain.from_iterable(
+            order[:count] for order, count in zip(schedule.orders, done, strict=True)
+        )
+    )
+    rank = next(rank for rank, count in enumerate(done) if count < len(schedule.orders[rank]))
+    links, seen = [], set()
+    while rank not in seen:
+        seen.add(rank)
+        action = schedule.orders[rank][done[rank]]
+        wanted = _wanted(schedule, edges, action, finished)
+        links.append(f"rank {rank} waits at {action} for {wanted}")
+        rank = schedule.rank_of[wanted.stage]
+        if wanted not in schedule.orders[rank]:
+            links.append(f"rank {rank} never does {wanted}")
+            break
+    return OptionError(
+        f"schedule {schedule.name!r} never ends",
+        "; ".join(links),
+        "Let every action come after those that it waits for",
+    )
+
+
+def _wanted(
+    schedule: Schedule, edges: Sequence[Edge], action: Action, finished: set[Action]
+) -> Action:
+    """What an action waits for first of all; itself, if it stands in the order twice."""
+    backward = Do.I if schedule.splits_backward else Do.B
+    for do, stage in _before(edges, action):
+        spellings = (Do.B, Do.I) if do is Do.B else (do,)
+        actions = [Action(spelt, stage, action.microbatch) for spelt in spellings]
+        if finished.isdisjoint(actions):
+            ordered = set(schedule.orders[schedule.rank_of[stage]])
+            return next(
+                (a for a in actions if a in ordered),
+                Action(backward if do is Do.B else do, stage, action.microbatch),
+            )
+    return action
+
+
+def _before(edges: Sequence[Edge], action: Action) -> Iterator[tuple[Do, int]]:
+    """What must be done before an action, for the same microbatch; B stands for B or I."""
+    if action.do is Do.W:
+        yield Do.I, action.stage
+    elif action.do is Do.F:
+        yield from ((Do.F, edge.source) for edge in edges if edge.target == action.stage)
+    else:
+        yield Do.F, action.stage
+        yield from (
+            (Do.B, edge.target)
+            for edge in edges
+            if edge.source == action.stage and edge.has_gradient
+        )

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a rank holds during each of its actions. No time is needed for it: the order tells.
+
+    held = static + saved activations + receive buffers + workspace
+
+* Saved activations of a stage and microbatch: from the start of F to the end of B, or of W.
+* Receive buffers: posted one action ahead and freed once consumed, so during an action there are
+  those that it reads and those that the next one will read. What two stages of one rank hand each
+  other needs no buffer; it is held from the action that wrote it to the one that reads it.
+* Workspace: that of the stage, during the action.
+
+What waits to be sent is not counted: activations count as saved with the stage that wrote them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from smdist.modelparallel.core.cost import NodeCost
+from smdist.modelparallel.core.placement import Edge
+from smdist.modelparallel.core.schedule.actions import Do, Schedule
+from smdist.modelparallel.core.simulate.tables import (
+    ROW,
+    Traffic,
+    backward_traffic,
+    forward_traffic,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bytes:
+    """By row: what an action changes.
+
+    Attributes:
+        saved: Held from its start on.
+        received: In receive buffers, during the action before and itself.
+        workspace: During itself.
+        after: Held after its end, less what is freed then.
+    """
+
+    saved: list[int]
+    received: list[int]
+    workspace: list[int]
+    after: list[int]
+
+
+def held_bytes(
+    schedule: Schedule,
+    rows: Sequence[Sequence[int]],
+    stages: Sequence[NodeCost],
+    edges: Sequence[Edge],
+    static_bytes: Sequence[int],
+) -> tuple[tuple[int, ...], ...]:
+    """Bytes during each action, by rank and place in its order."""
+    by_row = _by_row(schedule, stages, edges)
+    return tuple(
+        _of_rank(by_row, order, static) for order, static in zip(rows, static_bytes, strict=True)
+    )
+
+
+def _of_rank(by_row: _Bytes, order: Sequence[int], held: int) -> tuple[int, ...]:
+    saved, received, after = by_row.saved, by_row.received, by_row.after
+    workspace, during = by_row.workspace, []
+    posted = chain((received[row] for row in order[1:]), [0])
+    for row, ahead in zip(order, posted, strict=True):
+        held += saved[row]
+        during.append(held + received[row] + ahead + workspace[row])
+        held += after[row]
+    return tuple(during)
+
+
+def _by_row(schedule: Schedule, stages: Sequence[NodeCost], edges: Sequence[Edge]) -> _Bytes:
+    num_stages = len(stages)
+    nothing = [0] * num_stages
+    saved = [cost.saved_bytes for cost in stages]
+    freed = [-cost.saved_bytes for cost in stages]
+    by_row = _Bytes(
+        saved=saved + 3 * nothing,
+        received=4 * nothing,
+        workspace=4 * [cost.workspace_bytes for cost in stages],
+        after=nothing + freed + nothing + freed,  # F, B, I, W
+    )
+    forward, backward = forward_traffic(edges), backward_traffic(edges)
+    _flow(by_row, schedule, (Do.F,), forward)
+    _flow(by_row, schedule, (Do.B, Do.I), backward)
+    return by_row
+
+
+def _flow(by_row: _Bytes, schedule: Schedule, does: Iterable[Do], flows: list[Traffic]) -> None:
+    """Buffers between ranks, and what is handed over on one."""
+    for first in (ROW[do] * schedule.num_stages for do in does):
+        for source, target, num_bytes in flows:
+            if schedule.rank_of[source] != schedule.rank_of[target]:
+                by_row.received[first + target] += num_bytes
+            else:
+                by_row.after[first + source] += num_bytes
+                by_row.after[first + target] -= num_bytes
