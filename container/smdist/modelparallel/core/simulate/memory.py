@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 
 from smdist.modelparallel.core.cost import NodeCost
@@ -27,6 +28,7 @@ from smdist.modelparallel.core.simulate.tables import (
     backward_traffic,
     forward_traffic,
 )
+from smdist.modelparallel.core.simulate.timeline import Peak
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,23 +54,38 @@ def held_bytes(
     stages: Sequence[NodeCost],
     edges: Sequence[Edge],
     static_bytes: Sequence[int],
-) -> tuple[tuple[int, ...], ...]:
-    """Bytes during each action, by rank and place in its order."""
+) -> tuple[tuple[tuple[int, ...], ...], tuple[Peak, ...]]:
+    """Bytes during each action, by rank and place in its order; and the peak of each rank."""
     by_row = _by_row(schedule, stages, edges)
-    return tuple(
-        _of_rank(by_row, order, static) for order, static in zip(rows, static_bytes, strict=True)
-    )
+    during = tuple(map(partial(_during, by_row), rows, static_bytes))
+    return during, tuple(map(partial(_peak, by_row), rows, static_bytes, during))
 
 
-def _of_rank(by_row: _Bytes, order: Sequence[int], held: int) -> tuple[int, ...]:
+def _during(by_row: _Bytes, order: Sequence[int], held: int) -> tuple[int, ...]:
     saved, received, after = by_row.saved, by_row.received, by_row.after
     workspace, during = by_row.workspace, []
     posted = chain((received[row] for row in order[1:]), [0])
-    for row, ahead in zip(order, posted, strict=True):
+    for row, ahead in zip(order, posted, strict=False):
         held += saved[row]
         during.append(held + received[row] + ahead + workspace[row])
         held += after[row]
     return tuple(during)
+
+
+def _peak(by_row: _Bytes, order: Sequence[int], static: int, during: Sequence[int]) -> Peak:
+    if not order:
+        return Peak(static_bytes=static)
+    most = max(during)
+    place = during.index(most)
+    received = sum(by_row.received[row] for row in order[place : place + 2])
+    workspace = by_row.workspace[order[place]]
+    return Peak(
+        place=place,
+        static_bytes=static,
+        saved_bytes=most - static - received - workspace,
+        receive_bytes=received,
+        workspace_bytes=workspace,
+    )
 
 
 def _by_row(schedule: Schedule, stages: Sequence[NodeCost], edges: Sequence[Edge]) -> _Bytes:

@@ -70,13 +70,14 @@ def simulate(
     done = [len(ends) for ends in times.ends]
     if done != [len(order) for order in schedule.orders]:
         raise deadlock(schedule, edges, done)
+    during, peaks = held_bytes(schedule, numbers.rows, stages, edges, static_bytes)
     return Timeline(
         schedule=schedule,
         starts=tuple(map(tuple, times.starts)),
         ends=tuple(map(tuple, times.ends)),
-        held_bytes=held_bytes(schedule, numbers.rows, stages, edges, static_bytes),
+        held_bytes=during,
         travel_seconds=tuple(times.travel_seconds),
-        static_bytes=tuple(static_bytes),
+        peaks=peaks,
         reductions=(
             *_rank_reductions(times, reduce_seconds),
             *_stage_reductions(schedule, times, stage_reduce_seconds),
@@ -107,15 +108,17 @@ def _wrong_edges(edges: Sequence[Edge], num_stages: int) -> Iterator[OptionError
 
 
 def _wrong_actions(schedule: Schedule) -> Iterator[OptionError]:
+    microbatches = range(schedule.num_microbatches)
     for rank, order in enumerate(schedule.orders):
-        stages, microbatches = set(schedule.stages_of[rank]), range(schedule.num_microbatches)
+        stages = set(schedule.stages_of[rank])
         for action in order:
             if action.stage not in stages or action.microbatch not in microbatches:
                 yield OptionError(
                     f"rank {rank} does {action}",
-                    f"it has the stages {sorted(stages)} and {len(microbatches)} microbatches",
-                    "Order what it has alone",
+                    f"it has stages {sorted(stages)} and microbatches 0 to {microbatches[-1]}",
+                    "Order only these",
                 )
+                break
 
 
 def _rank_reductions(times: Run, seconds: Sequence[float]) -> Iterator[Reduction]:

@@ -54,6 +54,31 @@ class Reduction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """What a rank holds when it holds the most.
+
+    Attributes:
+        place: Of the action at which this is so, in the rank's order.
+        static_bytes: Weights, gradients, optimizer state.
+        saved_bytes: Between forward and backward passes, of all microbatches in flight.
+        receive_bytes: Buffers for what other ranks send.
+        workspace_bytes: Of the action itself.
+    """
+
+    place: int = 0
+    static_bytes: int = 0
+    saved_bytes: int = 0
+    receive_bytes: int = 0
+    workspace_bytes: int = 0
+
+    @property
+    def total_bytes(self) -> int:
+        """All four."""
+        kept = self.static_bytes + self.saved_bytes
+        return kept + self.receive_bytes + self.workspace_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
     """One simulated step.
 
@@ -63,7 +88,7 @@ class Timeline:
         ends: Likewise.
         held_bytes: What a rank holds during each action, likewise.
         travel_seconds: By rank: idle while what it waits for was under way.
-        static_bytes: By rank: weights, gradients, optimizer state.
+        peaks: By rank.
         reductions: In the order of ranks.
     """
 
@@ -72,7 +97,7 @@ class Timeline:
     ends: tuple[tuple[float, ...], ...]
     held_bytes: tuple[tuple[int, ...], ...]
     travel_seconds: tuple[float, ...]
-    static_bytes: tuple[int, ...]
+    peaks: tuple[Peak, ...]
     reductions: tuple[Reduction, ...] = ()
 
     @property
@@ -123,8 +148,7 @@ class Timeline:
     @property
     def peak_bytes(self) -> tuple[int, ...]:
         """The most that a rank holds at any time, by rank."""
-        held = zip(self.static_bytes, self.held_bytes, strict=True)
-        return tuple(max([static, *during]) for static, during in held)
+        return tuple(peak.total_bytes for peak in self.peaks)
 
     def events(self) -> Iterator[Event]:
         """Every action, rank by rank, in order."""
