@@ -43,7 +43,7 @@ def deadlock(schedule: Schedule, edges: Sequence[Edge], done: Sequence[int]) -> 
 def _wanted(
     schedule: Schedule, edges: Sequence[Edge], action: Action, finished: set[Action]
 ) -> Action:
-    """What an action waits for first of all; itself, if it stands in the order twice."""
+    """What an action waits for first of all."""
     backward = Do.I if schedule.splits_backward else Do.B
     for do, stage in _before(edges, action):
         spellings = (Do.B, Do.I) if do is Do.B else (do,)
@@ -54,7 +54,7 @@ def _wanted(
                 (a for a in actions if a in ordered),
                 Action(backward if do is Do.B else do, stage, action.microbatch),
             )
-    return action
+    raise AssertionError(f"{action} waits for nothing")
 
 
 def _before(edges: Sequence[Edge], action: Action) -> Iterator[tuple[Do, int]]:

@@ -63,9 +63,11 @@ def simulate(
             _wrong_lengths(per_stage, schedule.num_stages, "stage"),
             _wrong_edges(edges, schedule.num_stages),
             _wrong_actions(schedule),
+            _reduced_twice(reduce_seconds, stage_reduce_seconds),
         )
     )
     numbers = tables(schedule, stages, edges, link)
+    raise_all(_repeated_actions(schedule, numbers.cells))
     times = run(numbers)
     done = [len(ends) for ends in times.ends]
     if done != [len(order) for order in schedule.orders]:
@@ -119,6 +121,27 @@ def _wrong_actions(schedule: Schedule) -> Iterator[OptionError]:
                     "Order only these",
                 )
                 break
+
+
+def _repeated_actions(schedule: Schedule, cells: Sequence[list[int]]) -> Iterator[OptionError]:
+    """B and I of one microbatch count as the same."""
+    for rank, numbers in enumerate(cells):
+        if len(set(numbers)) < len(numbers):
+            place = next(at for at, cell in enumerate(numbers) if cell in numbers[:at])
+            yield OptionError(
+                f"rank {rank} does {schedule.orders[rank][place]} again",
+                "each microbatch goes through a stage once",
+                "Order it once",
+            )
+
+
+def _reduced_twice(ranks: Sequence[float], stages: Sequence[float]) -> Iterator[OptionError]:
+    if ranks and stages:
+        yield OptionError(
+            "reduce_seconds and stage_reduce_seconds are both given",
+            "gradients are reduced once",
+            "Pass seconds by rank or by stage",
+        )
 
 
 def _rank_reductions(times: Run, seconds: Sequence[float]) -> Iterator[Reduction]:

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What cannot be simulated is refused by name, and nothing waits for ever."""
+
+import pytest
+from pipelines import by_hand, cost, edge
+
+from sagemaker_dist.errors import OptionError, OptionErrors
+from smdist.modelparallel.core.simulate import simulate
+
+
+def test_a_circle_of_waiting_names_every_rank_and_action_in_it():
+    schedule = by_hand("0F0 0B0 0F1 0B1", "1F0 1F1 1B0 1B1")
+    with pytest.raises(OptionError) as error:
+        simulate(schedule, [cost(), cost()])
+
+    assert (
+        "schedule 'by hand' never ends: rank 0 waits at 0B0 for 1B0; rank 1 waits at 1F1 for 0F1. "
+        "Let every action come after those that it waits for."
+    ) == str(error.value)
+
+
+def test_a_rank_that_waits_for_itself_is_named():
+    with pytest.raises(OptionError, match="rank 0 waits at 0B0 for 0F0"):
+        simulate(by_hand("0B0 0F0"), [cost()])
+
+
+def test_what_a_stage_waits_for_over_a_skip_edge_is_named():
+    schedule = by_hand("0F1 0F0", "1F1 1F0", "2F0 2F1")
+    edges = [edge(0, 2), edge(1, 2)]
+    timeline = simulate(schedule, [cost()] * 3, edges=edges)
+    schedule = by_hand("0F0 0B0", "1F0 1B0", "2B0 2F0")
+
+    assert 4 == timeline.step_seconds
+    with pytest.raises(
+        OptionError, match="rank 0 waits at 0B0 for 2B0; rank 2 waits at 2B0 for 2F0"
+    ):
+        simulate(schedule, [cost()] * 3, edges=edges)
+
+
+def test_an_action_that_nobody_does_is_named():
+    with pytest.raises(OptionError, match="rank 1 waits at 1F0 for 0F0; rank 0 never does 0F0"):
+        simulate(by_hand("0F1", "1F0"), [cost(), cost()])
+
+
+def test_a_weight_gradient_waits_for_the_input_gradient():
+    with pytest.raises(OptionError, match="rank 0 waits at 0W0 for 0I0"):
+        simulate(by_hand("0F0 0W0 0I0"), [cost()])
+
+
+def test_the_spelling_of_the_other_ranks_is_used_for_what_is_waited_for():
+    with pytest.raises(
+        OptionError, match="rank 0 waits at 0I0 for 1B0; rank 1 waits at 1F1 for 0F1"
+    ):
+        simulate(by_hand("0F0 0I0 0W0 0F1", "1F0 1F1 1B0"), [cost(), cost()])
+
+
+@pytest.mark.parametrize(("order", "again"), [("0F0 0B0 0F0", "0F0"), ("0F0 0B0 0I0", "0I0")])
+def test_an_action_twice_is_refused(order, again):
+    with pytest.raises(OptionError, match=f"rank 0 does {again} again"):
+        simulate(by_hand(order), [cost()])
+
+
+def test_all_faults_come_at_once():
+    schedule = by_hand("0F0 2B0", "1F0 1B0")
+    with pytest.raises(OptionErrors) as error:
+        simulate(
+            schedule,
+            [cost()],
+            edges=[edge(1, 0), edge(1, 1), edge(0, 2)],
+            static_bytes=[1],
+            reduce_seconds=[1, 2, 3],
+            stage_reduce_seconds=[1],
+        )
+
+    assert [
+        "static_bytes has 1 entries",
+        "reduce_seconds has 3 entries",
+        "stages has 1 entries",
+        "stage_reduce_seconds has 1 entries",
+        "value '1to0' goes from stage 1 to stage 0",
+        "value '1to1' goes from stage 1 to stage 1",
+        "value '0to2' goes from stage 0 to stage 2",
+        "rank 0 does 2B0",
+        "reduce_seconds and stage_reduce_seconds are both given",
+    ] == [fault.what for fault in error.value.faults]
+
+
+def test_a_microbatch_beyond_the_last_is_refused():
+    schedule = by_hand("0F0 0F1 0B0 0B1")
+    short = type(schedule)(name="x", rank_of=(0,), num_microbatches=1, orders=schedule.orders)
+    with pytest.raises(OptionError, match=r"rank 0 does 0F1.*microbatches 0 to 0"):
+        simulate(short, [cost()])
+
+
+def test_gradients_are_reduced_by_rank_or_by_stage_and_not_both():
+    with pytest.raises(OptionError, match="reduce_seconds and stage_reduce_seconds"):
+        simulate(by_hand("0F0"), [cost()], reduce_seconds=[1], stage_reduce_seconds=[1])
