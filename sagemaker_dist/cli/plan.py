@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`sagemaker-dist plan`: what a job file would run."""
+"""`sagemaker-dist plan`: what a job file would run, or how a model would be split."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
+from click.core import ParameterSource
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -19,8 +20,10 @@ from sagemaker_dist.cli.asking import Ask, asks_of
 from sagemaker_dist.cli.hosts import Hosts, counted, hosts_of, total_ranks
 from sagemaker_dist.cli.instances import instance_rows
 from sagemaker_dist.cli.options import aws_options, job_options, json_option
+from sagemaker_dist.cli.split import MODEL_OPTIONS, model_options, plan_split, split_options
 from sagemaker_dist.cli.unasked import UnaskedSession, placeholders
 from sagemaker_dist.contract.private import masked, without_login
+from sagemaker_dist.errors import OptionError, raise_all
 from sagemaker_dist.jobs import TrainingJob
 from sagemaker_dist.jobs.checks import is_local
 from sagemaker_dist.jobs.job_file import read_job_file
@@ -51,21 +54,67 @@ class Plan:
         }
 
 
-@click.command()
+_JOB_OPTIONS: Final = frozenset({"settings", "ask", "as_request", "region", "profile"})
+
+
+class _Command(click.Command):
+    """Whose --help has the options of each kind of file below each other."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write them."""
+        titles = dict.fromkeys(_JOB_OPTIONS, "Of job files") | dict.fromkeys(
+            MODEL_OPTIONS, "Of models"
+        )
+        sections: dict[str, list[tuple[str, str]]] = {"Options": [], "Of job files": []}
+        for each in self.get_params(ctx):
+            record = each.get_help_record(ctx)
+            if record is not None:
+                sections.setdefault(titles.get(each.name or "", "Options"), []).append(record)
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
+@click.command(cls=_Command)
 @job_options
 @click.option("--ask", is_flag=True, help="Ask AWS for what it alone knows, instead of <account>.")
 @click.option("--request", "as_request", is_flag=True, help="Print the request alone, as JSON.")
 @json_option
 @aws_options
-def plan(
-    *,
-    file: Path, settings: tuple[str, ...], ask: bool, as_request: bool, as_json: bool,
-    region: str | None, profile: str | None,
-) -> None:  # fmt: skip
-    """Say what FILE would run: the request, hosts and ranks, data, warnings.
+@model_options
+@click.pass_context
+def plan(context: click.Context, /, *, file: Path, **values: Any) -> int:
+    """Say what FILE would run, or how it would be split.
 
-    Nobody is asked, and nothing starts. What only AWS knows is said to be so.
+    A job file, such as job.toml: the request, hosts and ranks, data, warnings. Nobody is asked,
+    and nothing starts. What only AWS knows is said to be so.
+
+    A model file, such as model.py: which of its modules go to which rank of some instances, how
+    long a step takes and what memory it takes there. The file has the functions model() and
+    example(), the batch of one replica; no weights are made unless --measure is given.
     """
+    is_model = file.suffix == ".py"
+    raise_all(_misplaced(context, file, is_model=is_model))
+    theirs = _JOB_OPTIONS if is_model else MODEL_OPTIONS
+    ours = {name: value for name, value in values.items() if name not in theirs}
+    return plan_split(split_options(file, ours)) if is_model else _plan_job(file, **ours)
+
+
+def _misplaced(context: click.Context, file: Path, *, is_model: bool) -> Iterator[OptionError]:
+    """Options that were given and are for the other kind of file."""
+    theirs = _JOB_OPTIONS if is_model else MODEL_OPTIONS
+    kinds = ("a model", "job files") if is_model else ("no model", "models, such as model.py")
+    for option in context.command.params:
+        is_given = context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
+        if option.name in theirs and is_given:
+            what = f"{option.opts[0]} is given, and {file} is {kinds[0]}"
+            yield OptionError(what, f"the option is for {kinds[1]}", f"Leave {option.opts[0]} out")
+
+
+def _plan_job(
+    file: Path, *, settings: tuple[str, ...], ask: bool, as_request: bool, as_json: bool,
+    region: str | None, profile: str | None,
+) -> int:  # fmt: skip
     aws = boto_session(region, profile)
     session = aws if ask else UnaskedSession(region=aws.region_name)
     found = planned(read_job_file(file, settings).job(session=session))
@@ -75,6 +124,7 @@ def plan(
         screen.print_json(found.document())
     else:
         _show(found)
+    return 0
 
 
 def planned(job: TrainingJob) -> Plan:

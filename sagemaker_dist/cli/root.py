@@ -9,7 +9,7 @@ from typing import Final
 import click
 
 _COMMANDS: Final = {  # name -> module, object, what the list of commands says of it
-    "plan": ("plan", "plan", "Say what a job file would run. Asks nobody."),
+    "plan": ("plan", "plan", "Say what a job file would run, or how a model is split."),
     "submit": ("jobs", "submit", "Start the job of a job file."),
     "local": ("local", "local", "Run the job of a job file on this machine."),
     "logs": ("jobs", "logs", "Print what the hosts of a job wrote."),
