@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 
 from smdist.modelparallel.core.schedule.actions import Action, Do
@@ -25,3 +26,20 @@ def take_turns(
         order += (backward, forward)
     order += backwards[max(len(forwards) - lead, 0) :]
     return order
+
+
+def split_backward(order: Sequence[Action], *, wait: int) -> list[Action]:
+    """Each B becomes an I, and each I but the first `wait` is followed by the oldest W left.
+
+    split_backward(F0 B0 F1 B1 F2 B2, wait=1)  ->  F0 I0 F1 I1 W0 F2 I2 W1 W2
+    """
+    split, left = [], deque[Action]()
+    for action in order:
+        if action.do is not Do.B:
+            split.append(action)
+            continue
+        split.append(Action(Do.I, action.stage, action.microbatch))
+        left.append(Action(Do.W, action.stage, action.microbatch))
+        if len(left) > wait:
+            split.append(left.popleft())
+    return split + list(left)

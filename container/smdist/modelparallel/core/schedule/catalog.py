@@ -5,16 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import wraps
 from types import MappingProxyType
 
 from sagemaker_dist.errors import OptionError, closest, raise_all
 from smdist.modelparallel.core.schedule.actions import Action, Schedule
-from smdist.modelparallel.core.schedule.one_stage import (
-    interleaved,
-    one_forward_one_backward,
-    simple,
-)
+from smdist.modelparallel.core.schedule.backward_first import interleaved
+from smdist.modelparallel.core.schedule.breadth_first import looped_bfs
+from smdist.modelparallel.core.schedule.dualpipe_v import dualpipe_v
+from smdist.modelparallel.core.schedule.one_stage import one_forward_one_backward, simple
+from smdist.modelparallel.core.schedule.rounds import interleaved_1f1b, zero_bubble
 from smdist.modelparallel.core.schedule.shape import Shape, loop, vee
+from smdist.modelparallel.core.schedule.zero_bubble_v import zero_bubble_v
+
+Orders = Callable[[Shape], list[list[Action]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +27,7 @@ class Kind:
 
     Attributes:
         summary: For people, in a few words.
-        order: The actions of one rank.
+        orders: The actions of every rank, by rank.
         rank_of: Which rank each stage is on: `loop` or `vee`.
         least_virtual_stages: Stages a rank, at least.
         most_virtual_stages: Stages a rank, at most; None for any number.
@@ -33,7 +37,7 @@ class Kind:
     """
 
     summary: str
-    order: Callable[[Shape, int], list[Action]]
+    orders: Orders
     rank_of: Callable[[Shape], tuple[int, ...]] = loop
     least_virtual_stages: int = 1
     most_virtual_stages: int | None = 1
@@ -47,15 +51,62 @@ class Kind:
         return self.rank_of is vee
 
 
+def _each(order: Callable[[Shape, int], list[Action]]) -> Orders:
+    """Where a rank knows its order without the others: it for each of them."""
+
+    @wraps(order)
+    def orders(shape: Shape) -> list[list[Action]]:
+        return [order(shape, rank) for rank in range(shape.num_ranks)]
+
+    return orders
+
+
 SCHEDULES: Mapping[str, Kind] = MappingProxyType(
     {
-        "simple": Kind(summary="all forwards, then all backwards", order=simple),
+        "simple": Kind(summary="all forwards, then all backwards (GPipe)", orders=_each(simple)),
         "interleaved": Kind(
             summary="a backward as soon as it can be, with a cap on microbatches in flight",
-            order=interleaved,
+            orders=interleaved,
             takes_active_microbatches=True,
         ),
-        "1f1b": Kind(summary="least memory with one stage a rank", order=one_forward_one_backward),
+        "1f1b": Kind(
+            summary="least memory of one stage a rank", orders=_each(one_forward_one_backward)
+        ),
+        "interleaved_1f1b": Kind(
+            summary="several stages a rank make the bubble shorter, at more messages",
+            orders=_each(interleaved_1f1b),
+            least_virtual_stages=2,
+            most_virtual_stages=None,
+        ),
+        "looped_bfs": Kind(
+            summary="several stages a rank, all microbatches through each (breadth first)",
+            orders=_each(looped_bfs),
+            least_virtual_stages=2,
+            most_virtual_stages=None,
+        ),
+        "zero_bubble": Kind(
+            summary="weight gradients fill the bubble (ZB-H1, ZB1P)",
+            orders=_each(zero_bubble),
+            most_virtual_stages=None,
+            splits_backward=True,
+        ),
+        "zero_bubble_v": Kind(
+            summary="weight gradients fill the bubble of a V of stages (ZBV)",
+            orders=_each(zero_bubble_v),
+            rank_of=vee,
+            least_virtual_stages=2,
+            most_virtual_stages=2,
+            splits_backward=True,
+        ),
+        "dualpipe_v": Kind(
+            summary="forward and backward of a V of stages in turn, split at both ends",
+            orders=_each(dualpipe_v),
+            rank_of=vee,
+            least_virtual_stages=2,
+            most_virtual_stages=2,
+            splits_backward=True,
+            least_microbatches_per_rank=2,
+        ),
     }
 )
 
@@ -93,7 +144,7 @@ def make_schedule(
         name=name,
         rank_of=kind.rank_of(shape),
         num_microbatches=num_microbatches,
-        orders=tuple(tuple(kind.order(shape, rank)) for rank in range(num_ranks)),
+        orders=tuple(map(tuple, kind.orders(shape))),
     )
 
 

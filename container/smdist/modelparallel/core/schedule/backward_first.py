@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What SageMaker's model parallel library calls interleaved: backward first, with a cap.
+
+A rank that has the choice takes a backward. It takes a forward while it holds fewer than
+`active_microbatches` microbatches, and waits otherwise. So it begins with more forwards than 1F1B
+would let it, and then backwards and forwards take turns. What it has done ahead is work that
+others can go on with while messages travel; what that costs is memory.
+
+The rule says what to do at a moment, a schedule says it beforehand. So the order is what comes
+out where every rank follows the rule at tF = 1 and tB = 2, and messages take no time. Rank r
+then has its first gradient at p + 2 (p - 1 - r), time for 3 (p - 1 - r) + 1 forwards; that, the cap
+and m limit what it holds. A step takes (m + p - 1) (tF + tB) if the cap is p or more, as 1F1B
+does; with a lower cap the first ranks wait, which saves memory at the cost of time.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from smdist.modelparallel.core.schedule.actions import Action, Do
+from smdist.modelparallel.core.schedule.shape import Shape
+
+
+def interleaved(shape: Shape) -> list[list[Action]]:
+    """Every rank follows the rule, tick by tick."""
+    ranks = _ranks(shape)
+    clock = 0
+    while any(len(rank.backward_ends) < shape.num_microbatches for rank in ranks):
+        for rank in ranks:
+            if rank.free_at <= clock:
+                rank.act(clock)
+        clock += 1
+    return [rank.order for rank in ranks]
+
+
+def _ranks(shape: Shape) -> list[_Rank]:
+    cap = shape.active_microbatches or shape.num_ranks + 2
+    ranks = [_Rank(stage, shape.num_microbatches, cap) for stage in range(shape.num_ranks)]
+    for rank, following in pairwise(ranks):
+        rank.following, following.previous = following, rank
+    return ranks
+
+
+class _Rank:
+    """One rank that follows the rule; it knows when its own actions end, and its neighbours'."""
+
+    def __init__(self, stage: int, num_microbatches: int, cap: int) -> None:
+        self.stage, self.num_microbatches, self.cap = stage, num_microbatches, cap
+        self.previous: _Rank | None = None
+        self.following: _Rank | None = None
+        self.order: list[Action] = []
+        self.forward_ends: list[int] = []  # by microbatch
+        self.backward_ends: list[int] = []  # by microbatch
+        self.free_at = 0
+
+    def act(self, clock: int) -> None:
+        """Begin what the rule says, if anything."""
+        if self._has_gradient(clock):
+            self._begin(Do.B, self.backward_ends, clock + 2)
+        elif self._has_room() and self._has_input(clock):
+            self._begin(Do.F, self.forward_ends, clock + 1)
+
+    def _begin(self, do: Do, ends: list[int], end: int) -> None:
+        self.order.append(Action(do, self.stage, len(ends)))
+        ends.append(end)
+        self.free_at = end
+
+    def _has_gradient(self, clock: int) -> bool:
+        microbatch = len(self.backward_ends)
+        given = self.forward_ends if self.following is None else self.following.backward_ends
+        return microbatch < len(given) and given[microbatch] <= clock
+
+    def _has_input(self, clock: int) -> bool:
+        microbatch = len(self.forward_ends)
+        if microbatch == self.num_microbatches:
+            return False
+        given = self.previous.forward_ends if self.previous else None
+        return given is None or (microbatch < len(given) and given[microbatch] <= clock)
+
+    def _has_room(self) -> bool:
+        return len(self.forward_ends) - len(self.backward_ends) < self.cap

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looped BFS: GPipe with several stages a rank."""
+
+from __future__ import annotations
+
+from smdist.modelparallel.core.schedule.actions import Action, Do
+from smdist.modelparallel.core.schedule.blocks import run_of
+from smdist.modelparallel.core.schedule.shape import Shape
+
+
+def looped_bfs(shape: Shape, rank: int) -> list[Action]:
+    """All microbatches through one stage, then all through the next; backwards the other way.
+
+    A stage's parameters are used in one go, forward and backward, so that sharded ones are
+    gathered twice a step. The rank holds all microbatches of all its stages.
+    """
+    stages = range(rank, shape.num_stages, shape.num_ranks)
+    microbatches = range(shape.num_microbatches)
+    order = [action for stage in stages for action in run_of(Do.F, stage, microbatches)]
+    for stage in reversed(stages):
+        order += run_of(Do.B, stage, reversed(microbatches))
+    return order

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DualPipeV: DeepSeek's DualPipe folded into a V, with the parameters held once.
+
+Most of the time a rank has a forward of one leg of the V and a backward of the other to do. They
+have nothing to do with each other, so one computes while the other's messages travel: DeepSeek
+runs the two as one action. Here they stand next to each other, the forward first. Sends and
+receives are never waited for before they must be, which lets them overlap in the same way.
+"""
+
+from __future__ import annotations
+
+from smdist.modelparallel.core.schedule.actions import Action, Do
+from smdist.modelparallel.core.schedule.script import Script
+from smdist.modelparallel.core.schedule.shape import Shape
+
+
+def dualpipe_v(shape: Shape, rank: int) -> list[Action]:
+    """DualPipeV in 2p microbatches or more.
+
+    Backwards are whole but at both ends, where splitting them lets the next rank go on sooner.
+    """
+    script = Script()
+    _fill(script, shape, down=rank, up=shape.num_stages - 1 - rank)
+    _hold(script, shape, down=rank, up=shape.num_stages - 1 - rank)
+    _drain(script, shape, down=rank, up=shape.num_stages - 1 - rank)
+    return script.order
+
+
+def _fill(script: Script, shape: Shape, *, down: int, up: int) -> None:
+    """Forwards down the V, then on both legs, then the first gradients, split."""
+    hops = shape.num_ranks - 1 - down
+    script.repeat(2 * hops, (Do.F, down))
+    script.repeat(down + 1, (Do.F, down), (Do.F, up))
+    script.repeat(hops, (Do.I, up), (Do.W, up), (Do.F, up))
+
+
+def _hold(script: Script, shape: Shape, *, down: int, up: int) -> None:
+    """A forward of one leg with a backward of the other, until the first leg's forwards run out."""
+    hops = shape.num_ranks - 1 - down
+    forwards_left = shape.num_microbatches - shape.num_ranks - hops
+    script.repeat(forwards_left, (Do.F, down), (Do.B, up), (Do.F, up), (Do.B, down))
+    script.repeat(hops, (Do.B, up), (Do.F, up), (Do.B, down))
+
+
+def _drain(script: Script, shape: Shape, *, down: int, up: int) -> None:
+    """Backwards of both legs in turn, the later half split; what is left, the oldest first."""
+    hops = shape.num_ranks - 1 - down
+    for number in range(2 * (down + 1)):
+        do = Do.B if number < down + 1 else Do.I
+        script.repeat(1, (do, (up, down)[number % 2]))
+    for _ in range(hops):
+        script.settle(1)
+        script.repeat(1, (Do.I, down))
+    script.settle(down + 1)

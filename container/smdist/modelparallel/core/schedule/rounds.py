@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several stages a rank, depth first: microbatches go through in rounds.
+
+With v stages on each rank, every stage is 1/v of the work, so the first microbatch reaches the
+last rank after 1/v of the time, and the bubble is 1/v of that of one stage a rank.
+
+A rank takes the microbatches of one round through its first stage, then the same ones through its
+second, and so on; then comes the next round. By the time that a rank is through with a round on
+its first stage, the round's first microbatch is back from the last rank, if a round has as many
+microbatches as there are ranks. Backwards go in the same rounds, the last stage first.
+
+There are m // p rounds of about m / p microbatches each, at least one. Where that does not come
+out even, earlier rounds have one microbatch more: never later ones, whose forwards would then be
+late for the backwards that take turns with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+from smdist.modelparallel.core.schedule.actions import Action, Do
+from smdist.modelparallel.core.schedule.blocks import run_of, split_backward, take_turns
+from smdist.modelparallel.core.schedule.shape import Shape
+
+
+def interleaved_1f1b(shape: Shape, rank: int) -> list[Action]:
+    """Interleaved 1F1B as Megatron has it, in any number of microbatches.
+
+    On each rank further from the last the first gradient is two slots later: one for the forward
+    on its way there, one for the gradient on its way back.
+    """
+    return _one_forward_one_backward(shape, rank, slots_a_hop=2)
+
+
+def zero_bubble(shape: Shape, rank: int) -> list[Action]:
+    """ZB-H1, and with several stages a rank ZB1P: weight gradients fill the bubble.
+
+    Only input gradients are on the critical path, so a gradient comes back one slot earlier for
+    each hop, and the lead is shorter by one for each hop than that of 1F1B. Rank r lets r weight
+    gradients wait, and has them left when the others still wait for their last gradients. What
+    a shorter lead saves in memory, waiting weight gradients cost: every rank holds the same.
+    """
+    order = _one_forward_one_backward(shape, rank, slots_a_hop=1)
+    return split_backward(order, wait=rank)
+
+
+def _one_forward_one_backward(shape: Shape, rank: int, *, slots_a_hop: int) -> list[Action]:
+    rounds = _rounds(shape)
+    stages = range(rank, shape.num_stages, shape.num_ranks)
+    hops = shape.num_ranks - 1 - rank
+    lead = (shape.virtual_stages - 1) * len(rounds[0]) + slots_a_hop * hops + 1
+    return take_turns(
+        _through(Do.F, stages, rounds), _through(Do.B, reversed(stages), rounds), lead=lead
+    )
+
+
+def _rounds(shape: Shape) -> list[range]:
+    """The microbatches of each round: 10 on 4 ranks are 0-4 and 5-9, 11 are 0-5 and 6-10."""
+    number = max(1, shape.num_microbatches // shape.num_ranks)
+    size, longer = divmod(shape.num_microbatches, number)
+    starts = [index * size + min(index, longer) for index in range(number + 1)]
+    return [range(start, end) for start, end in pairwise(starts)]
+
+
+def _through(do: Do, stages: Iterable[int], rounds: list[range]) -> list[Action]:
+    stages = list(stages)
+    return [
+        action
+        for microbatches in rounds
+        for stage in stages
+        for action in run_of(do, stage, microbatches)
+    ]

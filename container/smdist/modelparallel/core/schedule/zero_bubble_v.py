@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ZBV: two stages a rank in the shape of a V, and weight gradients fill the bubble.
+
+The last stage is on the rank of the first, so the loss is where the input is and the first
+gradient needs no way back: the last rank of the V is the first that has all it needs. Every rank
+holds as much as every other.
+"""
+
+from __future__ import annotations
+
+from smdist.modelparallel.core.schedule.actions import Action, Do
+from smdist.modelparallel.core.schedule.script import Script
+from smdist.modelparallel.core.schedule.shape import Shape
+
+
+def zero_bubble_v(shape: Shape, rank: int) -> list[Action]:
+    """ZBV as its paper has it for tF = tI = tW.
+
+    Its phases need 2p - 1 microbatches; of fewer, it is the part that has to do with them.
+    """
+    down, up = rank, shape.num_stages - 1 - rank
+    number = max(2 * shape.num_ranks - 1, shape.num_microbatches)
+    script = Script()
+    _fill(script, shape, down=down, up=up)
+    _hold(script, shape, number, down=down, up=up)
+    _drain(script, shape, down=down, up=up)
+    return [action for action in script.order if action.microbatch < shape.num_microbatches]
+
+
+def _fill(script: Script, shape: Shape, *, down: int, up: int) -> None:
+    """Forwards down the V, then up it as well, then the first gradients down its second leg."""
+    hops = shape.num_ranks - 1 - down
+    script.repeat(2 * hops + 1, (Do.F, down))
+    script.repeat(down, (Do.F, up), (Do.F, down))
+    script.repeat(hops + 1, (Do.F, up), (Do.I, up), (Do.W, up))
+
+
+def _hold(script: Script, shape: Shape, number: int, *, down: int, up: int) -> None:
+    """Every stage in turn, until the forwards run out, first of the first leg."""
+    hops = shape.num_ranks - 1 - down
+    gradients_down = ((Do.I, down), (Do.W, down))
+    leg_up = ((Do.F, up), (Do.I, up), (Do.W, up))
+    script.repeat(number - shape.num_ranks - hops, (Do.F, down), *gradients_down, *leg_up)
+    script.repeat(hops, *gradients_down, *leg_up)
+
+
+def _drain(script: Script, shape: Shape, *, down: int, up: int) -> None:
+    """The last input gradients, which others wait for; weight gradients while waiting for more."""
+    hops = shape.num_ranks - 1 - down
+    script.repeat(down, (Do.I, down), (Do.I, up))
+    script.repeat(hops + 1, (Do.I, down), (Do.W, down))
+    script.settle_stage(up)
+    script.settle_stage(down)
