@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models cut into stages of equal load: `partition` finds the cuts, `assigned` takes them as given.
+
+The load of a stage is the time of one microbatch, forward and backward, with the communication
+that is not hidden: what enters and leaves the stage, both ways, over the link. The slowest stage
+sets the pace, so the largest load is made as small as it can be, within each rank's memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from sagemaker_dist.errors import OptionError, raise_all
+from smdist.modelparallel.core.cost import Costs, Link, StateBytes
+from smdist.modelparallel.core.graph import Graph
+from smdist.modelparallel.core.partition.aim import Aim, option_faults, weight_of
+from smdist.modelparallel.core.partition.bottleneck import advice, bottleneck_of, next_to_open
+from smdist.modelparallel.core.partition.chain import Chain, chain_of
+from smdist.modelparallel.core.partition.judge import Judge, Objective
+from smdist.modelparallel.core.partition.memory import best_cuts
+from smdist.modelparallel.core.partition.refine import join_ties
+from smdist.modelparallel.core.partition.result import Bottleneck, Partition
+from smdist.modelparallel.core.placement import Placement, placed_units
+
+__all__ = ["Bottleneck", "Objective", "Partition", "assigned", "next_to_open", "partition"]
+
+ADAM = StateBytes()
+NO_LINK = Link()
+
+
+def partition(
+    graph: Graph,
+    costs: Costs,
+    *,
+    num_stages: int,
+    device_bytes: int | None = None,
+    in_flight: Sequence[int] | None = None,
+    state: StateBytes = ADAM,
+    rank_of: Sequence[int] | None = None,
+    link: Link = NO_LINK,
+    memory_weight: float | None = None,
+    optimize: str | None = None,
+    objective: Objective | None = None,
+) -> Partition:
+    """Cut a model into stages.
+
+    Runs of units in the order of execution become stages. With one stage a rank and no objective
+    the largest load is the least there is; of equal ones, what sends least, then what holds
+    least. A unit then moves to another stage that holds its parameters already, where that is
+    free. Otherwise cuts are moved from there while the objective falls.
+
+    Args:
+        graph: What to cut.
+        costs: Of its nodes for one microbatch.
+        num_stages: Ranks times the stages of each.
+        device_bytes: What a rank may hold; None is no limit.
+        in_flight: Microbatches that each stage holds at most, by stage: from the schedule. The
+            default is 1.
+        state: What a trained parameter holds all the time.
+        rank_of: The rank of each stage. The default is one stage a rank.
+        link: What joins the stages; the default costs no time.
+        memory_weight: A load is this part memory and otherwise time, each as a fraction of the
+            whole model's. The default is what `optimize` stands for, otherwise 0: time alone.
+        optimize: "memory" for a weight of 0.8, "speed" for 0.2, as SageMaker's library has it.
+        objective: Seconds of a step from the costs by stage and the placement, lower is better:
+            a simulation.
+
+    Raises:
+        OptionError: A number is out of range, there are more stages than units, or the model
+            does not fit in `device_bytes`; all faults of the request at once.
+    """
+    faults = option_faults(
+        num_stages=num_stages,
+        device_bytes=device_bytes,
+        in_flight=in_flight,
+        rank_of=rank_of,
+        link=link,
+        memory_weight=memory_weight,
+        optimize=optimize,
+    )
+    raise_all([*faults, *_too_many_stages(graph, num_stages)])
+    aim = Aim(
+        in_flight=tuple(in_flight or [1] * num_stages),
+        rank_of=tuple(rank_of if rank_of is not None else range(num_stages)),
+        device_bytes=device_bytes,
+        memory_weight=weight_of(memory_weight, optimize),
+        link=link,
+        state=state,
+    )
+    judge = _judge(graph, costs, aim, objective)
+    stage_of, moved = join_ties(judge, judge.assign(best_cuts(judge)))
+    return _result(judge, judge.place(stage_of), moved)
+
+
+def assigned(
+    graph: Graph,
+    costs: Costs,
+    stage_of: Mapping[str, int],
+    *,
+    num_stages: int,
+    in_flight: Sequence[int] | None = None,
+    state: StateBytes = ADAM,
+    rank_of: Sequence[int] | None = None,
+    link: Link = NO_LINK,
+) -> Partition:
+    """What stages cost that somebody chose by hand: the same facts as `partition` gives.
+
+    Args:
+        graph: What was cut.
+        costs: Of its nodes for one microbatch.
+        stage_of: The stage of each unit, by its name.
+        num_stages, in_flight, state, rank_of, link: As for `partition`.
+
+    Raises:
+        OptionError: A number is out of range, or the stages do not go with the graph, as `place`
+            has it.
+    """
+    faults = option_faults(
+        num_stages=num_stages,
+        device_bytes=None,
+        in_flight=in_flight,
+        rank_of=rank_of,
+        link=link,
+        memory_weight=None,
+        optimize=None,
+    )
+    raise_all(faults)
+    aim = Aim(
+        in_flight=tuple(in_flight or [1] * num_stages),
+        rank_of=tuple(rank_of if rank_of is not None else range(num_stages)),
+        link=link,
+        state=state,
+    )
+    judge = _judge(graph, costs, aim, None)
+    return _result(judge, judge.place(stage_of), ())
+
+
+def _too_many_stages(graph: Graph, num_stages: int) -> list[OptionError]:
+    units = len(placed_units(graph))
+    if not isinstance(num_stages, int) or num_stages <= units:
+        return []
+    return [
+        OptionError(
+            f"num_stages is {num_stages}",
+            f"{graph.model} has {units} units to put on stages",
+            f"Use at most {units} stages, or open modules into finer units",
+        )
+    ]
+
+
+def _judge(graph: Graph, costs: Costs, aim: Aim, objective: Objective | None) -> Judge:
+    chain = chain_of(graph, costs, aim.state)
+    return Judge(
+        graph=graph, costs=costs, chain=chain, aim=_scaled(aim, chain), objective=objective
+    )
+
+
+def _scaled(aim: Aim, chain: Chain) -> Aim:
+    """Time and memory as fractions of the whole model's, on one stage."""
+    if not aim.memory_weight:
+        return aim
+    whole = chain.span(0, len(chain.names))
+    memory = whole.memory_bytes(max(aim.in_flight))
+    return replace(aim, seconds_unit=whole.seconds or 1.0, bytes_unit=memory or 1.0)
+
+
+def _result(judge: Judge, placement: Placement, notes: tuple[str, ...]) -> Partition:
+    shares = judge.shares(placement)
+    loads = judge.seconds(shares)
+    bottleneck = bottleneck_of(judge, loads)
+    if bottleneck:
+        notes = (advice(bottleneck, judge.aim.num_ranks), *notes)
+    return Partition(
+        stages=_names(judge.graph, placement),
+        rank_of=judge.aim.rank_of,
+        placement=placement,
+        costs=tuple(share.cost for share in shares),
+        loads=loads,
+        state_bytes=tuple(share.state_bytes for share in shares),
+        peak_bytes=judge.peaks(shares),
+        bottleneck=bottleneck,
+        notes=notes,
+    )
+
+
+def _names(graph: Graph, placement: Placement) -> tuple[tuple[str, ...], ...]:
+    stages: list[list[str]] = [[] for _ in range(placement.num_stages)]
+    for node in graph.units:
+        first = placement.stages[node.name][:1] or (0,)
+        stages[first[0]].append(node.name)
+    return tuple(map(tuple, stages))

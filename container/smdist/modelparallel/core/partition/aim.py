@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a partition is asked for: how many stages, what counts as load, and what must fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+
+from sagemaker_dist.errors import OptionError, closest
+from smdist.modelparallel.core.cost import Link, StateBytes
+
+MEMORY_WEIGHTS = {"memory": 0.8, "speed": 0.2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aim:
+    """The options of a partition, complete.
+
+    Attributes:
+        in_flight: Microbatches that each stage holds at most, by stage.
+        rank_of: The rank of each stage, by stage.
+        device_bytes: What a rank may hold; None where nothing limits it.
+        memory_weight: How much memory counts in a load, against time: 0 is time alone.
+        seconds_unit: What time is divided by in a load: with a weight, that of the whole model.
+        bytes_unit: What memory is divided by.
+    """
+
+    in_flight: tuple[int, ...]
+    rank_of: tuple[int, ...]
+    device_bytes: int | None = None
+    memory_weight: float = 0.0
+    seconds_unit: float = 1.0
+    bytes_unit: float = 1.0
+    link: Link = field(default_factory=Link)
+    state: StateBytes = field(default_factory=StateBytes)
+
+    @property
+    def num_stages(self) -> int:
+        """How many stages are wanted."""
+        return len(self.rank_of)
+
+    @property
+    def num_ranks(self) -> int:
+        """How many ranks they are on."""
+        return max(self.rank_of) + 1
+
+    @property
+    def shares_ranks(self) -> bool:
+        """Whether a rank has several stages."""
+        return self.num_ranks < self.num_stages
+
+    def load(self, seconds: float, memory_bytes: float) -> float:
+        """What a stage adds to the bottleneck: its time, or its mix of memory and time."""
+        if not self.memory_weight:
+            return seconds
+        time, memory = seconds / self.seconds_unit, memory_bytes / self.bytes_unit
+        return self.memory_weight * memory + (1 - self.memory_weight) * time
+
+    def wire_seconds(self, num_messages: int, num_bytes: int) -> float:
+        """How long so many messages of so many bytes in all take."""
+        link = self.link
+        return num_messages * link.latency_seconds + num_bytes / link.bytes_per_second
+
+    def by_rank(self, of_stages: Sequence[int]) -> tuple[int, ...]:
+        """Sums over the stages of each rank."""
+        sums = [0] * self.num_ranks
+        for rank, amount in zip(self.rank_of, of_stages, strict=True):
+            sums[rank] += amount
+        return tuple(sums)
+
+
+def weight_of(memory_weight: float | None, optimize: str | None) -> float:
+    """What memory counts: as said, or what `optimize` stands for, or nothing."""
+    if memory_weight is not None:
+        return memory_weight
+    return MEMORY_WEIGHTS.get(optimize or "", 0.0)
+
+
+def option_faults(
+    *,
+    num_stages: int,
+    device_bytes: int | None,
+    in_flight: Sequence[int] | None,
+    rank_of: Sequence[int] | None,
+    link: Link,
+    memory_weight: float | None,
+    optimize: str | None,
+) -> Iterator[OptionError]:
+    """Every fault of the numbers themselves, whatever the model."""
+    if not _is_count(num_stages):
+        yield OptionError(
+            f"num_stages is {num_stages!r}", "a pipeline has stages", "Pass an integer of 1 or more"
+        )
+    if device_bytes is not None and not _is_count(device_bytes):
+        yield OptionError(
+            f"device_bytes is {device_bytes!r}",
+            "a rank needs memory",
+            "Pass a positive number of bytes, or None for no limit",
+        )
+    yield from _by_stage("in_flight", in_flight, num_stages, at_least=1)
+    yield from _by_stage("rank_of", rank_of, num_stages, at_least=0)
+    if rank_of is not None and set(rank_of) != set(range(len(set(rank_of)))):
+        yield OptionError(
+            f"rank_of is {list(rank_of)!r}",
+            "ranks are numbered from 0, and each has a stage",
+            "Leave no rank out",
+        )
+    if not link.bytes_per_second > 0 or not 0 <= link.latency_seconds < float("inf"):
+        yield OptionError(
+            f"link is {link!r}", "messages take time", "Pass a bandwidth above 0, a latency of 0 up"
+        )
+    if memory_weight is not None and not (isfinite(memory_weight) and 0 <= memory_weight <= 1):
+        yield OptionError(
+            f"memory_weight is {memory_weight!r}",
+            "it is memory's part of the load",
+            "Pass a number from 0 (time alone) to 1 (memory alone)",
+        )
+    if optimize is not None and optimize not in MEMORY_WEIGHTS:
+        yield OptionError(
+            f"optimize is {optimize!r}",
+            "it stands for a memory_weight",
+            closest(str(optimize), MEMORY_WEIGHTS),
+        )
+
+
+def _by_stage(
+    name: str, numbers: Sequence[int] | None, num_stages: int, at_least: int
+) -> Iterator[OptionError]:
+    if numbers is None:
+        return
+    if len(numbers) != num_stages:
+        yield OptionError(
+            f"{name} has {len(numbers)} numbers",
+            f"there are {num_stages!r} stages",
+            "Pass one number for each stage",
+        )
+    wrong = [n for n in numbers if not isinstance(n, int) or isinstance(n, bool) or n < at_least]
+    if wrong:
+        yield OptionError(
+            f"{name} has {wrong[0]!r}", "it counts", f"Pass integers of {at_least} or more"
+        )
+
+
+def _is_count(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and number >= 1

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one unit that sets the pace, and the unit that is worth opening next."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from smdist.modelparallel.core.cost import Costs
+from smdist.modelparallel.core.graph import Graph
+from smdist.modelparallel.core.partition.judge import Judge
+from smdist.modelparallel.core.partition.result import Bottleneck, Partition
+from smdist.modelparallel.core.partition.search import stages_needed
+
+WORTHWHILE = 1.02
+"""A gain of 2 % is worth another stage, or another unit."""
+
+
+def bottleneck_of(judge: Judge, loads: tuple[float, ...]) -> Bottleneck | None:
+    """The unit that takes more than an even share of the time, if there is one."""
+    chain, aim = judge.chain, judge.aim
+    end = len(chain.names)
+    seconds = [chain.span(at, at + 1).seconds for at in range(end)]
+    total, slowest = chain.span(0, end).seconds, max(seconds)
+    if slowest * aim.num_ranks <= total * WORTHWHILE:
+        return None
+    sums = [0.0] * aim.num_ranks
+    for rank, load in zip(aim.rank_of, loads, strict=True):
+        sums[rank] += load
+    needed = stages_needed(chain, aim, max(sums) * WORTHWHILE)
+    return Bottleneck(
+        unit=chain.names[seconds.index(slowest)],
+        share=slowest / total,
+        useful_stages=min(aim.num_ranks, needed),
+    )
+
+
+def advice(bottleneck: Bottleneck, num_ranks: int) -> str:
+    """What a person can do about it."""
+    useful = bottleneck.useful_stages
+    cap = f"no number of ranks is more than {1 / bottleneck.share:.1f} times as fast as one"
+    fewer = f"Use {useful}, " if useful < num_ranks else ""
+    same = f", and {useful} are as fast as {num_ranks}" if fewer else ""
+    return (
+        f"{bottleneck.unit} takes {bottleneck.share:.0%} of the time: {cap}{same}. {fewer}"
+        f"{'open' if fewer else 'Open'} it into finer units, or split it over several devices "
+        "(a head: compute its loss in chunks)"
+    )
+
+
+def next_to_open(
+    graph: Graph, costs: Costs, partition: Partition, *, closed: Collection[str] = ()
+) -> str | None:
+    """The module that should be several units: the slowest one of the slowest stage.
+
+    Of several that are as slow, the one next to the lighter neighbour of their stage.
+
+    Args:
+        graph: What was split.
+        costs: What it was split by.
+        partition: The best one so far.
+        closed: Modules that cannot be opened, or brought nothing when they were.
+
+    Returns:
+        The module's name, or None where less than 2 % can be won.
+    """
+    if partition.imbalance <= WORTHWHILE:
+        return None
+    loads = partition.loads
+    stage = loads.index(max(loads))
+    names = [name for name in partition.stages[stage] if graph.node[name].module not in closed]
+    if _load_at(loads, stage + 1) < _load_at(loads, stage - 1):
+        names.reverse()
+    best = max(names, key=lambda name: costs.of(name).seconds, default=None)
+    return graph.node[best].module if best and costs.of(best).seconds else None
+
+
+def _load_at(loads: tuple[float, ...], stage: int) -> float:
+    return loads[stage] if 0 <= stage < len(loads) else float("inf")

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cuts of a chain into stages whose largest load is least: exact, by dynamic programming.
+
+With load(i, j) for units i to j - 1 on one stage, the best first s stages that end before unit j
+have the largest load
+
+    f[s][j] = min over i of max(f[s - 1][i], load(i, j))
+
+Of all cuts that are as good, a second pass takes those that send least, and of these the ones
+whose fullest stage is emptiest. Time and memory only grow with a run of units, so runs that are
+too long for any good answer are never looked at: a guess bounds the load, and is raised until an
+answer lies below it. What lies below was never cut away, so the answer is exact.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from math import inf
+
+from smdist.modelparallel.core.partition.aim import Aim
+from smdist.modelparallel.core.partition.chain import Chain, Span
+
+SLACK = 1 + 1e-9  # loads that differ by less differ by rounding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """The runs that end at one unit, from the first start that is not too early.
+
+    Attributes:
+        start: Of the longest run.
+        spans: By start.
+        loads: By start, for each number of microbatches in flight.
+        fits_from: First start whose run fits in memory, for each number in flight.
+    """
+
+    start: int
+    spans: list[Span]
+    loads: dict[int, list[float]] = field(default_factory=dict)
+    fits_from: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """All runs whose load may be within the bound and whose memory may be within the limit.
+
+    Attributes:
+        rows: By the end of the run; row 0 is empty.
+        is_whole: Whether the bound cut nothing away.
+    """
+
+    rows: list[Row]
+    is_whole: bool
+
+
+def cut(chain: Chain, aim: Aim, limit: int | None) -> tuple[int, ...] | None:
+    """Ends of the stages, or None where nothing fits within `limit` bytes a stage."""
+    bound = _guess(chain, aim)
+    while True:
+        table = _table(chain, aim, limit, bound)
+        least = _least_load(table, aim)
+        if least <= bound:
+            return _cheapest(table, aim, least * SLACK)
+        if table.is_whole:
+            return None if least == inf else _cheapest(table, aim, least * SLACK)
+        bound = least if least < inf else bound * 2  # nothing better than `least` lies above it
+
+
+def _guess(chain: Chain, aim: Aim) -> float:
+    """A little above what no partition can beat."""
+    few, end = min(aim.in_flight), len(chain.names)
+    whole = chain.span(0, end)
+    alone = max(_load(chain.span(at, at + 1), aim, few) for at in range(end))
+    even = aim.load(whole.seconds, whole.memory_bytes(few)) / aim.num_stages
+    return max(even, alone, 1e-300) * 1.2
+
+
+def _load(span: Span, aim: Aim, in_flight: int) -> float:
+    seconds = span.seconds + aim.wire_seconds(span.num_messages, span.wire_bytes)
+    return aim.load(seconds, span.memory_bytes(in_flight))
+
+
+def _table(chain: Chain, aim: Aim, limit: int | None, bound: float) -> Table:
+    rows, is_whole = [Row(start=0, spans=[])], True
+    few = min(aim.in_flight)
+    for end in range(1, len(chain.names) + 1):
+        spans = []
+        for span in chain.spans_ending(end):
+            memory = span.memory_bytes(few)
+            if limit is not None and memory > limit:
+                break
+            if aim.load(span.seconds, memory) > bound * SLACK:
+                is_whole = False
+                break
+            spans.append(span)
+        rows.append(_row(end, spans[::-1], aim, limit))
+    return Table(rows=rows, is_whole=is_whole)
+
+
+def _row(end: int, spans: list[Span], aim: Aim, limit: int | None) -> Row:
+    row = Row(start=end - len(spans), spans=spans)
+    loads: list[float] = []
+    for number in sorted(set(aim.in_flight)):
+        if not loads or aim.memory_weight:  # without memory in it the load is the same for all
+            loads = [_load(span, aim, number) for span in spans]
+        row.loads[number] = loads
+        row.fits_from[number] = row.start + _num_too_full(spans, number, limit)
+    return row
+
+
+def _num_too_full(spans: list[Span], in_flight: int, limit: int | None) -> int:
+    if limit is None:
+        return 0
+    return bisect_left(spans, -limit, key=lambda span: -span.memory_bytes(in_flight))
+
+
+def _least_load(table: Table, aim: Aim) -> float:
+    size = len(table.rows)
+    before = [0.0] + [inf] * (size - 1)
+    for stage, number in enumerate(aim.in_flight):
+        now = [inf] * size
+        for end in range(stage + 1, size - (aim.num_stages - 1 - stage)):
+            row = table.rows[end]
+            first = max(row.fits_from[number], stage)
+            if first < end:
+                now[end] = min(map(max, before[first:end], row.loads[number][first - row.start :]))
+        before = now
+    return before[-1]
+
+
+def _cheapest(table: Table, aim: Aim, cap: float) -> tuple[int, ...]:
+    """Of the cuts within the cap, one that sends least and, of these, is the least full."""
+    size = len(table.rows)
+    before = [(0.0, 0.0)] + [(inf, inf)] * (size - 1)  # sent, fullest
+    choices: list[list[int]] = []
+    for stage, number in enumerate(aim.in_flight):
+        now, choice = [(inf, inf)] * size, [0] * size
+        for end in range(stage + 1, size - (aim.num_stages - 1 - stage)):
+            row = table.rows[end]
+            first = max(row.fits_from[number], stage)
+            if first < end:
+                now[end], choice[end] = _best_start(row, before[first:end], first, number, cap)
+        before = now
+        choices.append(choice)
+    return _walk_back(choices, size - 1)
+
+
+def _best_start(
+    row: Row, before: list[tuple[float, float]], first: int, number: int, cap: float
+) -> tuple[tuple[float, float], int]:
+    skip = first - row.start
+    best, choice, least = (inf, inf), first, inf
+    runs = zip(before, row.loads[number][skip:], row.spans[skip:], strict=True)
+    for start, ((sent, fullest), load, span) in enumerate(runs, first):
+        total = sent + span.received_bytes
+        if load <= cap and total <= least and total < inf:
+            now = (total, max(fullest, span.memory_bytes(number)))
+            if now < best:
+                best, choice, least = now, start, total
+    return best, choice
+
+
+def stages_needed(chain: Chain, aim: Aim, cap: float) -> int:
+    """The fewest stages whose time each stays within the cap, whatever they hold in memory.
+
+    A unit that takes longer alone gets a stage of its own.
+    """
+    fewest = [0]
+    for end in range(1, len(chain.names) + 1):
+        options = [fewest[end - 1]]
+        for length, span in enumerate(chain.spans_ending(end), start=1):
+            if span.seconds > cap:
+                break
+            if span.seconds + aim.wire_seconds(span.num_messages, span.wire_bytes) <= cap:
+                options.append(fewest[end - length])
+        fewest.append(min(options) + 1)
+    return fewest[-1]
+
+
+def _walk_back(choices: list[list[int]], end: int) -> tuple[int, ...]:
+    ends = []
+    for choice in reversed(choices):
+        ends.append(end)
+        end = choice[end]
+    return tuple(reversed(ends))

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each stage of a placement costs, wherever its units come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from smdist.modelparallel.core.cost import Costs, NodeCost
+from smdist.modelparallel.core.graph import Graph
+from smdist.modelparallel.core.partition.aim import Aim
+from smdist.modelparallel.core.partition.chain import ways_of
+from smdist.modelparallel.core.placement import Placement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What one stage costs for one microbatch.
+
+    Attributes:
+        cost: Of its nodes.
+        state_bytes: Parameters, gradients and optimizer state; each parameter once.
+        num_messages: Out and in, both ways; a value counts once where it leaves.
+        wire_bytes: Of these messages.
+    """
+
+    cost: NodeCost
+    state_bytes: int
+    num_messages: int
+    wire_bytes: int
+
+    def memory_bytes(self, in_flight: int) -> int:
+        """State, what is kept of so many microbatches, and the workspace."""
+        return self.state_bytes + in_flight * self.cost.saved_bytes + self.cost.workspace_bytes
+
+
+def shares_of(graph: Graph, costs: Costs, placement: Placement, aim: Aim) -> tuple[Share, ...]:
+    """The share of each stage."""
+    sums = [NodeCost() for _ in range(placement.num_stages)]
+    held: list[set[str]] = [set() for _ in sums]
+    for node in graph.nodes:
+        for stage in placement.stages[node.name]:
+            sums[stage] = sums[stage] + costs.of(node.name)
+            held[stage].update(node.parameters)
+    messages, wire = _wires(placement)
+    return tuple(
+        Share(
+            cost=cost,
+            state_bytes=sum(aim.state.of(graph.parameter[name]) for name in held[stage]),
+            num_messages=messages[stage],
+            wire_bytes=wire[stage],
+        )
+        for stage, cost in enumerate(sums)
+    )
+
+
+def _wires(placement: Placement) -> tuple[list[int], list[int]]:
+    messages, wire = [0] * placement.num_stages, [0] * placement.num_stages
+    sent: set[str] = set()
+    for edge in placement.edges:
+        ends = [edge.target] if edge.value in sent else [edge.source, edge.target]
+        sent.add(edge.value)
+        for stage in ends:
+            messages[stage] += ways_of(edge)
+            wire[stage] += ways_of(edge) * edge.num_bytes
+    return messages, wire
