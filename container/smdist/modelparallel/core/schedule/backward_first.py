@@ -22,7 +22,12 @@ from smdist.modelparallel.core.schedule.shape import Shape
 
 
 def interleaved(shape: Shape) -> list[list[Action]]:
-    """Every rank follows the rule, tick by tick."""
+    """Every rank follows the rule, tick by tick. Here rank 0 stops at its cap of 5:
+
+    rank 0  F0 F1 F2 F3 F4       B0=== F5 B1===    B2===    B3===    B4===    B5===
+    rank 1     F0 F1 F2 F3 B0=== F4 B1=== F5 B2===    B3===    B4===    B5===
+    rank 2        F0 B0=== F1 B1=== F2 B2=== F3 B3=== F4 B4=== F5 B5===
+    """
     ranks = _ranks(shape)
     clock = 0
     while any(len(rank.backward_ends) < shape.num_microbatches for rank in ranks):

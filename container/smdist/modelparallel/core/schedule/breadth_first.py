@@ -11,6 +11,9 @@ from smdist.modelparallel.core.schedule.shape import Shape
 def looped_bfs(shape: Shape, rank: int) -> list[Action]:
     """All microbatches through one stage, then all through the next; backwards the other way.
 
+    rank 0 (0 2)  F0 F1 F2 f0 f1 f2          b2=== b1=== b0=== B2=== B1=== B0===
+    rank 1 (1 3)     F0 F1 F2 f0 f1 f2 b2=== b1=== b0=== B2=== B1=== B0===
+
     A stage's parameters are used in one go, forward and backward, so that sharded ones are
     gathered twice a step. The rank holds all microbatches of all its stages.
     """

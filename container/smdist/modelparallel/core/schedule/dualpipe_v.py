@@ -15,7 +15,10 @@ from smdist.modelparallel.core.schedule.shape import Shape
 
 
 def dualpipe_v(shape: Shape, rank: int) -> list[Action]:
-    """DualPipeV in 2p microbatches or more.
+    """DualPipeV, for 2p microbatches or more.
+
+    rank 0 (0 3)  F0 F1 F2 f0 i0 w0 f1 F3 b1=== f2 B0=== b2=== f3    B1=== b3=== I2 W2 I3 W3
+    rank 1 (1 2)     F0 f0 F1 f1 F2 b0=== f2 B0=== F3 b1=== f3 B1=== b2=== B2=== i3 I3 w3 W3
 
     Backwards are whole but at both ends, where splitting them lets the next rank go on sooner.
     """

@@ -20,6 +20,10 @@ from smdist.modelparallel.core.schedule.shape import Shape
 def simple(shape: Shape, rank: int) -> list[Action]:
     """All forwards, then all backwards: GPipe.
 
+    rank 0  F0 F1 F2 F3                   B0=== B1=== B2=== B3===
+    rank 1     F0 F1 F2 F3          B0=== B1=== B2=== B3===
+    rank 2        F0 F1 F2 F3 B0=== B1=== B2=== B3===
+
     The lead is m, so every rank holds all microbatches between the two.
     """
     return _with_lead(shape, rank, shape.num_microbatches)
@@ -27,6 +31,10 @@ def simple(shape: Shape, rank: int) -> list[Action]:
 
 def one_forward_one_backward(shape: Shape, rank: int) -> list[Action]:
     """1F1B: as few microbatches in flight as keep every rank busy.
+
+    rank 0  F0 F1 F2             B0=== F3 B1===    B2===    B3===
+    rank 1     F0 F1       B0=== F2 B1=== F3 B2===    B3===
+    rank 2        F0 B0=== F1 B1=== F2 B2=== F3 B3===
 
     The lead of rank r is p - r: the last rank turns each microbatch round at once, and every rank
     before it needs one more.

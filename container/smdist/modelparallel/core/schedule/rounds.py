@@ -25,7 +25,10 @@ from smdist.modelparallel.core.schedule.shape import Shape
 
 
 def interleaved_1f1b(shape: Shape, rank: int) -> list[Action]:
-    """Interleaved 1F1B as Megatron has it, in any number of microbatches.
+    """Interleaved 1F1B as Megatron has it, for any number of microbatches.
+
+    rank 0 (0 2)  F0 F1 f0 f1 F2    b0=== F3 b1=== f2 B0=== f3 B1===    b2===    b3=== B2=== B3===
+    rank 1 (1 3)     F0 F1 f0 b0=== f1 b1=== F2 B0=== F3 B1=== f2 b2=== f3 b3=== B2=== B3===
 
     On each rank further from the last the first gradient is two slots later: one for the forward
     on its way there, one for the gradient on its way back.
@@ -35,6 +38,13 @@ def interleaved_1f1b(shape: Shape, rank: int) -> list[Action]:
 
 def zero_bubble(shape: Shape, rank: int) -> list[Action]:
     """ZB-H1, and with several stages a rank ZB1P: weight gradients fill the bubble.
+
+    rank 0  F0 F1 F2       I0 W0 F3 I1 W1 F4 I2 W2 I3 W3 I4 W4
+    rank 1     F0 F1    I0 F2 I1 W0 F3 I2 W1 F4 I3 W2 I4 W3 W4
+    rank 2        F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 F4 I4 W2 W3 W4
+
+    rank 0 (0 2)  F0 F1 f0 f1    i0 w0 F2 i1 w1 F3 I0 W0 f2 I1 W1 f3 i2 w2 i3 w3 I2 W2 I3 W3
+    rank 1 (1 3)     F0 F1 f0 i0 f1 i1 w0 F2 I0 w1 F3 I1 W0 f2 i2 W1 f3 i3 w2 I2 w3 I3 W2 W3
 
     Only input gradients are on the critical path, so a gradient comes back one slot earlier for
     each hop, and the lead is shorter by one for each hop than that of 1F1B. Rank r lets r weight

@@ -16,6 +16,10 @@ from smdist.modelparallel.core.schedule.shape import Shape
 def zero_bubble_v(shape: Shape, rank: int) -> list[Action]:
     """ZBV as its paper has it for tF = tI = tW.
 
+    rank 0 (0 5)  F0 F1 F2 F3    f0 i0 w0 f1 i1 w1 f2 i2 w2 I0 W0 f3 i3 w3 I1 W1    I2 W2 I3 W3
+    rank 1 (1 4)     F0 F1 F2 f0 F3 f1 i0 w0 f2 i1 w1 I0 W0 f3 i2 w2 I1 W1 i3 w3 I2    I3 W2 W3
+    rank 2 (2 3)        F0 f0 F1 f1 F2 f2 i0 w0 F3 I0 W0 f3 i1 w1 I1 W1 i2 w2 I2 i3 I3 W2 w3 W3
+
     Its phases need 2p - 1 microbatches; of fewer, it is the part that has to do with them.
     """
     down, up = rank, shape.num_stages - 1 - rank

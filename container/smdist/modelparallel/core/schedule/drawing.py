@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Schedules as drawings, for people and docstrings, and drawings as schedules.
+
+    rank 0  F0 F1       B0=== B1===
+    rank 1     F0 B0=== F1 B1===
+
+Time goes to the right, one column a unit: F, I and W take one, B takes two. Actions begin as soon
+as they can, and messages take no time. With two stages a rank the line says which, and what the
+second does has small letters:
+
+    rank 0 (0 3)  F0 F1 F2 f0 i0 w0
+    rank 1 (1 2)     F0 f0 F1 f1 i0 w0
+
+With more, every action says its stage: `2F0`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from sagemaker_dist.errors import OptionError, require
+from smdist.modelparallel.core.schedule.actions import Action, Do, Schedule
+from smdist.modelparallel.core.schedule.flow import Flow, run
+
+UNITS = {Do.F: 1, Do.B: 2, Do.I: 1, Do.W: 1}
+Labels = Mapping[Action, str]
+_LINE = re.compile(r"^ *rank (\d+) *(?:\(([\d ]+)\))?  (.*)$", re.MULTILINE)
+_CELL = re.compile(r"(\d*)([FBIWfbiw])(\d+)=*")
+
+
+def ends_in_units(schedule: Schedule) -> list[list[int]]:
+    """When each action ends, by rank and index, in the units of a drawing."""
+    waits = Flow(schedule).waits
+    ends: list[list[int]] = [[] for _ in schedule.orders]
+    for rank, index in run(waits).order:
+        begins = [ends[place.rank][place.number - 1] for place in waits[rank][index]]
+        begin = max(begins + ends[rank][-1:], default=0)
+        ends[rank].append(begin + UNITS[schedule.orders[rank][index].do])
+    return ends
+
+
+def draw(schedule: Schedule) -> str:
+    """The drawing of a schedule that `check_schedule` passes."""
+    labels = {
+        action: _label(action, own)
+        for order, own in zip(schedule.orders, schedule.stages_of, strict=True)
+        for action in order
+    }
+    width = 1 + max(map(len, labels.values()))
+    rows = zip(schedule.orders, ends_in_units(schedule), strict=True)
+    return "\n".join(
+        f"{_head(schedule, rank)}  {_line(order, ends, labels, width)}".rstrip()
+        for rank, (order, ends) in enumerate(rows)
+    )
+
+
+def _line(order: Sequence[Action], ends: list[int], labels: Labels, width: int) -> str:
+    line = ""
+    for action, end in zip(order, ends, strict=True):
+        units = UNITS[action.do]
+        cell = labels[action].ljust(units * width - 1, "=" if units > 1 else " ")
+        line = line.ljust((end - units) * width) + cell + " "
+    return line
+
+
+def _head(schedule: Schedule, rank: int) -> str:
+    head = f"rank {rank:<{len(str(schedule.num_ranks - 1))}}"
+    own = schedule.stages_of[rank]
+    return head if own == (rank,) else f"{head} ({' '.join(map(str, own))})"
+
+
+def _label(action: Action, own: tuple[int, ...]) -> str:
+    if len(own) > 2:
+        return str(action)
+    letter = action.do.value if action.stage == own[0] else action.do.value.lower()
+    return f"{letter}{action.microbatch}"
+
+
+def parse_drawing(text: str, name: str = "drawn") -> Schedule:
+    """The schedule of a drawing, which may stand between other lines.
+
+    Raises:
+        OptionError: No line says what a rank does, ranks are not in order, or a line has
+            something else than actions.
+    """
+    lines = list(_LINE.finditer(text))
+    ranks = [int(line[1]) for line in lines]
+    require(
+        bool(ranks) and ranks == list(range(len(ranks))),
+        what=f"a drawing has lines for ranks {ranks}",
+        why="each rank has one line, in order, that begins with `rank 0  `",
+        mend="Mend the drawing",
+    )
+    stages = [_stages(line) for line in lines]
+    orders = tuple(tuple(_actions(line[3], own)) for line, own in zip(lines, stages, strict=True))
+    homes = {stage: rank for rank, own in enumerate(stages) for stage in own}
+    return Schedule(
+        name=name,
+        rank_of=tuple(homes[stage] for stage in sorted(homes)),
+        num_microbatches=1 + max((a.microbatch for order in orders for a in order), default=-1),
+        orders=orders,
+    )
+
+
+def _stages(line: re.Match[str]) -> tuple[int, ...]:
+    return tuple(map(int, line[2].split())) if line[2] else (int(line[1]),)
+
+
+def _actions(line: str, own: tuple[int, ...]) -> Iterator[Action]:
+    for cell in line.split():
+        match = _CELL.fullmatch(cell)
+        chunk = int(match[2].islower()) if match else 0
+        if match is None or chunk >= len(own):
+            raise OptionError(
+                f"a drawing of stages {own} has {cell!r}",
+                "an action is F0, B0===, I0 or W0, and f0 on a second stage",
+                "Mend the drawing",
+            )
+        stage = int(match[1]) if match[1] else own[chunk]
+        yield Action(Do(match[2].upper()), stage, int(match[3]))
