@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Costs without running: each kind of call once on fake tensors, against a device's peak.
+
+Units that fake tensors cannot run, since they look at their data, run once on random numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
+
+from smdist.modelparallel.core.cluster import Device
+from smdist.modelparallel.core.cost import NodeCost
+from smdist.modelparallel.torch.measure.account import Account, account
+from smdist.modelparallel.torch.measure.parts import Found, Parts
+from smdist.modelparallel.torch.measure.roofline import seconds
+from smdist.modelparallel.torch.measure.stand_in import Making, fake, real
+from smdist.modelparallel.torch.program import Call, TensorFacts
+
+_LOOKS_AT_DATA = (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedOperatorException,
+)
+
+
+class Estimating:
+    """One estimate of a whole program.
+
+    Args:
+        parts: Of the captured model.
+        device: Its speed.
+    """
+
+    def __init__(self, parts: Parts, device: Device) -> None:
+        self._parts, self._speed = parts, device
+        self._fakes = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def costs(self) -> Mapping[str, NodeCost]:
+        """Of every call."""
+        return self._parts.walk(self._look, lambda *_: None, "estimated")
+
+    def _look(self, call: Call, _: int) -> Found:
+        found = self._account(call)
+        forward, backward = (
+            seconds(found.forward, self._speed),
+            seconds(found.backward, self._speed),
+        )
+        to_inputs = min(seconds(found.input_gradient, self._speed), backward)
+        cost = NodeCost(
+            forward_seconds=forward,
+            input_gradient_seconds=to_inputs,
+            weight_gradient_seconds=backward - to_inputs,
+            workspace_bytes=found.workspace_bytes,
+        )
+        return Found(cost=cost, account=found)
+
+    def _account(self, call: Call) -> Account:
+        device = self._parts.device
+        if not call.is_probed:
+            try:
+                with self._fakes:
+                    return self._try(call, fake(self._fakes, device))
+            except _LOOKS_AT_DATA:
+                pass
+        return self._try(call, real(device))
+
+    def _try(self, call: Call, make: Making) -> Account:
+        facts = self._parts.program.facts
+        inputs = [made_up(facts[name], self._parts.device) for name in call.reads]
+        with self._parts.trial(call, inputs, make) as (trial, stand_ins):
+            return account(trial, stand_ins.storages)[0]
+
+
+def made_up(facts: TensorFacts, device: torch.device) -> Tensor:
+    """A tensor like one that was captured: random, or ones where it counts or masks."""
+    made = torch.empty_strided(facts.shape, facts.stride, dtype=facts.dtype, device=device)
+    if facts.dtype.is_floating_point:
+        made.normal_()
+    else:
+        made.fill_(1)
+    return made.requires_grad_(facts.requires_grad)

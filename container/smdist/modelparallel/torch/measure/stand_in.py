@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameters and buffers for a trial run, so that the model's own stay as they are.
+
+A stand-in has its own gradient and no hooks. On the model's device it shares the parameter's
+memory; of a parameter on meta it is random; buffers are always copies, so that BatchNorm's
+statistics stay what they were. Other attributes of modules are put back afterwards as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from smdist.modelparallel.torch.capture.state import snapshots
+from smdist.modelparallel.torch.measure.trial import storages
+
+_BLOCK = 1 << 20
+_SPREAD = 0.02
+
+Making = Callable[[Tensor], Tensor]
+
+
+def real(device: torch.device) -> Making:
+    """Stand-ins on a device: the tensor's own memory, a copy from another device, or random."""
+
+    def make(tensor: Tensor) -> Tensor:
+        if tensor.is_meta:
+            return _random(tensor, device)
+        if isinstance(tensor, nn.Parameter):
+            return tensor.detach().to(device)
+        return tensor.detach().to(device, copy=True)
+
+    return make
+
+
+def fake(mode: FakeTensorMode, device: torch.device) -> Making:
+    """Stand-ins without numbers."""
+
+    def make(tensor: Tensor) -> Tensor:
+        with mode:
+            return torch.empty_strided(
+                tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device
+            )
+
+    return make
+
+
+def _random(tensor: Tensor, device: torch.device) -> Tensor:
+    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
+    if not tensor.is_floating_point():
+        return made.zero_()
+    if not isinstance(tensor, nn.Parameter):
+        return made.fill_(1)  # such as a running variance
+    block = torch.randn(min(made.numel(), _BLOCK), device=device).mul_(_SPREAD).to(made.dtype)
+    flat = made.as_strided((made.numel(),), (1,))
+    for begin in range(0, made.numel(), _BLOCK):  # repeated: random enough, and much faster
+        part = flat[begin : begin + _BLOCK]
+        part.copy_(block[: part.numel()])
+    return made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandIns:
+    """What is in place.
+
+    Attributes:
+        held: Those that glue takes by the name of the model's tensor.
+        storages: Of all.
+        is_trained: Whether one of them gets a gradient.
+    """
+
+    held: Mapping[str, Tensor]
+    storages: set[int]
+    is_trained: bool
+
+
+@contextmanager
+def standing_in(
+    module: nn.Module | None, held: Mapping[str, Tensor], make: Making
+) -> Iterator[StandIns]:
+    """Trial parameters and buffers, in a module's place and for glue.
+
+    Trained ones have a gradient of zeros, to which a backward pass adds, as it does for all
+    microbatches of a step but the first.
+    """
+    made: dict[int, Tensor] = {}
+    parts = [] if module is None else list(module.modules())
+    kept = snapshots(parts)
+    try:
+        for part in parts:
+            _replace(part, make, made)
+        others = {name: _once(tensor, make, made) for name, tensor in held.items()}
+        yield StandIns(
+            held=others,
+            storages=storages(made.values()),
+            is_trained=any(tensor.requires_grad for tensor in made.values()),
+        )
+    finally:
+        for each in kept:
+            each.restore()
+
+
+def _replace(part: nn.Module, make: Making, made: dict[int, Tensor]) -> None:
+    for found in (part._parameters, part._buffers, vars(part)):
+        for name, tensor in list(found.items()):
+            if isinstance(tensor, Tensor):
+                found[name] = _once(tensor, make, made)  # type: ignore[assignment]
+
+
+def _once(tensor: Tensor, make: Making, made: dict[int, Tensor]) -> Tensor:
+    if id(tensor) not in made:
+        stand_in = make(tensor)
+        if isinstance(tensor, nn.Parameter):
+            stand_in = nn.Parameter(stand_in, requires_grad=tensor.requires_grad)
+            if tensor.requires_grad:
+                stand_in.grad = torch.zeros_like(stand_in)
+        made[id(tensor)] = stand_in
+    return made[id(tensor)]

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long one step takes forward and backward: medians of several runs on a warm device."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+
+from smdist.modelparallel.torch.measure.trial import Trial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Seconds of one microbatch.
+
+    Attributes:
+        forward: F.
+        backward: B, whole.
+        input_gradient: I: a backward pass to the inputs alone. W is B - I.
+    """
+
+    forward: float = 0.0
+    backward: float = 0.0
+    input_gradient: float = 0.0
+
+
+def timed(trial: Trial, *, device: torch.device, repeats: int, seconds: float) -> Times:
+    """Times a trial that has run once already.
+
+    Args:
+        trial: With the stand-ins in place.
+        device: Waited for at each end.
+        repeats: Runs, at least one.
+        seconds: No further run begins after so long.
+    """
+    runs: list[Times] = []
+    end = time.perf_counter() + seconds
+    while not runs or (len(runs) < repeats and time.perf_counter() < end):
+        runs.append(_once(trial, device))
+    backward = median(run.backward for run in runs)
+    return Times(
+        forward=median(run.forward for run in runs),
+        backward=backward,
+        input_gradient=min(median(run.input_gradient for run in runs), backward),
+    )
+
+
+def _once(trial: Trial, device: torch.device) -> Times:
+    whole = trial.prepared()
+    forward = _seconds(whole.forward, device)
+    if not whole.seed():
+        return Times(forward=forward)
+    backward = _seconds(whole.backward, device)
+    if not whole.leaves:
+        return Times(forward=forward, backward=backward)
+    if not trial.is_trained:
+        return Times(forward=forward, backward=backward, input_gradient=backward)
+    part = trial.prepared()
+    part.forward()
+    part.seed()
+    to_inputs = _seconds(part.backward_to_inputs, device)
+    return Times(forward=forward, backward=backward, input_gradient=to_inputs)
+
+
+def _seconds(action: Callable[[], None], device: torch.device) -> float:
+    _wait(device)
+    begin = time.perf_counter()
+    action()
+    _wait(device)
+    return time.perf_counter() - begin
+
+
+def _wait(device: torch.device) -> None:
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)

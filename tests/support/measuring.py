@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Single modules on trial, and one whose cost is known beforehand."""
+
+import time
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from smdist.modelparallel.torch.measure.account import account
+from smdist.modelparallel.torch.measure.stand_in import real
+from smdist.modelparallel.torch.measure.stand_in import standing_in as put_in
+from smdist.modelparallel.torch.measure.trial import Trial
+
+CPU = torch.device("cpu")
+
+
+def standing_in(module, make=None):
+    """Stand-ins for all that a module has."""
+    return put_in(module, {}, make or real(CPU))
+
+
+def trial_of(module, *inputs):
+    """A module by itself."""
+    trained = any(parameter.requires_grad for parameter in module.parameters())
+    return Trial(
+        run=lambda tensors: tree_leaves(module(*tensors)), inputs=inputs, is_trained=trained
+    )
+
+
+def accounted(module, *inputs, make=None):
+    """The account of a module."""
+    with standing_in(module, make) as stand_ins:
+        return account(trial_of(module, *inputs), stand_ins.storages)[0]
+
+
+class _Sleep(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, forward, backward):
+        ctx.seconds = backward
+        time.sleep(forward)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        time.sleep(ctx.seconds)
+        return gradient, None, None
+
+
+class Sleeping(nn.Module):
+    """Sleeps in both passes, then multiplies by a weight."""
+
+    def __init__(self, forward, backward):
+        super().__init__()
+        self.seconds = (forward, backward)
+        self.weight = nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        return _Sleep.apply(x, *self.seconds) * self.weight
