@@ -12,7 +12,7 @@ class PlanError(OptionError):
     """A plan cannot be made as asked for, or does not fit its model."""
 
 
-class PlanErrors(OptionErrors, PlanError):
+class PlanErrors(OptionErrors, PlanError):  # noqa: N818  several of them
     """Several faults of one plan, in the order they were found."""
 
 

@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a model is split over ranks: made by the planner or by hand, a file for people."""
+
+from smdist.modelparallel.core.plan.fingerprint import Fingerprint, UnitPrint
+from smdist.modelparallel.core.plan.forecast import Forecast, RankMemory, Rejected, StageForecast
+from smdist.modelparallel.core.plan.plan import Plan
+
+__all__ = [
+    "Fingerprint",
+    "Forecast",
+    "Plan",
+    "RankMemory",
+    "Rejected",
+    "StageForecast",
+    "UnitPrint",
+]

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All that can be wrong with a plan that was edited by hand, or meant for another model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from sagemaker_dist.errors import OptionError, closest
+from smdist.modelparallel.core.errors import PlanError, raise_faults
+from smdist.modelparallel.core.graph import Graph
+from smdist.modelparallel.core.placement import Placement, place, placed_units
+
+if TYPE_CHECKING:
+    from smdist.modelparallel.core.plan.plan import Plan
+
+_NUMBERS = (
+    "pipeline_parallel_degree",
+    "data_parallel_degree",
+    "batch_size",
+    "num_microbatches",
+    "virtual_stages",
+)
+_SHOWN = 6  # faults of one kind that are told one by one
+
+
+def number_faults(plan: Plan) -> Iterator[OptionError]:
+    """Numbers that no plan can have, whatever its model is."""
+    for name in _NUMBERS:
+        number = getattr(plan, name)
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            what, why = f"{name} is {number!r}", "it counts something that is there"
+            yield PlanError(what, why, "Use an integer of at least 1")
+            return
+    if plan.batch_size % plan.num_microbatches:
+        yield PlanError(
+            f"num_microbatches is {plan.num_microbatches}",
+            f"a batch of {plan.batch_size} cannot be cut into so many equal microbatches",
+            f"Use one of {', '.join(map(str, divisors(plan.batch_size)))}",
+        )
+
+
+def divisors(number: int) -> tuple[int, ...]:
+    """The numbers that divide one, from 1 on."""
+    return tuple(each for each in range(1, number + 1) if number % each == 0)
+
+
+def check(plan: Plan, graph: Graph) -> Placement:
+    """Raise every fault of a plan for this model, or say where nodes run.
+
+    Raises:
+        PlanError: All faults at once.
+    """
+    unit_faults = [*_stage_faults(plan), *_unit_faults(plan, graph)]
+    faults = [*_schedule_faults(plan), *unit_faults, *_model_faults(plan, graph)]
+    placement = None
+    if not unit_faults:
+        try:
+            placement = place(graph, plan.stage_of, num_stages=len(plan.stages))
+        except OptionError as error:
+            faults.append(error)
+    raise_faults(faults)
+    assert placement is not None
+    return placement
+
+
+def _schedule_faults(plan: Plan) -> Iterator[OptionError]:
+    try:
+        schedule = plan.actions
+    except OptionError as error:
+        yield error
+        return
+    if len(plan.stages) != schedule.num_stages:
+        degrees = f"pipeline_parallel_degree is {plan.pipeline_parallel_degree}"
+        yield PlanError(
+            f"the plan has {len(plan.stages)} stages",
+            f"{degrees} and virtual_stages is {plan.virtual_stages}, which takes "
+            f"{schedule.num_stages}",
+            "Add or remove a list of units, or change one of the two",
+        )
+
+
+def _stage_faults(plan: Plan) -> Iterator[OptionError]:
+    for stage, units in enumerate(plan.stages):
+        if not units:
+            what, why = f"stage {stage} has no units", "every stage computes something"
+            yield PlanError(what, why, "Move a unit there, or plan with fewer stages")
+
+
+def _unit_faults(plan: Plan, graph: Graph) -> Iterator[OptionError]:
+    names = {unit.name for unit in graph.units}
+    listed = [(unit, stage) for stage, units in enumerate(plan.stages) for unit in units]
+    unknown = [(unit, stage) for unit, stage in listed if unit not in names]
+    yield from _few(_unknown(unit, stage, plan, names) for unit, stage in unknown)
+    counts = Counter(unit for unit, _ in listed)
+    yield from _few(_twice(unit, listed) for unit, count in counts.items() if count > 1)
+    needed = [unit.name for unit in placed_units(graph)]
+    yield from _few(_missing(unit, plan) for unit in needed if unit not in counts)
+
+
+def _few(faults: Iterator[OptionError]) -> Iterator[OptionError]:
+    found = list(faults)
+    yield from found[:_SHOWN]
+    if len(found) > _SHOWN:
+        rest = f"{len(found) - _SHOWN} more units"
+        yield PlanError(rest, "the same is wrong with them", "Plan this model anew")
+
+
+def _unknown(unit: str, stage: int, plan: Plan, names: set[str]) -> PlanError:
+    what = f"stage {stage} has the unit {unit!r}"
+    if unit in plan.fingerprint.units:
+        why = f"{plan.model} had it when this plan was made and has it no more"
+        return PlanError(what, why, "Plan this model anew")
+    return PlanError(what, f"{plan.model} has no such unit", closest(unit, names))
+
+
+def _twice(unit: str, listed: list[tuple[str, int]]) -> PlanError:
+    stages = [stage for each, stage in listed if each == unit]
+    places = " and ".join(f"stage {stage}" for stage in stages)
+    return PlanError(f"the unit {unit!r} is on {places}", "a unit runs once", "Keep one of them")
+
+
+def _missing(unit: str, plan: Plan) -> PlanError:
+    what = f"the unit {unit!r} is on no stage"
+    if unit not in plan.fingerprint.units:
+        why = f"{plan.model} had none of that name when this plan was made"
+        return PlanError(what, why, "Plan this model anew")
+    return PlanError(what, "every unit runs somewhere", "Add it to the list of a stage")
+
+
+def _model_faults(plan: Plan, graph: Graph) -> Iterator[OptionError]:
+    differences = list(plan.fingerprint.differences(graph))
+    if not differences:
+        return
+    more = f" and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
+    told = "; ".join(differences[:_SHOWN])
+    what = f"this {graph.model} is not the {plan.model} of the plan"
+    yield PlanError(what, f"{told}{more}", "Plan this model anew")

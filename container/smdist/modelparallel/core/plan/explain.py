@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan in words: what was decided and why, for people who have not read the papers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from textwrap import wrap
+from typing import TYPE_CHECKING, Final
+
+from smdist.modelparallel.core.plan.forecast import Forecast, Rejected
+from smdist.modelparallel.core.plan.table import table
+from smdist.modelparallel.core.plan.text import count, seconds, share, size
+from smdist.modelparallel.core.schedule import SCHEDULES
+
+if TYPE_CHECKING:
+    from smdist.modelparallel.core.plan.plan import Plan
+
+WIDTH: Final = 100
+_GROUPS: Final = {
+    "slower": "Slower, or as fast with more ranks in a pipeline:",
+    "memory": "Too large:",
+    "impossible": "Not possible, or not worth it:",
+}
+_DECISIONS: Final = {
+    "degrees": "How many ranks a pipeline has",
+    "schedule": "The schedule",
+    "microbatches": "How many microbatches",
+}
+
+
+def explain(plan: Plan) -> str:
+    """The whole text, with lines of up to 100 columns."""
+    sections = [_head(plan), _why(plan), _stages(plan), _memory(plan), _time(plan)]
+    sections += [_ties(plan), _rejected(plan), _notes(plan)]
+    return "\n\n".join("\n".join(lines) for lines in map(list, sections) if lines) + "\n"
+
+
+def _fresh(plan: Plan) -> Forecast | None:
+    return None if plan.is_stale else plan.forecast
+
+
+def _head(plan: Plan) -> Iterator[str]:
+    yield f"Plan for {plan.model} on {_number(plan.world_size, 'rank')}"
+    pipelines = _number(plan.data_parallel_degree, "pipeline")
+    ranks = _number(plan.pipeline_parallel_degree, "rank")
+    each = " each" if plan.num_microbatches > 1 else ""
+    yield from _text(
+        f"{pipelines} of {ranks}, schedule {_schedule(plan)}, a batch of {plan.batch_size} as "
+        f"{_number(plan.num_microbatches, 'microbatch')} of "
+        f"{_number(plan.microbatch_size, 'sample')}{each}."
+    )
+    forecast = _fresh(plan)
+    if forecast is not None:
+        source = "was measured" if forecast.source == "measured" else "was estimated"
+        yield from _text(
+            f"A step takes {seconds(forecast.step_seconds)}, which is "
+            f"{count(round(forecast.samples_per_second))} samples per second. What a unit costs "
+            f"{source} for {forecast.device}; the rest is a simulation."
+        )
+    elif plan.forecast is not None:
+        yield from _text(
+            "This plan was edited after it was made: its forecast, ties, notes and what it was "
+            "compared with no longer hold, and are not shown."
+        )
+
+
+def _why(plan: Plan) -> Iterator[str]:
+    if _fresh(plan) is None or not plan.rejected:
+        return
+    yield "Why"
+    for differs, what in _DECISIONS.items():
+        others = [each for each in plan.rejected if each.differs == differs]
+        if others:
+            yield from _item(f"{what}: {_chosen(plan, differs)}. {_next_best(others)}")
+
+
+def _chosen(plan: Plan, differs: str) -> str:
+    if differs == "degrees":
+        if plan.pipeline_parallel_degree == 1:
+            return "1, for the whole model fits on one and without a pipeline nobody waits"
+        return f"{plan.pipeline_parallel_degree}, and {plan.data_parallel_degree} such pipelines"
+    if differs == "schedule":
+        return f"{plan.schedule}, {SCHEDULES[plan.schedule].summary}"
+    return str(plan.num_microbatches)
+
+
+def _next_best(others: Sequence[Rejected]) -> str:
+    full = [each for each in others if each.group == "memory"]
+    fast = [each for each in others if each.samples_per_second is not None]
+    told = []
+    if fast:
+        best = max(fast, key=lambda each: each.samples_per_second or 0.0)
+        told.append(f"Next best is {best.what}: {best.why}.")
+    if full:
+        some = "one other does" if len(full) == 1 else f"{len(full)} others do"
+        told.append(f"{some[0].upper()}{some[1:]} not fit in memory.")
+    return " ".join(told) or "The others that were tried are not possible."
+
+
+def _stages(plan: Plan) -> Iterator[str]:
+    yield "Stages"
+    forecast = _fresh(plan)
+    head = ["stage", "rank", "units", "first", "last"]
+    rows = [
+        [str(stage), str(rank), str(len(units)), units[0] if units else "", _last(units)]
+        for stage, (rank, units) in enumerate(zip(_ranks(plan), plan.stages, strict=False))
+    ]
+    if forecast is not None:
+        head += ["forward", "backward", "of all", "parameters"]
+        total = sum(each.seconds for each in forecast.stages) or 1.0
+        for row, each in zip(rows, forecast.stages, strict=True):
+            row += [seconds(each.forward_seconds), seconds(each.backward_seconds)]
+            row += [share(each.seconds / total), count(each.num_parameters)]
+    yield from table(head, rows, left=("first", "last"), width=WIDTH)
+
+
+def _memory(plan: Plan) -> Iterator[str]:
+    forecast = _fresh(plan)
+    if forecast is None:
+        return
+    limit = forecast.memory_limit_bytes
+    allowed = f", of {size(limit)} that it may use" if limit else ""
+    yield f"Memory of each rank of a pipeline at its fullest{allowed}"
+    head = ["rank", "state", "activations", "received", "workspace", "total"]
+    rows = [
+        [
+            str(rank),
+            size(each.state_bytes),
+            size(each.activation_bytes),
+            size(each.receive_bytes),
+            size(each.workspace_bytes),
+            size(each.total_bytes),
+        ]
+        for rank, each in enumerate(forecast.memory)
+    ]
+    if limit:
+        head.append("of limit")
+        for row, each in zip(rows, forecast.memory, strict=True):
+            row.append(share(each.total_bytes / limit))
+    yield from table(head, rows, left=(), width=WIDTH)
+    yield from _text(
+        "State is weights, gradients and what the optimizer keeps; activations are kept from "
+        "forward to backward passes, of all microbatches under way.",
+        indent="  ",
+    )
+
+
+def _time(plan: Plan) -> Iterator[str]:
+    forecast = _fresh(plan)
+    if forecast is None:
+        return
+    yield "Time"
+    if plan.pipeline_parallel_degree > 1:
+        yield from _item(
+            f"Bubble: ranks wait {share(forecast.bubble_fraction)} of the pipeline's time, for "
+            "the first microbatch to reach them, for the last one's gradients to leave the others, "
+            "and for stages that take longer than theirs."
+        )
+        slowest = max(range(len(forecast.stages)), key=lambda at: forecast.stages[at].seconds)
+        mean = sum(each.seconds for each in forecast.stages) / len(forecast.stages)
+        even = forecast.stages[slowest].seconds / mean - 1 if mean else 0.0
+        yield from _item(
+            f"Slowest stage: {slowest}, {share(even)} longer than an even share. The unit that "
+            f"takes longest is {forecast.bottleneck}."
+        )
+    if plan.data_parallel_degree > 1:
+        yield from _item(
+            f"Reduction: {seconds(forecast.reduce_seconds)} of a step are spent on summing "
+            f"gradients over {plan.data_parallel_degree} pipelines after the last backward pass."
+        )
+
+
+def _ties(plan: Plan) -> Iterator[str]:
+    if not plan.ties or plan.is_stale:
+        return
+    yield "Tied parameters"
+    for tie in plan.ties:
+        stages = ", ".join(map(str, tie.stages))
+        yield from _item(
+            f"{tie.parameter} is on stages {stages}. Each starts with the same values, and their "
+            "gradients are summed before every update, so they stay equal."
+        )
+
+
+def _rejected(plan: Plan) -> Iterator[str]:
+    if not plan.rejected or plan.is_stale:
+        return
+    yield "Not chosen"
+    for group, head in _GROUPS.items():
+        found = [each for each in plan.rejected if each.group == group]
+        if found:
+            yield f"  {head}"
+            ordered = sorted(found, key=lambda each: -(each.samples_per_second or 0.0))
+            for each in ordered:
+                took = f" ({seconds(each.step_seconds)} a step)" if each.step_seconds else ""
+                yield from _item(f"{each.what}{took}: {each.why}.", indent="    ")
+
+
+def _notes(plan: Plan) -> Iterator[str]:
+    if not plan.notes or plan.is_stale:
+        return
+    yield "Notes"
+    for note in plan.notes:
+        yield from _item(note if note.endswith(".") else f"{note}.")
+
+
+def _schedule(plan: Plan) -> str:
+    extra = []
+    if plan.virtual_stages > 1:
+        extra.append(f"{plan.virtual_stages} stages on each rank")
+    if plan.active_microbatches is not None:
+        extra.append(f"at most {plan.active_microbatches} microbatches under way")
+    return plan.schedule + (f" ({', '.join(extra)})" if extra else "")
+
+
+def _ranks(plan: Plan) -> tuple[int, ...]:
+    """The rank of each stage; an edited plan may have more stages than it should."""
+    return (*plan.actions.rank_of, *[-1] * len(plan.stages))
+
+
+def _last(units: Sequence[str]) -> str:
+    return units[-1] if len(units) > 1 else ""
+
+
+def _number(number: int, what: str) -> str:
+    ending = "" if number == 1 else "es" if what.endswith("ch") else "s"
+    return f"{number} {what}{ending}"
+
+
+def _text(text: str, indent: str = "") -> Iterable[str]:
+    return wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent)
+
+
+def _item(text: str, indent: str = "  ") -> Iterable[str]:
+    return wrap(text, WIDTH, initial_indent=f"{indent}* ", subsequent_indent=f"{indent}  ")

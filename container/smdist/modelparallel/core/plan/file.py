@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The file of a plan: JSON that people edit, a unit a line."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any, Final
+
+from sagemaker_dist.errors import OptionError
+from smdist.modelparallel.core.errors import PlanError, PlanErrors
+
+_WIDTH: Final = 100
+_INDENT: Final = "  "
+_SPREAD: Final = ("stages",)  # one entry a line, however short: they are moved by hand
+
+
+def write(path: Path, document: object) -> None:
+    """Write a document as a whole or not at all.
+
+    Raises:
+        PlanError: The folder is not there or cannot be written to.
+    """
+    try:
+        with NamedTemporaryFile("w", dir=path.parent, prefix=path.name, delete=False) as temporary:
+            try:
+                temporary.write(spell(document) + "\n")
+                temporary.flush()
+                os.fsync(temporary.fileno())
+                Path(temporary.name).chmod(0o644)
+                Path(temporary.name).replace(path)
+            except BaseException:
+                Path(temporary.name).unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        what = f"{path} cannot be written"
+        raise PlanError(what, str(error), "Pass a path in a folder that is writable") from error
+
+
+def read(path: Path) -> object:
+    """Read the JSON in a file.
+
+    Raises:
+        PlanError: There is none, or a key stands twice.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique)
+    except json.JSONDecodeError as error:
+        raise PlanError(
+            f"{path}, line {error.lineno}, column {error.colno}",
+            f"this is no JSON: {error.msg}",
+            "Look for a comma or bracket that is missing or too many, there or on the line before",
+        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        what = f"{path} cannot be read"
+        raise PlanError(what, str(error), "Pass the path of a plan that was saved") from error
+
+
+def named(path: Path, error: OptionError) -> PlanError:
+    """Tell of an error which file it is about."""
+    faults = getattr(error, "faults", (error,))
+    told = [
+        PlanError(each.what if str(path) in each.what else f"{path}, {each.what}", *rest)
+        for each in faults
+        for rest in [(each.why, each.mend)]
+    ]
+    return told[0] if len(told) == 1 else PlanErrors(tuple(told))
+
+
+def spell(value: object, indent: str = "", *, spread: bool = False) -> str:
+    """Spell a value as JSON: on one line where it fits, else an entry a line."""
+    line = json.dumps(value, ensure_ascii=False)
+    is_list = isinstance(value, list)
+    if not value or not isinstance(value, dict | list) or _fits(line, indent, value, spread):
+        return line
+    inner = indent + _INDENT
+    if is_list:
+        assert isinstance(value, list)
+        entries = [spell(each, inner, spread=spread) for each in value]
+    else:
+        assert isinstance(value, dict)
+        entries = [
+            f"{json.dumps(key, ensure_ascii=False)}: {spell(each, inner, spread=key in _SPREAD)}"
+            for key, each in value.items()
+        ]
+    opening, closing = "[]" if is_list else "{}"
+    return f"{opening}\n{inner}" + f",\n{inner}".join(entries) + f"\n{indent}{closing}"
+
+
+def _fits(line: str, indent: str, value: object, spread: bool) -> bool:
+    if not indent or (spread and isinstance(value, list)):
+        return False
+    return len(indent) + len(line) <= _WIDTH
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    keys = [key for key, _ in pairs]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise PlanError(f"the key {key!r}", "it stands twice", "Keep one of the two")
+    return dict(pairs)

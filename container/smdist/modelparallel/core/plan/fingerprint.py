@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a plan knows its model again, and says how another one differs.
+
+One short line a unit is kept, so that a plan stays a file for people: the unit's class, how many
+elements its parameters have, and a digest of their names, shapes and dtypes. Shapes of values are
+apart: with other inputs a plan still works, but its forecast was made for something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Final
+
+from smdist.modelparallel.core.graph import Graph, Kind, Node
+
+_DIGITS: Final = 12  # 48 bits: enough against accidents
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitPrint:
+    """One unit: its class, the elements of its parameters, and what these are."""
+
+    type: str
+    num_elements: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fingerprint:
+    """A model as a plan remembers it.
+
+    Attributes:
+        units: By name.
+        others: Digest of the parameters that no unit uses.
+        shapes: Digest of the shapes and dtypes of all values.
+    """
+
+    units: Mapping[str, UnitPrint]
+    others: str
+    shapes: str
+
+    @classmethod
+    def of(cls, graph: Graph) -> Fingerprint:
+        """Take it from a captured model."""
+        used = {name for unit in graph.units for name in unit.parameters}
+        others = [each.name for each in graph.parameters if each.name not in used]
+        values = (value for node in graph.nodes for value in node.writes)
+        return cls(
+            units={unit.name: _unit(graph, unit) for unit in graph.units},
+            others=_parameters(graph, others),
+            shapes=digest(f"{value.dtype}{list(value.shape)}" for value in values),
+        )
+
+    def differences(self, graph: Graph) -> Iterator[str]:
+        """Say how a model's units and parameters differ; units that come or go are not named."""
+        now = Fingerprint.of(graph)
+        for name, before in self.units.items():
+            if name in now.units and now.units[name] != before:
+                yield _difference(name, before, now.units[name])
+        if self.others != now.others:
+            yield "parameters outside of its units are others"
+
+
+def digest(parts: Iterator[str] | list[str]) -> str:
+    """Stand for these strings, in this order."""
+    return sha256("\n".join(parts).encode()).hexdigest()[:_DIGITS]
+
+
+def _unit(graph: Graph, unit: Node) -> UnitPrint:
+    assert unit.kind is Kind.UNIT
+    elements = sum(graph.parameter[name].num_elements for name in unit.parameters)
+    parameters = _parameters(graph, list(unit.parameters))
+    return UnitPrint(type=unit.type, num_elements=elements, digest=parameters)
+
+
+def _parameters(graph: Graph, names: list[str]) -> str:
+    found = (graph.parameter[name] for name in sorted(names))
+    return digest(
+        f"{each.name} {each.dtype}{list(each.shape)} {each.is_trained} {sorted(each.aliases)}"
+        for each in found
+    )
+
+
+def _difference(name: str, before: UnitPrint, now: UnitPrint) -> str:
+    if before.type != now.type:
+        return f"{name!r} is a {now.type}, and was a {before.type}"
+    if before.num_elements != now.num_elements:
+        was = f"{before.num_elements:,}"
+        return f"{name!r} has {now.num_elements:,} elements of parameters, and had {was}"
+    return f"{name!r} has parameters of other names, shapes, dtypes or ties"

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers as people read them: three digits, and a unit that suits."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_BYTES: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+_SECONDS: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+_COUNTS: Final = ((10**9, "B"), (10**6, "M"), (10**3, "k"))
+
+
+def size(num_bytes: float) -> str:
+    """Bytes: "31.0 GiB"."""
+    for unit, name in _BYTES:
+        if num_bytes >= unit:
+            return f"{digits(num_bytes / unit)} {name}"
+    return f"{num_bytes:.0f} B"
+
+
+def seconds(number: float) -> str:
+    """Seconds: "12.3 ms"."""
+    for unit, name in _SECONDS:
+        if number >= unit:
+            return f"{digits(number / unit)} {name}"
+    return f"{digits(number / 1e-9)} ns" if number else "0 s"
+
+
+def count(number: int) -> str:
+    """How many: "7.09 M"."""
+    for unit, name in _COUNTS:
+        if number >= unit:
+            return f"{digits(number / unit)} {name}"
+    return str(number)
+
+
+def share(fraction: float) -> str:
+    """A fraction as percents: "12.5 %"."""
+    return f"{100 * fraction:.1f} %"
+
+
+def digits(number: float) -> str:
+    """Three of them, never an exponent."""
+    places = 2 if number < 9.995 else 1 if number < 99.95 else 0
+    return f"{number:,.{places}f}"

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a model is cut for a candidate: found by the partitioner, or given by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from smdist.modelparallel.core.cost import Link
+from smdist.modelparallel.core.partition import Partition, assigned, partition
+from smdist.modelparallel.core.planner.candidates import Candidate
+from smdist.modelparallel.core.planner.marks import stages_by_hand
+from smdist.modelparallel.core.planner.problem import Problem
+from smdist.modelparallel.core.planner.samples import View
+from smdist.modelparallel.core.schedule import Do, Schedule, Shape
+
+_BY_MEMORY: Final = 1.0
+_CHANGE: Final = {Do.F: 1, Do.B: -1, Do.I: 0, Do.W: -1}
+
+
+class Cuts:
+    """Partitions of one model, each found once."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._known: dict[tuple[object, ...], Partition] = {}
+
+    def find(
+        self, view: View, candidate: Candidate, schedule: Callable[[], Schedule], link: Link
+    ) -> list[Partition]:
+        """The partitions to simulate, without a limit of memory.
+
+        One hides all communication and one hides none: which of them is faster, the simulation
+        knows. By hand there is one.
+
+        Raises:
+            OptionError: There are more stages than units, or the ones by hand are no pipeline.
+        """
+        if not self._problem.auto_partition:
+            return [self._by_hand(view, candidate)]
+        in_flight = most_in_flight(schedule()) if self._weighs_memory else None
+        joined = [Link()] if candidate.pipeline == 1 else [Link(), link]
+        found = [
+            self._cut(view, candidate, link=each, in_flight=in_flight, **self._weights)
+            for each in joined
+        ]
+        return found if found[0].stages != found[-1].stages else found[:1]
+
+    def within(
+        self, view: View, candidate: Candidate, schedule: Schedule, device_bytes: int
+    ) -> Partition:
+        """The best one of which each rank holds no more than that, receive buffers aside.
+
+        Raises:
+            OptionError: There is none.
+        """
+        if not self._problem.auto_partition:
+            return self._by_hand(view, candidate)
+        in_flight = most_in_flight(schedule)
+        limits = {"device_bytes": device_bytes, "in_flight": in_flight, **self._weights}
+        return self._cut(view, candidate, **limits)
+
+    def leanest(self, view: View, candidate: Candidate, schedule: Schedule) -> Partition:
+        """The one whose fullest rank holds the least."""
+        if not self._problem.auto_partition:
+            return self._by_hand(view, candidate)
+        in_flight = most_in_flight(schedule)
+        return self._cut(view, candidate, in_flight=in_flight, memory_weight=_BY_MEMORY)
+
+    def _by_hand(self, view: View, candidate: Candidate) -> Partition:
+        stage_of = stages_by_hand(self._problem, view.graph, candidate.num_stages)
+        solve = partial(assigned, view.graph, view.costs, stage_of)
+        return self._once(solve, view, candidate)
+
+    def _cut(self, view: View, candidate: Candidate, **options: Any) -> Partition:
+        solve = partial(partition, view.graph, view.costs)
+        return self._once(solve, view, candidate, **options)
+
+    def _once(
+        self, solve: Callable[..., Partition], view: View, candidate: Candidate, **options: Any
+    ) -> Partition:
+        rank_of = rank_of_stages(candidate)
+        size = (view.num_microbatches, view.is_exact)
+        key = (size, rank_of, *sorted(options.items(), key=lambda item: item[0]))
+        if key not in self._known:
+            self._known[key] = solve(
+                num_stages=candidate.num_stages,
+                rank_of=rank_of,
+                state=self._problem.state,
+                **options,
+            )
+        return self._known[key]
+
+    @property
+    def _weights(self) -> dict[str, Any]:
+        problem = self._problem
+        return {"memory_weight": problem.memory_weight, "optimize": problem.optimize}
+
+    @property
+    def _weighs_memory(self) -> bool:
+        return bool(self._problem.memory_weight) or self._problem.optimize is not None
+
+
+def rank_of_stages(candidate: Candidate) -> tuple[int, ...]:
+    """The rank of each stage."""
+    shape = Shape(
+        num_ranks=candidate.pipeline,
+        num_microbatches=candidate.num_microbatches,
+        virtual_stages=candidate.virtual_stages,
+    )
+    return candidate.kind.rank_of(shape)
+
+
+def most_in_flight(schedule: Schedule) -> tuple[int, ...]:
+    """Microbatches that each stage holds at most, by stage."""
+    held, most = [0] * schedule.num_stages, [0] * schedule.num_stages
+    for order in schedule.orders:
+        for action in order:
+            held[action.stage] += _CHANGE[action.do]
+            most[action.stage] = max(most[action.stage], held[action.stage])
+    return tuple(most)

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one candidate takes: first at least, by arithmetic, then by simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+
+from sagemaker_dist.errors import OptionError
+from smdist.modelparallel.core.cost import Link
+from smdist.modelparallel.core.placement import placed_units
+from smdist.modelparallel.core.planner.candidates import Candidate
+from smdist.modelparallel.core.planner.cuts import Cuts, rank_of_stages
+from smdist.modelparallel.core.planner.layout import Layout, slowness
+from smdist.modelparallel.core.planner.problem import Problem
+from smdist.modelparallel.core.planner.samples import Samples, View
+from smdist.modelparallel.core.planner.split import Pipeline, Split, split
+from smdist.modelparallel.core.schedule import Schedule, make_schedule
+from smdist.modelparallel.core.simulate import Timeline
+
+_TIGHTER = 4  # how often the limit of a partition is lowered by what receive buffers took
+
+
+@dataclass(frozen=True, kw_only=True)  # no slots: cached properties
+class Trial:
+    """A candidate that was simulated."""
+
+    candidate: Candidate
+    batch_size: int
+    pipeline: Pipeline
+    timeline: Timeline
+
+    @cached_property
+    def seconds_per_sample(self) -> float:
+        """What everything is compared by: replicas work on batches of their own."""
+        return self.timeline.step_seconds / (self.batch_size * self.candidate.data)
+
+    @cached_property
+    def peak_bytes(self) -> int:
+        """Of the fullest rank."""
+        return max(self.timeline.peak_bytes)
+
+    @cached_property
+    def fullest_rank(self) -> int:
+        """The rank of the pipeline that holds the most."""
+        return self.timeline.peak_bytes.index(self.peak_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Misfit:
+    """A candidate that cannot run, or is not worth a try.
+
+    Attributes:
+        why: What stands in the way; None is memory.
+    """
+
+    candidate: Candidate
+    why: OptionError | None = None
+
+
+class Evaluator:
+    """Candidates of one problem, with certain units opened."""
+
+    def __init__(self, problem: Problem, samples: Samples) -> None:
+        self._problem, self._samples = problem, samples
+        self._cuts = Cuts(problem)
+        self._links: dict[int, tuple[Layout, Callable[[int, int], Link]]] = {}
+        self._schedules: dict[Candidate, Schedule] = {}
+
+    def is_exact(self, candidate: Candidate) -> bool:
+        """Whether its size of microbatches was captured."""
+        return self._view(candidate).is_exact
+
+    def at_least(self, candidate: Candidate) -> float:
+        """Seconds per sample that no partition can beat."""
+        view = self._view(candidate)
+        units = [view.costs.of(unit.name).seconds for unit in placed_units(view.graph)]
+        total = sum(view.costs.of(node.name).seconds for node in view.graph.nodes)
+        least = max(total / candidate.pipeline, max(units, default=0.0))
+        return self._per_sample(candidate, least * candidate.num_microbatches)
+
+    def splits(self, candidate: Candidate) -> Iterator[tuple[float, Split]]:
+        """Partitions to simulate, and what each takes at least, in seconds per sample.
+
+        Raises:
+            OptionError: There is none, or no such schedule.
+        """
+        view, joined = self._view(candidate), self._slowest_link(candidate)
+        for found in self._cuts.find(view, candidate, partial(self.schedule, candidate), joined):
+            cut = split(view.graph, found)
+            least = self._pipeline(candidate, cut).least_seconds()
+            yield self._per_sample(candidate, least), cut
+
+    def hop_seconds(self, candidate: Candidate) -> float:
+        """How long the shortest message takes between neighbours."""
+        return self._slowest_link(candidate).latency_seconds
+
+    def simulate(self, candidate: Candidate, cut: Split) -> Trial:
+        """Predict one step, however much memory that takes.
+
+        Raises:
+            OptionError: The schedule cannot be made with these numbers.
+        """
+        pipeline = self._pipeline(candidate, cut)
+        return Trial(
+            candidate=candidate,
+            batch_size=self._problem.batch_size,
+            pipeline=pipeline,
+            timeline=pipeline.simulate(self.schedule(candidate)),
+        )
+
+    def fit(self, trial: Trial) -> Trial | None:
+        """Cut it otherwise where it holds too much; None where that does not help either."""
+        limit, candidate = self._problem.memory_limit_bytes, trial.candidate
+        if limit is None or trial.peak_bytes <= limit:
+            return trial
+        view, schedule, room = self._view(candidate), self.schedule(candidate), limit
+        for _ in range(_TIGHTER):
+            try:
+                found = self._cuts.within(view, candidate, schedule, room)
+            except OptionError:
+                return None
+            trial = self.simulate(candidate, split(view.graph, found))
+            if trial.peak_bytes <= limit:
+                return trial
+            room -= trial.peak_bytes - limit
+        return None
+
+    def leanest(self, candidate: Candidate) -> Trial:
+        """What a candidate takes and holds if it is cut for memory alone."""
+        view = self._view(candidate)
+        found = self._cuts.leanest(view, candidate, self.schedule(candidate))
+        return self.simulate(candidate, split(view.graph, found))
+
+    def schedule(self, candidate: Candidate) -> Schedule:
+        """The actions of a candidate.
+
+        Raises:
+            OptionError: There is no such schedule with these numbers.
+        """
+        key = replace(candidate, preference=0)
+        if key not in self._schedules:
+            self._schedules[key] = make_schedule(
+                candidate.schedule,
+                num_ranks=candidate.pipeline,
+                num_microbatches=candidate.num_microbatches,
+                virtual_stages=candidate.virtual_stages,
+                active_microbatches=candidate.active_microbatches,
+            )
+        return self._schedules[key]
+
+    def _slowest_link(self, candidate: Candidate) -> Link:
+        link = self._layout(candidate)[1]
+        neighbours = (link(rank, rank + 1) for rank in range(candidate.pipeline - 1))
+        return max(neighbours, key=slowness, default=Link())
+
+    def _pipeline(self, candidate: Candidate, cut: Split) -> Pipeline:
+        layout, link = self._layout(candidate)
+        return Pipeline(
+            split=cut,
+            rank_of=rank_of_stages(candidate),
+            num_microbatches=candidate.num_microbatches,
+            splits_backward=candidate.kind.splits_backward,
+            layout=layout,
+            link=link,
+            state=self._problem.state,
+            split_overhead=self._problem.split_overhead,
+        )
+
+    def _view(self, candidate: Candidate) -> View:
+        return self._samples.view(candidate.num_microbatches)
+
+    def _layout(self, candidate: Candidate) -> tuple[Layout, Callable[[int, int], Link]]:
+        if candidate.pipeline not in self._links:
+            layout = Layout(
+                cluster=self._problem.cluster,
+                pipeline_size=candidate.pipeline,
+                num_pipelines=candidate.data,
+            )
+            self._links[candidate.pipeline] = (layout, layout.links())
+        return self._links[candidate.pipeline]
+
+    def _per_sample(self, candidate: Candidate, step_seconds: float) -> float:
+        return step_seconds / (self._problem.batch_size * candidate.data)

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was not chosen, and why: the best few of each kind, with numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import Final
+
+from smdist.modelparallel.core.plan import Rejected
+from smdist.modelparallel.core.plan.text import share
+from smdist.modelparallel.core.planner.candidates import Candidate
+from smdist.modelparallel.core.planner.evaluate import Trial
+from smdist.modelparallel.core.planner.impossible import leanness, memory_sentence
+from smdist.modelparallel.core.planner.search import Search
+
+_MOST: Final = 4  # of each kind
+
+
+def rejected(search: Search, tried: tuple[Candidate, ...], best: Trial) -> tuple[Rejected, ...]:
+    """Other degrees, other schedules and other numbers of microbatches than the best one's."""
+    chosen = best.candidate
+    same = [each for each in tried if each.pipeline == chosen.pipeline]
+    like = [each for each in same if each.schedule == chosen.schedule]
+    kinds: dict[str, tuple[list[Candidate], Callable[[Candidate], Hashable]]] = {
+        "degrees": ([each for each in tried if each not in same], lambda each: each.pipeline),
+        "schedule": ([each for each in same if each not in like], lambda each: each.schedule),
+        "microbatches": (
+            [each for each in like if each.num_microbatches != chosen.num_microbatches],
+            lambda each: each.num_microbatches,
+        ),
+    }
+    return tuple(
+        found
+        for differs, (group, key) in kinds.items()
+        for nearest in _nearest(search, group, key)
+        for found in [_rejected(search, nearest, best, differs)]
+    )
+
+
+def _nearest(
+    search: Search, group: Iterable[Candidate], key: Callable[[Candidate], Hashable]
+) -> list[list[Candidate]]:
+    """The candidates of one value of the key each; only those values that look best."""
+    groups: dict[Hashable, list[Candidate]] = {}
+    for candidate in group:
+        groups.setdefault(key(candidate), []).append(candidate)
+    at_least = search.evaluator.at_least
+    return sorted(groups.values(), key=lambda each: min(map(at_least, each)))[:_MOST]
+
+
+def _rejected(search: Search, group: list[Candidate], best: Trial, differs: str) -> Rejected:
+    trial = search.best(group)
+    if trial is not None:
+        return _slower(trial, best, differs)
+    full = [each for each in group if search.misfits[each].why is None]
+    if full:
+        lean = min(full, key=leanness)
+        sentence = memory_sentence(search.evaluator.leanest(lean))
+        return Rejected(what=str(lean), differs=differs, group="memory", why=sentence)
+    why = search.misfits[group[0]].why
+    assert why is not None
+    return Rejected(
+        what=str(group[0]), differs=differs, group="impossible", why=f"{why.what}: {why.why}"
+    )
+
+
+def _slower(trial: Trial, best: Trial, differs: str) -> Rejected:
+    factor = trial.seconds_per_sample / best.seconds_per_sample if best.seconds_per_sample else 1
+    told = "as fast" if factor < 1.0005 else f"{100 * (factor - 1):.1f} % slower a sample"
+    if trial.candidate.pipeline > 1:
+        told += f", its ranks wait {share(trial.timeline.bubble_fraction)} of the time"
+    return Rejected(
+        what=str(trial.candidate),
+        differs=differs,
+        group="slower",
+        why=told,
+        step_seconds=trial.timeline.step_seconds,
+        samples_per_second=1 / trial.seconds_per_sample if trial.seconds_per_sample else 0.0,
+    )

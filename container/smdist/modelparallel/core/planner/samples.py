@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one microbatch costs, for every number of microbatches, from as few captures as possible.
+
+A capture takes about a second and a measurement longer. The largest and the smallest microbatch
+are captured; what lies between follows on a straight line, value by value. Whatever the planner
+chooses in the end is captured as well, so no plan rests on a line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from smdist.modelparallel.core.cost import Costs, NodeCost
+from smdist.modelparallel.core.graph import Graph, Node
+from smdist.modelparallel.core.planner.problem import Problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """A model at one size of microbatch.
+
+    Attributes:
+        graph: Its bytes hold for this size.
+        costs: Likewise.
+        is_exact: Whether it was captured at this size.
+    """
+
+    num_microbatches: int
+    graph: Graph
+    costs: Costs
+    is_exact: bool
+
+
+class Samples:
+    """A model at all sizes of microbatches, with certain units opened."""
+
+    def __init__(self, problem: Problem, opened: frozenset[str], choices: tuple[int, ...]) -> None:
+        self._problem = problem
+        self.opened = opened
+        self._ends = (min(choices), max(choices))
+        self._exact: dict[int, View] = {}
+        self._between: dict[int, View] = {}
+
+    def exact(self, num_microbatches: int) -> View:
+        """Capture the model at this size, once."""
+        if num_microbatches not in self._exact:
+            graph, costs = self._problem.at(num_microbatches, self.opened)
+            self._exact[num_microbatches] = View(
+                num_microbatches=num_microbatches, graph=graph, costs=costs, is_exact=True
+            )
+            self._between.pop(num_microbatches, None)
+        return self._exact[num_microbatches]
+
+    def view(self, num_microbatches: int) -> View:
+        """The model at this size, captured or between two sizes that were."""
+        if num_microbatches in self._exact:
+            return self._exact[num_microbatches]
+        if num_microbatches not in self._between:
+            large, small = (self.exact(each) for each in self._ends)
+            if num_microbatches in self._ends or not _alike(large.graph, small.graph):
+                return self.exact(num_microbatches)
+            line = _between(large, small, self._share(num_microbatches))
+            self._between[num_microbatches] = replace(line, num_microbatches=num_microbatches)
+        return self._between[num_microbatches]
+
+    def _share(self, num_microbatches: int) -> float:
+        """How far a size is from the small one to the large one, from 0 to 1."""
+        few, many = self._ends
+        return (1 / num_microbatches - 1 / many) / (1 / few - 1 / many)
+
+
+def _alike(one: Graph, other: Graph) -> bool:
+    return [_outline(each) for each in one.nodes] == [_outline(each) for each in other.nodes]
+
+
+def _outline(node: Node) -> tuple[str, tuple[str, ...], list[str]]:
+    return node.name, node.reads, [value.name for value in node.writes]
+
+
+def _between(large: View, small: View, share: float) -> View:
+    nodes = zip(large.graph.nodes, small.graph.nodes, strict=True)
+    graph = replace(large.graph, nodes=tuple(_node(*pair, share) for pair in nodes))
+    names = {**large.costs.nodes, **small.costs.nodes}
+    costs = {name: _cost(large.costs.of(name), small.costs.of(name), share) for name in names}
+    return View(
+        num_microbatches=0,
+        graph=graph,
+        costs=replace(large.costs, nodes=costs),
+        is_exact=False,
+    )
+
+
+def _node(large: Node, small: Node, share: float) -> Node:
+    values = zip(large.writes, small.writes, strict=True)
+    writes = tuple(
+        replace(most, num_bytes=round(_line(most.num_bytes, least.num_bytes, share)))
+        for most, least in values
+    )
+    return replace(large, writes=writes)
+
+
+def _cost(large: NodeCost, small: NodeCost, share: float) -> NodeCost:
+    return NodeCost(
+        forward_seconds=_line(large.forward_seconds, small.forward_seconds, share),
+        input_gradient_seconds=_line(
+            large.input_gradient_seconds, small.input_gradient_seconds, share
+        ),
+        weight_gradient_seconds=_line(
+            large.weight_gradient_seconds, small.weight_gradient_seconds, share
+        ),
+        saved_bytes=round(_line(large.saved_bytes, small.saved_bytes, share)),
+        workspace_bytes=round(_line(large.workspace_bytes, small.workspace_bytes, share)),
+    )
+
+
+def _line(large: float, small: float, share: float) -> float:
+    return small + (large - small) * share

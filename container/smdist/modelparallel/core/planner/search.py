@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fastest candidate, without looking at most of them closely.
+
+Candidates wait in order of what they take at least: first what no partition can beat, then what
+their partition cannot beat, then what the simulation says. The first one whose simulated time comes
+up before everybody else's least is the fastest of all: what is behind it cannot take less. Equal
+times are decided by fewer ranks in a pipeline, then fewer microbatches, then the order of
+`candidates`, so the same problem always has the same plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heappop, heappush
+from itertools import count
+from typing import Final
+
+from sagemaker_dist.errors import OptionError
+from smdist.modelparallel.core.errors import PlanError
+from smdist.modelparallel.core.planner.candidates import Candidate
+from smdist.modelparallel.core.planner.evaluate import Evaluator, Misfit, Trial
+from smdist.modelparallel.core.planner.problem import AUTO, Problem
+from smdist.modelparallel.core.planner.samples import Samples
+from smdist.modelparallel.core.planner.split import Split
+
+_HOPS: Final = 20  # stages shorter than so many messages are not worth several on a rank
+Stages = tuple[tuple[str, ...], ...]
+_Key = tuple[float, int, int, int]
+_Step = Candidate | tuple[Candidate, Split] | Trial
+_Heap = list[tuple[_Key, int, _Step]]
+
+
+class Search:
+    """Looks for the fastest of some candidates of one problem."""
+
+    def __init__(self, problem: Problem, samples: Samples) -> None:
+        self._problem = problem
+        self.evaluator = Evaluator(problem, samples)
+        self.misfits: dict[Candidate, Misfit] = {}
+        self.trials: dict[Candidate, Trial] = {}
+        self.least: dict[Candidate, float] = {}
+        self._fitted: dict[tuple[Candidate, Stages], Trial | None] = {}
+        self._serial = count()
+
+    def best(self, candidates: Iterable[Candidate]) -> Trial | None:
+        """The fastest that fits in memory; None where none does (see `misfits`)."""
+        heap: _Heap = []
+        for candidate in candidates:
+            self._push(heap, candidate, self.evaluator.at_least(candidate), candidate)
+        while heap:
+            _, _, step = heappop(heap)
+            if isinstance(step, Trial):
+                return step
+            candidate = step if isinstance(step, Candidate) else step[0]
+            try:
+                self._go_on(heap, step)
+            except OptionError as error:
+                self.misfits[candidate] = Misfit(candidate=candidate, why=error)
+        return None
+
+    def _go_on(self, heap: _Heap, step: Candidate | tuple[Candidate, Split]) -> None:
+        if isinstance(step, Candidate):
+            for least, cut in self.evaluator.splits(step):
+                self._refuse_short_stages(step, cut)
+                self._push(heap, step, least, (step, cut))
+            return
+        candidate, cut = step
+        trial = self._fit(candidate, cut)
+        if trial is None:
+            self.misfits.setdefault(candidate, Misfit(candidate=candidate))
+            return
+        self.misfits.pop(candidate, None)
+        known = self.trials.get(candidate)
+        if known is None or trial.seconds_per_sample < known.seconds_per_sample:
+            self.trials[candidate] = trial
+        self._push(heap, candidate, trial.seconds_per_sample, trial)
+
+    def forget(self, num_microbatches: int) -> None:
+        """Drop what was found at this size: it was captured since."""
+        for known in (self.misfits, self.trials, self.least):
+            for candidate in [c for c in known if c.num_microbatches == num_microbatches]:
+                del known[candidate]
+        for key in [k for k in self._fitted if k[0].num_microbatches == num_microbatches]:
+            del self._fitted[key]
+
+    def _fit(self, candidate: Candidate, cut: Split) -> Trial | None:
+        key = (candidate, cut.partition.stages)
+        if key not in self._fitted:
+            self._fitted[key] = self.evaluator.fit(self.evaluator.simulate(candidate, cut))
+        return self._fitted[key]
+
+    def _push(self, heap: _Heap, candidate: Candidate, least: float, step: _Step) -> None:
+        self.least[candidate] = least
+        order = (candidate.pipeline, candidate.num_microbatches, candidate.preference)
+        heappush(heap, ((rounded(least), *order), next(self._serial), step))
+
+    def _refuse_short_stages(self, candidate: Candidate, cut: Split) -> None:
+        if self._problem.schedule != AUTO or candidate.virtual_stages == 1:
+            return
+        if self._problem.virtual_stages:
+            return
+        costs = cut.partition.costs
+        seconds = sum(cost.seconds for cost in costs) / len(costs)
+        hop = self.evaluator.hop_seconds(candidate)
+        if seconds <= _HOPS * hop:
+            what = f"a stage takes {seconds:.2g} s and a message {hop:.2g} s"
+            why = f"several stages a rank pay off from {_HOPS} messages a stage on"
+            raise PlanError(what, why, "Ask for the schedule by name to have it all the same")
+
+
+def rounded(seconds: float) -> float:
+    """Times that differ by rounding alone are equal."""
+    return float(f"{seconds:.9g}")
