@@ -96,8 +96,9 @@ def place(graph: Graph, stage_of: Mapping[str, int], *, num_stages: int | None =
     free = replicated(graph)
     count = num_stages if num_stages is not None else max(_numbers(stage_of), default=0) + 1
     bad = list(_faults(graph, stage_of, count, free))
-    where = home(graph, {name: s for name, s in stage_of.items() if _is_stage(s)}, count - 1)
-    raise_all([*bad, *_backward(graph, where)])
+    known = {name: stage for name, stage in stage_of.items() if _is_stage(stage)}
+    where = _home(graph, known, count - 1)
+    raise_all([*bad, *_backward(graph, where, known)])
     stages = _with_replicas(graph, where, count - 1)
     return Placement(
         num_stages=count,
@@ -107,12 +108,11 @@ def place(graph: Graph, stage_of: Mapping[str, int], *, num_stages: int | None =
     )
 
 
-def home(graph: Graph, stage_of: Mapping[str, int], last: int) -> dict[str, int]:
+def _home(graph: Graph, stage_of: Mapping[str, int], last: int) -> dict[str, int]:
     """Where each node runs that is not replicated.
 
     Glue is where the last of its inputs comes from. Glue that no unit feeds, such as a class
-    token, is where it is read first. `stage_of` may give any numbers that grow along the pipeline;
-    a unit that is missing there is taken for glue.
+    token, is where it is read first. A unit that is missing there is taken for glue.
     """
     free = replicated(graph)
     where: dict[str, int] = {}
@@ -229,7 +229,9 @@ def _faults(
         )
 
 
-def _backward(graph: Graph, where: Mapping[str, int]) -> Iterator[OptionError]:
+def _backward(
+    graph: Graph, where: Mapping[str, int], stage_of: Mapping[str, int]
+) -> Iterator[OptionError]:
     """One fault for each unit that wants a value of a later stage."""
     origin: dict[str, str] = {}  # the unit that put a node where it is
     for node in graph.nodes:
@@ -237,7 +239,7 @@ def _backward(graph: Graph, where: Mapping[str, int]) -> Iterator[OptionError]:
             continue
         before = [name for name in _writers(graph, node) if name in where]
         latest = max(before, key=where.__getitem__, default=node.name)
-        is_unit = node.kind is Kind.UNIT
+        is_unit = node.kind is Kind.UNIT and node.name in stage_of
         origin[node.name] = node.name if is_unit else origin.get(latest, node.name)
         if is_unit and where[latest] > where[node.name]:
             cause = origin[latest]

@@ -76,6 +76,7 @@ def partition(
         in_flight=in_flight,
         rank_of=rank_of,
         link=link,
+        state=state,
         memory_weight=memory_weight,
         optimize=optimize,
     )
@@ -122,6 +123,7 @@ def assigned(
         in_flight=in_flight,
         rank_of=rank_of,
         link=link,
+        state=state,
         memory_weight=None,
         optimize=None,
     )

@@ -84,6 +84,7 @@ def option_faults(
     in_flight: Sequence[int] | None,
     rank_of: Sequence[int] | None,
     link: Link,
+    state: StateBytes,
     memory_weight: float | None,
     optimize: str | None,
 ) -> Iterator[OptionError]:
@@ -91,12 +92,6 @@ def option_faults(
     if not _is_count(num_stages):
         yield OptionError(
             f"num_stages is {num_stages!r}", "a pipeline has stages", "Pass an integer of 1 or more"
-        )
-    if device_bytes is not None and not _is_count(device_bytes):
-        yield OptionError(
-            f"device_bytes is {device_bytes!r}",
-            "a rank needs memory",
-            "Pass a positive number of bytes, or None for no limit",
         )
     yield from _by_stage("in_flight", in_flight, num_stages, at_least=1)
     yield from _by_stage("rank_of", rank_of, num_stages, at_least=0)
@@ -106,10 +101,30 @@ def option_faults(
             "ranks are numbered from 0, and each has a stage",
             "Leave no rank out",
         )
+    yield from _hardware_faults(device_bytes, link, state)
+    yield from _weight_faults(memory_weight, optimize)
+
+
+def _hardware_faults(
+    device_bytes: int | None, link: Link, state: StateBytes
+) -> Iterator[OptionError]:
+    if device_bytes is not None and not _is_count(device_bytes):
+        yield OptionError(
+            f"device_bytes is {device_bytes!r}",
+            "a rank needs memory",
+            "Pass a positive number of bytes, or None for no limit",
+        )
     if not link.bytes_per_second > 0 or not 0 <= link.latency_seconds < float("inf"):
         yield OptionError(
             f"link is {link!r}", "messages take time", "Pass a bandwidth above 0, a latency of 0 up"
         )
+    if min(state.weight, state.gradient, state.optimizer) < 0:
+        yield OptionError(
+            f"state is {state!r}", "nothing holds less than no bytes", "Pass numbers of 0 or more"
+        )
+
+
+def _weight_faults(memory_weight: float | None, optimize: str | None) -> Iterator[OptionError]:
     if memory_weight is not None and not (isfinite(memory_weight) and 0 <= memory_weight <= 1):
         yield OptionError(
             f"memory_weight is {memory_weight!r}",
