@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model's forward pass as a program that can be cut: `capture(model, example)`.
+
+The user's forward function runs once, without numbers. Modules chosen as units stay whole, what
+happens between them is written down call by call. Where that is impossible the module becomes a
+unit and the next run starts; each run has fewer modules open, so there is a last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from sagemaker_dist.errors import closest, raise_all
+from smdist.modelparallel.core.graph import Graph
+from smdist.modelparallel.torch.capture.crowding import crowded
+from smdist.modelparallel.torch.capture.errors import CaptureError, Escalation
+from smdist.modelparallel.torch.capture.graph import build_graph
+from smdist.modelparallel.torch.capture.refusals import has_hooks, refuse
+from smdist.modelparallel.torch.capture.run import run_once
+from smdist.modelparallel.torch.capture.signature import signature
+from smdist.modelparallel.torch.capture.units import composite_elements, default_units
+from smdist.modelparallel.torch.program import Program
+
+__all__ = ["CaptureError", "Captured", "arguments_of", "capture", "signature"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Captured:
+    """A model that has been taken apart; the model itself is as it was.
+
+    Attributes:
+        graph: What planners read.
+        program: What stages run.
+        model: The user's.
+        example: What it was captured with.
+        key: Equal to `signature(model, arguments_of(batch))` of every batch that it serves.
+        notes: Which modules became units against the rule, and why: for people.
+    """
+
+    graph: Graph
+    program: Program
+    model: nn.Module
+    example: Any
+    key: Hashable
+    notes: tuple[str, ...] = ()
+
+
+def arguments_of(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and keyword arguments of the model: a dict is the latter, a tuple the former."""
+    if isinstance(example, dict):
+        return (), dict(example)
+    return (example, {}) if isinstance(example, tuple) else ((example,), {})
+
+
+def capture(
+    model: nn.Module,
+    example: Any,
+    *,
+    opened: Collection[str] = frozenset(),
+    closed: Collection[str] = frozenset(),
+) -> Captured:
+    """Take a model apart.
+
+    Args:
+        model: Any module, on the meta device too.
+        example: A tensor, a tuple of positional arguments or a dict of keyword arguments: the
+            batch of one replica, or one like it.
+        opened: Names of units to go into instead of keeping them whole.
+        closed: Names of modules to keep whole.
+
+    Raises:
+        CaptureError: The model's own forward function cannot be recorded: names the line.
+        OptionError: A name in `opened` or `closed` is not that of a module.
+    """
+    _check_names(model, opened, closed)
+    refuse(model)
+    arguments = arguments_of(example)
+    search = _Search(model, arguments, frozenset(opened), frozenset(closed))
+    program = search.run()
+    return Captured(
+        graph=build_graph(model, program),
+        program=program,
+        model=model,
+        example=example,
+        key=signature(model, arguments),
+        notes=tuple(search.notes),
+    )
+
+
+class _Search:
+    """Runs the model until everything that is open can be recorded."""
+
+    def __init__(
+        self, model: nn.Module, arguments: Any, opened: frozenset[str], closed: frozenset[str]
+    ) -> None:
+        self._model, self._arguments = model, arguments
+        self._asked = opened
+        self._guessed = composite_elements(model) - opened - closed
+        self._closed = set(closed) | self._with_hooks()
+        self.notes: list[str] = []
+
+    def run(self) -> Program:
+        while True:
+            try:
+                program = self._attempt()
+            except Escalation as found:
+                self._close(found)
+                continue
+            tight = crowded(program, self._guessed - self._closed)
+            if not tight:
+                return program
+            self._closed |= _innermost(tight)
+
+    def _attempt(self) -> Program:
+        opened = self._asked | (self._guessed - self._closed)
+        units = default_units(self._model, opened=opened, closed=frozenset(self._closed))
+        return run_once(self._model, self._arguments, units)
+
+    def _close(self, found: Escalation) -> None:
+        if found.module == "" or found.module in self._closed:
+            raise CaptureError(
+                f"the forward function of {type(self._model).__name__} cannot be taken apart"
+                + (f" at {found.line}" if found.line else ""),
+                found.reason,
+                "Move these lines into a submodule, which then stays whole",
+            ) from found.__cause__
+        self._closed.add(found.module)
+        self.notes.append(f"{found.module!r} is one unit: {found.reason} ({found.line})")
+
+    def _with_hooks(self) -> set[str]:
+        """Containers with hooks: only a unit is called as a module, with its hooks."""
+        return {
+            name
+            for name, module in self._model.named_modules()
+            if name and has_hooks(module) and any(module.children())
+        }
+
+
+def _innermost(names: set[str]) -> set[str]:
+    return {n for n in names if not any(other.startswith(f"{n}.") for other in names)}
+
+
+def _check_names(model: nn.Module, *groups: Collection[str]) -> None:
+    known = [name for name, _ in model.named_modules()]
+    raise_all(
+        CaptureError(f"there is no module {name!r}", "only modules are units", closest(name, known))
+        for group in groups
+        for name in group
+        if name not in known
+    )

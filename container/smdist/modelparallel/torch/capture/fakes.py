@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model whose tensors are fakes for a while: shapes and types without numbers.
+
+    module._parameters["weight"]   real 16 GB  ->  fake 0 bytes  ->  the same real one again
+
+Tensors that share memory share it as fakes too, so a change in place is seen by every alias. A
+model on the meta device appears to be on the device of its inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from smdist.modelparallel.torch.capture.errors import CaptureError
+from smdist.modelparallel.torch.capture.state import snapshots
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """What operations did since somebody last cleared this.
+
+    Attributes:
+        written: Memory that was changed in place.
+        draws: Holds something where a random number may have been drawn.
+    """
+
+    written: set[int] = field(default_factory=set)
+    draws: list[str] = field(default_factory=list)
+
+    def clear(self) -> None:
+        """Forget."""
+        self.written.clear()
+        self.draws.clear()
+
+
+class WatchedFakes(FakeTensorMode):
+    """Fake tensors that say which memory operations write to, and which draw random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__(allow_non_fake_inputs=True)
+        self.effects = Effects()
+        self._facts: dict[Any, tuple[bool, tuple[int, ...], tuple[str, ...]]] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Note what `func` does, then let it do so on fakes."""
+        kwargs = kwargs or {}
+        facts = self._facts.get(func) or self._find(func)
+        is_random, positions, names = facts
+        if is_random:
+            self.effects.draws.append(str(func))
+        if positions or names:
+            targets = [args[at] for at in positions if at < len(args)]
+            targets += [kwargs[name] for name in names if name in kwargs]
+            self.effects.written.update(memory(t) for t in _tensors(targets))
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def _find(self, func: Any) -> tuple[bool, tuple[int, ...], tuple[str, ...]]:
+        arguments = func._schema.arguments
+        written = [a.alias_info is not None and a.alias_info.is_write for a in arguments]
+        facts = (
+            torch.Tag.nondeterministic_seeded in func.tags,
+            tuple(at for at, is_written in enumerate(written) if is_written),
+            tuple(a.name for a, is_written in zip(arguments, written, strict=True) if is_written),
+        )
+        self._facts[func] = facts
+        return facts
+
+
+def memory(tensor: Tensor) -> int:
+    """The memory behind a tensor; aliases have the same."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FakeModel:
+    """A model on fakes.
+
+    Attributes:
+        names: First names of parameters, buffers and tensor attributes, by the id of the fake.
+        reals: The real tensors, by first name.
+        fakes: All fakes, kept alive since ids are only good as long.
+        mode: Where the fakes live.
+    """
+
+    names: Mapping[int, str]
+    reals: Mapping[str, Tensor]
+    fakes: Mapping[str, Tensor]
+    mode: WatchedFakes
+
+
+@contextmanager
+def on_fakes(model: nn.Module, device: torch.device) -> Iterator[FakeModel]:
+    """Within it, all tensors of a model are fakes; after it the model is exactly as before.
+
+    Args:
+        model: Any, on any device.
+        device: Where tensors on the meta device seem to be.
+
+    Raises:
+        CaptureError: A parameter or buffer is of a class with its own behaviour, such as DTensor.
+    """
+    mode = WatchedFakes()
+    saved = snapshots(model.modules())
+    maker = _Maker(mode, device)
+    try:
+        yield maker.replace(model)
+    finally:
+        for each in saved:
+            each.restore()
+
+
+class _Maker:
+    def __init__(self, mode: WatchedFakes, device: torch.device) -> None:
+        self._mode, self._device = mode, device
+        self._made: dict[int, tuple[Tensor, Tensor, str]] = {}
+        self._bases: dict[int, Tensor] = {}
+
+    def replace(self, model: nn.Module) -> FakeModel:
+        for prefix, module in model.named_modules():
+            for group in (module._parameters, module._buffers, module.__dict__):
+                replaced = {
+                    key: self._fake(value, f"{prefix}.{key}" if prefix else key)
+                    for key, value in group.items()
+                    if isinstance(value, Tensor)
+                }
+                group.update(replaced)  # type: ignore[arg-type]  same kinds of values
+        made = self._made.values()
+        return FakeModel(
+            names={id(fake): name for fake, _, name in made},
+            reals={name: real for _, real, name in made},
+            fakes={name: fake for fake, _, name in made},
+            mode=self._mode,
+        )
+
+    def _fake(self, real: Tensor, name: str) -> Tensor:
+        known = self._made.get(id(real))
+        if known is None:
+            _check(real, name)
+            known = (self._make(real), real, name)
+            self._made[id(real)] = known
+        return known[0]
+
+    def _make(self, real: Tensor) -> Tensor:
+        device = self._device if real.device.type == "meta" else real.device
+        fake = self._bare(real, device)
+        if isinstance(real, nn.Parameter):
+            fake = nn.Parameter(fake, requires_grad=real.requires_grad)
+        elif real.requires_grad:
+            fake = fake.detach().requires_grad_(True)
+        return fake
+
+    def _bare(self, real: Tensor, device: torch.device) -> Tensor:
+        if real.layout is not torch.strided:
+            return self._mode.from_tensor(real.detach())
+        with self._mode, torch.no_grad():
+            base = self._base(real, device)
+            view = base.view(real.dtype) if base.dtype != real.dtype else base
+            return view.as_strided(real.shape, real.stride(), real.storage_offset())
+
+    def _base(self, real: Tensor, device: torch.device) -> Tensor:
+        storage = memory(real)
+        if storage not in self._bases:
+            size = real.untyped_storage().nbytes() // real.element_size()
+            self._bases[storage] = torch.empty(size, dtype=real.dtype, device=device)
+        return self._bases[storage]
+
+
+def _check(real: Tensor, name: str) -> None:
+    plain: tuple[Callable[..., Any], ...] = (Tensor, nn.Parameter, nn.Buffer)
+    if type(real) in plain:
+        return
+    if isinstance(real, nn.parameter.UninitializedTensorMixin):
+        raise CaptureError(
+            f"{name!r} has no shape yet",
+            "a lazy module finds its shapes in its first forward pass",
+            "Run the model once on an example first",
+        )
+    raise CaptureError(
+        f"{name!r} is a {type(real).__name__}",
+        "tensors with behaviour of their own cannot be replaced by fakes",
+        "Capture the model before it is sharded or quantised",
+    )
+
+
+def _tensors(items: list[Any]) -> Iterator[Tensor]:
+    for item in items:
+        if isinstance(item, Tensor):
+            yield item
+        elif isinstance(item, (list, tuple)):
+            yield from _tensors(list(item))

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where in the user's code something happened."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import FrameType, TracebackType
+
+import torch
+
+_NOT_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent.parent))
+
+
+def line_of_user(error: BaseException | None = None) -> str:
+    """The innermost line that is neither PyTorch's nor ours: "/home/me/model.py:12"."""
+    if error is not None and error.__traceback__ is not None:
+        return _of_traceback(error.__traceback__)
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _is_foreign(frame):
+        frame = frame.f_back
+    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _of_traceback(traceback: TracebackType) -> str:
+    found = ""
+    step: TracebackType | None = traceback
+    while step is not None:
+        if not _is_foreign(step.tb_frame):
+            found = f"{step.tb_frame.f_code.co_filename}:{step.tb_lineno}"
+        step = step.tb_next
+    return found
+
+
+def _is_foreign(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.startswith(_NOT_USERS) or "<" in frame.f_code.co_filename

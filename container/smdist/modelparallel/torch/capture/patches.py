@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where PyTorch lets a recorder in while it records: calls of modules and of user's functions.
+
+`nn.Module.__call__` sees every module, and classes with a `__call__` of their own are patched as
+well. `autograd.Function.apply` goes through a class between `Function` and C++; there a function
+with its own backward pass is seen as one, even where it was taken by reference long before. All
+of it is undone afterwards, and other threads never notice.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch.autograd.function as functions
+from torch import nn
+from torch.utils.checkpoint import CheckpointFunction
+
+from smdist.modelparallel.torch.capture.recorder import Recorder
+
+_LOCK = threading.RLock()
+
+
+@contextmanager
+def recording(recorder: Recorder, model: nn.Module) -> Iterator[None]:
+    """Within it, this thread's calls go to the recorder."""
+    own = {cls for module in model.modules() for cls in type(module).__mro__ if _calls(cls)}
+    with _LOCK, ExitStack() as stack:
+        for cls in own:
+            stack.enter_context(_patched_call(cls, recorder))
+        stack.enter_context(_patched_apply(recorder))
+        stack.enter_context(recorder)
+        yield
+
+
+def _calls(cls: type) -> bool:
+    return issubclass(cls, nn.Module) and "__call__" in vars(cls)
+
+
+@contextmanager
+def _patched_call(cls: type, recorder: Recorder) -> Iterator[None]:
+    original = vars(cls)["__call__"]
+    thread = threading.get_ident()
+
+    def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        is_ours = threading.get_ident() == thread and not recorder.is_quiet
+        if not is_ours or not recorder.knows(module) or recorder.is_passing(module, cls):
+            return original(module, *args, **kwargs)
+        return recorder.module(original, module, (args, kwargs), level=cls)
+
+    with _replaced(cls, "__call__", call):
+        yield
+
+
+@contextmanager
+def _patched_apply(recorder: Recorder) -> Iterator[None]:
+    between = functions._SingleLevelFunction
+    thread = threading.get_ident()
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        run = super(between, cls).apply  # type: ignore[misc]  C++'s
+        is_ours = threading.get_ident() == thread and not recorder.is_quiet
+        if not is_ours or cls is CheckpointFunction:
+            return run(*args, **kwargs)
+        return recorder.function(cls.apply, args, kwargs)
+
+    with _replaced(between, "apply", classmethod(apply)):
+        yield
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, value: Callable[..., Any] | Any) -> Iterator[None]:
+    is_own = name in vars(owner)
+    before = vars(owner).get(name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        if is_own:
+            setattr(owner, name, before)
+        else:
+            delattr(owner, name)

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a unit returns that cannot run without numbers: it is run on made-up ones, twice.
+
+Experts that sort tokens, or `if x.sum() > 0`, are fine inside a unit: at run time it is the
+user's module on real numbers. Only the shapes of what it returns must not depend on them, so two
+different inputs are tried and compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+
+from smdist.modelparallel.torch.capture.fakes import FakeModel, memory
+from smdist.modelparallel.torch.capture.state import snapshots
+from smdist.modelparallel.torch.tree import Form, flatten, unflatten
+
+
+class ProbeError(Exception):
+    """A unit cannot be probed; the message continues a sentence that starts with its name."""
+
+
+class Probe:
+    """Runs units on made-up numbers.
+
+    Args:
+        fake: The model on fakes, which knows the real tensors.
+        inputs: The model's real inputs, by the id of the fake that stands for them.
+    """
+
+    def __init__(self, fake: FakeModel, inputs: Mapping[int, Tensor]) -> None:
+        self._fake, self._inputs = fake, inputs
+
+    def run(
+        self, module: nn.Module, form: Form, leaves: list[Any], error: Exception
+    ) -> tuple[Any, list[int]]:
+        """What the unit returns, as fakes, and which leaves of its arguments it changes.
+
+        Raises:
+            ProbeError: It has no numbers, fails on made-up ones, or returns what depends on them.
+        """
+        with unset_fake_temporarily(), self._real(module), _forked():
+            try:
+                first = _Trial(self._made_up(leaves, seed=0), form, module)
+                second = _Trial(self._made_up(leaves, seed=1), form, module)
+            except ProbeError:
+                raise
+            except Exception as failed:
+                raise ProbeError(
+                    f"runs neither without numbers ({_says(error)}) nor on made-up ones "
+                    f"({_says(failed)})"
+                ) from failed
+        first.compare(second)
+        with self._fake.mode:
+            return first.as_fakes(leaves), first.changed
+
+    @contextmanager
+    def _real(self, module: nn.Module) -> Iterator[None]:
+        saved = snapshots(module.modules())
+        buffers: list[tuple[Tensor, Tensor]] = []
+        try:
+            for part in module.modules():
+                for group in (part._parameters, part._buffers, part.__dict__):
+                    group.update(self._reals(group))  # type: ignore[arg-type]
+                buffers += [
+                    (b, b.detach().clone()) for b in part._buffers.values() if b is not None
+                ]
+            yield
+        finally:
+            for each in saved:
+                each.restore()
+            with torch.no_grad():
+                for buffer, before in buffers:
+                    buffer.copy_(before)
+
+    def _reals(self, group: Mapping[str, Any]) -> dict[str, Tensor]:
+        names = {
+            key: self._fake.names[id(value)]
+            for key, value in group.items()
+            if id(value) in self._fake.names
+        }
+        reals = {key: self._fake.reals[name] for key, name in names.items()}
+        if any(real.is_meta for real in reals.values()):
+            raise ProbeError("does not run without numbers, and its parameters have none yet")
+        return reals
+
+    def _made_up(self, leaves: list[Any], seed: int) -> list[Any]:
+        torch.manual_seed(seed)
+        return [self._number(leaf, seed) for leaf in leaves]
+
+    def _number(self, leaf: Any, seed: int) -> Any:
+        if not isinstance(leaf, FakeTensor):
+            return leaf
+        known = self._inputs.get(id(leaf))
+        if known is not None and not known.is_meta:
+            return known.detach().clone().requires_grad_(known.requires_grad)
+        if id(leaf) in self._fake.names:
+            return self._fake.reals[self._fake.names[id(leaf)]]
+        made = torch.zeros(leaf.shape, dtype=leaf.dtype, device=leaf.device)
+        if not leaf.dtype.is_floating_point:
+            return made.logical_not() if leaf.dtype is torch.bool else made
+        made = torch.randn_like(made) if seed == 0 else made
+        return made.requires_grad_().clone() if leaf.requires_grad else made
+
+
+class _Trial:
+    """One run of a unit on made-up numbers."""
+
+    def __init__(self, leaves: list[Any], form: Form, module: nn.Module) -> None:
+        self.leaves = leaves
+        before = [_version(leaf) for leaf in leaves]
+        args, kwargs = unflatten(form, leaves)
+        self.results, self.form = flatten(module(*args, **kwargs))
+        pairs = enumerate(zip(leaves, before, strict=True))
+        self.changed = [at for at, (leaf, version) in pairs if _version(leaf) != version]
+
+    def compare(self, other: _Trial) -> None:
+        if [_shape(r) for r in self.results] != [_shape(r) for r in other.results]:
+            raise ProbeError("returns something whose shape or value depends on the data")
+        if self.form != other.form:
+            raise ProbeError("returns something whose form depends on the data")
+
+    def as_fakes(self, fakes: list[Any]) -> Any:
+        return unflatten(self.form, [self._fake(result, fakes) for result in self.results])
+
+    def _fake(self, result: Any, fakes: list[Any]) -> Any:
+        if not isinstance(result, Tensor):
+            return result
+        for leaf, fake in zip(self.leaves, fakes, strict=True):
+            if leaf is result:
+                return fake
+            if isinstance(leaf, Tensor) and memory(leaf) == memory(result):
+                return fake.as_strided(result.shape, result.stride(), result.storage_offset())
+        made = torch.empty_strided(
+            result.shape, result.stride(), dtype=result.dtype, device=result.device
+        )
+        return made.requires_grad_().clone() if result.requires_grad else made
+
+
+@contextmanager
+def _forked() -> Iterator[None]:
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with torch.random.fork_rng(devices):
+        yield
+
+
+def _version(leaf: Any) -> int:
+    return leaf._version if isinstance(leaf, Tensor) and not leaf.is_inference() else 0
+
+
+def _shape(result: Any) -> Any:
+    return (tuple(result.shape), result.dtype) if isinstance(result, Tensor) else result
+
+
+def _says(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:160]}"

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models that cannot be taken apart whatever their forward functions do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor, nn
+
+from sagemaker_dist.errors import raise_all
+from smdist.modelparallel.torch.capture.errors import CaptureError
+from smdist.modelparallel.torch.capture.fakes import memory
+
+_WRAPPERS = ("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel")
+
+
+def refuse(model: nn.Module) -> None:
+    """Raise all that can be said about a model before it runs.
+
+    Raises:
+        CaptureError: It is wrapped for data parallelism, compiled or scripted as a whole, has
+            hooks on itself, or parameters that overlap in memory without being one.
+    """
+    raise_all([*_wrapped(model), *_whole(model), *_hooked(model), *_overlapping(model)])
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether users' hooks run before or after a module, forward or backward."""
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )
+
+
+def _wrapped(model: nn.Module) -> Iterator[CaptureError]:
+    for name, module in model.named_modules():
+        if type(module).__name__ in _WRAPPERS:
+            yield CaptureError(
+                f"{name or 'the model'!r} is a {type(module).__name__}",
+                "data parallelism goes around the stages of a model, not into them",
+                "Pass the model that it wraps",
+            )
+
+
+def _whole(model: nn.Module) -> Iterator[CaptureError]:
+    kinds = {"OptimizedModule": "compiled", "ScriptModule": "scripted"}
+    for cls in type(model).__mro__:
+        if cls.__name__ in kinds:
+            yield CaptureError(
+                f"the model is {kinds[cls.__name__]} as a whole",
+                "there is nothing to see between its modules",
+                "Pass the plain model; its parts may be compiled",
+            )
+
+
+def _hooked(model: nn.Module) -> Iterator[CaptureError]:
+    if has_hooks(model):
+        yield CaptureError(
+            f"the model, a {type(model).__name__}, has forward or backward hooks on itself",
+            "no stage is the whole model, so nothing would call them",
+            "Put the hooks on a part of it, or remove them",
+        )
+
+
+def _overlapping(model: nn.Module) -> Iterator[CaptureError]:
+    seen: dict[tuple[int, int], tuple[str, Tensor]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.layout is not _strided() or not parameter.numel():
+            continue
+        place = memory(parameter), parameter.storage_offset()
+        other, first = seen.setdefault(place, (name, parameter))
+        if first is not parameter:
+            yield CaptureError(
+                f"{name!r} and {other!r} are two parameters in the same memory",
+                "on two stages, an update of one would not reach the other",
+                "Tie them by assigning one parameter to both modules",
+            )
+
+
+def _strided() -> object:
+    import torch
+
+    return torch.strided

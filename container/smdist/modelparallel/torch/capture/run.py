@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One run of a model on fakes, and the program that it leaves."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from smdist.modelparallel.torch.capture.errors import CaptureError, Escalation
+from smdist.modelparallel.torch.capture.fakes import FakeModel, on_fakes
+from smdist.modelparallel.torch.capture.objects import carried
+from smdist.modelparallel.torch.capture.patches import recording
+from smdist.modelparallel.torch.capture.probe import Probe
+from smdist.modelparallel.torch.capture.recorder import Recorder
+from smdist.modelparallel.torch.program import Argument, Call, Constant, Program, Ref
+from smdist.modelparallel.torch.tree import Form, flatten, paths, unflatten
+
+
+def run_once(model: nn.Module, arguments: tuple[Any, Any], units: set[str]) -> Program:
+    """Run the forward pass with these units.
+
+    Raises:
+        Escalation: A module must become a unit first.
+    """
+    leaves, form = flatten(arguments)
+    with on_fakes(model, _device(leaves)) as fake, _no_trace():
+        inputs = [_input(fake, leaf) for leaf in leaves]
+        pairs = zip(inputs, leaves, strict=True)
+        known = {id(made): real for made, real in pairs if isinstance(made, Tensor)}
+        recorder = Recorder(
+            fake,
+            units={id(model.get_submodule(name)) for name in units},
+            names={id(module): name for name, module in model.named_modules()},
+            probe=Probe(fake, known),
+        )
+        sources = tuple(_publish(recorder, inputs, form))
+        output = _call(model, recorder, unflatten(form, inputs))
+        outputs, output_form = recorder.result(output)
+        return Program(
+            calls=_wanted(recorder.calls, outputs),
+            input_form=form,
+            inputs=sources,
+            output_form=output_form,
+            outputs=outputs,
+            base=recorder.base,
+            facts=recorder.facts,
+            aliases=recorder.aliases,
+        )
+
+
+def _call(model: nn.Module, recorder: Recorder, arguments: tuple[Any, Any]) -> Any:
+    args, kwargs = arguments
+    with recorder.mode, recording(recorder, model):
+        output = model(*args, **kwargs)
+    if recorder.pending is not None:
+        raise recorder.pending
+    return output
+
+
+def _device(leaves: list[Any]) -> torch.device:
+    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor) and not leaf.is_meta]
+    return tensors[0].device if tensors else torch.device("cpu")
+
+
+def _input(fake: FakeModel, leaf: Any) -> Any:
+    if not isinstance(leaf, Tensor):
+        if carried(leaf):
+            raise CaptureError(
+                f"an input of the model is a {type(leaf).__name__} that carries a {carried(leaf)}",
+                "inputs are tensors, plain data, or lists, dicts and dataclasses of these",
+                "Pass its tensors",
+            )
+        return leaf
+    device = torch.device("cpu") if leaf.is_meta else leaf.device
+    if leaf.layout is not torch.strided:
+        return fake.mode.from_tensor(leaf)
+    with fake.mode:
+        made = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=device)
+        return made.requires_grad_(leaf.requires_grad)
+
+
+def _publish(recorder: Recorder, inputs: list[Any], form: Form) -> Iterator[Argument]:
+    names: dict[int, Argument] = {}
+    for path, leaf in zip(paths(form), inputs, strict=True):
+        if not isinstance(leaf, Tensor):
+            yield Constant(leaf)
+            continue
+        name = path.split(".", 1)[1]
+        names[id(leaf)] = recorder.publish(leaf, name)
+        yield names[id(leaf)]
+
+
+def _wanted(calls: list[Call], outputs: tuple[Argument, ...]) -> tuple[Call, ...]:
+    """Without glue whose results nobody reads."""
+    read = {output.value for output in outputs if isinstance(output, Ref)}
+    kept: list[Call] = []
+    for call in reversed(calls):
+        if call.is_unit or call.changed or call.is_random or read & set(call.writes) or _acts(call):
+            kept.append(call)
+            read |= set(call.reads)
+    return tuple(reversed(kept))
+
+
+def _acts(call: Call) -> bool:
+    return getattr(call.function, "__name__", "").endswith("_")
+
+
+@contextmanager
+def _no_trace() -> Iterator[None]:
+    """Leave Python's and PyTorch's random numbers as they were, and print nothing."""
+    ours = random.getstate()
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before = log.level
+    log.setLevel(logging.CRITICAL)  # it prints what we catch
+    try:
+        with torch.random.fork_rng(devices=()):
+            yield
+    finally:
+        random.setstate(ours)
+        log.setLevel(before)
+
+
+__all__ = ["Escalation", "run_once"]
