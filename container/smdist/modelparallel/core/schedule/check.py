@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from sagemaker_dist.errors import OptionError, raise_all
 from smdist.modelparallel.core.schedule.actions import Action, Do, Schedule
-from smdist.modelparallel.core.schedule.flow import Flow, Place, Waits, first_late, run
+from smdist.modelparallel.core.schedule.flow import Flow, Waits, first_late, run
 from smdist.modelparallel.core.schedule.messages import Channels, channels_of, waits_with_buffers
 
 _MEND = "Mend the order, or make the schedule with make_schedule()"
@@ -98,7 +98,9 @@ def _wrong_dos(rank: int, stage: int, microbatch: int, found: Counter[Do]) -> It
             what = f"rank {rank} has {action} and {Action(Do.B, stage, microbatch)}"
             yield OptionError(what, "B is I and W in one", _MEND)
         elif found[do] > 1:
-            yield OptionError(f"rank {rank} has {action} {found[do]} times", "one is all", _MEND)
+            yield OptionError(
+                f"rank {rank} has {action} {found[do]} times", "each is done once", _MEND
+            )
 
 
 def _too_early(flow: Flow) -> Iterator[OptionError]:
@@ -106,7 +108,7 @@ def _too_early(flow: Flow) -> Iterator[OptionError]:
     for rank, order in enumerate(flow.schedule.orders):
         for index, action in enumerate(order):
             for place in flow.waits[rank][index]:
-                if place.rank == rank and place.number > index:
+                if place[0] == rank and place[1] > index:
                     needed = flow.at(place)
                     yield OptionError(
                         f"rank {rank} has {action} before {needed}",
@@ -122,7 +124,7 @@ def _deadlock(flow: Flow, waits: Waits, verb: str) -> Iterator[OptionError]:
         if done[rank] < len(order):
             late = first_late(waits[rank][done[rank]], done)
             assert late is not None
-            awaited = f"rank {late.rank} to do {flow.at(late)}"
+            awaited = f"rank {late[0]} to do {flow.at(late)}"
             stuck.append(f"rank {rank} is at {order[done[rank]]} and waits for {awaited}")
     if stuck:
         yield OptionError(f"ranks {verb} for ever", "; ".join(stuck), _MEND)
@@ -131,11 +133,11 @@ def _deadlock(flow: Flow, waits: Waits, verb: str) -> Iterator[OptionError]:
 def _crossings(flow: Flow, channels: Channels) -> Iterator[OptionError]:
     """Messages of one channel that are taken in another order than they are sent in."""
     for channel, messages in channels.items():
-        for first, then in pairwise(messages):
-            if first.sent > then.sent:
-                names = [flow.at(Place(channel.source, sent)) for sent, _ in (first, then)]
+        for (sent, _), (sent_next, _) in pairwise(messages):
+            if sent > sent_next:
+                first, second = (flow.at((channel.source, at)) for at in (sent, sent_next))
                 yield OptionError(
-                    f"rank {channel.target} takes the result of {names[0]} before {names[1]}'s",
-                    f"rank {channel.source} sends {names[1]}'s first",
+                    f"rank {channel.target} takes the result of {first} before {second}'s",
+                    f"rank {channel.source} sends {second}'s first",
                     _MEND,
                 )

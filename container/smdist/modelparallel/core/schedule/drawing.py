@@ -34,7 +34,7 @@ def ends_in_units(schedule: Schedule) -> list[list[int]]:
     waits = Flow(schedule).waits
     ends: list[list[int]] = [[] for _ in schedule.orders]
     for rank, index in run(waits).order:
-        begins = [ends[place.rank][place.number - 1] for place in waits[rank][index]]
+        begins = [ends[source][number - 1] for source, number in waits[rank][index]]
         begin = max(begins + ends[rank][-1:], default=0)
         ends[rank].append(begin + UNITS[schedule.orders[rank][index].do])
     return ends

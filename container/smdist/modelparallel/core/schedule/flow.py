@@ -1,29 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which action of a schedule waits for which, and an order in which all of them can run.
 
-Every wait is for a place: `Place(rank, number)` is reached when that rank has done its first
-`number` actions. So one engine runs a schedule under any rule for messages.
+Every wait is for a place (rank, number), which is reached when that rank has done its first
+`number` actions. So one engine runs a schedule under any rule for messages. Places are plain
+tuples: there are as many as actions.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 from smdist.modelparallel.core.schedule.actions import Action, Do, Schedule
 
-
-class Place(NamedTuple):
-    """Reached when `rank` has done its first `number` actions."""
-
-    rank: int
-    number: int
-
-
-Waits = list[list[list[Place]]]  # by rank, by action: beyond the action before it
+Place = tuple[int, int]  # rank, number
+Waits = list[list[tuple[Place, ...]]]  # by rank, by action: beyond the action before it
 
 
 @dataclass(frozen=True)  # no slots: cached properties
@@ -37,38 +31,38 @@ class Flow:
         """What each action waits for, where messages take no room."""
         places, last = self._places, self.schedule.num_stages - 1
         return [
-            [[places[key] for key in _needs(action, last)] for action in order]
+            [tuple([places[key] for key in _needs(action, last)]) for action in order]
             for order in self.schedule.orders
         ]
 
     def at(self, place: Place) -> Action:
         """The action with which a place is reached."""
-        return self.schedule.orders[place.rank][place.number - 1]
+        rank, number = place
+        return self.schedule.orders[rank][number - 1]
 
     @cached_property
     def _places(self) -> dict[_Key, Place]:
         """Where each result is there."""
         return {
-            (Do.B if action.do is Do.I else action.do, action.stage, action.microbatch): Place(
-                rank, number
-            )
+            (_RESULT[action.do], action.stage, action.microbatch): (rank, number)
             for rank, order in enumerate(self.schedule.orders)
             for number, action in enumerate(order, start=1)
         }
 
 
-_Key = tuple[Do, int, int]  # do, stage, microbatch; B for I as well: both give the gradient
+_Key = tuple[Do, int, int]  # a result: what gives it, stage, microbatch
+_RESULT = {Do.F: Do.F, Do.B: Do.B, Do.I: Do.B, Do.W: Do.W}  # I gives the gradient as B does
 
 
-def _needs(action: Action, last_stage: int) -> Iterable[_Key]:
-    """What must be done before an action, on whichever rank."""
+def _needs(action: Action, last_stage: int) -> tuple[_Key, ...]:
+    """What must be there before an action, on whichever rank."""
     do, stage, microbatch = action.do, action.stage, action.microbatch
     if do is Do.F:
-        return [(do, stage - 1, microbatch)] if stage else ()
+        return ((do, stage - 1, microbatch),) if stage else ()
     if do is Do.W:
-        return [(Do.B, stage, microbatch)]
+        return ((Do.B, stage, microbatch),)
     forward = (Do.F, stage, microbatch)
-    return [forward] if stage == last_stage else [forward, (Do.B, stage + 1, microbatch)]
+    return (forward,) if stage == last_stage else (forward, (Do.B, stage + 1, microbatch))
 
 
 class Run(NamedTuple):
@@ -98,13 +92,13 @@ def run(waits: Waits) -> Run:
                 break
             order.append((rank, done[rank]))
             done[rank] += 1
-            awake += sleepers.pop(Place(rank, done[rank]), ())
+            awake += sleepers.pop((rank, done[rank]), ())
     return Run(order, done)
 
 
 def first_late(waits: Sequence[Place], done: Sequence[int]) -> Place | None:
     """The first place that is not reached."""
     for place in waits:
-        if done[place.rank] < place.number:
+        if done[place[0]] < place[1]:
             return place
     return None

@@ -21,7 +21,7 @@ from collections import defaultdict
 from typing import NamedTuple
 
 from smdist.modelparallel.core.schedule.actions import Do, Schedule
-from smdist.modelparallel.core.schedule.flow import Flow, Place, Waits, run
+from smdist.modelparallel.core.schedule.flow import Flow, Waits, run
 
 
 class Channel(NamedTuple):
@@ -32,18 +32,7 @@ class Channel(NamedTuple):
     carries: Do
 
 
-class Message(NamedTuple):
-    """The result of an action that another rank takes.
-
-    Attributes:
-        sent: The sender sends it when it has done so many actions.
-        taken: The receiver takes it when it has done so many actions.
-    """
-
-    sent: int
-    taken: int
-
-
+Message = tuple[int, int]  # sent, taken: when sender and receiver have done so many actions
 Channels = dict[Channel, list[Message]]  # in the order in which messages are taken
 
 
@@ -56,7 +45,7 @@ def channels_of(flow: Flow) -> Channels:
                 if source != rank:
                     action = flow.schedule.orders[rank][index]
                     carries = Do.F if action.do is Do.F else Do.B
-                    channels[Channel(source, rank, carries)].append(Message(number, index))
+                    channels[Channel(source, rank, carries)].append((number, index))
     return dict(channels)
 
 
@@ -68,9 +57,8 @@ def waits_with_buffers(flow: Flow, channels: Channels, buffers: int) -> Waits:
     waits = [list(order) for order in flow.waits]
     for channel, messages in channels.items():
         sender = waits[channel.source]
-        for earlier, message in zip(messages, messages[buffers:], strict=False):
-            index = message.sent - 1
-            sender[index] = [*sender[index], Place(channel.target, earlier.taken)]
+        for (_, taken), (sent, _) in zip(messages, messages[buffers:], strict=False):
+            sender[sent - 1] += ((channel.target, taken),)
     return waits
 
 

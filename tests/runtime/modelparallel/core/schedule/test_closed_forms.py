@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Peaks and times are the closed forms of the literature, on the whole grid."""
+
+from math import ceil
+
+import pytest
+from schedule_grid import NAMED, grid, made
+
+from smdist.modelparallel.core.schedule import Do, make_schedule, peak_in_flight
+from smdist.modelparallel.core.schedule.drawing import ends_in_units
+
+
+def _round(shape):
+    """How many microbatches the longest round has: p, if p divides m."""
+    return ceil(shape.num_microbatches / max(1, shape.num_microbatches // shape.num_ranks))
+
+
+def _interleaved_1f1b_peak(p, m, v, rank, longest_round):
+    return min(m * v, (v - 1) * longest_round + 2 * (p - 1 - rank) + 1)
+
+
+def _zero_bubble_v_peak(p, m, rank):
+    """2p; microbatches that its phases want and do not have lower it on the first ranks."""
+    return min(2 * p, m + 1 + min(rank, m - 1) if m < 2 * p - 1 else 2 * p)
+
+
+PEAKS = {
+    "simple": lambda p, m, v, rank, q: m,
+    "1f1b": lambda p, m, v, rank, q: min(m, p - rank),
+    "interleaved": lambda p, m, v, rank, q: min(m, p + 2, 3 * (p - 1 - rank) + 1),
+    "looped_bfs": lambda p, m, v, rank, q: m * v,
+    "interleaved_1f1b": _interleaved_1f1b_peak,
+    "zero_bubble": lambda p, m, v, rank, q: min(m * v, (v - 1) * q + p),
+    "dualpipe_v": lambda p, m, v, rank, q: 2 * p + 1,
+}
+
+
+@pytest.mark.parametrize(("name", "virtual_stages"), [pair for pair in NAMED if pair[0] in PEAKS])
+def test_peaks_are_the_closed_forms(name, virtual_stages):
+    """q, the longest round, is p wherever p divides m: there they are the published ones."""
+    for shape in grid(name, virtual_stages):
+        p, m, q = shape.num_ranks, shape.num_microbatches, _round(shape)
+        expected = tuple(PEAKS[name](p, m, virtual_stages, rank, q) for rank in range(p))
+
+        assert expected == peak_in_flight(made(name, shape)), shape
+
+
+def test_peaks_of_zbv_are_those_of_1f1bs_first_rank_everywhere():
+    """2p stage-microbatches, p of a whole rank, on every rank; less where there are fewer than
+    2p - 1 microbatches."""
+    for shape in grid("zero_bubble_v", 2):
+        p, m = shape.num_ranks, shape.num_microbatches
+        peaks = peak_in_flight(made("zero_bubble_v", shape))
+
+        assert max(peaks) <= 2 * p
+        if m >= 2 * p - 1:
+            assert (2 * p,) * p == peaks, shape
+
+
+def test_peaks_for_four_ranks_and_eight_microbatches():
+    """The table of SageMaker's schedules and of their rivals; V shapes count halves of a rank."""
+    expected = {
+        ("simple", 1): (8, 8, 8, 8),
+        ("1f1b", 1): (4, 3, 2, 1),
+        ("interleaved", 1): (6, 6, 4, 1),
+        ("interleaved_1f1b", 2): (11, 9, 7, 5),
+        ("interleaved_1f1b", 4): (19, 17, 15, 13),
+        ("looped_bfs", 2): (16, 16, 16, 16),
+        ("looped_bfs", 4): (32, 32, 32, 32),
+        ("zero_bubble", 1): (4, 4, 4, 4),
+        ("zero_bubble", 2): (8, 8, 8, 8),
+        ("zero_bubble", 4): (16, 16, 16, 16),
+        ("zero_bubble_v", 2): (8, 8, 8, 8),
+        ("dualpipe_v", 2): (9, 9, 9, 9),
+    }
+    peaks = {
+        (name, v): peak_in_flight(
+            make_schedule(name, num_ranks=4, num_microbatches=8, virtual_stages=v)
+        )
+        for name, v in NAMED
+    }
+
+    assert expected == peaks
+
+
+@pytest.mark.parametrize("active", [1, 2, 3, 4, 5, 6, 9, 40])
+def test_active_microbatches_are_a_cap(active):
+    """No rank holds more than the cap, nor more than its first gradient gives it time for."""
+    schedule = make_schedule(
+        "interleaved", num_ranks=4, num_microbatches=16, active_microbatches=active
+    )
+
+    assert tuple(min(16, active, limit) for limit in (10, 7, 4, 1)) == peak_in_flight(schedule)
+
+
+def test_backward_first_takes_turns_in_the_steady_state():
+    """On the first and the last rank a backward and a forward take turns until forwards end."""
+    schedule = make_schedule("interleaved", num_ranks=4, num_microbatches=16)
+    for rank, lead in ((0, 6), (3, 1)):
+        dos = [action.do for action in schedule.orders[rank]]
+        turns = [Do.B, Do.F] * (16 - lead)
+
+        assert [Do.F] * lead + turns + [Do.B] * lead == dos
+
+
+@pytest.mark.parametrize(("name", "virtual_stages"), NAMED)
+def test_times_are_the_closed_forms(name, virtual_stages):
+    """At tF = tI = tW = 1 for each stage: what all have to do, and (p - 1) times what a schedule
+    lets ranks wait for at the ends."""
+    bubble = {"simple": 3, "1f1b": 3, "interleaved": 3, "looped_bfs": 3, "interleaved_1f1b": 3}
+    for shape in grid(name, virtual_stages):
+        p, m, v = shape.num_ranks, shape.num_microbatches, virtual_stages
+        if p > 8 or (name == "zero_bubble_v" and m < 2 * p - 1):
+            continue
+        makespan = max(ends[-1] for ends in ends_in_units(made(name, shape)))
+
+        assert 3 * m * v + bubble.get(name, 1) * (p - 1) == makespan, shape
