@@ -1,18 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a schedule and costs to a timeline: check, compute, and add the reductions."""
+"""From a schedule and costs to a timeline: check, compute, and add the reductions.
+
+Sends are asynchronous: a rank computes on while its messages travel. Messages from one rank to
+another leave one after the other, each taking its bytes / bandwidth, and arrive the latency later.
+All values between two stages travel as one message, which takes as long as one after the other.
+Two stages of one rank exchange at no cost.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain as flat
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
-from sagemaker_dist.errors import OptionError, raise_all
+from sagemaker_dist.errors import raise_all
 from smdist.modelparallel.core.cost import Link, NodeCost
 from smdist.modelparallel.core.placement import Edge
 from smdist.modelparallel.core.schedule.actions import Do, Schedule
 from smdist.modelparallel.core.simulate.deadlock import deadlock
+from smdist.modelparallel.core.simulate.faults import faults, repeated
 from smdist.modelparallel.core.simulate.memory import held_bytes
-from smdist.modelparallel.core.simulate.run import Run, run
+from smdist.modelparallel.core.simulate.run import run
 from smdist.modelparallel.core.simulate.tables import chain, tables
 from smdist.modelparallel.core.simulate.timeline import Reduction, Timeline
 
@@ -34,11 +41,6 @@ def simulate(
 ) -> Timeline:
     """One step of a pipeline, in time linear in its actions and messages.
 
-    Sends are asynchronous: a rank computes on while its messages travel. Messages from one rank
-    to another leave one after the other, each taking its bytes / bandwidth, and arrive the latency
-    later. All values between two stages travel as one message. Two stages of one rank exchange at
-    no cost.
-
     Args:
         schedule: Whose orders are kept to, action by action.
         stages: What each stage costs for one microbatch.
@@ -57,109 +59,54 @@ def simulate(
     static_bytes = static_bytes or (0,) * schedule.num_ranks
     per_rank = {"static_bytes": static_bytes, "reduce_seconds": reduce_seconds}
     per_stage = {"stages": stages, "stage_reduce_seconds": stage_reduce_seconds}
-    raise_all(
-        flat(
-            _wrong_lengths(per_rank, schedule.num_ranks, "rank"),
-            _wrong_lengths(per_stage, schedule.num_stages, "stage"),
-            _wrong_edges(edges, schedule.num_stages),
-            _wrong_actions(schedule),
-            _reduced_twice(reduce_seconds, stage_reduce_seconds),
-        )
-    )
+    raise_all(faults(schedule, edges, per_rank, per_stage))
+    pipeline = _pipeline(schedule, stages, edges, link, static_bytes)
+    by_rank = _rank_reductions(pipeline, reduce_seconds)
+    by_stage = _stage_reductions(pipeline, stage_reduce_seconds)
+    return replace(pipeline, reductions=(*by_rank, *by_stage))
+
+
+def _pipeline(
+    schedule: Schedule,
+    stages: Sequence[NodeCost],
+    edges: Sequence[Edge],
+    link: Callable[[int, int], Link],
+    static_bytes: Sequence[int],
+) -> Timeline:
+    """The step without its reductions."""
     numbers = tables(schedule, stages, edges, link)
-    raise_all(_repeated_actions(schedule, numbers.cells))
+    raise_all(repeated(schedule, numbers.cells))
     times = run(numbers)
     done = [len(ends) for ends in times.ends]
     if done != [len(order) for order in schedule.orders]:
         raise deadlock(schedule, edges, done)
-    during, peaks = held_bytes(schedule, numbers.rows, stages, edges, static_bytes)
+    held, peaks = held_bytes(schedule, numbers.rows, stages, edges, static_bytes)
     return Timeline(
         schedule=schedule,
         starts=tuple(map(tuple, times.starts)),
         ends=tuple(map(tuple, times.ends)),
-        held_bytes=during,
+        held_bytes=held,
         travel_seconds=tuple(times.travel_seconds),
         peaks=peaks,
-        reductions=(
-            *_rank_reductions(times, reduce_seconds),
-            *_stage_reductions(schedule, times, stage_reduce_seconds),
-        ),
     )
 
 
-def _wrong_lengths(
-    given: Mapping[str, Sequence[object]], count: int, of: str
-) -> Iterator[OptionError]:
-    for name, values in given.items():
-        if len(values) != count and (values or name == "stages"):
-            yield OptionError(
-                f"{name} has {len(values)} entries",
-                f"the schedule has {count} {of}s",
-                f"Pass one entry for each {of}",
-            )
-
-
-def _wrong_edges(edges: Sequence[Edge], num_stages: int) -> Iterator[OptionError]:
-    for edge in edges:
-        if not 0 <= edge.source < edge.target < num_stages:
-            yield OptionError(
-                f"value {edge.value!r} goes from stage {edge.source} to stage {edge.target}",
-                f"values flow from a stage to a later one of {num_stages}",
-                "Place it so that no value goes back",
-            )
-
-
-def _wrong_actions(schedule: Schedule) -> Iterator[OptionError]:
-    microbatches = range(schedule.num_microbatches)
-    for rank, order in enumerate(schedule.orders):
-        stages = set(schedule.stages_of[rank])
-        for action in order:
-            if action.stage not in stages or action.microbatch not in microbatches:
-                yield OptionError(
-                    f"rank {rank} does {action}",
-                    f"it has stages {sorted(stages)} and microbatches 0 to {microbatches[-1]}",
-                    "Order only these",
-                )
-                break
-
-
-def _repeated_actions(schedule: Schedule, cells: Sequence[list[int]]) -> Iterator[OptionError]:
-    """B and I of one microbatch count as the same."""
-    for rank, numbers in enumerate(cells):
-        if len(set(numbers)) < len(numbers):
-            place = next(at for at, cell in enumerate(numbers) if cell in numbers[:at])
-            yield OptionError(
-                f"rank {rank} does {schedule.orders[rank][place]} again",
-                "each microbatch goes through a stage once",
-                "Order it once",
-            )
-
-
-def _reduced_twice(ranks: Sequence[float], stages: Sequence[float]) -> Iterator[OptionError]:
-    if ranks and stages:
-        yield OptionError(
-            "reduce_seconds and stage_reduce_seconds are both given",
-            "gradients are reduced once",
-            "Pass seconds by rank or by stage",
-        )
-
-
-def _rank_reductions(times: Run, seconds: Sequence[float]) -> Iterator[Reduction]:
+def _rank_reductions(pipeline: Timeline, seconds: Sequence[float]) -> Iterator[Reduction]:
+    """Of all stages of a rank, after its last action."""
     for rank, takes in enumerate(seconds):
         if takes:
-            start = times.ends[rank][-1] if times.ends[rank] else 0.0
+            start = pipeline.ends[rank][-1] if pipeline.ends[rank] else 0.0
             yield Reduction(rank=rank, stage=None, start=start, end=start + takes)
 
 
-def _stage_reductions(
-    schedule: Schedule, times: Run, seconds: Sequence[float]
-) -> Iterator[Reduction]:
+def _stage_reductions(pipeline: Timeline, seconds: Sequence[float]) -> Iterator[Reduction]:
+    """Of each stage after its last backward, one after the other on a rank."""
     if not any(seconds):
         return
-    for rank, order in enumerate(schedule.orders):
+    for rank, order in enumerate(pipeline.schedule.orders):
         last = {
             action.stage: end
-            for action, end in zip(order, times.ends[rank], strict=True)
+            for action, end in zip(order, pipeline.ends[rank], strict=True)
             if action.do is Do.B or action.do is Do.W
         }
         free = 0.0
