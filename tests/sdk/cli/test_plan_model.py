@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`sagemaker-dist plan model.py`: instances as the planner wants them; what it says is passed on."""
+"""`sagemaker-dist plan model.py`: types as the planner wants them; what it says is passed on."""
 
 import json
 import os

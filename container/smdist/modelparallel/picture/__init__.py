@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pictures of plans. Matplotlib is needed only here, and only when something is drawn."""
+
+from smdist.modelparallel.picture.of_plan import sheet_of
+from smdist.modelparallel.picture.picture import Picture
+
+__all__ = ["Picture", "sheet_of"]

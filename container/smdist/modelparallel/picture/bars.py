@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The two upper panels: what stages take, and what ranks hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from smdist.modelparallel.picture import colours
+from smdist.modelparallel.picture.paper import inches_a_unit
+from smdist.modelparallel.picture.sheet import Sheet, StageBar
+from smdist.modelparallel.picture.words import shortened, size_unit, time_unit
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+
+_WIDE: Final = 0.78  # of a bar, where the next begins at 1
+_SMALL: Final = 7.0  # points
+_INCHES_A_LETTER: Final = 0.068  # of that size, on average
+_INCHES_A_LINE: Final = 0.14
+_MOST_TICKS: Final = 16
+_FAR: Final = 6
+_PARTS: Final = (
+    ("state_bytes", "weights, gradients, optimizer", colours.STATE),
+    ("activation_bytes", "kept activations", colours.ACTIVATIONS),
+    ("receive_bytes", "receive buffers", colours.RECEIVED),
+    ("workspace_bytes", "workspace", colours.WORKSPACE),
+)
+
+
+def draw_stages(axes: Axes, sheet: Sheet) -> None:
+    """Time of one microbatch by stage, unit upon unit; the largest unit stands out."""
+    highest = max((stage.seconds for stage in sheet.stages), default=0.0)
+    scale, unit = time_unit(highest)
+    mean = sum(stage.seconds for stage in sheet.stages) / max(1, len(sheet.stages))
+    axes.set_title("Stages: one microbatch, forward and backward", loc="left", fontsize=10)
+    axes.set_ylabel(unit)
+    axes.set_ylim(0, max(highest / scale, 1e-12) * 1.2)
+    _columns(axes, len(sheet.stages), "stage")
+    for index, stage in enumerate(sheet.stages):
+        _draw_stage(axes, index, stage, scale=scale, largest=sheet.largest)
+    line = axes.axhline(mean / scale, color=colours.INK, linestyle="--", linewidth=1, zorder=0.9)
+    parts = [("units", colours.UNITS[0])]
+    if sheet.largest:
+        parts.append((f"{shortened(sheet.largest, 30)}, the largest", colours.LARGEST))
+    labels = [*(label for label, _ in parts), f"mean {mean / scale:.3g} {unit}"]
+    _legend(axes, [*_patches(parts), line], labels)
+
+
+def _draw_stage(axes: Axes, index: int, stage: StageBar, *, scale: float, largest: str) -> None:
+    bottom = 0.0
+    width, height = inches_a_unit(axes)
+    room = int(_WIDE * width / _INCHES_A_LETTER)
+    for number, unit in enumerate(stage.units):
+        tall = unit.seconds / scale
+        colour = colours.LARGEST if unit.name == largest else colours.UNITS[number % 2]
+        axes.bar(index, tall, _WIDE, bottom, color=colour, edgecolor="white", linewidth=0.4)
+        if tall * height > _INCHES_A_LINE and room > 3:
+            middle = bottom + tall / 2
+            name = shortened(unit.name, room)
+            axes.text(index, middle, name, ha="center", va="center", fontsize=_SMALL)
+        bottom += tall
+
+
+def draw_memory(axes: Axes, sheet: Sheet) -> None:
+    """Bytes by rank at the worst moment, part upon part, and what a rank may use."""
+    totals = [sum(getattr(bar, name) for name, _, _ in _PARTS) for bar in sheet.memory]
+    limit, most = sheet.limit_bytes or 0, max(totals, default=0)
+    highest = (
+        max(limit, most) if limit <= most * _FAR else most
+    )  # a limit far above would flatten the bars
+    scale, unit = size_unit(highest)
+    axes.set_title("Memory of each rank, at its fullest", loc="left", fontsize=10)
+    axes.set_ylabel(unit)
+    axes.set_ylim(0, max(highest / scale, 1e-12) * 1.32)
+    _columns(axes, len(sheet.memory), "rank")
+    bottoms = [0.0] * len(sheet.memory)
+    for name, _, colour in _PARTS:
+        tall = [getattr(bar, name) / scale for bar in sheet.memory]
+        places = range(len(tall))
+        axes.bar(places, tall, _WIDE, bottoms, color=colour, edgecolor="white", linewidth=0.4)
+        bottoms = [bottom + each for bottom, each in zip(bottoms, tall, strict=True)]
+    handles: list[Artist] = _patches([(label, colour) for _, label, colour in _PARTS])
+    labels = [label for _, label, _ in _PARTS]
+    if limit:
+        handles.append(axes.axhline(limit / scale, color=colours.LIMIT, linestyle="--"))
+        size, name = size_unit(limit)
+        where = " (above)" if limit > highest else ""
+        labels.append(f"limit {limit / size:.4g} {name}{where}")
+    _legend(axes, handles, labels)
+
+
+def _legend(axes: Axes, handles: Sequence[Artist], labels: Sequence[str]) -> None:
+    axes.legend(
+        handles,
+        labels,
+        loc="upper left",
+        ncols=3,
+        fontsize=_SMALL,
+        frameon=False,
+        handlelength=1.4,
+        columnspacing=1.2,
+    )
+
+
+def _columns(axes: Axes, count: int, what: str) -> None:
+    step = -(-count // _MOST_TICKS)
+    axes.set_xticks(range(0, count, max(1, step)))
+    axes.set_xlim(-0.6, count - 0.4)
+    axes.set_xlabel(what)
+
+
+def _patches(parts: Sequence[tuple[str, str]]) -> list[Artist]:
+    from matplotlib.patches import Patch
+
+    return [Patch(facecolor=colour, label=label) for label, colour in parts]

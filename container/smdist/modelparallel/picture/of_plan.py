@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a plan, its costs and its simulated step to what a picture shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from smdist.modelparallel.core.plan import Forecast, Plan
+from smdist.modelparallel.core.simulate import Timeline
+from smdist.modelparallel.picture.sheet import MemoryBar, Sheet, Span, StageBar, UnitBar
+from smdist.modelparallel.picture.words import time_unit
+
+_ALIKE: Final = 0.01  # units whose times differ by less are equally large
+
+
+def sheet_of(
+    plan: Plan, forecast: Forecast, unit_seconds: Mapping[str, float], timeline: Timeline
+) -> Sheet:
+    """All that is drawn of a plan.
+
+    Args:
+        forecast: The plan's own.
+        unit_seconds: Forward and backward of one microbatch, by unit.
+        timeline: One step of it.
+    """
+    rank_of = timeline.schedule.rank_of
+    return Sheet(
+        title=_title(plan),
+        subtitle=_subtitle(forecast),
+        largest=_largest(unit_seconds),
+        stages=tuple(
+            StageBar(
+                rank=rank_of[stage],
+                units=tuple(
+                    UnitBar(name=unit, seconds=unit_seconds.get(unit, 0.0)) for unit in units
+                ),
+            )
+            for stage, units in enumerate(plan.stages)
+        ),
+        memory=tuple(
+            MemoryBar(
+                state_bytes=each.state_bytes,
+                activation_bytes=each.activation_bytes,
+                receive_bytes=each.receive_bytes,
+                workspace_bytes=each.workspace_bytes,
+            )
+            for each in forecast.memory
+        ),
+        limit_bytes=forecast.memory_limit_bytes,
+        spans=tuple(_spans(timeline)),
+    )
+
+
+def _spans(timeline: Timeline) -> Iterator[Span]:
+    schedule = timeline.schedule
+    chunk_of = {stage: chunk for stages in schedule.stages_of for chunk, stage in enumerate(stages)}
+    for event in timeline.events():
+        yield Span(
+            rank=event.rank,
+            do=event.action.do,
+            chunk=chunk_of[event.action.stage],
+            microbatch=event.action.microbatch,
+            start=event.start,
+            end=event.end,
+        )
+    for each in timeline.reductions:
+        if each.end > each.start:
+            chunk = 0 if each.stage is None else chunk_of[each.stage]
+            yield Span(
+                rank=each.rank, do=None, chunk=chunk, microbatch=0, start=each.start, end=each.end
+            )
+
+
+def _title(plan: Plan) -> str:
+    parts = [f"{plan.model} on {_counted(plan.world_size, 'rank')}"]
+    parts.append(_counted(len(plan.stages), "stage"))
+    if plan.data_parallel_degree > 1:
+        parts.append(f"{plan.data_parallel_degree} pipelines")
+    parts.append(f"schedule {plan.schedule}")
+    size = plan.microbatch_size
+    parts.append(f"{_counted(plan.num_microbatches, 'microbatch', 'es')} of {size}")
+    return ", ".join(parts)
+
+
+def _subtitle(forecast: Forecast) -> str:
+    scale, unit = time_unit(forecast.step_seconds)
+    return (
+        f"step {forecast.step_seconds / scale:.3g} {unit}, {forecast.samples_per_second:,.4g}"
+        f" samples/s, ranks wait {forecast.bubble_fraction:.1%} of it; costs {forecast.source} for"
+        f" {forecast.device}"
+    )
+
+
+def _largest(unit_seconds: Mapping[str, float]) -> str:
+    """The unit that takes the most; none where several are alike, for none caps the gain."""
+    ordered = sorted(unit_seconds, key=lambda name: unit_seconds[name], reverse=True)
+    if not ordered or unit_seconds[ordered[0]] == 0:
+        return ""
+    first = unit_seconds[ordered[0]]
+    is_alone = len(ordered) == 1 or unit_seconds[ordered[1]] < first * (1 - _ALIKE)
+    return ordered[0] if is_alone else ""
+
+
+def _counted(number: int, what: str, plural: str = "s") -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}{plural}"

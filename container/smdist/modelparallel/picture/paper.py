@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lengths on paper: what fits where, before anything is drawn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def inches_of(axes: Axes) -> tuple[float, float]:
+    """How wide and high a panel is."""
+    from matplotlib.figure import Figure
+
+    figure = axes.get_figure()
+    assert isinstance(figure, Figure), "panels are of one figure"
+    box = axes.get_position()
+    return box.width * figure.get_figwidth(), box.height * figure.get_figheight()
+
+
+def inches_a_unit(axes: Axes) -> tuple[float, float]:
+    """How long 1 of each axis is."""
+    wide, high = inches_of(axes)
+    left, right = axes.get_xlim()
+    low, top = axes.get_ylim()
+    return wide / abs(right - left), high / abs(top - low)

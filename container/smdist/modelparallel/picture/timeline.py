@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lower panel: what every rank does when, in one step."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final
+
+from smdist.modelparallel.core.schedule.actions import Do
+from smdist.modelparallel.picture import colours
+from smdist.modelparallel.picture.paper import inches_of
+from smdist.modelparallel.picture.sheet import Sheet, Span
+from smdist.modelparallel.picture.words import time_unit
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_HIGH: Final = 0.84  # of a row, where the next begins at 1
+_SMALL: Final = 7.0
+_INCHES_A_DIGIT: Final = 0.075
+_INCHES_A_LINE: Final = 0.11
+_INCHES_AN_EDGE: Final = 0.04
+_MOST_NUMBERS: Final = 4000
+_MOST_TICKS: Final = 32
+_WORDS: Final = {
+    Do.F: "F: forward",
+    Do.B: "B: backward",
+    Do.I: "I: gradients of inputs",
+    Do.W: "W: gradients of weights",
+}
+_SUMS: Final = "sum over replicas"
+
+
+def draw_timeline(axes: Axes, sheet: Sheet) -> None:
+    """Ranks from top to bottom, time from left to right, numbers of microbatches where they fit."""
+    scale, unit = time_unit(sheet.end)
+    axes.set_title("One step", loc="left", fontsize=10)
+    axes.set_xlabel(unit)
+    axes.set_ylabel("rank")
+    axes.set_xlim(0, max(sheet.end / scale, 1e-12))
+    axes.set_ylim(sheet.num_ranks - 0.45, -0.55)
+    axes.set_yticks(range(0, sheet.num_ranks, max(1, -(-sheet.num_ranks // _MOST_TICKS))))
+    axes.set_facecolor("#F2F2F2")
+    most = max((span.chunk for span in sheet.spans), default=0)
+    rows: dict[tuple[int, Do | None, int], list[Span]] = defaultdict(list)
+    for span in sheet.spans:
+        rows[span.rank, span.do, span.chunk].append(span)
+    inches, _ = _inches(axes, sheet)
+    narrowest = min((span.end - span.start for span in sheet.spans), default=0.0)
+    edge = 0.3 if narrowest * inches > _INCHES_AN_EDGE else 0.0  # it would hide what is thinner
+    for (rank, do, chunk), spans in rows.items():
+        colour = colours.REDUCE if do is None else colours.ACTIONS[do]
+        face = colours.tinted(colour, chunk / most if most else 0.0)
+        bars = [(span.start / scale, (span.end - span.start) / scale) for span in spans]
+        place = (rank - _HIGH / 2, _HIGH)
+        axes.broken_barh(bars, place, facecolors=face, edgecolors="white", linewidth=edge)
+    _draw_numbers(axes, sheet, scale)
+    _draw_legend(axes, sheet, most + 1)
+
+
+def _draw_numbers(axes: Axes, sheet: Sheet, scale: float) -> None:
+    inches, row = _inches(axes, sheet)
+    if row < _INCHES_A_LINE:
+        return
+    fitting = [
+        span
+        for span in sheet.spans
+        if span.do is not None
+        and (span.end - span.start) * inches > _INCHES_A_DIGIT * (len(str(span.microbatch)) + 0.5)
+    ]
+    if len(fitting) > _MOST_NUMBERS:
+        return
+    for span in fitting:
+        middle = (span.start + span.end) / 2 / scale
+        text = str(span.microbatch)
+        axes.text(middle, span.rank, text, ha="center", va="center", fontsize=_SMALL)
+
+
+def _inches(axes: Axes, sheet: Sheet) -> tuple[float, float]:
+    """On paper: of one second, and of one rank's row."""
+    wide, high = inches_of(axes)
+    return wide / max(sheet.end, 1e-12), high / max(1, sheet.num_ranks)
+
+
+def _draw_legend(axes: Axes, sheet: Sheet, num_chunks: int) -> None:
+    from matplotlib.patches import Patch
+
+    used = {span.do for span in sheet.spans}
+    handles = [
+        Patch(facecolor=colours.ACTIONS[do], label=words)
+        for do, words in _WORDS.items()
+        if do in used
+    ]
+    if None in used:
+        handles.append(Patch(facecolor=colours.REDUCE, label=_SUMS))
+    title = f"paler: a later one of a rank's {num_chunks} stages" if num_chunks > 1 else None
+    axes.legend(
+        handles=handles,
+        loc="lower right",
+        bbox_to_anchor=(1.0, 1.0),
+        ncols=max(1, len(handles)),
+        fontsize=_SMALL,
+        frameon=False,
+        title=title,
+        title_fontsize=_SMALL,
+        borderaxespad=0.1,
+    )

@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m smdist.modelparallel.planner`."""
+
+import sys
+
+from smdist.modelparallel.planner.command import main
+
+sys.exit(main())

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The user's file: `model()` makes the model, `example()` the batch of one replica.
+
+Whatever goes wrong in it is told with its own line, not with a traceback of ours.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import module_from_spec, spec_from_file_location
+from inspect import signature
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
+
+from sagemaker_dist.errors import OptionError, closest, raise_all
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_NAME: Final = "model_file"  # as Python knows it, whatever the file is called
+_FUNCTIONS: Final = {
+    "model": "return nn.Sequential(…)",
+    "example": "return torch.zeros(32, 512, dtype=torch.long)",
+}
+_ON_META: Final = (
+    'The model is built under torch.device("meta"), without values: build it without reading any,'
+    " or pass --measure"
+)
+
+
+class ModelFile:
+    """A file of Python with these two functions.
+
+    Raises:
+        OptionError: It cannot be read or run, or lacks one of the two.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._module = self._imported()
+        raise_all(self._faults())
+
+    def model(self, *, on_meta: bool) -> nn.Module:
+        """Make the model; on meta it has shapes and no values.
+
+        Raises:
+            OptionError: The function fails, or returns no module.
+        """
+        import torch
+
+        mend = _ON_META if on_meta else "Mend it there"
+        with self._blamed("model()", mend), torch.device("meta" if on_meta else "cpu"):
+            made = self._module.model()
+        if not isinstance(made, torch.nn.Module):
+            what = f"model() of {self._path} returned {_shown(made)}"
+            raise OptionError(what, "it is to be a torch.nn.Module", "Return the model")
+        return made
+
+    def example(self) -> Any:
+        """Make the batch of one replica.
+
+        Raises:
+            OptionError: The function fails, or returns no batch.
+        """
+        import torch
+
+        with self._blamed("example()", "Mend it there"):
+            made = self._module.example()
+        parts = made.values() if isinstance(made, dict) else made
+        is_batch = isinstance(made, torch.Tensor | dict) or type(made) is tuple
+        if not is_batch or not any(isinstance(part, torch.Tensor) for part in parts):
+            raise OptionError(
+                f"example() of {self._path} returned {_shown(made)}",
+                "the batch of one replica is a tensor, a tuple of positional arguments or a dict of"
+                " keyword arguments, with a tensor among them",
+                "Return what the model is called with, such as torch.zeros(32, 512)",
+            )
+        return made
+
+    def _imported(self) -> ModuleType:
+        if not self._path.is_file():
+            what = f"{self._path} cannot be read"
+            raise OptionError(what, "there is no such file", "Pass the path of a file of Python")
+        spec = spec_from_file_location(_NAME, self._path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = module_from_spec(spec)
+        sys.modules[_NAME] = module  # dataclasses and pickle look there
+        sys.path.insert(0, str(self._path.resolve().parent))  # as `python model.py` has it
+        with self._blamed("the file", "Mend it there"):
+            spec.loader.exec_module(module)
+        return module
+
+    def _faults(self) -> Iterator[OptionError]:
+        for name, body in _FUNCTIONS.items():
+            found = getattr(self._module, name, None)
+            if found is None:
+                others = [each for each in vars(self._module) if not each.startswith("_")]
+                meant = closest(name, others) if others else ""
+                mend = f"Write one: def {name}(): {body}"
+                mend = f"{meant} {mend}" if meant.startswith("Did") else mend
+                yield OptionError(f"{self._path} has no {name}()", "the planner calls it", mend)
+            elif not _is_function(found):
+                what = f"{name} of {self._path} is {_shown(found)}"
+                why = "the planner calls it without arguments"
+                yield OptionError(what, why, f"Write a function: def {name}(): {body}")
+
+    @contextmanager
+    def _blamed(self, part: str, mend: str) -> Iterator[None]:
+        """Tell of whatever is raised within as a fault of the file, at the file's own line."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit as well: a file that leaves is no model
+            line = _line_of(error, self._path)
+            kind = type(error).__name__
+            why = f"{kind}: {error}".strip(": ").replace("\n", " ")
+            what = f"{line or self._path} in {part}".replace(" in the file", "")
+            raise OptionError(what, why, mend) from error
+
+
+def _line_of(error: BaseException, path: Path) -> str:
+    """The user's last line that the error went through, such as "model.py, line 3 (1 / 0)"."""
+    folder = path.resolve().parent
+    if isinstance(error, SyntaxError) and _is_users(error.filename or "", folder):
+        return f"{_near(error.filename or '')}, line {error.lineno} ({(error.text or '').strip()})"
+    frames = traceback.extract_tb(error.__traceback__)
+    users = [frame for frame in frames if _is_users(frame.filename, folder)]
+    return (
+        f"{_near(users[-1].filename)}, line {users[-1].lineno} ({users[-1].line})" if users else ""
+    )
+
+
+def _is_users(name: str, folder: Path) -> bool:
+    """The file itself and its neighbours; not an environment that lies beside them, nor us."""
+    path = Path(name)
+    is_below = path.is_absolute() and path.is_relative_to(folder)
+    return is_below and "site-packages" not in path.parts and path != Path(__file__)
+
+
+def _near(name: str) -> str:
+    """A path as people write it: from where they are."""
+    path = Path(name)
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+def _is_function(found: object) -> bool:
+    """Whether it can be called without arguments and is neither a class nor a model itself."""
+    import torch
+
+    if not callable(found) or isinstance(found, type | torch.nn.Module):
+        return False
+    try:
+        signature(found).bind()
+    except TypeError:
+        return False
+    except ValueError:  # some built-in ones do not say what they take
+        return True
+    return True
+
+
+def _shown(value: object) -> str:
+    said = repr(value).replace("\n", " ")
+    return said if len(said) <= 80 else f"an object of {type(value).__name__}"

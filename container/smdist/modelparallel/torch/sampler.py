@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model at the sizes of microbatches that the planner asks for: captured, and what parts cost."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Final
+
+from torch import nn
+
+from sagemaker_dist.errors import OptionError, closest
+from smdist.modelparallel.core.cluster import Cluster, Device
+from smdist.modelparallel.core.cost import Costs
+from smdist.modelparallel.core.graph import Graph
+from smdist.modelparallel.torch.batch import Batch
+from smdist.modelparallel.torch.capture import Captured, capture
+from smdist.modelparallel.torch.measure import estimate, measure
+
+_log = logging.getLogger(__name__)
+_SOURCES: Final = ("auto", "measure", "estimate")
+_UNKNOWN: Final = Device(
+    name="a device of 1 TFLOP/s and 100 GB/s", flops_per_second=1e12, bytes_per_second=100e9
+)
+
+
+class Sampler:
+    """Captures and measures each size once.
+
+    Args:
+        costs: "measure", "estimate", or "auto": estimate what is on meta, measure the rest. What
+            is on meta gets random weights where it is measured, a unit at a time.
+
+    Raises:
+        OptionError: `costs` is none of these.
+    """
+
+    def __init__(self, *, model: nn.Module, batch: Batch, cluster: Cluster, costs: str) -> None:
+        on_meta = any(each.is_meta for each in model.parameters())
+        if costs not in _SOURCES:
+            what = f"costs is {costs!r}"
+            raise OptionError(what, "it says where costs come from", closest(str(costs), _SOURCES))
+        self._model, self._batch = model, batch
+        self._measures = costs == "measure" or (costs == "auto" and not on_meta)
+        self._device = cluster.device
+        self._known: dict[tuple[int, frozenset[str]], tuple[Graph, Costs]] = {}
+
+    def at(self, num_microbatches: int, opened: frozenset[str]) -> tuple[Graph, Costs]:
+        """One microbatch of a batch cut into so many, with these units opened.
+
+        Raises:
+            CaptureError: The model's forward pass cannot be taken apart.
+        """
+        key = (num_microbatches, opened)
+        if key not in self._known:
+            example, begin = self._batch.microbatch(num_microbatches), time.perf_counter()
+            captured = capture(self._model, example, opened=opened)
+            costs = self._costs(captured)
+            samples = self._batch.size // num_microbatches
+            took = time.perf_counter() - begin
+            words = "%s with microbatches of %d: %d units, %s, in %.1f s"
+            _log.info(
+                words, captured.graph.model, samples, len(captured.graph.units), costs.source, took
+            )
+            self._known[key] = captured.graph, costs
+        return self._known[key]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What to know of the costs."""
+        if self._measures or _is_known(self._device):
+            return ()
+        return (
+            f"how fast {self._device.name} is, nobody said: times are those of {_UNKNOWN.name};"
+            " Device(flops_per_second=..., bytes_per_second=...) of the cluster says it",
+        )
+
+    def _costs(self, captured: Captured) -> Costs:
+        if self._measures:
+            return measure(captured)
+        return estimate(captured, self._device if _is_known(self._device) else _UNKNOWN)
+
+
+def _is_known(device: Device) -> bool:
+    return (device.flops_per_second or device.bytes_per_second) is not None

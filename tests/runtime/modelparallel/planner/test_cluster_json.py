@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cluster as JSON: what the SDK writes is what the planner reads."""
+
+import json
+
+import pytest
+
+from sagemaker_dist.catalog import training_instances
+from sagemaker_dist.cli.split.cluster import cluster_of
+from sagemaker_dist.errors import OptionError
+from smdist.modelparallel.core.cluster import Cluster, Device
+from smdist.modelparallel.core.cost import Link
+from smdist.modelparallel.planner.cluster import read_cluster
+
+CLUSTERS = [
+    *(name for name, each in training_instances().items() if not each.is_neuron),
+    "local_process",
+]
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_every_instance_type_is_read(name):
+    """Key by key the same as what the SDK says."""
+    said = cluster_of(name, num_hosts=3)
+    cluster = read_cluster(json.dumps(said.document()))
+
+    assert (3, said.ranks_per_host) == (cluster.num_hosts, cluster.ranks_per_host)
+    assert said.across.bytes_per_second == cluster.across.bytes_per_second
+    assert said.inside.latency_seconds == cluster.inside.latency_seconds
+    assert said.device.memory_bytes == cluster.device.memory_bytes
+    assert said.device.flops_per_second == cluster.device.flops_per_second
+    assert said.device.name == cluster.device.name
+
+
+def test_defaults():
+    """What is left out is as in Python."""
+    assert Cluster() == read_cluster("{}")
+    assert Cluster(num_hosts=2, inside=Link(latency_seconds=1e-5)) == read_cluster(
+        '{"num_hosts": 2, "inside": {"latency_seconds": 1e-5}}'
+    )
+    assert Device() == read_cluster('{"device": {"memory_bytes": null}}').device
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "this is no JSON"),
+        ("[]", r"--cluster is \[\]: it is an object with keys"),
+        ('{"hosts": 2}', "has the key 'hosts': nothing reads it. Did you mean 'num_hosts'"),
+        ('{"num_hosts": 0}', "num_hosts is 0: it is an integer of at least 1"),
+        ('{"num_hosts": true}', "num_hosts is True"),
+        ('{"num_hosts": 1.5}', "num_hosts is 1.5"),
+        ('{"device": {"memory_bytes": "16GiB"}}', "device, memory_bytes is '16GiB'"),
+        ('{"device": {"name": null}}', "device, name is None: it is text"),
+        ('{"inside": 3}', "--cluster, inside is 3: it is an object"),
+        ('{"across": {"bytes_per_second": 0}}', "it is a number above 0"),
+        ('{"num_hosts": -1, "inside": {"speed": 1}}', "2 faults in this request"),
+    ],
+)
+def test_faults(text, said):
+    """All at once, each with its place."""
+    with pytest.raises(OptionError, match=said):
+        read_cluster(text)
