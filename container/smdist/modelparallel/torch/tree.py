@@ -131,7 +131,7 @@ def _sequence(cls: type, values: list[Any]) -> Any:
 
 def _record(form: Form, values: list[Any]) -> Any:
     assert form.type is not None
-    record = object.__new__(form.type)
+    record: Any = object.__new__(form.type)
     for name, value in zip(form.keys, values, strict=True):
         object.__setattr__(record, name, value)
     return record

@@ -40,7 +40,7 @@ class Effects:
         self.draws.clear()
 
 
-class WatchedFakes(FakeTensorMode):
+class WatchedFakes(FakeTensorMode):  # type: ignore[no-untyped-call]
     """Fake tensors that say which memory operations write to, and which draw random numbers."""
 
     def __init__(self) -> None:
@@ -132,7 +132,7 @@ class _Maker:
                     for key, value in group.items()
                     if isinstance(value, Tensor)
                 }
-                group.update(replaced)  # type: ignore[arg-type]  same kinds of values
+                group.update(replaced)
         made = self._made.values()
         return FakeModel(
             names={id(fake): name for fake, _, name in made},
@@ -178,7 +178,7 @@ def _check(real: Tensor, name: str) -> None:
     plain: tuple[Callable[..., Any], ...] = (Tensor, nn.Parameter, nn.Buffer)
     if type(real) in plain:
         return
-    if isinstance(real, nn.parameter.UninitializedTensorMixin):
+    if isinstance(real, (nn.UninitializedParameter, nn.UninitializedBuffer)):
         raise CaptureError(
             f"{name!r} has no shape yet",
             "a lazy module finds its shapes in its first forward pass",

@@ -12,19 +12,43 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import torch.autograd.function as functions
 from torch import nn
 from torch.utils.checkpoint import CheckpointFunction
 
-from smdist.modelparallel.torch.capture.recorder import Recorder
-
 _LOCK = threading.RLock()
 
 
+class Listener(Protocol):
+    """What hears of calls."""
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether a unit or a function runs, whose insides are its own."""
+
+    def knows(self, module: nn.Module) -> bool:
+        """Whether this is a module of the model's."""
+
+    def is_passing(self, module: nn.Module, level: type) -> bool:
+        """Whether a class's own `__call__` passes on to that of its base class."""
+
+    def module(
+        self, run: Callable[..., Any], module: nn.Module, arguments: Any, *, level: type
+    ) -> Any:
+        """A module of the model's is called; `run` does it."""
+
+    def function(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """A function that stays whole is called."""
+
+    def __enter__(self) -> Any: ...
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> Any: ...
+
+
 @contextmanager
-def recording(recorder: Recorder, model: nn.Module) -> Iterator[None]:
+def recording(recorder: Listener, model: nn.Module) -> Iterator[None]:
     """Within it, this thread's calls go to the recorder."""
     own = {cls for module in model.modules() for cls in type(module).__mro__ if _calls(cls)}
     with _LOCK, ExitStack() as stack:
@@ -40,7 +64,7 @@ def _calls(cls: type) -> bool:
 
 
 @contextmanager
-def _patched_call(cls: type, recorder: Recorder) -> Iterator[None]:
+def _patched_call(cls: type, recorder: Listener) -> Iterator[None]:
     original = vars(cls)["__call__"]
     thread = threading.get_ident()
 
@@ -55,12 +79,12 @@ def _patched_call(cls: type, recorder: Recorder) -> Iterator[None]:
 
 
 @contextmanager
-def _patched_apply(recorder: Recorder) -> Iterator[None]:
+def _patched_apply(recorder: Listener) -> Iterator[None]:
     between = functions._SingleLevelFunction
     thread = threading.get_ident()
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        run = super(between, cls).apply  # type: ignore[misc]  C++'s
+        run = super(between, cls).apply
         is_ours = threading.get_ident() == thread and not recorder.is_quiet
         if not is_ours or cls is CheckpointFunction:
             return run(*args, **kwargs)

@@ -144,8 +144,7 @@ class _Trial:
 
 @contextmanager
 def _forked() -> Iterator[None]:
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-    with torch.random.fork_rng(devices):
+    with torch.random.fork_rng():
         yield
 
 

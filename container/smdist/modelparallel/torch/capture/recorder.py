@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as functional
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -36,6 +36,7 @@ from smdist.modelparallel.torch.capture.lines import line_of_user
 from smdist.modelparallel.torch.capture.objects import carried, is_cache, print_of
 from smdist.modelparallel.torch.capture.probe import Probe, ProbeError
 from smdist.modelparallel.torch.capture.state import Snapshot, snapshot
+from smdist.modelparallel.torch.capture.titles import title_of
 from smdist.modelparallel.torch.modes import current_modes
 from smdist.modelparallel.torch.program import (
     Argument,
@@ -53,7 +54,12 @@ _UNSEEN = (
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
 )
-_WRITES_SECRETLY = (F.batch_norm, torch.batch_norm, F.instance_norm, torch.instance_norm)
+_WRITES_SECRETLY = (
+    functional.batch_norm,
+    torch.batch_norm,
+    functional.instance_norm,
+    torch.instance_norm,
+)
 _HOOKS = (
     "register_hook",
     "register_post_accumulate_grad_hook",
@@ -150,7 +156,7 @@ class Recorder(TorchFunctionMode):
     def function(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """A forward function calls a function that stays whole."""
         leaves, form = flatten((args, kwargs))
-        title = _title(function)
+        title = title_of(function)
         if title in _HOOKS:
             self.escalate(f"it calls {title}() on a tensor")
         try:
@@ -253,7 +259,7 @@ class Recorder(TorchFunctionMode):
         unit: str = "",
     ) -> Step:
         owner = self._stack[-1].name
-        title = unit if function is None else f"{owner}:{_title(function)}"
+        title = unit if function is None else f"{owner}:{title_of(function)}"
         self._count[title] += 1
         number = self._count[title]
         return Step(
@@ -431,16 +437,6 @@ class Recorder(TorchFunctionMode):
 def _names(base: str, leaves: list[Any]) -> list[str]:
     tensors = sum(isinstance(leaf, Tensor) for leaf in leaves)
     return [base if tensors == 1 else f"{base}#{at}" for at in range(len(leaves))]
-
-
-def _title(function: Callable[..., Any]) -> str:
-    owner = getattr(function, "__self__", None)
-    name = getattr(function, "__name__", type(function).__name__)
-    if name in ("__get__", "__set__"):
-        return str(getattr(owner, "__name__", name))
-    if name == "apply" and isinstance(owner, type):
-        return owner.__name__
-    return name.strip("_") if name.startswith("__") else name
 
 
 def _first_line(error: BaseException) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor, nn
 
 from sagemaker_dist.errors import raise_all
@@ -67,9 +68,9 @@ def _hooked(model: nn.Module) -> Iterator[CaptureError]:
 def _overlapping(model: nn.Module) -> Iterator[CaptureError]:
     seen: dict[tuple[int, int], tuple[str, Tensor]] = {}
     for name, parameter in model.named_parameters():
-        if parameter.layout is not _strided() or not parameter.numel():
+        if parameter.layout is not torch.strided or not parameter.numel():
             continue
-        place = memory(parameter), parameter.storage_offset()
+        place = memory(parameter), int(parameter.storage_offset())
         other, first = seen.setdefault(place, (name, parameter))
         if first is not parameter:
             yield CaptureError(
@@ -77,9 +78,3 @@ def _overlapping(model: nn.Module) -> Iterator[CaptureError]:
                 "on two stages, an update of one would not reach the other",
                 "Tie them by assigning one parameter to both modules",
             )
-
-
-def _strided() -> object:
-    import torch
-
-    return torch.strided

@@ -43,10 +43,13 @@ def _settings(model: nn.Module) -> Iterator[Hashable]:
     for module in model.modules():
         yield tuple(_plain(vars(module)))
         for value in vars(module).values():
-            if hasattr(value, "__dict__") and not isinstance(value, (Tensor, nn.Module, type)):
-                if id(value) not in seen:
-                    seen.add(id(value))
-                    yield tuple(_plain(vars(value)))
+            if _is_settings(value) and id(value) not in seen:
+                seen.add(id(value))
+                yield tuple(_plain(vars(value)))
+
+
+def _is_settings(value: Any) -> bool:
+    return hasattr(value, "__dict__") and not isinstance(value, (Tensor, nn.Module, type))
 
 
 def _plain(attributes: dict[str, Any]) -> Iterator[Hashable]:

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A split model in one process: stage by stage forward, and back again.
+
+Every value that crosses from one stage to another is cut out of the graph of gradients there, as
+a message between processes would, and its gradient is carried back by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from smdist.modelparallel.core.placement import Placement
+from smdist.modelparallel.torch.randomness import Draws
+from smdist.modelparallel.torch.stage import StageModule
+
+Roots = list[tuple[Tensor, Tensor | None]]
+
+
+@dataclass(slots=True)
+class _Ran:
+    """One stage after its forward pass: what it took as leaves, and what it kept."""
+
+    received: dict[str, Tensor]
+    values: dict[str, Any]
+    gradients: dict[str, Tensor] = field(default_factory=dict)
+
+
+def replay(
+    stages: Sequence[StageModule],
+    placement: Placement,
+    arguments: Any,
+    roots_of: Callable[[Any], Roots],
+    draws: Draws,
+) -> Any:
+    """Run all stages forward and backward: gradients end up in the model's parameters.
+
+    Args:
+        stages: All of them, in order.
+        placement: The edges between them.
+        arguments: Of the whole model.
+        roots_of: Where the backward pass of an output starts: tensors with their gradients.
+        draws: Where random numbers come from.
+
+    Returns:
+        What the model returns.
+    """
+    ran: list[_Ran] = []
+    for number, stage in enumerate(stages):
+        received = {
+            edge.value: _cut(ran[edge.source].values[edge.value])
+            for edge in placement.edges
+            if edge.target == number
+        }
+        ran.append(_Ran(received, stage(received, arguments, draws.around)))
+    output = stages[-1].output(ran[-1].values)
+    roots = roots_of(output)
+    for number in reversed(range(len(stages))):
+        own = roots if number == len(stages) - 1 else []
+        _backward(ran[number], own)
+        _carry(ran, placement, number)
+    return output
+
+
+def _cut(value: Tensor) -> Tensor:
+    return value.detach().requires_grad_(value.requires_grad)
+
+
+def _backward(ran: _Ran, roots: Roots) -> None:
+    sent: Roots = [(ran.values[name], gradient) for name, gradient in ran.gradients.items()]
+    wanted = [(value, gradient) for value, gradient in [*roots, *sent] if value.requires_grad]
+    if wanted:
+        torch.autograd.backward(
+            [value for value, _ in wanted], [gradient for _, gradient in wanted]
+        )
+
+
+def _carry(ran: list[_Ran], placement: Placement, number: int) -> None:
+    """Gradients of what a stage received, added up where it came from."""
+    for edge in placement.edges:
+        gradient = ran[number].received[edge.value].grad if edge.target == number else None
+        if gradient is not None:
+            summed = ran[edge.source].gradients
+            before = summed.get(edge.value)
+            summed[edge.value] = gradient if before is None else before + gradient

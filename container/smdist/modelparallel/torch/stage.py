@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One stage of a model: the user's own modules under their own names, and what runs them.
+
+    model                        stage 0               stage 1
+      transformer                  transformer           transformer
+        wte, h.0 ... h.5             wte, h.0 ... h.2      h.3 ... h.5
+      lm_head                                            lm_head
+
+So whatever goes by names or by modules works as on the whole model: `state_dict()`, sharding a
+block, activation checkpoints, compiling a unit, hooks on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from torch import Tensor, nn
+
+from smdist.modelparallel.core.placement import Placement
+from smdist.modelparallel.torch.capture import Captured
+from smdist.modelparallel.torch.program import Call, Held, Machine, Program, Ref
+
+Around = Callable[[Call], AbstractContextManager[None]]
+
+
+def _alone(_: Call) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+class Level(nn.Module):
+    """A name on the way to a unit; it computes nothing."""
+
+
+class StageModule(Level):
+    """Runs one stage of a program.
+
+    Args:
+        captured: The model, taken apart.
+        placement: Where its parts run.
+        stage: Which stage this is, from 0.
+    """
+
+    def __init__(self, captured: Captured, placement: Placement, stage: int) -> None:
+        super().__init__()
+        self._route = Route.of(captured.program, placement, stage)
+        self._program = captured.program
+        for name in self._route.units:
+            _put(self, name, captured.model.get_submodule(name))
+        for name in self._route.held:
+            if name.rpartition(".")[0] not in self._route.units:
+                _put_tensor(self, name, captured.model)
+        self.training = captured.model.training
+
+    @property
+    def route(self) -> Route:
+        """What it receives, sends and calls."""
+        return self._route
+
+    def forward(
+        self, received: Mapping[str, Tensor], arguments: Any, around: Around = _alone
+    ) -> dict[str, Any]:
+        """Run the stage.
+
+        Args:
+            received: Values of earlier stages, by name: all in `route.receives`.
+            arguments: Positional and keyword arguments of the whole model.
+            around: A context for each call that draws random numbers.
+
+        Returns:
+            The values in `route.sends`; on the last stage those of the outputs too.
+
+        Raises:
+            OptionError: The arguments have another form than those that were captured, or a
+                unit returned something of another form.
+        """
+        values: dict[str, Any] = {**self._program.bind(arguments), **received}
+        self._machine(around).run(self._route.calls, values)
+        return {name: values[name] for name in self._route.keeps}
+
+    def output(self, values: Mapping[str, Any]) -> Any:
+        """What the model returns, from what the last stage's `forward` returned."""
+        return self._program.assemble(values, self._held)
+
+    def _machine(self, around: Around) -> Machine:
+        return Machine(
+            program=self._program,
+            unit=self._unit,
+            held=self._held,
+            copies=self._route.copies,
+            around=around,
+        )
+
+    def _unit(self, name: str) -> nn.Module:
+        """Looked up each time: a unit may have been wrapped or replaced since."""
+        module: nn.Module = self
+        for key in name.split("."):
+            found = module._modules[key]
+            assert found is not None
+            module = found
+        return module
+
+    def _held(self, name: str) -> Tensor:
+        path, _, key = name.rpartition(".")
+        tensor = getattr(self._unit(path) if path else self, key)
+        assert isinstance(tensor, Tensor)
+        return tensor
+
+
+class Route:
+    """What one stage does, worked out once.
+
+    Attributes:
+        calls: In order.
+        receives: Names of values from earlier stages, in the order of the edges.
+        sends: Names of values for later stages.
+        outputs: On the last stage, names of the values that the model returns.
+        units: Names of the modules that it calls.
+        held: Names of other parameters, buffers and attributes that it reads.
+        copies: Values that are copied before they are changed in place: somebody else has them.
+    """
+
+    def __init__(self, calls: tuple[Call, ...]) -> None:
+        self.calls = calls
+        self.receives: tuple[str, ...] = ()
+        self.sends: tuple[str, ...] = ()
+        self.outputs: tuple[str, ...] = ()
+        self.units = tuple(dict.fromkeys(call.module for call in calls if call.is_unit))
+        self.held = tuple(dict.fromkeys(name for call in calls for name in call.held))
+        self.copies: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, program: Program, placement: Placement, stage: int) -> Route:
+        """Of one stage."""
+        calls = tuple(call for call in program.calls if stage in placement.stages[call.name])
+        route = cls(calls)
+        route.receives = tuple(e.value for e in placement.edges if e.target == stage)
+        sends = (e.value for e in placement.edges if e.source == stage)
+        route.sends = tuple(dict.fromkeys(sends))
+        if stage == placement.num_stages - 1:
+            route._add_outputs(program)
+        route.copies = route._copies(program)
+        return route
+
+    @property
+    def keeps(self) -> tuple[str, ...]:
+        """Values that outlive the stage's forward pass."""
+        return tuple(dict.fromkeys((*self.sends, *self.outputs)))
+
+    def _add_outputs(self, program: Program) -> None:
+        values = (output.value for output in program.outputs if isinstance(output, Ref))
+        self.outputs = tuple(dict.fromkeys(values))
+        held = (output.name for output in program.outputs if isinstance(output, Held))
+        self.held = tuple(dict.fromkeys((*self.held, *held)))
+
+    def _copies(self, program: Program) -> frozenset[str]:
+        inputs = [source.value for source in program.inputs if isinstance(source, Ref)]
+        shared = {program.aliases[name] for name in (*self.receives, *self.sends, *inputs)}
+        return frozenset(name for name, place in program.aliases.items() if place in shared)
+
+
+def _put(stage: nn.Module, name: str, module: nn.Module) -> None:
+    level, key = _level(stage, name)
+    level._modules[key] = module
+
+
+def _level(stage: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """The module that something of this name belongs in, made where it is missing."""
+    *path, key = name.split(".")
+    level = stage
+    for step in path:
+        level = level._modules.setdefault(step, Level())  # type: ignore[assignment]
+    return level, key
+
+
+def _put_tensor(stage: nn.Module, name: str, model: nn.Module) -> None:
+    """The same tensor in the same role: parameter, buffer, or an attribute of no record."""
+    path, _, key = name.rpartition(".")
+    source = model.get_submodule(path)
+    level, _ = _level(stage, name)
+    if key in source._parameters:
+        level._parameters[key] = source._parameters[key]
+    elif key in source._buffers:
+        level.register_buffer(
+            key, source._buffers[key], persistent=key not in source._non_persistent_buffers_set
+        )
+    else:
+        level.__dict__[key] = getattr(source, key)
