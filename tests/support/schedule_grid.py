@@ -9,8 +9,7 @@ NAMED = [
     (name, virtual_stages)
     for name, kind in SCHEDULES.items()
     for virtual_stages in (1, 2, 4)
-    if virtual_stages >= kind.least_virtual_stages
-    and virtual_stages <= (kind.most_virtual_stages or 4)
+    if kind.takes_virtual_stages(virtual_stages)
 ]
 
 

@@ -45,6 +45,11 @@ class Kind:
     takes_active_microbatches: bool = False
     least_microbatches_per_rank: int = 0
 
+    def takes_virtual_stages(self, number: int) -> bool:
+        """Whether a rank can have so many stages."""
+        most = self.most_virtual_stages
+        return number >= self.least_virtual_stages and (most is None or number <= most)
+
     @property
     def is_v(self) -> bool:
         """Whether the stages go down the ranks and up again, so that first and last share one."""
@@ -176,9 +181,9 @@ def _bad_request(name: str, shape: Shape) -> Iterator[OptionError]:
 def _bad_virtual_stages(name: str, kind: Kind, number: object) -> Iterator[OptionError]:
     if not isinstance(number, int) or number < 1:
         return  # told already
-    least, most = kind.least_virtual_stages, kind.most_virtual_stages
-    if number < least or (most is not None and number > most):
-        has = f"exactly {least}" if most == least else f"{least} or more"
+    if not kind.takes_virtual_stages(number):
+        least = kind.least_virtual_stages
+        has = f"exactly {least}" if kind.most_virtual_stages == least else f"{least} or more"
         yield OptionError(
             f"virtual_stages is {number}",
             f"{name!r} has {has} on each rank",
@@ -187,11 +192,7 @@ def _bad_virtual_stages(name: str, kind: Kind, number: object) -> Iterator[Optio
 
 
 def _instead(number: int) -> str:
-    fitting = [
-        repr(name)
-        for name, kind in SCHEDULES.items()
-        if kind.least_virtual_stages <= number <= (kind.most_virtual_stages or number)
-    ]
+    fitting = [repr(name) for name, kind in SCHEDULES.items() if kind.takes_virtual_stages(number)]
     return f"for {number} on each rank ask for {' or '.join(fitting)}"
 
 

@@ -18,25 +18,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from sagemaker_dist.errors import OptionError, require
 from smdist.modelparallel.core.schedule.actions import Action, Do, Schedule
 from smdist.modelparallel.core.schedule.flow import Flow, run
 
-UNITS = {Do.F: 1, Do.B: 2, Do.I: 1, Do.W: 1}
+UNITS: Mapping[Do, int] = MappingProxyType({Do.F: 1, Do.B: 2, Do.I: 1, Do.W: 1})
 Labels = Mapping[Action, str]
 _LINE = re.compile(r"^ *rank (\d+) *(?:\(([\d ]+)\))?  (.*)$", re.MULTILINE)
 _CELL = re.compile(r"(\d*)([FBIWfbiw])(\d+)=*")
 
 
-def ends_in_units(schedule: Schedule) -> list[list[int]]:
-    """When each action ends, by rank and index, in the units of a drawing."""
+def ends_in_units(schedule: Schedule, units: Mapping[Do, int] = UNITS) -> list[list[int]]:
+    """When each action ends, by rank and index, if it takes so many units."""
     waits = Flow(schedule).waits
     ends: list[list[int]] = [[] for _ in schedule.orders]
     for rank, index in run(waits).order:
         begins = [ends[source][number - 1] for source, number in waits[rank][index]]
         begin = max(begins + ends[rank][-1:], default=0)
-        ends[rank].append(begin + UNITS[schedule.orders[rank][index].do])
+        ends[rank].append(begin + units[schedule.orders[rank][index].do])
     return ends
 
 

@@ -21,6 +21,7 @@ def dualpipe_v(shape: Shape, rank: int) -> list[Action]:
     rank 1 (1 2)     F0 f0 F1 f1 F2 b0=== f2 B0=== F3 b1=== f3 B1=== b2=== B2=== i3 I3 w3 W3
 
     Backwards are whole but at both ends, where splitting them lets the next rank go on sooner.
+    Every rank holds 2p + 1 microbatches of single stages.
     """
     script = Script()
     _fill(script, shape, down=rank, up=shape.num_stages - 1 - rank)

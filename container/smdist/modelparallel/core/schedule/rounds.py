@@ -9,9 +9,16 @@ second, and so on; then comes the next round. By the time that a rank is through
 its first stage, the round's first microbatch is back from the last rank, if a round has as many
 microbatches as there are ranks. Backwards go in the same rounds, the last stage first.
 
-There are m // p rounds of about m / p microbatches each, at least one. Where that does not come
-out even, earlier rounds have one microbatch more: never later ones, whose forwards would then be
-late for the backwards that take turns with them.
+There are m // p rounds, at least one. Where they cannot have as many microbatches each, the
+earlier ones have one more: never the later ones, whose forwards would then be late for the
+backwards that take turns with them. torch has these schedules for equal rounds alone, that is,
+where m // p divides m; there the orders are the same.
+
+For times of a whole rank, and p microbatches or more, a step takes longer than its work by
+
+  * (p - 1) (tF + tB) / v for interleaved 1F1B;
+  * (p - 1) (tF + tI - min(tF, tI, tW)) / v for zero bubble. Its paper has tW for the minimum, which
+    can be no longer than the others there: weight gradients fill waits only as long as these are.
 """
 
 from __future__ import annotations
@@ -31,7 +38,8 @@ def interleaved_1f1b(shape: Shape, rank: int) -> list[Action]:
     rank 1 (1 3)     F0 F1 f0 b0=== f1 b1=== F2 B0=== F3 B1=== f2 b2=== f3 b3=== B2=== B3===
 
     On each rank further from the last the first gradient is two slots later: one for the forward
-    on its way there, one for the gradient on its way back.
+    on its way there, one for the gradient on its way back. Rank r holds, of single stages,
+    (v - 1) q + 2 (p - 1 - r) + 1 microbatches for rounds of q.
     """
     return _one_forward_one_backward(shape, rank, slots_a_hop=2)
 
@@ -49,7 +57,8 @@ def zero_bubble(shape: Shape, rank: int) -> list[Action]:
     Only input gradients are on the critical path, so a gradient comes back one slot earlier for
     each hop, and the lead is shorter by one for each hop than that of 1F1B. Rank r lets r weight
     gradients wait, and has them left when the others still wait for their last gradients. What
-    a shorter lead saves in memory, waiting weight gradients cost: every rank holds the same.
+    a shorter lead saves in memory, waiting weight gradients cost: every rank holds the same,
+    (v - 1) q + p microbatches of single stages.
     """
     order = _one_forward_one_backward(shape, rank, slots_a_hop=1)
     return split_backward(order, wait=rank)

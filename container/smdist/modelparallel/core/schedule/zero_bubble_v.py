@@ -20,7 +20,9 @@ def zero_bubble_v(shape: Shape, rank: int) -> list[Action]:
     rank 1 (1 4)     F0 F1 F2 f0 F3 f1 i0 w0 f2 i1 w1 I0 W0 f3 i2 w2 I1 W1 i3 w3 I2    I3 W2 W3
     rank 2 (2 3)        F0 f0 F1 f1 F2 f2 i0 w0 F3 I0 W0 f3 i1 w1 I1 W1 i2 w2 I2 i3 I3 W2 w3 W3
 
-    Its phases need 2p - 1 microbatches; of fewer, it is the part that has to do with them.
+    Every rank holds 2p microbatches of single stages, and a step takes (p - 1) tF / v longer than
+    its work. The phases need 2p - 1 microbatches; for fewer, what has to do with the missing ones
+    is left out, and the step takes longer than it would have to.
     """
     down, up = rank, shape.num_stages - 1 - rank
     number = max(2 * shape.num_ranks - 1, shape.num_microbatches)

@@ -4,6 +4,8 @@
 from math import ceil
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from schedule_grid import NAMED, grid, made
 
 from smdist.modelparallel.core.schedule import Do, make_schedule, peak_in_flight
@@ -17,11 +19,6 @@ def _round(shape):
 
 def _interleaved_1f1b_peak(p, m, v, rank, longest_round):
     return min(m * v, (v - 1) * longest_round + 2 * (p - 1 - rank) + 1)
-
-
-def _zero_bubble_v_peak(p, m, rank):
-    """2p; microbatches that its phases want and do not have lower it on the first ranks."""
-    return min(2 * p, m + 1 + min(rank, m - 1) if m < 2 * p - 1 else 2 * p)
 
 
 PEAKS = {
@@ -101,6 +98,33 @@ def test_backward_first_takes_turns_in_the_steady_state():
         turns = [Do.B, Do.F] * (16 - lead)
 
         assert [Do.F] * lead + turns + [Do.B] * lead == dos
+
+
+@pytest.mark.parametrize(
+    ("name", "virtual_stages"),
+    [pair for pair in NAMED if pair[0] not in {"zero_bubble_v", "dualpipe_v"}],
+)
+@given(
+    forward=st.integers(1, 9),
+    inputs=st.integers(1, 9),
+    weights=st.integers(1, 9),
+    ranks=st.integers(2, 6),
+    more=st.integers(0, 12),
+)
+@settings(deadline=None, max_examples=25)
+def test_times_are_the_closed_forms_however_long_passes_are(
+    name, virtual_stages, forward, inputs, weights, ranks, more
+):
+    """(p - 1) times F and B of one stage; of zero bubble, what no weight gradient can fill."""
+    schedule = make_schedule(
+        name, num_ranks=ranks, num_microbatches=ranks + more, virtual_stages=virtual_stages
+    )
+    units = {Do.F: forward, Do.B: inputs + weights, Do.I: inputs, Do.W: weights}
+    work = (ranks + more) * virtual_stages * (forward + inputs + weights)
+    filled = min(forward, inputs, weights) if name == "zero_bubble" else -weights
+    makespan = max(ends[-1] for ends in ends_in_units(schedule, units))
+
+    assert work + (ranks - 1) * (forward + inputs - filled) == makespan
 
 
 @pytest.mark.parametrize(("name", "virtual_stages"), NAMED)
