@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stages that people chose themselves, by marks on modules.
+
+A unit goes to the stage of its own mark, otherwise of the nearest module around it that has one,
+otherwise to `default_partition`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from sagemaker_dist.errors import OptionError, raise_all
+from smdist.modelparallel.core.graph import Graph, Node
+from smdist.modelparallel.core.placement import placed_units
+
+
+def stages_of_marks(
+    graph: Graph, marks: Mapping[str, int], *, num_stages: int, default_partition: int | None
+) -> dict[str, int]:
+    """The stage of each unit, by its name: what `auto_partition=False` asks for.
+
+    Stages need not follow the order of execution, as long as values only go forward: `place`
+    sees to that.
+
+    Args:
+        graph: The model's.
+        marks: Stages by names of modules; "" is the model.
+        num_stages: How many there are to be.
+        default_partition: Of units without a mark; it has to be given.
+
+    Raises:
+        OptionError: A mark or the default names no stage, a stage gets no unit, or a mark cuts a
+            unit in two; all such faults at once.
+    """
+    raise_all(_number_faults(marks, num_stages, default_partition))
+    assert default_partition is not None
+    units = placed_units(graph)
+    stage_of = {unit.name: _nearest(marks, unit.module, default_partition) for unit in units}
+    raise_all([*_cut_units(units, stage_of, marks), *_unused(graph, stage_of, num_stages)])
+    return stage_of
+
+
+def note_on_marks(marks: Mapping[str, int]) -> str | None:
+    """What to say where marks stand and `auto_partition` is on, if there are any."""
+    if not marks:
+        return None
+    return (
+        f"{len(marks)} modules are marked for stages, such as {next(iter(marks))!r}: the marks "
+        "have no effect with auto_partition. Pass auto_partition=False to place units by them"
+    )
+
+
+def _nearest(marks: Mapping[str, int], module: str, default: int) -> int:
+    while module and module not in marks:
+        module = module.rpartition(".")[0]
+    return marks.get(module, default)
+
+
+def _number_faults(
+    marks: Mapping[str, int], num_stages: int, default: int | None
+) -> Iterator[OptionError]:
+    stages = f"the stages are 0 to {num_stages - 1}"
+    if default is None:
+        yield OptionError(
+            "auto_partition is False without a default_partition",
+            "units without a mark need a stage",
+            f"Pass default_partition; {stages}",
+        )
+    elif not _is_stage(default, num_stages):
+        yield OptionError(f"default_partition is {default!r}", stages, "Name one of them")
+    for module, stage in marks.items():
+        if not _is_stage(stage, num_stages):
+            yield OptionError(
+                f"{module or 'the model'!r} is marked for stage {stage!r}",
+                stages,
+                "Mark it for one of them, or use more stages",
+            )
+
+
+def _is_stage(stage: object, num_stages: int) -> bool:
+    return isinstance(stage, int) and not isinstance(stage, bool) and 0 <= stage < num_stages
+
+
+def _cut_units(
+    units: tuple[Node, ...], stage_of: Mapping[str, int], marks: Mapping[str, int]
+) -> Iterator[OptionError]:
+    for unit in units:
+        for module, stage in marks.items():
+            if module.startswith(f"{unit.module}.") and stage != stage_of[unit.name]:
+                yield OptionError(
+                    f"{module!r} is marked for stage {stage}",
+                    f"it is inside of the unit {unit.name!r}, which is not cut and is on stage "
+                    f"{stage_of[unit.name]}",
+                    f"Give both one stage, or open {unit.module!r} into finer units",
+                )
+
+
+def _unused(graph: Graph, stage_of: Mapping[str, int], num_stages: int) -> Iterator[OptionError]:
+    for stage in sorted(set(range(num_stages)) - set(stage_of.values())):
+        yield OptionError(
+            f"stage {stage} has no unit",
+            f"no mark on a unit of {graph.model}, and not default_partition, puts one there",
+            "Mark a module for it or use fewer stages",
+        )
