@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Single modules on trial, and one whose cost is known beforehand."""
+"""Single modules on trial, whole models, and one whose cost is known beforehand."""
 
 import time
 
@@ -7,10 +7,13 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from smdist.modelparallel.torch.capture import arguments_of
 from smdist.modelparallel.torch.measure.account import account
 from smdist.modelparallel.torch.measure.stand_in import real
 from smdist.modelparallel.torch.measure.stand_in import standing_in as put_in
 from smdist.modelparallel.torch.measure.trial import Trial
+from smdist.modelparallel.torch.measure.twins import held
+from smdist.modelparallel.torch.program import Machine
 
 CPU = torch.device("cpu")
 
@@ -57,3 +60,26 @@ class Sleeping(nn.Module):
 
     def forward(self, x):
         return _Sleep.apply(x, *self.seconds) * self.weight
+
+
+def saved_by_the_whole(captured):
+    """Bytes that autograd keeps of one run: parameters, buffers and the batch do not count."""
+    model, program = captured.model, captured.program
+    values = program.bind(arguments_of(captured.example))
+    known = {
+        each.untyped_storage()._cdata
+        for each in (*model.parameters(), *model.buffers(), *values.values())
+    }
+    found = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        found[storage._cdata] = storage
+        return tensor
+
+    machine = Machine(
+        program=program, unit=model.get_submodule, held=lambda name: held(name, model)
+    )
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        machine.run(program.calls, values)
+    return sum(storage.nbytes() for key, storage in found.items() if key not in known)

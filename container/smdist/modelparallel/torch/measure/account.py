@@ -29,6 +29,7 @@ from torch.utils.flop_counter import flop_registry
 from smdist.modelparallel.torch.measure.trial import Prepared, Trial, storage_of, storages
 
 _aten = torch.ops.aten
+_ASKS = torch.ops.prim.device.default  # of fake tensors, thousands of times
 _LOOKUPS = {_aten.embedding, _aten.gather, _aten.index_select, _aten.index}
 _FREE = {_aten.empty, _aten.empty_like, _aten.new_empty, _aten.empty_strided, _aten._unsafe_view,
          _aten.new_empty_strided}  # fmt: skip
@@ -49,7 +50,7 @@ class Output:
     Attributes:
         input: Which input's memory it is, such as for a view; None where it is new.
         storage: Tells new memory of one result apart: outputs with the same number share it.
-        num_bytes: Of the whole memory.
+        num_bytes: Of the whole memory; 0 where it is a parameter's or a buffer's.
         is_kept: Whether the backward pass keeps it.
     """
 
@@ -91,6 +92,11 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.alive = self.peak = 0
         self._known: set[int] = set()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: wrapping every operation against torch.compile would take most of the time."""
+        return False
+
     def __torch_dispatch__(
         self,
         func: Any,
@@ -100,6 +106,8 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
+        if func is _ASKS:
+            return result
         work = _work(func, args, kwargs, result)
         if work.flops or work.num_bytes:
             self.work.append(work)
@@ -194,7 +202,7 @@ def account(trial: Trial, state: set[int]) -> tuple[Account, Prepared]:
     forward, peak = ledger.turn_page()
     own = {key for key in saved if key not in state and key not in inputs}
     held = peak - sum(saved[key] for key in own)
-    outputs = _outputs(run.results, inputs, saved)
+    outputs = _outputs(run.results, inputs, state, saved)
     input_gradient, backward, more = _backward(run, ledger)
     return Account(
         forward=forward,
@@ -222,14 +230,14 @@ def _backward(run: Prepared, ledger: Ledger) -> tuple[tuple[Work, ...], tuple[Wo
 
 
 def _outputs(
-    found: list[Tensor], inputs: list[int], saved: Mapping[int, int]
+    found: list[Tensor], inputs: list[int], state: set[int], saved: Mapping[int, int]
 ) -> tuple[Output, ...]:
     keys = [storage_of(tensor) for tensor in found]
     return tuple(
         Output(
             input=inputs.index(key) if key in inputs else None,
             storage=keys.index(key),
-            num_bytes=tensor.untyped_storage().nbytes(),
+            num_bytes=0 if key in state else tensor.untyped_storage().nbytes(),
             is_kept=key in saved,
         )
         for key, tensor in zip(keys, found, strict=True)

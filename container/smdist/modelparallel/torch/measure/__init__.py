@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each unit of a model costs: measured on a device, or estimated for one that is elsewhere.
+
+    costs = measure(capture(model, example))                      seconds of this machine
+    costs = estimate(capture(model, example), Device(...))        of another; works on meta
+
+The backward pass is timed whole. Its part I, which the stage before waits for, is a backward pass
+to the inputs alone; W is the rest. What is kept counts once, at the first node that keeps it; see
+account.py and keeping.py for what counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from sagemaker_dist.errors import require
+from smdist.modelparallel.core.cluster import Device
+from smdist.modelparallel.core.cost import Costs
+from smdist.modelparallel.torch.capture import Captured, arguments_of
+from smdist.modelparallel.torch.measure.estimated import Estimating
+from smdist.modelparallel.torch.measure.measured import Measuring
+from smdist.modelparallel.torch.measure.parts import Parts
+from smdist.modelparallel.torch.measure.roofline import check_speed
+from smdist.modelparallel.torch.modes import Modes, current_modes, entered
+
+__all__ = ["estimate", "measure"]
+
+
+def measure(
+    captured: Captured,
+    *,
+    device: torch.device | str | None = None,
+    repeats: int = 5,
+    budget_seconds: float = 60.0,
+) -> Costs:
+    """Runs each kind of node by itself, forward and backward, and takes the medians.
+
+    The model stays as it is: parameters, gradients, buffers, attributes and random numbers. Units
+    on meta get random weights, one at a time.
+
+    Args:
+        captured: The model and its example.
+        device: None is the model's; for one on meta an accelerator if there is one.
+        repeats: Timed runs of each kind of node, after one that warms up and counts bytes.
+        budget_seconds: After about so long, what is left is timed once.
+
+    Raises:
+        OptionError: `repeats` is below 1, or a unit does something else than when captured.
+    """
+    require(
+        repeats >= 1,
+        what=f"repeats is {repeats!r}",
+        why="a time is the median of at least one run",
+        mend="Pass an integer of at least 1",
+    )
+    place = _device(captured.model) if device is None else torch.device(device)
+    with _undisturbed(captured.program.base, place):
+        parts = Parts(captured.program, captured.model, place)
+        values = captured.program.bind(arguments_of(captured.example))
+        measuring = Measuring(parts, values, repeats=repeats, seconds=budget_seconds)
+        return Costs(nodes=measuring.costs(), source="measured", device=_name(place))
+
+
+def estimate(captured: Captured, device: Device) -> Costs:
+    """Operations and bytes of each node against a device's peak; nothing is computed.
+
+    Args:
+        captured: The model, on any device.
+        device: Whose speed counts; a speed that is None is taken for infinite.
+
+    Raises:
+        OptionError: Neither speed of the device is known.
+    """
+    check_speed(device)
+    place = _device(captured.model)
+    place = place if place.type == "cuda" else torch.device("cpu")
+    with _undisturbed(captured.program.base, place):
+        parts = Parts(captured.program, captured.model, place)
+        nodes = Estimating(parts, device).costs()
+        return Costs(nodes=nodes, source="estimated", device=device.name)
+
+
+def _device(model: nn.Module) -> torch.device:
+    found = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    if found.type != "meta":
+        return found
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    return accelerator or torch.device("cpu")
+
+
+def _name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+@contextmanager
+def _undisturbed(base: Modes, device: torch.device) -> Iterator[None]:
+    """The modes of the captured forward pass, and random numbers that nobody else sees."""
+    devices = [] if device.type == "cpu" else [device.index or 0]
+    kind = "cuda" if device.type == "cpu" else device.type
+    with (
+        entered(base, current_modes()),
+        torch.random.fork_rng(devices=devices, device_type=kind),
+    ):
+        torch.manual_seed(0)
+        yield
