@@ -30,16 +30,14 @@ class Run:
 def run(tables: Tables) -> Run:
     """The times of every action that can start at all."""
     num_ranks, num_cells = len(tables.rows), len(tables.missing)
-    num_stages = len(tables.seconds) // 4
-    num_microbatches = num_cells // (3 * num_stages)
     seconds, sends, missing = tables.seconds, tables.sends, list(tables.missing)
+    rank_of, num_microbatches = tables.rank_of, tables.num_microbatches
     arrived, travelled = [0.0] * num_cells, [0.0] * num_cells
     channel_free = [0.0] * tables.num_channels
-    rank_of = _rank_of(tables, num_stages)
     starts: list[list[float]] = [[] for _ in range(num_ranks)]
     ends: list[list[float]] = [[] for _ in range(num_ranks)]
     travel = [0.0] * num_ranks
-    awake = list(range(num_ranks))
+    awake, waits_at = list(range(num_ranks)), [-1] * num_ranks
     while awake:
         rank = awake.pop()
         cells, rows, begun, ended = tables.cells[rank], tables.rows[rank], starts[rank], ends[rank]
@@ -47,6 +45,7 @@ def run(tables: Tables) -> Run:
         for place in range(len(ended), len(cells)):
             cell, row = cells[place], rows[place]
             if missing[cell]:
+                waits_at[rank] = cell
                 break
             if arrived[cell] > now:
                 travel[rank] += min(arrived[cell] - now, travelled[cell])
@@ -63,15 +62,8 @@ def run(tables: Tables) -> Run:
                 if arrival > arrived[target]:
                     arrived[target], travelled[target] = arrival, arrival - now
                 missing[target] -= 1
-                if not missing[target] and channel >= 0:
-                    awake.append(rank_of[target // num_microbatches % num_stages])
+                if not missing[target]:
+                    other = rank_of[target // num_microbatches]
+                    if waits_at[other] == target:
+                        awake.append(other)
     return Run(starts=starts, ends=ends, travel_seconds=travel)
-
-
-def _rank_of(tables: Tables, num_stages: int) -> list[int]:
-    """The rank of each stage that has any action."""
-    rank_of = [0] * num_stages
-    for rank, rows in enumerate(tables.rows):
-        for row in set(rows):
-            rank_of[row % num_stages] = rank
-    return rank_of

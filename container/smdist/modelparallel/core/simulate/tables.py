@@ -59,6 +59,8 @@ class Tables:
         seconds: By row.
         sends: By row.
         missing: How many messages an action waits for, by cell.
+        rank_of: By cell // num_microbatches.
+        num_microbatches: How many go through.
         num_channels: How many ordered pairs of ranks exchange messages.
     """
 
@@ -67,6 +69,8 @@ class Tables:
     seconds: list[float]
     sends: list[tuple[Send, ...]]
     missing: list[int]
+    rank_of: tuple[int, ...]
+    num_microbatches: int
     num_channels: int
 
 
@@ -115,6 +119,8 @@ def tables(
         ],
         sends=sends,
         missing=_missing(schedule, edges),
+        rank_of=schedule.rank_of * 3,  # cells of F, of B or I, of W
+        num_microbatches=schedule.num_microbatches,
         num_channels=num_channels,
     )
 
