@@ -77,6 +77,7 @@ class Node:
         writes: Its results.
         parameters: Names (`Parameter.name`) of all parameters that it uses.
         is_random: Whether it may draw random numbers.
+        has_state: Whether it changes buffers, so that it must run exactly once.
         type: Class of the module, or name of the function: for people.
     """
 
@@ -87,6 +88,7 @@ class Node:
     writes: tuple[Value, ...] = ()
     parameters: tuple[str, ...] = ()
     is_random: bool = False
+    has_state: bool = False
     type: str = ""
 
 

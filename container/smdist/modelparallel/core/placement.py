@@ -62,11 +62,12 @@ class Placement:
 def replicated(graph: Graph) -> frozenset[str]:
     """Names of nodes that run wherever they are read: they need the model's inputs alone.
 
-    They have no parameters and draw no random numbers, so every copy computes the same.
+    They have no parameters, draw no random numbers and change no buffers, so every copy computes
+    the same.
     """
     names: set[str] = set()
     for node in graph.nodes:
-        is_same_everywhere = not node.parameters and not node.is_random
+        is_same_everywhere = not (node.parameters or node.is_random or node.has_state)
         if node.kind is Kind.INPUT or (
             is_same_everywhere and all(graph.writer[value].name in names for value in node.reads)
         ):
