@@ -6,10 +6,11 @@
 """
 
 from smdist.modelparallel.core.schedule.actions import Action, Do, Schedule
-from smdist.modelparallel.core.schedule.catalog import SCHEDULES, Kind, make_schedule
+from smdist.modelparallel.core.schedule.catalog import SCHEDULES, Kind
 from smdist.modelparallel.core.schedule.check import check_schedule
 from smdist.modelparallel.core.schedule.drawing import draw, parse_drawing
 from smdist.modelparallel.core.schedule.held import peak_in_flight
+from smdist.modelparallel.core.schedule.making import make_schedule
 from smdist.modelparallel.core.schedule.messages import least_buffers
 from smdist.modelparallel.core.schedule.shape import Shape
 

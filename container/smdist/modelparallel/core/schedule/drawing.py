@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Schedules as drawings, for people and docstrings, and drawings as schedules.
 
-    rank 0  F0 F1       B0=== B1===
+    rank 0  F0 F1       B0===    B1===
     rank 1     F0 B0=== F1 B1===
 
 Time goes to the right, one column a unit: F, I and W take one, B takes two. Actions begin as soon

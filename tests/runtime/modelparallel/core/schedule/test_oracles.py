@@ -36,24 +36,6 @@ def test_lists_are_torchs(name, virtual_stages):
     assert compared > 20
 
 
-def test_one_stage_a_rank_is_the_first_round_of_several():
-    """With one stage a rank, torch's interleaved 1F1B and looped BFS are our 1f1b and simple, up
-    to the order of GPipe's backwards."""
-    for shape in grid("1f1b", 1):
-        if shape.num_microbatches % _num_rounds(shape):
-            continue
-        theirs_by_rank = [
-            _their_order(theirs.ScheduleInterleaved1F1B, shape, rank)
-            for rank in range(shape.num_ranks)
-        ]
-        ours = made("1f1b", shape).orders
-        for rank, order in enumerate(theirs_by_rank):
-            lead = min(2 * (shape.num_ranks - 1 - rank) + 1, shape.num_microbatches)
-
-            assert lead == order.index(f"{rank}B0")
-            assert sorted(order) == sorted(str(action) for action in ours[rank])
-
-
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_torchs_1f1b_list_is_wrong_on_its_last_rank(ranks):
     """torch 2.13 lists F1 to Fm there and never F0 (its runtime does not use the list), so it is no
