@@ -59,8 +59,9 @@ def _rejected(search: Search, group: list[Candidate], best: Trial, differs: str)
         return Rejected(what=str(lean), differs=differs, group="memory", why=sentence)
     why = search.misfits[group[0]].why
     assert why is not None
+    first = getattr(why, "faults", (why,))[0]
     return Rejected(
-        what=str(group[0]), differs=differs, group="impossible", why=f"{why.what}: {why.why}"
+        what=str(group[0]), differs=differs, group="impossible", why=f"{first.what}: {first.why}"
     )
 
 
