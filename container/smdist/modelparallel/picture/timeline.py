@@ -47,13 +47,13 @@ def draw_timeline(axes: Axes, sheet: Sheet) -> None:
         rows[span.rank, span.do, span.chunk].append(span)
     inches, _ = _inches(axes, sheet)
     narrowest = min((span.end - span.start for span in sheet.spans), default=0.0)
-    edge = 0.3 if narrowest * inches > _INCHES_AN_EDGE else 0.0  # it would hide what is thinner
+    edge = "white" if narrowest * inches > _INCHES_AN_EDGE else "face"  # it would hide thin ones
     for (rank, do, chunk), spans in rows.items():
         colour = colours.REDUCE if do is None else colours.ACTIONS[do]
         face = colours.tinted(colour, chunk / most if most else 0.0)
         bars = [(span.start / scale, (span.end - span.start) / scale) for span in spans]
         place = (rank - _HIGH / 2, _HIGH)
-        axes.broken_barh(bars, place, facecolors=face, edgecolors="white", linewidth=edge)
+        axes.broken_barh(bars, place, facecolors=face, edgecolors=edge, linewidth=0.3)
     _draw_numbers(axes, sheet, scale)
     _draw_legend(axes, sheet, most + 1)
 

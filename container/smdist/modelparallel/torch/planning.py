@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`smp.plan`: from a model and an example batch to the fastest plan on some ranks.
+
+The model is captured at the sizes of microbatches that the planner asks for; what its parts take
+is measured, or estimated where the model is on meta; the core's planner decides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+from torch import nn
+
+from sagemaker_dist.errors import OptionError
+from smdist.modelparallel.core import plan as core
+from smdist.modelparallel.core.cluster import Cluster
+from smdist.modelparallel.core.cost import StateBytes
+from smdist.modelparallel.core.planner import Problem, find_plan
+from smdist.modelparallel.core.planner.replay import renewed, replay
+from smdist.modelparallel.picture import Picture, sheet_of
+from smdist.modelparallel.torch.batch import Batch, Example
+from smdist.modelparallel.torch.here import cluster_of
+from smdist.modelparallel.torch.marks import marks_of
+from smdist.modelparallel.torch.sampler import Sampler
+from smdist.modelparallel.torch.sizes import read_size
+
+_ADAM = StateBytes()
+
+
+def plan(
+    model: nn.Module, example: Example, world: int | Cluster, *,
+    device_memory: int | str | None = None, microbatches: int | str = "auto",
+    pipeline_parallel_degree: int | str = "auto", data_parallel_degree: int | str = "auto",
+    pipeline: str = "auto", active_microbatches: int | None = None,
+    virtual_stages: int | None = None, optimize: str | None = None,
+    memory_weight: float | None = None, auto_partition: bool = True,
+    default_partition: int | None = None, costs: str = "auto", state: StateBytes = _ADAM,
+) -> Plan:  # fmt: skip
+    """Find the fastest way to train `model` on the ranks of `world`: of one host, or a Cluster.
+
+    Args:
+        example: The batch of one replica, as the model is called with it; dimension 0 is cut.
+        device_memory: What a rank may use: bytes, or "16GiB". Default: what the cluster says.
+        microbatches: Parts of that batch.
+        pipeline: The schedule by name; "auto" simulates all.
+        active_microbatches, virtual_stages: Of schedules that take them.
+        optimize, memory_weight: "speed" or "memory", or from 0 to 1: what stages are balanced by.
+        auto_partition: Whether units without `smp.partition` are the planner's to place; else
+            they go to stage `default_partition`.
+        costs: "measure" runs units, "estimate" counts their operations for the cluster's device;
+            "auto" estimates models on meta.
+        state: What a trained parameter holds in memory. Default: Adam in fp32, 16 bytes.
+
+    Raises:
+        OptionError: All that is wrong, by module or option; or nothing fits, and what would.
+    """
+    batch, cluster = Batch.of(example), cluster_of(world, model)
+    sampler = Sampler(model=model, batch=batch, cluster=cluster, costs=costs)
+    problem = Problem(
+        cluster=cluster, at=sampler.at, batch_size=batch.size, marks=marks_of(model), state=state,
+        pipeline_parallel_degree=_number(pipeline_parallel_degree), schedule=pipeline,
+        data_parallel_degree=_number(data_parallel_degree), microbatches=_number(microbatches),
+        active_microbatches=active_microbatches, virtual_stages=virtual_stages,
+        optimize=optimize, memory_weight=memory_weight, auto_partition=auto_partition,
+        default_partition=default_partition, device_memory=_bytes(device_memory),
+    )  # fmt: skip
+    return _finished(find_plan(problem), problem, sampler)
+
+
+def forecast(
+    plan: core.Plan, model: nn.Module, example: Example, world: int | Cluster, *,
+    device_memory: int | str | None = None, costs: str = "auto", state: StateBytes = _ADAM,
+) -> Plan:  # fmt: skip
+    """Say anew what a plan takes, after it was edited; its decisions stay.
+
+    Args:
+        plan: Such as `Plan.load` reads it.
+        model, example, world, device_memory, costs, state: As of `plan`.
+
+    Raises:
+        PlanError: All that is wrong with the plan for this model, or a rank would hold too much.
+    """
+    batch, cluster = Batch.of(example), cluster_of(world, model)
+    sampler = Sampler(model=model, batch=batch, cluster=cluster, costs=costs)
+    problem = Problem(
+        cluster=cluster, at=sampler.at, batch_size=batch.size, state=state,
+        device_memory=_bytes(device_memory),
+    )  # fmt: skip
+    return _finished(renewed(plan, problem), problem, sampler)
+
+
+class Plan(core.Plan):
+    """A plan of the core, which can be drawn as well."""
+
+    _problem: Problem | None = None
+
+    def plot(self, path: str | Path | None = None) -> Picture:
+        """Draw stages, memory and one step; write it where a path is given.
+
+        A notebook shows what is returned.
+
+        Raises:
+            OptionError: The plan was loaded or edited, or the path's ending is no picture's.
+            SetupError: There is no matplotlib.
+        """
+        if self._problem is None or self.forecast is None or self.is_stale:
+            raise OptionError(
+                f"the plan of {self.model} cannot be drawn",
+                "what its units cost is not in its file",
+                "Draw what smp.forecast(plan, model, example, world) returns",
+            )
+        done = replay(self, self._problem)
+        costs = done.view.costs
+        seconds = {unit: costs.of(unit).seconds for units in self.stages for unit in units}
+        picture = Picture(sheet_of(self, self.forecast, seconds, done.trial.timeline))
+        if path is not None:
+            picture.save(path)
+        return picture
+
+
+def _finished(found: core.Plan, problem: Problem, sampler: Sampler) -> Plan:
+    values = {field.name: getattr(found, field.name) for field in fields(found)}
+    plan = Plan(**{**values, "notes": (*found.notes, *sampler.notes)})
+    object.__setattr__(plan, "_problem", problem)  # no field: files and comparisons leave it out
+    return plan
+
+
+def _number(asked: int | str) -> int | None:
+    """What the planner takes for "auto" is None; it refuses other words itself."""
+    return None if asked == "auto" else asked  # type: ignore[return-value]
+
+
+def _bytes(asked: int | str | None) -> int | None:
+    return None if asked is None else read_size(asked, "device_memory")

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches, how they are cut, and sizes as people write them."""
+
+from collections import namedtuple
+
+import pytest
+import torch
+
+from sagemaker_dist.errors import OptionError
+from smdist.modelparallel.torch.batch import Batch
+from smdist.modelparallel.torch.sizes import read_size
+
+Pair = namedtuple("Pair", "x y")
+
+
+def test_microbatch_of_everything_that_a_batch_may_be():
+    """Tensors are cut along dimension 0, wherever they are; all else stays as it is."""
+    x, y, scale = torch.arange(8), torch.ones(8, 3), torch.tensor(2.0)
+
+    assert torch.equal(x[:2], Batch.of(x).microbatch(4))
+    first, second, flag = Batch.of((x, {"y": [y, scale]}, True)).microbatch(2)
+    assert (4, (4, 3), True) == (len(first), tuple(second["y"][0].shape), flag)
+    assert second["y"][1] is scale
+    named = Batch.of({"pair": Pair(x, y)}).microbatch(8)["pair"]
+    assert Pair is type(named)
+    assert [0] == named.x.tolist()
+
+
+def test_microbatch_of_meta():
+    """No values are needed."""
+    part = Batch.of({"x": torch.zeros(6, 2, device="meta")}).microbatch(3)["x"]
+
+    assert (2, 2) == part.shape
+    assert part.is_meta
+
+
+@pytest.mark.parametrize("number", [0, 3, 5, 16])
+def test_what_does_not_divide_is_refused(number):
+    """The divisors are named."""
+    with pytest.raises(OptionError, match=f"microbatches is {number}.*Use one of 1, 2, 4, 8"):
+        Batch.of(torch.zeros(8)).microbatch(number)
+
+
+@pytest.mark.parametrize(
+    ("example", "said"),
+    [
+        ([torch.zeros(2)], "example is list"),
+        (None, "example is NoneType"),
+        ({"x": 3}, "no tensor with a dimension"),
+        ((torch.tensor(1.0),), "no tensor with a dimension"),
+        (torch.zeros(0, 3), "example is empty"),
+        (
+            (torch.zeros(4), {"mask": torch.zeros(1, 4)}),
+            r"example\[0\]: 4, example\[1\]\['mask'\]: 1",
+        ),
+    ],
+)
+def test_what_is_no_batch(example, said):
+    with pytest.raises(OptionError, match=said):
+        Batch.of(example)
+
+
+@pytest.mark.parametrize(
+    ("written", "size"),
+    [(1, 1), ("1", 1), ("16GiB", 2**34), (" 16 gib ", 2**34), ("1.5 GB", 1_500_000_000)],
+)
+def test_sizes(written, size):
+    assert size == read_size(written, "device_memory")
+
+
+@pytest.mark.parametrize("written", [0, -1, True, None, 1.5, "", "16 gigs", "-1GiB", "GiB", "0GiB"])
+def test_what_is_no_size(written):
+    with pytest.raises(OptionError, match=r"device_memory is .*: it is a number of bytes"):
+        read_size(written, "device_memory")
