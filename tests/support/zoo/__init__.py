@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from . import balance, big, small
-from .specimen import Specimen, seeded
+from .specimen import Specimen, pad, seeded
+
+__all__ = ["BALANCE", "BIG", "TEN", "Specimen", "large", "pad", "sized", "tiny"]
 
 TEN = tuple(small.MODELS)
 BIG = tuple(big.MODELS)

@@ -49,3 +49,11 @@ def labelled(rows: int, length: int, vocabulary: int) -> dict[str, Tensor]:
     """Token ids that are their own labels, and a mask that hides nothing."""
     ids = tokens(rows, length, vocabulary)
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids.clone()}
+
+
+def pad(batch: dict[str, Any]) -> None:
+    """Hides the last third of every other row, and takes it out of the loss."""
+    length = batch["input_ids"].shape[1]
+    hidden = slice(length - length // 3, None)
+    batch["attention_mask"][::2, hidden] = 0
+    batch["labels"][::2, hidden] = -100
