@@ -14,11 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.torch.modes import Modes, entered
@@ -76,6 +77,7 @@ class Call:
         modes: Where they differ from the modes around the forward pass; None where they do not.
         checkpoint: Settings of `torch.utils.checkpoint` around a unit; None without.
         is_random: Whether it may draw random numbers.
+        has_state: Whether it changes buffers of its own.
         is_probed: Whether its result was found with real numbers, not with fake tensors.
     """
 
@@ -90,6 +92,7 @@ class Call:
     modes: Modes | None = None
     checkpoint: Mapping[str, Any] | None = None
     is_random: bool = False
+    has_state: bool = False
     is_probed: bool = False
 
     @property
@@ -216,9 +219,7 @@ class Machine:
 
 def _checkpointed(module: nn.Module, settings: Mapping[str, Any]) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
-        from torch.utils.checkpoint import checkpoint
-
-        return checkpoint(module, *args, **settings, **kwargs)
+        return checkpoint(partial(module, **kwargs) if kwargs else module, *args, **settings)
 
     return run
 

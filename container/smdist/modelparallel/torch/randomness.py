@@ -64,10 +64,11 @@ class _Follower(TorchFunctionMode):
         self._draws, self._calls = draws, program.call
         self._names = {id(module): name for name, module in model.named_modules()}
         self._units = {call.module for call in program.calls if call.is_unit}
-        self._glue = {call.name.partition("@")[0] for call in program.calls if call.is_random}
+        self._glue = {call.name.partition("@")[0] for call in program.calls}
         self._stack: list[nn.Module] = []
         self._owners: list[str] = []
         self._quiet = 0
+        self._is_aside = False
         self._count: Counter[str] = Counter()
 
     @property
@@ -98,14 +99,47 @@ class _Follower(TorchFunctionMode):
 
     def function(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         title = f"{self._owners[-1] if self._owners else ''}:{title_of(function)}"
-        if title not in self._glue:
-            return function(*args, **kwargs)
         return self._numbered(title, lambda: function(*args, **kwargs))
 
+    def checkpointed(
+        self, function: Callable[..., Any], settings: dict[str, Any]
+    ) -> Callable[..., Any]:
+        """Each time it runs again, calls have the same names again."""
+        start, owners = self._count.copy(), list(self._owners)
+        is_again = not settings["use_reentrant"]  # PyTorch runs the first time without us then
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            nonlocal is_again
+            if not is_again:
+                is_again = True
+                return function(*args, **kwargs)
+            before = self._count, self._owners
+            self._count, self._owners = start.copy(), list(owners)
+            try:
+                with self if self._is_aside else nullcontext():
+                    return function(*args, **kwargs)
+            finally:
+                self._count, self._owners = before
+
+        return run
+
+    def leave_checkpoint(self) -> None:
+        """Never needed: checkpoints are real here."""
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.autograd.backward or func is Tensor.backward:
+            return self._backward(func, args, kwargs or {})
         if self._quiet:
             return func(*args, **(kwargs or {}))
         return self.function(func, args, kwargs or {})
+
+    def _backward(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """In it, PyTorch has put this mode aside, and checkpoints run functions again."""
+        self._is_aside = True
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self._is_aside = False
 
     def _numbered(self, title: str, run: Callable[[], Any]) -> Any:
         number = self._count[title] + 1
@@ -117,7 +151,11 @@ class _Follower(TorchFunctionMode):
                 result = run()
         finally:
             self._quiet -= 1
-        if title in self._units or any(isinstance(leaf, Tensor) for leaf in flatten(result)[0]):
+        if (
+            title in self._units
+            or title not in self._glue
+            or any(isinstance(leaf, Tensor) for leaf in flatten(result)[0])
+        ):
             self._count[title] = number
         return result
 

@@ -72,7 +72,12 @@ def _cut(value: Tensor) -> Tensor:
 
 def _backward(ran: _Ran, roots: Roots) -> None:
     sent: Roots = [(ran.values[name], gradient) for name, gradient in ran.gradients.items()]
-    wanted = [(value, gradient) for value, gradient in [*roots, *sent] if value.requires_grad]
+    backward([*roots, *sent])
+
+
+def backward(roots: Roots) -> None:
+    """The backward pass from those that have one."""
+    wanted = [(value, gradient) for value, gradient in roots if value.requires_grad]
     if wanted:
         torch.autograd.backward(
             [value for value, _ in wanted], [gradient for _, gradient in wanted]

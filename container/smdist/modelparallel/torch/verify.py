@@ -25,7 +25,7 @@ from smdist.modelparallel.torch.capture import Captured, arguments_of, capture
 from smdist.modelparallel.torch.capture.state import snapshots
 from smdist.modelparallel.torch.compare import Worst, tensors_of, worst
 from smdist.modelparallel.torch.randomness import Draws, drawing
-from smdist.modelparallel.torch.replay import Roots, replay
+from smdist.modelparallel.torch.replay import Roots, backward, replay
 from smdist.modelparallel.torch.stage import StageModule
 from smdist.modelparallel.torch.tree import map_leaves
 
@@ -127,9 +127,7 @@ class _Runs:
             args, kwargs = self._inputs()
             with drawing(self._captured.program, self._model, Draws()):
                 output = self._model(*args, **kwargs)
-            roots = [(v, g) for v, g in self._roots(output) if v.requires_grad]
-            if roots:
-                torch.autograd.backward([v for v, _ in roots], [g for _, g in roots])
+                backward(self._roots(output))  # a checkpoint draws its numbers again
             return self._numbers(output, (args, kwargs))
 
     def split(self) -> _Numbers:

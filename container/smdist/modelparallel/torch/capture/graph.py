@@ -18,7 +18,7 @@ def build_graph(model: nn.Module, program: Program) -> Graph:
     names = {alias: p.name for p in parameters for alias in (p.name, *p.aliases)}
     inputs = tuple(
         Node(
-            name=f"input:{source.value}",
+            name=source.value,
             kind=Kind.INPUT,
             module="",
             writes=(_value(source.value, program.facts[source.value]),),
@@ -54,6 +54,7 @@ def _node(model: nn.Module, call: Call, program: Program, names: Mapping[str, st
         writes=tuple(_value(name, program.facts[name]) for name in call.writes),
         parameters=tuple(dict.fromkeys(held)),
         is_random=call.is_random,
+        has_state=call.has_state,
         type=title,
     )
 

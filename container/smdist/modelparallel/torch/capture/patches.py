@@ -3,8 +3,9 @@
 
 `nn.Module.__call__` sees every module, and classes with a `__call__` of their own are patched as
 well. `autograd.Function.apply` goes through a class between `Function` and C++; there a function
-with its own backward pass is seen as one, even where it was taken by reference long before. All
-of it is undone afterwards, and other threads never notice.
+with its own backward pass is seen as one, even where it was taken by reference long before.
+`torch.utils.checkpoint` is met where it starts. All of it is undone afterwards, and other threads
+never notice.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from typing import Any, Protocol
 
 import torch.autograd.function as functions
 from torch import nn
+from torch.utils import checkpoint as checkpoints
 from torch.utils.checkpoint import CheckpointFunction
 
+_SETTINGS = ("preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
 _LOCK = threading.RLock()
 
 
@@ -42,6 +45,14 @@ class Listener(Protocol):
     def function(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """A function that stays whole is called."""
 
+    def checkpointed(
+        self, function: Callable[..., Any], settings: dict[str, Any]
+    ) -> Callable[..., Any] | None:
+        """A checkpoint starts around `function`: what it is to run, None for no checkpoint."""
+
+    def leave_checkpoint(self) -> None:
+        """What ran without its checkpoint has run."""
+
     def __enter__(self) -> Any: ...
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> Any: ...
@@ -55,6 +66,7 @@ def recording(recorder: Listener, model: nn.Module) -> Iterator[None]:
         for cls in own:
             stack.enter_context(_patched_call(cls, recorder))
         stack.enter_context(_patched_apply(recorder))
+        stack.enter_context(_patched_checkpoint(recorder))
         stack.enter_context(recorder)
         yield
 
@@ -85,13 +97,48 @@ def _patched_apply(recorder: Listener) -> Iterator[None]:
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         run = super(between, cls).apply
-        is_ours = threading.get_ident() == thread and not recorder.is_quiet
-        if not is_ours or cls is CheckpointFunction:
+        if threading.get_ident() != thread or recorder.is_quiet:
             return run(*args, **kwargs)
+        if cls is CheckpointFunction:
+            return _reentrant(recorder, run, *args)
         return recorder.function(cls.apply, args, kwargs)
 
     with _replaced(between, "apply", classmethod(apply)):
         yield
+
+
+def _reentrant(
+    recorder: Listener, run: Callable[..., Any], function: Any, preserve: bool, *args: Any
+) -> Any:
+    settings = {"use_reentrant": True, "preserve_rng_state": preserve}
+    wrapped = recorder.checkpointed(function, settings)
+    if wrapped is not None:
+        return run(wrapped, preserve, *args)
+    result = function(*args)
+    recorder.leave_checkpoint()
+    return result
+
+
+@contextmanager
+def _patched_checkpoint(recorder: Listener) -> Iterator[None]:
+    original = checkpoints._checkpoint_without_reentrant_generator
+    thread = threading.get_ident()
+
+    def generator(function: Any, *settings: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != thread or recorder.is_quiet:
+            return original(function, *settings, **kwargs)
+        named = dict(zip(_SETTINGS, settings, strict=False))
+        wrapped = recorder.checkpointed(function, {"use_reentrant": False, **named})
+        return _aside(recorder) if wrapped is None else original(wrapped, *settings, **kwargs)
+
+    with _replaced(checkpoints, "_checkpoint_without_reentrant_generator", generator):
+        yield
+
+
+def _aside(recorder: Listener) -> Iterator[None]:
+    """In the place of a checkpoint: PyTorch steps it before the function and after it."""
+    yield
+    recorder.leave_checkpoint()
 
 
 @contextmanager

@@ -7,7 +7,8 @@ comes out is one `Call` for each. Tensors are known by identity: each belongs to
 it, to the model, or to nobody, which makes it a constant of the user's.
 
 A change in place makes a new value of the same tensor. Other tensors in the same memory are stale
-from then on: to read one would need both on the same stage, so the module around becomes a unit.
+from then on: to read one would need both on the same stage, so the module that made the change
+becomes a unit, or else the one around it.
 """
 
 from __future__ import annotations
@@ -116,12 +117,13 @@ class Recorder(TorchFunctionMode):
         self._fake, self._units, self._names, self._probe = fake, units, names, probe
         self._stack: list[Inside] = []
         self._quiet = 0
+        self._checkpoints: list[tuple[dict[str, Any], int]] = []
         self._count: Counter[str] = Counter()
         self._sources: dict[int, Argument] = {key: Held(name) for key, name in fake.names.items()}
         self._kept: list[Any] = []
         self._members: dict[int, list[Tensor]] = {}
         self._weights = {memory(tensor): name for name, tensor in fake.fakes.items()}
-        self._stale: dict[int, tuple[str, ...]] = {}
+        self._stale: dict[int, str] = {}
 
     # What the patches call.
 
@@ -171,6 +173,20 @@ class Recorder(TorchFunctionMode):
             self._count[step.name.partition("@")[0]] -= 1
             return result
         return self._write(step, result, changed)
+
+    def checkpointed(
+        self,
+        function: Callable[..., Any],  # noqa: ARG002  it runs by itself
+        settings: dict[str, Any],
+    ) -> None:
+        """A checkpoint starts: units in it get one each, so that their memory is still saved."""
+        self._checkpoints.append((settings, len(self.calls)))
+
+    def leave_checkpoint(self) -> None:
+        """It ends."""
+        _, start = self._checkpoints.pop()
+        if not any(call.is_unit for call in self.calls[start:]):
+            self.escalate("it puts a checkpoint around operations of its own")
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """PyTorch calls this for each of its functions."""
@@ -269,6 +285,7 @@ class Recorder(TorchFunctionMode):
             form=form,
             leaves=leaves,
             sources=tuple(self._source(leaf) for leaf in leaves),
+            checkpoint=self._checkpoints[-1][0] if self._checkpoints and unit else None,
         )
 
     def _source(self, leaf: Any) -> Argument:
@@ -288,8 +305,8 @@ class Recorder(TorchFunctionMode):
     def _tensor(self, tensor: Tensor) -> Argument:
         known = self._sources.get(id(tensor))
         if id(tensor) in self._stale:
-            why = "it reads a tensor whose memory was changed through another one"
-            self._raise(Escalation(self._common(self._stale[id(tensor)]), why, line_of_user()))
+            why = "it changes a tensor in place that others are views of, and they are read later"
+            self._raise(Escalation(self._stale[id(tensor)], why, line_of_user()))
         if known is not None:
             return known
         if isinstance(tensor, FakeTensor):
@@ -302,6 +319,7 @@ class Recorder(TorchFunctionMode):
         """Add the call; return its result as the forward function may use it."""
         effects = self._fake.mode.effects
         is_random = bool(effects.draws) or is_probed
+        has_state = any(place in self._weights for place in effects.written) or is_probed
         renewed = self._renew(step, changed)
         leaves, form = flatten(result)
         names = _names(step.name, leaves)
@@ -323,6 +341,7 @@ class Recorder(TorchFunctionMode):
                 modes=None if modes == self.base else modes,
                 checkpoint=step.checkpoint,
                 is_random=is_random,
+                has_state=has_state,
                 is_probed=is_probed,
             )
         )
@@ -406,20 +425,14 @@ class Recorder(TorchFunctionMode):
         others = {id(step.leaves[at]) for at in changed}
         if step.function is None and len(others) > 1:
             self.escalate(f"it passes tensors of one memory to {step.name!r}, which changes them")
-        stack = tuple(inside.name for inside in self._stack)
         for member in self._members.get(memory(leaf), ()):
             if id(member) not in others:
-                self._stale[id(member)] = stack
+                self._stale[id(member)] = self._stack[-1].name
 
     def _called(self, source: Argument) -> str:
         return repr(source.name) if isinstance(source, Held) else "a tensor of the user's in place"
 
     # The rest.
-
-    def _common(self, stack: tuple[str, ...]) -> str:
-        here = [inside.name for inside in self._stack]
-        shared = [a for a, b in zip(stack, here, strict=False) if a == b]
-        return shared[-1] if shared else ""
 
     def _where(self) -> str:
         name = self._stack[-1].name

@@ -91,7 +91,7 @@ def _publish(recorder: Recorder, inputs: list[Any], form: Form) -> Iterator[Argu
         if not isinstance(leaf, Tensor):
             yield Constant(leaf)
             continue
-        name = path.split(".", 1)[1]
+        name = f"input:{path.split('.', 1)[1]}"
         names[id(leaf)] = recorder.publish(leaf, name)
         yield names[id(leaf)]
 
