@@ -28,10 +28,10 @@ def draw(sheet: Sheet) -> Figure:
     Raises:
         SetupError: There is no matplotlib.
     """
-    figure_class = _figure_class()
+    made = figure_class()
     rows = min(_MOST, max(_LEAST, _ROW * sheet.num_ranks + 0.3))
     height = _TOP + _BARS + _BETWEEN + rows + _BOTTOM
-    figure = figure_class(figsize=(_WIDTH, height), dpi=110)
+    figure = made(figsize=(_WIDTH, height), dpi=110)
     half = (_WIDTH - _LEFT - _RIGHT - _MIDDLE) / 2
     above = (_BOTTOM + rows + _BETWEEN) / height
     size = (half / _WIDTH, _BARS / height)
@@ -52,7 +52,12 @@ def draw(sheet: Sheet) -> Figure:
     return figure
 
 
-def _figure_class() -> type[Figure]:
+def figure_class() -> type[Figure]:
+    """Matplotlib's figure.
+
+    Raises:
+        SetupError: There is no matplotlib.
+    """
     try:
         from matplotlib.figure import Figure  # not pyplot: no window, no state of its own
     except ImportError as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sagemaker_dist.errors import OptionError
-from smdist.modelparallel.picture.draw import draw
+from smdist.modelparallel.picture.draw import draw, figure_class
 from smdist.modelparallel.picture.sheet import Sheet
 
 if TYPE_CHECKING:
@@ -34,14 +34,7 @@ class Picture:
         Raises:
             OptionError: The ending is no picture's, or the file cannot be written.
         """
-        path = Path(path)
-        known = sorted(self.figure.canvas.get_supported_filetypes())
-        if path.suffix.removeprefix(".") not in known:
-            raise OptionError(
-                f"{path} cannot be drawn",
-                f"a picture's name ends with one of .{', .'.join(known)}",
-                "Call it plan.png",
-            )
+        check_path(Path(path))
         try:
             self.figure.savefig(path)
         except OSError as error:
@@ -53,3 +46,19 @@ class Picture:
         held = BytesIO()
         self.figure.savefig(held, format="png")
         return held.getvalue()
+
+
+def check_path(path: Path) -> None:
+    """Refuse early what cannot become a picture: plans may take minutes.
+
+    Raises:
+        OptionError: The ending is no picture's, or there is no such folder.
+        SetupError: There is no matplotlib.
+    """
+    known = sorted(figure_class()().canvas.get_supported_filetypes())
+    if path.suffix.removeprefix(".") not in known:
+        why = f"a picture's name ends with one of .{', .'.join(known)}"
+        raise OptionError(f"{path} cannot be drawn", why, "Call it plan.png")
+    if not path.parent.is_dir():
+        why = f"there is no folder {path.parent}"
+        raise OptionError(f"{path} cannot be written", why, "Make it, or pass another path")

@@ -19,6 +19,7 @@ from sagemaker_dist.errors import DistError, OptionError, SetupError
 from smdist.modelparallel.core.cluster import Cluster
 from smdist.modelparallel.core.cost import StateBytes
 from smdist.modelparallel.core.links import PROCESSES
+from smdist.modelparallel.picture import check_path
 from smdist.modelparallel.planner.arguments import read_arguments
 from smdist.modelparallel.planner.cluster import read_cluster
 from smdist.modelparallel.planner.model_file import ModelFile
@@ -50,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(said: argparse.Namespace) -> None:
     cluster = _cluster(said)
     _require_torch()
+    _check_paths(said)
     found = _planned(ModelFile(said.file), cluster, said)
     if said.save is not None:
         found.save(said.save)
@@ -107,6 +109,15 @@ def _cluster(said: argparse.Namespace) -> Cluster:
     if said.device_flops is None:
         return cluster
     return replace(cluster, device=replace(cluster.device, flops_per_second=said.device_flops))
+
+
+def _check_paths(said: argparse.Namespace) -> None:
+    """Before any work: a plan may take minutes."""
+    if said.plot is not None:
+        check_path(said.plot)
+    if said.save is not None and not said.save.parent.is_dir():
+        why = f"there is no folder {said.save.parent}"
+        raise OptionError(f"{said.save} cannot be written", why, "Make it, or pass another path")
 
 
 def _require_torch() -> None:

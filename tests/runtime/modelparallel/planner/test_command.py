@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m smdist.modelparallel.planner`, by itself and behind `sagemaker-dist plan model.py`."""
+
+import json
+import subprocess
+import sys
+from textwrap import dedent
+
+import pytest
+
+from sagemaker_dist.cli import main as sagemaker_dist
+from smdist.modelparallel.core.plan import Plan
+from smdist.modelparallel.planner.command import main
+
+MODEL = """
+    import torch
+    from torch import nn
+    def model():
+        layers = [nn.Sequential(nn.Linear(64, 64), nn.ReLU()) for _ in range(6)]
+        return nn.Sequential(*layers, nn.Linear(64, 256))
+    def example():
+        return torch.zeros(16, 64)
+    """
+FOUR = ["--ranks-per-host=4", "--device-memory=1GiB", "--device-flops=1e12"]
+PIPELINE = [*FOUR, "--pipeline-parallel-degree=4"]
+
+
+@pytest.fixture(autouse=True)
+def _model_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.py").write_text(dedent(MODEL))
+
+
+def test_text(capsys):
+    """For people: what was decided, and why."""
+    status = main(["model.py", *PIPELINE])
+    said = capsys.readouterr().out
+
+    assert 0 == status
+    assert "Plan for Sequential on 4 ranks" in said
+    assert "1.00 GiB that it may use" in said
+    assert "estimated for cpu" in said
+
+
+def test_json_is_what_is_saved(capsys, tmp_path):
+    """For programs; and it is read back as a plan."""
+    status = main(["model.py", *PIPELINE, "--json", "--save=plan.json"])
+    printed = json.loads(capsys.readouterr().out)
+
+    assert 0 == status
+    assert printed == json.loads((tmp_path / "plan.json").read_text())
+    assert Plan.load(tmp_path / "plan.json") == Plan.from_document(printed)
+
+
+def test_plot(tmp_path):
+    assert 0 == main(["model.py", *PIPELINE, "--plot=plan.svg"])
+    assert (tmp_path / "plan.svg").stat().st_size > 10_000
+
+
+def test_measured(capsys):
+    """The model is built with values, and its parts run here."""
+    status = main(["model.py", "--ranks-per-host=2", "--microbatches=4", "--measure", "--json"])
+    found = json.loads(capsys.readouterr().out)
+
+    assert 0 == status
+    assert "measured" == found["forecast"]["source"]
+
+
+@pytest.mark.parametrize(
+    ("given", "decided"),
+    [
+        (["--microbatches=8"], ("num_microbatches", 8)),
+        (["--data-parallel-degree=2"], ("data_parallel_degree", 2)),
+        (["--pipeline=simple"], ("schedule", "simple")),
+        (["--pipeline=looped_bfs", "--virtual-stages=2", "--data-parallel-degree=2"],
+         ("virtual_stages", 2)),
+        (["--pipeline=interleaved", "--active-microbatches=5", "--pipeline-parallel-degree=4"],
+         ("active_microbatches", 5)),
+    ],
+)  # fmt: skip
+def test_constraints(capsys, given, decided):
+    status = main(["model.py", *FOUR, "--json", *given])
+    name, value = decided
+
+    assert 0 == status
+    assert value == json.loads(capsys.readouterr().out)[name]
+
+
+def test_state_bytes(capsys):
+    """Half of Adam's 16 bytes."""
+    held = []
+    for state in ("4,4,8", "2,2,4"):
+        main(["model.py", *PIPELINE, "--microbatches=4", "--json", f"--state-bytes={state}"])
+        memory = json.loads(capsys.readouterr().out)["forecast"]["memory"]
+        held.append(sum(rank["state_bytes"] for rank in memory))
+
+    assert held[0] == 2 * held[1]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["model.py"], "--cluster is missing"),
+        (["model.py", "--cluster={}", "--hosts=2"], "--hosts is given beside --cluster"),
+        (["model.py", "--cluster={"], "this is no JSON"),
+        (["model.py", "--hosts=0"], "'0' is no integer of at least 1"),
+        (["model.py", "--hosts=2", "--microbatches=few"], "'few' is no integer of at least 1, nor"),
+        (["model.py", "--hosts=2", "--state-bytes=1,2"], "three numbers such as 4,4,8"),
+        (["model.py", "--hosts=2", "--device-flops=-1"], "is no number above 0"),
+        (["model.py", "--hosts=2", "--device-memory=much"], "device_memory is 'much'"),
+        (["model.py", "--hosts=2", "--pipeline=1f2b"], "Did you mean '1f1b'"),
+        (["model.py", "--hosts=2", "--plot=plan.txt"], "plan.txt cannot be drawn"),
+        (["model.py", "--hosts=2", "--save=no/plan.json"], "no/plan.json cannot be written"),
+        (["model.py", "--hosts=2", "--device-memory=1KiB"], "no plan fits"),
+        (["other.py", "--hosts=2"], "other.py cannot be read"),
+        (["--hosts=2"], "FILE"),
+        (["model.py", "--hosts=2", "--speed"], "unrecognized arguments: --speed"),
+    ],
+)
+def test_faults(capsys, given, said):
+    """They end with 2, and begin with who says it."""
+    status = main(given)
+    captured = capsys.readouterr()
+
+    assert 2 == status
+    assert captured.err.splitlines()[-1].startswith("planner: ")
+    assert said in captured.err
+    assert "" == captured.out
+
+
+def test_ctrl_c(capsys, tmp_path):
+    (tmp_path / "model.py").write_text("raise KeyboardInterrupt")
+
+    assert 130 == main(["model.py", "--hosts=2"])
+    assert "interrupted" in capsys.readouterr().err
+
+
+def test_without_torch(tmp_path):
+    """An interpreter that has the runtime alone: the mend is a command."""
+    code = (
+        "import sys; sys.modules['torch'] = None;"
+        " from smdist.modelparallel.planner.command import main;"
+        " sys.exit(main(['model.py', '--hosts=2']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert 1 == done.returncode
+    assert "has no torch" in done.stderr
+    assert "pip install torch==2.13.0" in done.stderr
+
+
+def test_from_the_sdk(capfd):
+    """The whole way: catalogue, JSON, a process of its own, the plan's text and its errors."""
+    done = sagemaker_dist(["plan", "model.py", "--instance-type=ml.g5.12xlarge"])
+    said = capfd.readouterr()
+    failed = sagemaker_dist(
+        ["plan", "model.py", "--instance-type=ml.g5.12xlarge", "--microbatches=3"]
+    )
+
+    assert 0 == done, said.err
+    assert "note: 1 x 4 NVIDIA A10G: 20.16 GiB for a rank, 70 TFLOP/s" in said.err
+    assert "Plan for Sequential on 4 ranks" in said.out
+    assert "estimated for NVIDIA A10G" in " ".join(said.out.split())
+    assert 2 == failed
+    assert "sagemaker-dist: microbatches is 3" in capfd.readouterr().err
