@@ -94,7 +94,7 @@ def graphs(draw, max_nodes=12, min_units=1):
         nodes.append(unit(f"more{number}", last))
     names = [each.name for each in nodes]
     outputs = draw(st.lists(st.sampled_from(names), unique=True, max_size=2))
-    return graph(*nodes, outputs=[*{*outputs, names[-1]}] if outputs else None)
+    return graph(*nodes, outputs=[*dict.fromkeys([*outputs, names[-1]])], sizes={"tied": 20})
 
 
 def _drawn(draw, kind, name, before):

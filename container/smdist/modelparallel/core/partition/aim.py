@@ -112,7 +112,7 @@ def _hardware_faults(
         yield OptionError(
             f"device_bytes is {device_bytes!r}",
             "a rank needs memory",
-            "Pass a positive number of bytes, or None for no limit",
+            "Pass a positive whole number of bytes, or None for no limit",
         )
     if not link.bytes_per_second > 0 or not 0 <= link.latency_seconds < float("inf"):
         yield OptionError(

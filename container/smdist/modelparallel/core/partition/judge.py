@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from smdist.modelparallel.core.cost import Costs, NodeCost
 from smdist.modelparallel.core.graph import Graph
 from smdist.modelparallel.core.partition.aim import Aim
-from smdist.modelparallel.core.partition.chain import Chain, ways_of
+from smdist.modelparallel.core.partition.chain import Chain, Span, ways_of
 from smdist.modelparallel.core.partition.shares import Share, shares_of
 from smdist.modelparallel.core.placement import Placement, place
 
@@ -38,13 +39,18 @@ class Score:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judge:
-    """Scores assignments of one graph."""
+    """Scores assignments of one graph.
+
+    Attributes:
+        known: Runs of the chain that were scored before.
+    """
 
     graph: Graph
     costs: Costs
     chain: Chain
     aim: Aim
     objective: Objective | None
+    known: dict[tuple[int, int], Span] = field(default_factory=dict)
 
     def place(self, stage_of: Mapping[str, int]) -> Placement:
         """The whole graph on stages."""
@@ -66,31 +72,44 @@ class Judge:
 
     def score(self, placement: Placement) -> Score:
         """How good a placement is."""
-        shares, aim = self.shares(placement), self.aim
-        peak = max(self.peaks(shares))
-        loads = [
-            aim.load(seconds, share.memory_bytes(number))
-            for seconds, share, number in zip(
-                self.seconds(shares), shares, aim.in_flight, strict=True
-            )
-        ]
+        shares = self.shares(placement)
+        wires = [ways_of(edge) * edge.num_bytes for edge in placement.edges]
+        score = self._score(self.seconds(shares), shares, sum(wires))
+        if self.objective is None:
+            return score
+        return replace(score, price=self.objective([s.cost for s in shares], placement))
+
+    def score_cuts(self, ends: Sequence[int]) -> Score:
+        """How good cuts of the chain are: the same score, without placing where nobody asks."""
+        if self.objective is not None:
+            return self.score(self.place(self.assign(ends)))
+        spans = [self._span(at) for at in pairwise([0, *ends])]
+        wire = self.aim.wire_seconds
+        seconds = [s.seconds + wire(s.num_messages, s.wire_bytes) for s in spans]
+        return self._score(seconds, spans, sum(span.received_bytes for span in spans))
+
+    def _span(self, ends: tuple[int, int]) -> Span:
+        if ends not in self.known:
+            self.known[ends] = self.chain.span(*ends)
+        return self.known[ends]
+
+    def _score(
+        self, seconds: Sequence[float], stages: Sequence[Share | Span], sent_bytes: int
+    ) -> Score:
+        aim = self.aim
+        flights = zip(stages, aim.in_flight, strict=True)
+        sizes = [stage.memory_bytes(number) for stage, number in flights]
+        loads = [aim.load(time, size) for time, size in zip(seconds, sizes, strict=True)]
+        sums, peak = [0.0] * aim.num_ranks, max(aim.by_rank(sizes))
+        for rank, load in zip(aim.rank_of, loads, strict=True):
+            sums[rank] += load
         return Score(
             excess_bytes=max(0, peak - aim.device_bytes) if aim.device_bytes else 0,
-            price=self._price(shares, placement, loads),
+            price=max(sums),
             load=max(loads),
-            sent_bytes=sum(ways_of(edge) * edge.num_bytes for edge in placement.edges),
+            sent_bytes=sent_bytes,
             peak_bytes=peak,
         )
-
-    def _price(
-        self, shares: Sequence[Share], placement: Placement, loads: Sequence[float]
-    ) -> float:
-        if self.objective is not None:
-            return self.objective([share.cost for share in shares], placement)
-        sums = [0.0] * self.aim.num_ranks
-        for rank, load in zip(self.aim.rank_of, loads, strict=True):
-            sums[rank] += load
-        return max(sums)
 
     def assign(self, ends: Sequence[int]) -> dict[str, int]:
         """The stage of each unit, from where the stages of the chain end."""
@@ -100,7 +119,3 @@ class Judge:
             for stage, (start, end) in enumerate(zip(starts, ends, strict=True))
             for name in self.chain.names[start:end]
         }
-
-    def score_cuts(self, ends: Sequence[int]) -> Score:
-        """How good cuts of the chain are."""
-        return self.score(self.place(self.assign(ends)))

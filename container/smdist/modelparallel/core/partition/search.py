@@ -17,9 +17,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass, field
 from math import inf
+from operator import add
 
 from smdist.modelparallel.core.partition.aim import Aim
 from smdist.modelparallel.core.partition.chain import Chain, Span
+
+Prices = tuple[list[float], list[int]]
 
 SLACK = 1 + 1e-9  # loads that differ by less differ by rounding
 
@@ -132,33 +135,37 @@ def _least_load(table: Table, aim: Aim) -> float:
 def _cheapest(table: Table, aim: Aim, cap: float) -> tuple[int, ...]:
     """Of the cuts within the cap, one that sends least and, of these, is the least full."""
     size = len(table.rows)
-    before = [(0.0, 0.0)] + [(inf, inf)] * (size - 1)  # sent, fullest
+    sent, fullest = [0.0] + [inf] * (size - 1), [0.0] + [inf] * (size - 1)
     choices: list[list[int]] = []
+    priced, prices = 0, list[Prices]()
     for stage, number in enumerate(aim.in_flight):
-        now, choice = [(inf, inf)] * size, [0] * size
+        if number != priced:
+            priced, prices = number, [_prices(row, number, cap) for row in table.rows]
+        now, full, choice = [inf] * size, [inf] * size, [0] * size
         for end in range(stage + 1, size - (aim.num_stages - 1 - stage)):
-            row = table.rows[end]
+            row, (received, memory) = table.rows[end], prices[end]
             first = max(row.fits_from[number], stage)
             if first < end:
-                now[end], choice[end] = _best_start(row, before[first:end], first, number, cap)
-        before = now
+                now[end], full[end], choice[end] = min(
+                    zip(
+                        map(add, sent[first:end], received[first - row.start :]),
+                        map(max, fullest[first:end], memory[first - row.start :]),
+                        range(first, end),
+                        strict=True,
+                    )
+                )
+        sent, fullest = now, full
         choices.append(choice)
     return _walk_back(choices, size - 1)
 
 
-def _best_start(
-    row: Row, before: list[tuple[float, float]], first: int, number: int, cap: float
-) -> tuple[tuple[float, float], int]:
-    skip = first - row.start
-    best, choice, least = (inf, inf), first, inf
-    runs = zip(before, row.loads[number][skip:], row.spans[skip:], strict=True)
-    for start, ((sent, fullest), load, span) in enumerate(runs, first):
-        total = sent + span.received_bytes
-        if load <= cap and total <= least and total < inf:
-            now = (total, max(fullest, span.memory_bytes(number)))
-            if now < best:
-                best, choice, least = now, start, total
-    return best, choice
+def _prices(row: Row, in_flight: int, cap: float) -> Prices:
+    """What each run brings in, endlessly much where it is above the cap, and what it holds."""
+    if not row.spans:
+        return [], []
+    pairs = zip(row.spans, row.loads[in_flight], strict=True)
+    received = [span.received_bytes if load <= cap else inf for span, load in pairs]
+    return received, [span.memory_bytes(in_flight) for span in row.spans]
 
 
 def stages_needed(chain: Chain, aim: Aim, cap: float) -> int:

@@ -32,7 +32,7 @@ def by_hand(net, prices, stage_of, in_flight, link=LINK):
         wire = sum(link.seconds(e.num_bytes) * (1 + e.has_gradient) for e in [*out, *into])
         loads.append(sum(cost.seconds for cost in sums) + wire)
         full.append(
-            len(held)
+            sum(net.parameter[name].num_elements for name in held)
             + in_flight[stage] * sum(cost.saved_bytes for cost in sums)
             + max((cost.workspace_bytes for cost in sums), default=0)
         )
@@ -77,7 +77,7 @@ def test_the_largest_load_is_the_least_there_is(drawn):
 
 
 @settings(max_examples=250, deadline=None)
-@drawn(problems(), st.integers(1, 60))
+@drawn(problems(), st.integers(1, 90))
 def test_within_a_limit_it_is_the_best_that_fits(drawn, limit):
     """Where nothing fits, the error names the least that would do."""
     net, prices, num_stages, flight = drawn
@@ -223,12 +223,12 @@ def test_a_mask_counts_on_every_stage_that_computes_it():
 
 
 def test_large_models_take_milliseconds():
-    """200 units on 16 stages; the best of three, which noise can only make slower."""
+    """200 units on 16 stages; of its own time, the best of three."""
     net, prices = chain(*[10 + number % 7 for number in range(200)])
     runs = []
     for _ in range(3):
-        start = time.perf_counter()
+        start = time.process_time()
         partition(net, prices, num_stages=16)
-        runs.append(time.perf_counter() - start)
+        runs.append(time.process_time() - start)
 
     assert 0.2 > min(runs)
