@@ -12,18 +12,23 @@ from smdist.modelparallel.core.partition import Partition, assigned, partition
 from smdist.modelparallel.core.planner.candidates import Candidate
 from smdist.modelparallel.core.planner.marks import stages_by_hand
 from smdist.modelparallel.core.planner.problem import Problem
-from smdist.modelparallel.core.planner.samples import View
+from smdist.modelparallel.core.planner.samples import Samples, View
 from smdist.modelparallel.core.schedule import Do, Schedule, Shape
 
 _BY_MEMORY: Final = 1.0
+_FELT: Final = 0.01  # of a stage's time: a message that takes less is not worth another partition
 _CHANGE: Final = {Do.F: 1, Do.B: -1, Do.I: 0, Do.W: -1}
 
 
 class Cuts:
-    """Partitions of one model, each found once."""
+    """Partitions of one model, each found once.
 
-    def __init__(self, problem: Problem) -> None:
-        self._problem = problem
+    At a size of microbatches that was not captured, cuts are those of the smallest one: units
+    grow alike. The size that is chosen is captured, and cut for itself.
+    """
+
+    def __init__(self, problem: Problem, samples: Samples) -> None:
+        self._problem, self._samples = problem, samples
         self._known: dict[tuple[object, ...], Partition] = {}
 
     def find(
@@ -40,12 +45,12 @@ class Cuts:
         if not self._problem.auto_partition:
             return [self._by_hand(view, candidate)]
         in_flight = most_in_flight(schedule()) if self._weighs_memory else None
-        joined = [Link()] if candidate.pipeline == 1 else [Link(), link]
-        found = [
-            self._cut(view, candidate, link=each, in_flight=in_flight, **self._weights)
-            for each in joined
-        ]
-        return found if found[0].stages != found[-1].stages else found[:1]
+        cut = partial(self._cut, view, candidate, in_flight=in_flight, **self._weights)
+        hidden = cut(link=Link())
+        if not _is_felt(link, hidden):
+            return [hidden]
+        exposed = cut(link=link)
+        return [hidden] if exposed.stages == hidden.stages else [hidden, exposed]
 
     def within(
         self, view: View, candidate: Candidate, schedule: Schedule, device_bytes: int
@@ -74,8 +79,12 @@ class Cuts:
         return self._once(solve, view, candidate)
 
     def _cut(self, view: View, candidate: Candidate, **options: Any) -> Partition:
-        solve = partial(partition, view.graph, view.costs)
-        return self._once(solve, view, candidate, **options)
+        if view.is_exact or "device_bytes" in options:
+            solve = partial(partition, view.graph, view.costs)
+            return self._once(solve, view, candidate, **options)
+        known = self._cut(self._samples.smallest, candidate, **options)
+        solve = partial(assigned, view.graph, view.costs, known.stage_of)
+        return self._once(solve, view, candidate, stages=known.stages)
 
     def _once(
         self, solve: Callable[..., Partition], view: View, candidate: Candidate, **options: Any
@@ -84,6 +93,7 @@ class Cuts:
         size = (view.num_microbatches, view.is_exact)
         key = (size, rank_of, *sorted(options.items(), key=lambda item: item[0]))
         if key not in self._known:
+            options.pop("stages", None)
             self._known[key] = solve(
                 num_stages=candidate.num_stages,
                 rank_of=rank_of,
@@ -100,6 +110,12 @@ class Cuts:
     @property
     def _weighs_memory(self) -> bool:
         return bool(self._problem.memory_weight) or self._problem.optimize is not None
+
+
+def _is_felt(link: Link, found: Partition) -> bool:
+    edges = found.placement.edges
+    longest = max((link.seconds(edge.num_bytes) for edge in edges), default=0.0)
+    return longest > _FELT * max(found.loads)
 
 
 def rank_of_stages(candidate: Candidate) -> tuple[int, ...]:

@@ -9,11 +9,11 @@ from functools import cached_property, partial
 
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core.cost import Link
-from smdist.modelparallel.core.placement import placed_units
 from smdist.modelparallel.core.planner.candidates import Candidate
-from smdist.modelparallel.core.planner.cuts import Cuts, rank_of_stages
+from smdist.modelparallel.core.planner.cuts import Cuts, most_in_flight, rank_of_stages
 from smdist.modelparallel.core.planner.layout import Layout, slowness
 from smdist.modelparallel.core.planner.problem import Problem
+from smdist.modelparallel.core.planner.room import Room
 from smdist.modelparallel.core.planner.samples import Samples, View
 from smdist.modelparallel.core.planner.split import Pipeline, Split, split
 from smdist.modelparallel.core.schedule import Schedule, make_schedule
@@ -64,21 +64,30 @@ class Evaluator:
 
     def __init__(self, problem: Problem, samples: Samples) -> None:
         self._problem, self._samples = problem, samples
-        self._cuts = Cuts(problem)
+        self._cuts = Cuts(problem, samples)
         self._links: dict[int, tuple[Layout, Callable[[int, int], Link]]] = {}
         self._schedules: dict[Candidate, Schedule] = {}
+        self._in_flight: dict[Candidate, tuple[int, ...]] = {}
+        limit = problem.memory_limit_bytes
+        self._room = None if limit is None else Room(limit_bytes=limit, state=problem.state)
 
     def is_exact(self, candidate: Candidate) -> bool:
         """Whether its size of microbatches was captured."""
         return self._view(candidate).is_exact
 
     def at_least(self, candidate: Candidate) -> float:
-        """Seconds per sample that no partition can beat."""
-        view = self._view(candidate)
-        units = [view.costs.of(unit.name).seconds for unit in placed_units(view.graph)]
-        total = sum(view.costs.of(node.name).seconds for node in view.graph.nodes)
-        least = max(total / candidate.pipeline, max(units, default=0.0))
-        return self._per_sample(candidate, least * candidate.num_microbatches)
+        """Seconds per sample that no partition can beat.
+
+        With m microbatches and loads x of one stage a rank, rank r is done after the loads before
+        it and m times its own. No loads x make the latest of these earlier than where all are
+        equal: at total / (1 - (1 - 1 / m) ** ranks).
+        """
+        total, slowest = self._samples.seconds(candidate.num_microbatches)
+        count, ranks = candidate.num_microbatches, candidate.pipeline
+        least = count * max(total / ranks, slowest)
+        if candidate.virtual_stages == 1 and not candidate.kind.splits_backward:
+            least = max(least, total / (1 - (1 - 1 / count) ** ranks))
+        return self._per_sample(candidate, least)
 
     def splits(self, candidate: Candidate) -> Iterator[tuple[float, Split]]:
         """Partitions to simulate, and what each takes at least, in seconds per sample.
@@ -87,6 +96,8 @@ class Evaluator:
             OptionError: There is none, or no such schedule.
         """
         view, joined = self._view(candidate), self._slowest_link(candidate)
+        if self._cannot_fit(candidate):
+            return
         for found in self._cuts.find(view, candidate, partial(self.schedule, candidate), joined):
             cut = split(view.graph, found)
             least = self._pipeline(candidate, cut).least_seconds()
@@ -110,28 +121,66 @@ class Evaluator:
             timeline=pipeline.simulate(self.schedule(candidate)),
         )
 
-    def fit(self, trial: Trial) -> Trial | None:
-        """Cut it otherwise where it holds too much; None where that does not help either."""
-        limit, candidate = self._problem.memory_limit_bytes, trial.candidate
-        if limit is None or trial.peak_bytes <= limit:
-            return trial
-        view, schedule, room = self._view(candidate), self.schedule(candidate), limit
-        for _ in range(_TIGHTER):
-            try:
-                found = self._cuts.within(view, candidate, schedule, room)
-            except OptionError:
-                return None
-            trial = self.simulate(candidate, split(view.graph, found))
+    def fit(self, candidate: Candidate, cut: Split) -> Trial | None:
+        """Predict one step, cut otherwise where it holds too much; None where nothing fits.
+
+        Raises:
+            OptionError: The schedule cannot be made with these numbers.
+        """
+        limit = self._problem.memory_limit_bytes
+        if limit is None:
+            return self.simulate(candidate, cut)
+        if self._least_peak(candidate, cut) <= limit:
+            trial = self.simulate(candidate, cut)
             if trial.peak_bytes <= limit:
                 return trial
-            room -= trial.peak_bytes - limit
-        return None
+        return self._cut_for(candidate, limit)
 
     def leanest(self, candidate: Candidate) -> Trial:
         """What a candidate takes and holds if it is cut for memory alone."""
         view = self._view(candidate)
         found = self._cuts.leanest(view, candidate, self.schedule(candidate))
         return self.simulate(candidate, split(view.graph, found))
+
+    def _cut_for(self, candidate: Candidate, limit: int) -> Trial | None:
+        """Leave room for receive buffers, as much as the last cut would have needed."""
+        view, schedule, room = self._view(candidate), self.schedule(candidate), limit
+        for _ in range(_TIGHTER):
+            try:
+                found = self._cuts.within(view, candidate, schedule, room)
+            except OptionError:
+                break
+            trial = self.simulate(candidate, split(view.graph, found))
+            if trial.peak_bytes <= limit:
+                return trial
+            room -= trial.peak_bytes - limit
+        if room == limit and self._room is not None:
+            in_flight = self._most_in_flight(candidate)
+            self._room.did_not_fit(view, rank_of_stages(candidate), in_flight)
+        return None
+
+    def _least_peak(self, candidate: Candidate, cut: Split) -> int:
+        """What the fullest rank holds at least; 0 where stages of a rank do not peak together."""
+        if candidate.virtual_stages > 1:
+            return 0
+        found, in_flight = cut.partition, self._most_in_flight(candidate)
+        return max(
+            state + number * cost.saved_bytes + cost.workspace_bytes
+            for state, number, cost in zip(found.state_bytes, in_flight, found.costs, strict=True)
+        )
+
+    def _cannot_fit(self, candidate: Candidate) -> bool:
+        if self._room is None:
+            return False
+        view, rank_of = self._view(candidate), rank_of_stages(candidate)
+        if not self._room.may_fit(view, candidate.pipeline):
+            return True
+        return self._room.is_worse(view, rank_of, partial(self._most_in_flight, candidate))
+
+    def _most_in_flight(self, candidate: Candidate) -> tuple[int, ...]:
+        if candidate not in self._in_flight:
+            self._in_flight[candidate] = most_in_flight(self.schedule(candidate))
+        return self._in_flight[candidate]
 
     def schedule(self, candidate: Candidate) -> Schedule:
         """The actions of a candidate.

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from sagemaker_dist.errors import OptionError
@@ -15,13 +15,30 @@ from smdist.modelparallel.core.planner.evaluate import Trial
 from smdist.modelparallel.core.planner.impossible import impossible
 from smdist.modelparallel.core.planner.problem import Problem
 from smdist.modelparallel.core.planner.rejected import rejected
-from smdist.modelparallel.core.planner.samples import Samples
+from smdist.modelparallel.core.planner.samples import Samples, View
 from smdist.modelparallel.core.planner.search import Search
 from smdist.modelparallel.core.planner.write import write
 
 _WORTHWHILE: Final = 1.02  # a finer model has to be faster by 2 %
 _MOST_OPENED: Final = 8
 _MOST_IN_VAIN: Final = 2
+_MOST_ROUNDS: Final = 2  # of opening all units of a class, where nothing is possible otherwise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """The best of the candidates that were tried at one granularity."""
+
+    problem: Problem
+    samples: Samples
+    search: Search
+    tried: tuple[Candidate, ...]
+    best: Trial | None
+
+    @property
+    def seconds(self) -> float:
+        """Per sample; infinite where nothing is possible."""
+        return self.best.seconds_per_sample if self.best else float("inf")
 
 
 def find_plan(problem: Problem) -> Plan:
@@ -30,68 +47,93 @@ def find_plan(problem: Problem) -> Plan:
     Raises:
         PlanError: No candidate is possible; with the nearest misses and what stands in their way.
     """
-    samples = Samples(problem, frozenset(), microbatch_choices(problem))
+    found = _look(problem, Samples(problem, frozenset(), microbatch_choices(problem)))
+    if found.best is None:
+        found = _open_until_possible(found)
+    assert found.best is not None
+    found = _open_what_caps(found)
+    assert found.best is not None
+    others = rejected(found.search, found.tried, found.best)
+    return write(problem, found.samples, found.best, others)
+
+
+def _look(problem: Problem, samples: Samples, only: Candidate | None = None) -> _Found:
+    """Search at one granularity, until the best one was captured at its own size."""
     search = Search(problem, samples)
-    tried = _candidates(problem, samples)
-    best = _exact_best(search, samples, tried)
-    if best is None:
-        raise impossible(problem, samples, search, tried)
-    samples, search, tried, best = _open(problem, samples, search, tried, best)
-    return write(problem, samples, best, rejected(search, tried, best))
-
-
-def _candidates(problem: Problem, samples: Samples) -> tuple[Candidate, ...]:
-    count = max(microbatch_choices(problem))
-    return tuple(candidates(problem, len(placed_units(samples.exact(count).graph))))
-
-
-def _exact_best(search: Search, samples: Samples, tried: tuple[Candidate, ...]) -> Trial | None:
-    """The best one, captured at its own size of microbatches."""
+    tried = tuple(candidates(problem, len(placed_units(samples.smallest.graph))))
+    if only is not None:
+        tried = tuple(each for each in tried if replace(each, preference=0) == only)
     best = search.best(tried)
     while best is not None and not search.evaluator.is_exact(best.candidate):
         samples.exact(best.candidate.num_microbatches)
         search.forget(best.candidate.num_microbatches)
         best = search.best(tried)
-    return best
+    return _Found(problem=problem, samples=samples, search=search, tried=tried, best=best)
 
 
-_State = tuple[Samples, Search, tuple[Candidate, ...], Trial]
+def _open_until_possible(found: _Found) -> _Found:
+    """Go into all units of the class that takes the most memory, where nothing fits otherwise.
+
+    Raises:
+        PlanError: That does not help.
+    """
+    finer = found
+    for _ in range(_MOST_ROUNDS if found.problem.auto_partition else 0):
+        names = _largest_class(finer.problem, finer.samples.smallest)
+        view = _try_open(finer, names, microbatch_choices(finer.problem))
+        if view is None:
+            break
+        finer = _look(found.problem, view)
+        if finer.best is not None:
+            return finer
+    raise impossible(finer.problem, finer.samples, finer.search, finer.tried)
 
 
-def _open(
-    problem: Problem, samples: Samples, search: Search, tried: tuple[Candidate, ...], best: Trial
-) -> _State:
-    """Go into the units that cap the gain, as long as that brings 2 %."""
-    state, closed = (samples, search, tried, best), set[str]()
-    while len(state[0].opened) < _MOST_OPENED and len(closed) < _MOST_IN_VAIN:
-        name = _next(state, closed)
+def _largest_class(problem: Problem, view: View) -> frozenset[str]:
+    """The modules of the class whose units take the most memory together."""
+    total: dict[str, int] = {}
+    for unit in placed_units(view.graph):
+        state = sum(problem.state.of(view.graph.parameter[name]) for name in unit.parameters)
+        size = state + view.costs.of(unit.name).saved_bytes
+        total[unit.type] = total.get(unit.type, 0) + size
+    largest = max(total, key=lambda name: total[name], default="")
+    return frozenset(unit.module for unit in placed_units(view.graph) if unit.type == largest)
+
+
+def _try_open(found: _Found, names: frozenset[str], choices: tuple[int, ...]) -> Samples | None:
+    """The model with these units opened; None where that is not possible or changes nothing."""
+    finer = Samples(found.problem, found.samples.opened | names, choices)
+    try:
+        units = len(finer.smallest.graph.units)
+    except OptionError:  # what is in them cannot be captured
+        return None
+    return finer if units > len(found.samples.exact(max(choices)).graph.units) else None
+
+
+def _open_what_caps(found: _Found) -> _Found:
+    """Go into the units that cap the gain, as long as that brings 2 %.
+
+    The schedule and the numbers stay as they are meanwhile, and are looked at anew in the end.
+    """
+    assert found.best is not None
+    chosen = replace(found.best.candidate, preference=0)
+    fixed = replace(found.problem, microbatches=chosen.num_microbatches)
+    now, closed, opened = found, set[str](), 0
+    while opened < _MOST_OPENED and len(closed) < _MOST_IN_VAIN:
+        name = _next(now, closed)
         if name is None:
             break
-        finer = _opened(problem, state, name)
-        if finer is None or finer[3].seconds_per_sample * _WORTHWHILE > state[3].seconds_per_sample:
+        samples = _try_open(now, frozenset([name]), (chosen.num_microbatches,))
+        finer = None if samples is None else _look(fixed, samples, only=chosen)
+        if finer is None or finer.seconds * _WORTHWHILE > now.seconds:
             closed.add(name)
         else:
-            state = finer
-    return state
+            now, opened = finer, opened + 1
+    return _look(fixed, now.samples) if opened else found
 
 
-def _next(state: _State, closed: set[str]) -> str | None:
-    samples, _, _, best = state
-    view = samples.exact(best.candidate.num_microbatches)
-    return next_to_open(view.graph, view.costs, best.pipeline.split.partition, closed=closed)
-
-
-def _opened(problem: Problem, state: _State, name: str) -> _State | None:
-    samples, _, _, best = state
-    count = best.candidate.num_microbatches
-    finer = Samples(problem, samples.opened | {name}, (count,))
-    try:
-        view = finer.exact(count)
-    except OptionError:  # what is in it cannot be captured
-        return None
-    if len(view.graph.units) <= len(samples.exact(count).graph.units):
-        return None
-    fixed = replace(problem, microbatches=count)
-    search, tried = Search(fixed, finer), _candidates(fixed, finer)
-    found = search.best(tried)
-    return None if found is None else (finer, search, tried, found)
+def _next(found: _Found, closed: set[str]) -> str | None:
+    assert found.best is not None
+    view = found.samples.exact(found.best.candidate.num_microbatches)
+    best = found.best.pipeline.split.partition
+    return next_to_open(view.graph, view.costs, best, closed=closed)

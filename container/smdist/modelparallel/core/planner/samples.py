@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from smdist.modelparallel.core.cost import Costs, NodeCost
 from smdist.modelparallel.core.graph import Graph, Node
+from smdist.modelparallel.core.placement import placed_units
 from smdist.modelparallel.core.planner.problem import Problem
 
 
@@ -40,6 +41,7 @@ class Samples:
         self._ends = (min(choices), max(choices))
         self._exact: dict[int, View] = {}
         self._between: dict[int, View] = {}
+        self._seconds: dict[tuple[int, bool], tuple[float, float]] = {}
 
     def exact(self, num_microbatches: int) -> View:
         """Capture the model at this size, once."""
@@ -50,6 +52,21 @@ class Samples:
             )
             self._between.pop(num_microbatches, None)
         return self._exact[num_microbatches]
+
+    def seconds(self, num_microbatches: int) -> tuple[float, float]:
+        """Of one microbatch on one rank, and of its slowest unit."""
+        view = self.view(num_microbatches)
+        key = (num_microbatches, view.is_exact)
+        if key not in self._seconds:
+            times = [view.costs.of(unit.name).seconds for unit in placed_units(view.graph)]
+            total = sum(view.costs.of(node.name).seconds for node in view.graph.nodes)
+            self._seconds[key] = (total, max(times, default=0.0))
+        return self._seconds[key]
+
+    @property
+    def smallest(self) -> View:
+        """The model at its smallest size."""
+        return self.exact(self._ends[1])
 
     def view(self, num_microbatches: int) -> View:
         """The model at this size, captured or between two sizes that were."""

@@ -60,7 +60,10 @@ class Search:
 
     def _go_on(self, heap: _Heap, step: Candidate | tuple[Candidate, Split]) -> None:
         if isinstance(step, Candidate):
-            for least, cut in self.evaluator.splits(step):
+            splits = list(self.evaluator.splits(step))
+            if not splits:
+                self.misfits[step] = Misfit(candidate=step)
+            for least, cut in splits:
                 self._refuse_short_stages(step, cut)
                 self._push(heap, step, least, (step, cut))
             return
@@ -86,7 +89,7 @@ class Search:
     def _fit(self, candidate: Candidate, cut: Split) -> Trial | None:
         key = (candidate, cut.partition.stages)
         if key not in self._fitted:
-            self._fitted[key] = self.evaluator.fit(self.evaluator.simulate(candidate, cut))
+            self._fitted[key] = self.evaluator.fit(candidate, cut)
         return self._fitted[key]
 
     def _push(self, heap: _Heap, candidate: Candidate, least: float, step: _Step) -> None:

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which candidates cannot fit in memory, found out without a partition for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from smdist.modelparallel.core.cost import StateBytes
+from smdist.modelparallel.core.placement import placed_units
+from smdist.modelparallel.core.planner.samples import View
+
+Ranks = tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)  # no slots: cached properties
+class Weight:
+    """What one size of microbatches takes in all."""
+
+    view: View
+    state: StateBytes
+
+    @cached_property
+    def saved_bytes(self) -> int:
+        """Kept of one microbatch between forward and backward, by all nodes."""
+        nodes = self.view.graph.nodes
+        return sum(self.view.costs.of(node.name).saved_bytes for node in nodes)
+
+    @cached_property
+    def total_bytes(self) -> int:
+        """With all parameters: what ranks hold together at least."""
+        graph = self.view.graph
+        used = {name for node in graph.nodes for name in node.parameters}
+        return self.saved_bytes + sum(self.state.of(graph.parameter[name]) for name in used)
+
+    @cached_property
+    def largest_bytes(self) -> int:
+        """What the largest unit takes by itself."""
+        graph, costs = self.view.graph, self.view.costs
+        return max(
+            (
+                sum(self.state.of(graph.parameter[name]) for name in unit.parameters)
+                + costs.of(unit.name).saved_bytes
+                + costs.of(unit.name).workspace_bytes
+                for unit in placed_units(graph)
+            ),
+            default=0,
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Room:
+    """What did not fit, so that what needs more of everything is not tried."""
+
+    limit_bytes: int
+    state: StateBytes
+    _weights: dict[tuple[int, bool], Weight] = field(default_factory=dict)
+    _full: dict[Ranks, list[tuple[int, ...]]] = field(default_factory=dict)
+
+    def may_fit(self, view: View, num_ranks: int) -> bool:
+        """Whether sums allow it: each rank holds a part of the whole, one of them each unit."""
+        weight = self._weight(view)
+        least = max(weight.total_bytes // num_ranks, weight.largest_bytes)
+        return least <= self.limit_bytes
+
+    def is_worse(
+        self, view: View, rank_of: Ranks, in_flight: Callable[[], tuple[int, ...]]
+    ) -> bool:
+        """Whether every stage keeps at least what it kept in a pipeline that did not fit."""
+        known = self._full.get(rank_of)
+        if not known:
+            return False
+        kept = self._kept(view, in_flight())
+        return any(all(map(int.__ge__, kept, less)) for less in known)
+
+    def did_not_fit(self, view: View, rank_of: Ranks, in_flight: tuple[int, ...]) -> None:
+        """Remember a pipeline that no partition of it fits."""
+        self._full.setdefault(rank_of, []).append(self._kept(view, in_flight))
+
+    def _kept(self, view: View, in_flight: tuple[int, ...]) -> tuple[int, ...]:
+        """What each stage would keep if it were the whole model."""
+        saved = self._weight(view).saved_bytes
+        return tuple(saved * number for number in in_flight)
+
+    def _weight(self, view: View) -> Weight:
+        key = (view.num_microbatches, view.is_exact)
+        if key not in self._weights:
+            self._weights[key] = Weight(view=view, state=self.state)
+        return self._weights[key]
