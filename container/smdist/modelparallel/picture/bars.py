@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _WIDE: Final = 0.78  # of a bar, where the next begins at 1
 _SMALL: Final = 7.0  # points
-_INCHES_A_LETTER: Final = 0.068  # of that size, on average
+_INCHES_A_LETTER: Final = 0.062  # of that size, on average
 _INCHES_A_LINE: Final = 0.14
 _MOST_TICKS: Final = 16
 _FAR: Final = 6
@@ -56,7 +56,7 @@ def _draw_stage(axes: Axes, index: int, stage: StageBar, *, scale: float, larges
         tall = unit.seconds / scale
         colour = colours.LARGEST if unit.name == largest else colours.UNITS[number % 2]
         axes.bar(index, tall, _WIDE, bottom, color=colour, edgecolor="white", linewidth=0.4)
-        if tall * height > _INCHES_A_LINE and room > 3:
+        if tall * height > _INCHES_A_LINE and room > 1:
             middle = bottom + tall / 2
             name = shortened(unit.name, room)
             axes.text(index, middle, name, ha="center", va="center", fontsize=_SMALL)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from smdist.modelparallel.core.schedule.actions import Do
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _HIGH: Final = 0.84  # of a row, where the next begins at 1
+_LOW: Final = 0.2
 _SMALL: Final = 7.0
 _INCHES_A_DIGIT: Final = 0.075
 _INCHES_A_LINE: Final = 0.11
@@ -46,13 +48,14 @@ def draw_timeline(axes: Axes, sheet: Sheet) -> None:
     for span in sheet.spans:
         rows[span.rank, span.do, span.chunk].append(span)
     inches, _ = _inches(axes, sheet)
-    narrowest = min((span.end - span.start for span in sheet.spans), default=0.0)
-    edge = "white" if narrowest * inches > _INCHES_AN_EDGE else "face"  # it would hide thin ones
+    usual = median([span.end - span.start for span in sheet.spans] or [0.0])
+    edge = "white" if usual * inches > _INCHES_AN_EDGE else "face"  # it would hide thin ones
     for (rank, do, chunk), spans in rows.items():
         colour = colours.REDUCE if do is None else colours.ACTIONS[do]
         face = colours.tinted(colour, chunk / most if most else 0.0)
         bars = [(span.start / scale, (span.end - span.start) / scale) for span in spans]
-        place = (rank - _HIGH / 2, _HIGH)
+        high = _HIGH if do is not None else _LOW  # sums go on beside the rank's work
+        place = (rank + _HIGH / 2 - high, high)
         axes.broken_barh(bars, place, facecolors=face, edgecolors=edge, linewidth=0.3)
     _draw_numbers(axes, sheet, scale)
     _draw_legend(axes, sheet, most + 1)

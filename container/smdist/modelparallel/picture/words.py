@@ -20,5 +20,13 @@ def size_unit(num_bytes: float) -> tuple[int, str]:
 
 
 def shortened(name: str, room: int) -> str:
-    """A module's name in so many letters: its end says more than its beginning."""
-    return name if len(name) <= room else f"…{name[1 - room :]}" if room > 1 else ""
+    """A module's name in so many letters: without what is around it, and its end before its start.
+
+    model.blocks.11 -> blocks.11 -> 11; attention -> …ention
+    """
+    parts = name.split(".")
+    inner = (".".join(parts[first:]) for first in range(len(parts)))
+    fitting = next((each for each in inner if len(each) <= room), None)
+    if fitting is not None:
+        return fitting
+    return f"…{name[1 - room :]}" if room > 1 else ""

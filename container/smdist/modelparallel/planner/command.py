@@ -31,11 +31,13 @@ _FAILED: Final = 1
 _USAGE: Final = 2
 _INTERRUPTED: Final = 130
 _TORCH: Final = "2.13"
+_PROGRESS: Final = "smdist.modelparallel.torch.sampler"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Plan, print, and return the exit status."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    logging.basicConfig(format="%(message)s", stream=sys.stderr)
+    logging.getLogger(_PROGRESS).setLevel(logging.INFO)
     try:
         _run(read_arguments(arguments))
     except OptionError as error:

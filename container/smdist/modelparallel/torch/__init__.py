@@ -1,2 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch models split over several devices: `import smdist.modelparallel.torch as smp`."""
+
+from smdist.modelparallel.core.cluster import Cluster, Device
+from smdist.modelparallel.core.cost import Link, StateBytes
+from smdist.modelparallel.torch.marks import partition, set_partition
+from smdist.modelparallel.torch.planning import Plan, forecast, plan
+
+__all__ = [
+    "Cluster",
+    "Device",
+    "Link",
+    "Plan",
+    "StateBytes",
+    "forecast",
+    "partition",
+    "plan",
+    "set_partition",
+]
