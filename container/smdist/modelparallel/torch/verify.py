@@ -23,6 +23,7 @@ from smdist.modelparallel.core.partition import partition
 from smdist.modelparallel.core.placement import Placement, place, placed_units
 from smdist.modelparallel.torch.capture import Captured, arguments_of, capture
 from smdist.modelparallel.torch.capture.state import snapshots
+from smdist.modelparallel.torch.capture.surroundings import uncompiled
 from smdist.modelparallel.torch.compare import Worst, tensors_of, worst
 from smdist.modelparallel.torch.randomness import Draws, drawing
 from smdist.modelparallel.torch.replay import Roots, backward, replay
@@ -239,7 +240,7 @@ def _as_it_was(model: nn.Module) -> Iterator[None]:
     for parameter, _ in gradients:
         parameter.grad = None
     try:
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(), uncompiled(model):
             yield
     finally:
         for each in before:

@@ -69,7 +69,7 @@ def capture(
         model: Any module, on the meta device too.
         example: A tensor, a tuple of positional arguments or a dict of keyword arguments: the
             batch of one replica, or one like it.
-        opened: Names of units to go into instead of keeping them whole.
+        opened: Names of units to go into instead of keeping them whole, and so all around them.
         closed: Names of modules to keep whole.
 
     Raises:
@@ -98,8 +98,8 @@ class _Search:
         self, model: nn.Module, arguments: Any, opened: frozenset[str], closed: frozenset[str]
     ) -> None:
         self._model, self._arguments = model, arguments
-        self._asked = opened
-        self._guessed = composite_elements(model) - opened - closed
+        self._asked = _with_parents(opened)
+        self._guessed = composite_elements(model) - self._asked - closed
         self._closed = set(closed) | self._with_hooks()
         self.notes: list[str] = []
 
@@ -126,7 +126,7 @@ class _Search:
                 f"the forward function of {type(self._model).__name__} cannot be taken apart"
                 + (f" at {found.line}" if found.line else ""),
                 found.reason,
-                "Move these lines into a submodule, which then stays whole",
+                found.mend,
             ) from found.__cause__
         self._closed.add(found.module)
         self.notes.append(f"{found.module!r} is one unit: {found.reason} ({found.line})")
@@ -138,6 +138,11 @@ class _Search:
             for name, module in self._model.named_modules()
             if name and has_hooks(module) and any(module.children())
         }
+
+
+def _with_parents(names: Collection[str]) -> frozenset[str]:
+    parts = [name.split(".") for name in names]
+    return frozenset(".".join(p[:end]) for p in parts for end in range(1, len(p) + 1))
 
 
 def _innermost(names: set[str]) -> set[str]:

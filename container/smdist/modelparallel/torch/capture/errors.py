@@ -17,8 +17,17 @@ class Escalation(BaseException):
         module: Its name; "" is the model itself.
         reason: What stands in the way.
         line: "file.py:12" of the user's code, "" if unknown.
+        is_error: Whether it is an exception of the forward function's, perhaps its own fault.
     """
 
-    def __init__(self, module: str, reason: str, line: str = "") -> None:
+    def __init__(self, module: str, reason: str, line: str = "", *, is_error: bool = False) -> None:
         super().__init__(module, reason, line)
-        self.module, self.reason, self.line = module, reason, line
+        self.module, self.reason, self.line, self.is_error = module, reason, line, is_error
+
+    @property
+    def mend(self) -> str:
+        """What users can do where the module is the whole model."""
+        move = "ove these lines into a submodule, which then stays whole"
+        if self.is_error:
+            return f"Run the model on this example by itself; if only capture fails, m{move}"
+        return f"M{move}"

@@ -126,6 +126,8 @@ class _Maker:
 
     def replace(self, model: nn.Module) -> FakeModel:
         for prefix, module in model.named_modules():
+            if isinstance(module, torch.jit.ScriptModule):
+                continue  # its tensors live in C++; fakes and real tensors mix
             for group in (module._parameters, module._buffers, module.__dict__):
                 replaced = {
                     key: self._fake(value, f"{prefix}.{key}" if prefix else key)

@@ -37,6 +37,7 @@ from smdist.modelparallel.torch.capture.lines import line_of_user
 from smdist.modelparallel.torch.capture.objects import carried, is_cache, print_of
 from smdist.modelparallel.torch.capture.probe import Probe, ProbeError
 from smdist.modelparallel.torch.capture.state import Snapshot, snapshot
+from smdist.modelparallel.torch.capture.surroundings import python_draws
 from smdist.modelparallel.torch.capture.titles import title_of
 from smdist.modelparallel.torch.modes import current_modes
 from smdist.modelparallel.torch.program import (
@@ -101,11 +102,18 @@ class Recorder(TorchFunctionMode):
         fake: The model on fakes.
         units: Ids of the modules to keep whole.
         names: First names of all modules, by id.
+        own: What `own_tensors` says of all modules, by id.
         probe: Finds out what a unit returns that cannot run on fakes.
     """
 
     def __init__(
-        self, fake: FakeModel, *, units: set[int], names: dict[int, str], probe: Probe
+        self,
+        fake: FakeModel,
+        *,
+        units: set[int],
+        names: dict[int, str],
+        own: dict[int, tuple[int, ...]],
+        probe: Probe,
     ) -> None:
         super().__init__()
         self.calls: list[Call] = []
@@ -113,8 +121,9 @@ class Recorder(TorchFunctionMode):
         self.aliases: dict[str, int] = {}
         self.base = current_modes()
         self.mode = fake.mode
-        self.pending: Escalation | None = None
+        self.pending: Escalation | CaptureError | None = None
         self._fake, self._units, self._names, self._probe = fake, units, names, probe
+        self._own, self._dice = own, python_draws()
         self._stack: list[Inside] = []
         self._quiet = 0
         self._checkpoints: list[tuple[dict[str, Any], int]] = []
@@ -198,7 +207,7 @@ class Recorder(TorchFunctionMode):
         """Make the module whose forward function runs now a unit."""
         self._raise(Escalation(self._stack[-1].name, reason, line_of_user()))
 
-    def _raise(self, found: Escalation) -> NoReturn:
+    def _raise(self, found: Escalation | CaptureError) -> NoReturn:
         """Also where a forward function swallows it, the run is void."""
         self.pending = self.pending or found
         raise found
@@ -216,14 +225,15 @@ class Recorder(TorchFunctionMode):
     ) -> Any:
         try:
             result = run(module, *arguments[0], **arguments[1])
+            self._check_dice()
             differences = self._stack[-1].before.differences()
             if differences:
                 self.escalate(f"it changes its attribute {differences[0]!r}")
+        except CaptureError:
+            raise
         except Exception as error:
-            where = line_of_user(error)
-            raise Escalation(
-                name, f"{type(error).__name__}: {_first_line(error)}", where
-            ) from error
+            why = f"{type(error).__name__}: {_first_line(error)}"
+            raise Escalation(name, why, line_of_user(error), is_error=True) from error
         finally:
             self._stack.pop()
         return result
@@ -232,6 +242,9 @@ class Recorder(TorchFunctionMode):
         self, name: str, run: Callable[..., Any], module: nn.Module, arguments: tuple[Any, Any]
     ) -> Any:
         leaves, form = flatten(arguments)
+        self._check_dice()
+        if any(own_tensors(part) != self._own.get(id(part)) for part in module.modules()):
+            self.escalate(f"it calls {name!r} with other parameters than its own")
         step = self._step(None, leaves, form, unit=name)
         before = self._prints(leaves)
         is_probed = False
@@ -243,6 +256,7 @@ class Recorder(TorchFunctionMode):
             result, changed = self._try(module, step, error)
             is_probed = True
         self._check_arguments(name, arguments, (leaves, form), before)
+        self._dice = python_draws()
         return self._write(step, result, changed, is_probed=is_probed)
 
     def _try(self, module: nn.Module, step: Step, error: Exception) -> tuple[Any, list[int]]:
@@ -292,11 +306,7 @@ class Recorder(TorchFunctionMode):
         if isinstance(leaf, Tensor):
             return self._tensor(leaf)
         if is_cache(leaf):
-            raise CaptureError(
-                f"{self._where()} passes a {type(leaf).__name__} from layer to layer",
-                "each layer writes to it, and layers on other stages would never see that",
-                "Pass use_cache=False, or set model.config.use_cache = False",
-            )
+            self._raise(self._cached(leaf))
         found = carried(leaf)
         if found:
             self.escalate(f"it passes on a {type(leaf).__name__} that carries a {found}")
@@ -434,9 +444,19 @@ class Recorder(TorchFunctionMode):
 
     # The rest.
 
-    def _where(self) -> str:
+    def _check_dice(self) -> None:
+        if python_draws() != self._dice:
+            self._dice = python_draws()
+            self.escalate("it draws random numbers of Python's or NumPy's")
+
+    def _cached(self, leaf: Any) -> CaptureError:
         name = self._stack[-1].name
-        return f"{name!r} ({line_of_user()})" if name else f"the model ({line_of_user()})"
+        return CaptureError(
+            f"{repr(name) if name else 'the model'} passes a {type(leaf).__name__} from layer to "
+            f"layer at {line_of_user()}",
+            "each layer writes to it, and layers on other stages would never see that",
+            "Pass use_cache=False, or set model.config.use_cache = False",
+        )
 
     @contextmanager
     def _silent(self) -> Iterator[None]:
@@ -445,6 +465,11 @@ class Recorder(TorchFunctionMode):
             yield
         finally:
             self._quiet -= 1
+
+
+def own_tensors(module: nn.Module) -> tuple[int, ...]:
+    """Ids of a module's parameters, to see whether somebody has put others in their place."""
+    return tuple(map(id, module._parameters.values()))
 
 
 def _names(base: str, leaves: list[Any]) -> list[str]:

@@ -68,7 +68,8 @@ def _hooked(model: nn.Module) -> Iterator[CaptureError]:
 def _overlapping(model: nn.Module) -> Iterator[CaptureError]:
     seen: dict[tuple[int, int], tuple[str, Tensor]] = {}
     for name, parameter in model.named_parameters():
-        if parameter.layout is not torch.strided or not parameter.numel():
+        is_lazy = isinstance(parameter, nn.UninitializedParameter)
+        if is_lazy or parameter.layout is not torch.strided or not parameter.numel():
             continue
         place = memory(parameter), int(parameter.storage_offset())
         other, first = seen.setdefault(place, (name, parameter))

@@ -3,21 +3,19 @@
 
 from __future__ import annotations
 
-import logging
-import random
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from smdist.modelparallel.torch.capture.errors import CaptureError, Escalation
+from smdist.modelparallel.torch.capture.errors import CaptureError
 from smdist.modelparallel.torch.capture.fakes import FakeModel, on_fakes
 from smdist.modelparallel.torch.capture.objects import carried
 from smdist.modelparallel.torch.capture.patches import recording
 from smdist.modelparallel.torch.capture.probe import Probe
-from smdist.modelparallel.torch.capture.recorder import Recorder
+from smdist.modelparallel.torch.capture.recorder import Recorder, own_tensors
+from smdist.modelparallel.torch.capture.surroundings import uncompiled, untouched
 from smdist.modelparallel.torch.program import Argument, Call, Constant, Program, Ref
 from smdist.modelparallel.torch.tree import Form, flatten, paths, unflatten
 
@@ -29,13 +27,14 @@ def run_once(model: nn.Module, arguments: tuple[Any, Any], units: set[str]) -> P
         Escalation: A module must become a unit first.
     """
     leaves, form = flatten(arguments)
-    with on_fakes(model, _device(leaves)) as fake, _no_trace():
+    with on_fakes(model, _device(leaves)) as fake, untouched(), uncompiled(model):
         inputs = [_input(fake, leaf) for leaf in leaves]
         pairs = zip(inputs, leaves, strict=True)
         known = {id(made): real for made, real in pairs if isinstance(made, Tensor)}
         recorder = Recorder(
             fake,
             units={id(model.get_submodule(name)) for name in units},
+            own={id(module): own_tensors(module) for module in model.modules()},
             names={id(module): name for name, module in model.named_modules()},
             probe=Probe(fake, known),
         )
@@ -109,21 +108,3 @@ def _wanted(calls: list[Call], outputs: tuple[Argument, ...]) -> tuple[Call, ...
 
 def _acts(call: Call) -> bool:
     return getattr(call.function, "__name__", "").endswith("_")
-
-
-@contextmanager
-def _no_trace() -> Iterator[None]:
-    """Leave Python's and PyTorch's random numbers as they were, and print nothing."""
-    ours = random.getstate()
-    log = logging.getLogger("torch._subclasses.fake_tensor")
-    before = log.level
-    log.setLevel(logging.CRITICAL)  # it prints what we catch
-    try:
-        with torch.random.fork_rng(devices=()):
-            yield
-    finally:
-        random.setstate(ours)
-        log.setLevel(before)
-
-
-__all__ = ["Escalation", "run_once"]

@@ -15,7 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
 from torch import nn
+from torch.nn.utils.parametrize import ParametrizationList
 
 _LISTS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
 _OPEN = (nn.Transformer, nn.TransformerEncoder, nn.TransformerDecoder)
@@ -64,6 +66,10 @@ def _is_unit(parent: nn.Module, module: nn.Module) -> bool:
 
 def _is_leaf(module: nn.Module) -> bool:
     if all(name == "parametrizations" for name, _ in module.named_children()):
+        return True
+    if isinstance(module, (torch.jit.ScriptModule, ParametrizationList)):
+        return True
+    if type(module).__name__ == "OptimizedModule":
         return True
     is_ours = type(module).__module__.startswith("torch.nn.")
     return is_ours and not isinstance(module, (*_LISTS, *_OPEN))

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What lies around a forward pass: random numbers, logs and the compiler, left as they were."""
+
+from __future__ import annotations
+
+import logging
+import random
+import sys
+from collections.abc import Hashable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+from torch import nn
+
+
+def python_draws() -> Hashable:
+    """Differs once Python or NumPy has drawn a random number."""
+    _, numbers, gauss = random.getstate()
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return numbers[0], numbers[-1], gauss
+    _, keys, *rest = numpy.random.get_state()
+    return numbers[0], numbers[-1], gauss, int(keys[0]), *rest
+
+
+@contextmanager
+def untouched() -> Iterator[None]:
+    """All random numbers afterwards are as they were; PyTorch's fakes do not log what we catch."""
+    ours, numpy = random.getstate(), sys.modules.get("numpy")
+    theirs = numpy.random.get_state() if numpy else None
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        with torch.random.fork_rng(devices=()):
+            yield
+    finally:
+        log.setLevel(level)
+        random.setstate(ours)
+        if numpy is not None:
+            numpy.random.set_state(theirs)
+
+
+@contextmanager
+def uncompiled(model: nn.Module) -> Iterator[None]:
+    """Compiled parts run as they were written; asked only where there are some: it is slow."""
+    has_compiled = any(type(module).__name__ == "OptimizedModule" for module in model.modules())
+    with ExitStack() as stack:
+        if has_compiled:
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        yield

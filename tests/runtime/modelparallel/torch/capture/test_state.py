@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What forward functions leave behind in Python: found, kept whole or refused, never lost."""
+
+import random
+
+import numpy
+import pytest
+import torch
+from torch import nn
+
+from smdist.modelparallel.torch.capture import CaptureError, capture
+
+BATCH = torch.ones(3, 4)
+
+
+class Boxed(nn.Module):
+    """A model around a module, so that the module may become a unit."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.first, self.inner, self.last = nn.Linear(4, 4), inner, nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.last(self.inner(self.first(x)))
+
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.calls, self.log, self.seen = 0, [], {}
+
+
+def count(module, h):
+    module.calls += 1
+    return h * module.calls
+
+
+def append(module, h):
+    module.log.append(h)
+    return module.log[-1]
+
+
+def remember(module, h):
+    module.last = h
+    return module.last
+
+
+def file(module, h):
+    module.seen["h"] = h
+    return module.seen["h"]
+
+
+def roll(module, h):
+    return h * random.random()
+
+
+def roll_numpy(module, h):
+    return h * float(numpy.random.rand())
+
+
+def replace(module, h):
+    return h + torch.func.functional_call(module.a, {"weight": module.b.weight}, h)
+
+
+HABITS = [count, append, remember, file, roll, roll_numpy, replace]
+
+
+@pytest.mark.parametrize("habit", HABITS)
+def test_a_module_with_a_habit_stays_whole(units_of, habit):
+    class Inner(Two):
+        def forward(self, x):
+            return self.b(habit(self, self.a(x)))
+
+    model = Boxed(Inner())
+
+    assert ["first", "inner", "last"] == units_of(model, BATCH)
+
+
+@pytest.mark.parametrize("habit", HABITS)
+def test_a_habit_of_the_model_itself_is_refused(habit):
+    class Model(Two):
+        def forward(self, x):
+            return self.b(habit(self, self.a(x)))
+
+    with pytest.raises(CaptureError, match="Model cannot be taken apart"):
+        capture(Model(), BATCH)
+
+
+@pytest.mark.parametrize("habit", HABITS)
+def test_a_model_is_as_it_was(habit):
+    class Inner(Two):
+        def forward(self, x):
+            return self.b(habit(self, self.a(x)))
+
+    model = Boxed(Inner())
+    before = [
+        {key: (id(value), repr(value)) for key, value in vars(module).items()}
+        for module in model.modules()
+    ]
+    weights = [id(parameter) for parameter in model.parameters()]
+    draws = random.getstate(), numpy.random.get_state()[2], torch.get_rng_state()
+
+    capture(model, BATCH)
+
+    after = [
+        {key: (id(value), repr(value)) for key, value in vars(module).items()}
+        for module in model.modules()
+    ]
+    assert before == after
+    assert weights == [id(parameter) for parameter in model.parameters()]
+    assert draws[:2] == (random.getstate(), numpy.random.get_state()[2])
+    assert torch.equal(draws[2], torch.get_rng_state())
+
+
+def test_a_model_is_as_it_was_after_an_error():
+    class Model(Two):
+        def forward(self, x):
+            raise KeyError("mine")
+
+    model = Model()
+    weights = [id(parameter) for parameter in model.parameters()]
+    call = nn.Module.__call__
+
+    with pytest.raises(CaptureError, match="mine"):
+        capture(model, BATCH)
+
+    assert weights == [id(parameter) for parameter in model.parameters()]
+    assert call is nn.Module.__call__
+    assert torch.equal(BATCH @ model.a.weight.T, BATCH @ model.a.weight.T)
+
+
+def test_a_unit_may_have_habits(torn):
+    class Counting(nn.Linear):
+        calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            return super().forward(x) * self.calls
+
+    model = nn.Sequential(nn.Linear(4, 4), Counting(4, 4), nn.Linear(4, 4))
+
+    found = torn(model, BATCH)
+
+    assert 3 == len(found.stages)
+    assert found.output_error <= 1e-6
+    assert 0 == model[1].calls
+
+
+class Appending(nn.Linear):
+    def forward(self, x, log):
+        log.append(x)
+        return super().forward(x)
+
+
+def test_a_list_that_a_unit_fills_keeps_the_module_around_whole(units_of):
+    class Inner(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = Appending(4, 4)
+
+        def forward(self, x):
+            log = []
+            return self.a(x, log) + log[0]
+
+    assert ["first", "inner", "last"] == units_of(Boxed(Inner()), BATCH)
+
+
+def test_an_object_that_a_unit_writes_to_keeps_the_module_around_whole(units_of):
+    class Notes:
+        def __init__(self):
+            self.kept = {}
+
+    class Noting(nn.Linear):
+        def forward(self, x, notes):
+            notes.kept["x"] = x
+            return super().forward(x)
+
+    class Inner(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = Noting(4, 4)
+
+        def forward(self, x):
+            notes = Notes()
+            return self.a(x, notes) + notes.kept["x"]
+
+    assert ["first", "inner", "last"] == units_of(Boxed(Inner()), BATCH)
+
+
+def test_a_cache_of_keys_and_values_is_refused_with_its_mend():
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(
+        n_layer=2, n_embd=8, n_head=2, vocab_size=16, bos_token_id=0, eos_token_id=0, use_cache=True
+    )
+
+    with pytest.raises(CaptureError, match="use_cache=False"):
+        capture(GPT2LMHeadModel(config), torch.zeros(1, 4, dtype=torch.long))
