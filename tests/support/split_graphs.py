@@ -7,17 +7,22 @@ from smdist.modelparallel.core.cost import Costs, NodeCost
 from smdist.modelparallel.core.graph import Graph, Kind, Node, Parameter, Value
 
 
-def node(kind, name, *reads, parameters=(), is_random=False, num_bytes=8, has_gradient=True):
-    """A node that writes one value of its own name."""
-    value = Value(
-        name=name, shape=(1,), dtype="float32", num_bytes=num_bytes, has_gradient=has_gradient
-    )
+def node(
+    kind, name, *reads, parameters=(), is_random=False, num_bytes=8, has_gradient=True, also=()
+):
+    """A node that writes a value of its own name, and others where told."""
+    values = [
+        Value(
+            name=each, shape=(1,), dtype="float32", num_bytes=num_bytes, has_gradient=has_gradient
+        )
+        for each in (name, *also)
+    ]
     return Node(
         name=name,
         kind=kind,
         module=name,
         reads=reads,
-        writes=(value,),
+        writes=tuple(values),
         parameters=tuple(parameters),
         is_random=is_random,
     )
@@ -92,13 +97,13 @@ def graphs(draw, max_nodes=12, min_units=1):
     for number in range(min_units - placed):
         last = nodes[-1].name
         nodes.append(unit(f"more{number}", last))
-    names = [each.name for each in nodes]
+    names = [value.name for each in nodes for value in each.writes]
     outputs = draw(st.lists(st.sampled_from(names), unique=True, max_size=2))
     return graph(*nodes, outputs=[*dict.fromkeys([*outputs, names[-1]])], sizes={"tied": 20})
 
 
 def _drawn(draw, kind, name, before):
-    names = [each.name for each in before]
+    names = [value.name for each in before for value in each.writes]
     reads = draw(st.lists(st.sampled_from(names), unique=True, max_size=3))
     if draw(st.integers(0, 3)):
         reads = list(dict.fromkeys([names[-1], *reads]))
@@ -112,6 +117,7 @@ def _drawn(draw, kind, name, before):
         is_random=draw(st.sampled_from([False, False, False, True])),
         num_bytes=draw(st.integers(0, 4)),
         has_gradient=draw(st.booleans()),
+        also=draw(st.sampled_from([(), (), (f"{name}.second",)])),
     )
 
 

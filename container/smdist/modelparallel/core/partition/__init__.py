@@ -3,7 +3,12 @@
 
 The load of a stage is the time of one microbatch, forward and backward, with the communication
 that is not hidden: what enters and leaves the stage, both ways, over the link. The slowest stage
-sets the pace, so the largest load is made as small as it can be, within each rank's memory.
+sets the pace, so the largest load is made as small as it can be, within each rank's memory. Of
+cuts that are equally good, those are taken that send least, then those that hold least.
+
+With one stage a rank and no objective of the caller's, no cuts are better than these. Otherwise
+cuts are moved from there, as long as that helps. Units that share a parameter with one of another
+stage then move to it where that is free.
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ from dataclasses import replace
 from sagemaker_dist.errors import OptionError, raise_all
 from smdist.modelparallel.core.cost import Costs, Link, StateBytes
 from smdist.modelparallel.core.graph import Graph
-from smdist.modelparallel.core.partition.aim import Aim, option_faults, weight_of
+from smdist.modelparallel.core.partition.aim import Aim, Wish
 from smdist.modelparallel.core.partition.bottleneck import advice, bottleneck_of, next_to_open
 from smdist.modelparallel.core.partition.chain import Chain, chain_of
 from smdist.modelparallel.core.partition.judge import Judge, Objective
@@ -30,111 +35,58 @@ NO_LINK = Link()
 
 
 def partition(
-    graph: Graph,
-    costs: Costs,
-    *,
-    num_stages: int,
-    device_bytes: int | None = None,
-    in_flight: Sequence[int] | None = None,
-    state: StateBytes = ADAM,
-    rank_of: Sequence[int] | None = None,
-    link: Link = NO_LINK,
-    memory_weight: float | None = None,
-    optimize: str | None = None,
-    objective: Objective | None = None,
-) -> Partition:
-    """Cut a model into stages.
-
-    Runs of units in the order of execution become stages. With one stage a rank and no objective
-    the largest load is the least there is; of equal ones, what sends least, then what holds
-    least. A unit then moves to another stage that holds its parameters already, where that is
-    free. Otherwise cuts are moved from there while the objective falls.
+    graph: Graph, costs: Costs, *, num_stages: int, device_bytes: int | None = None,
+    in_flight: Sequence[int] | None = None, rank_of: Sequence[int] | None = None,
+    link: Link = NO_LINK, state: StateBytes = ADAM, memory_weight: float | None = None,
+    optimize: str | None = None, objective: Objective | None = None,
+) -> Partition:  # fmt: skip
+    """Cut a model into stages: runs of units in the order of execution.
 
     Args:
-        graph: What to cut.
-        costs: Of its nodes for one microbatch.
+        graph, costs: What to cut, and what its nodes cost for one microbatch.
         num_stages: Ranks times the stages of each.
         device_bytes: What a rank may hold; None is no limit.
-        in_flight: Microbatches that each stage holds at most, by stage: from the schedule. The
-            default is 1.
-        state: What a trained parameter holds all the time.
+        in_flight: Microbatches that each stage holds at most, by stage. The default is 1.
         rank_of: The rank of each stage. The default is one stage a rank.
         link: What joins the stages; the default costs no time.
+        state: What a trained parameter holds all the time; the default is Adam in fp32.
         memory_weight: A load is this part memory and otherwise time, each as a fraction of the
-            whole model's. The default is what `optimize` stands for, otherwise 0: time alone.
+            whole model's on one stage. The default is `optimize`'s, otherwise 0: time alone.
         optimize: "memory" for a weight of 0.8, "speed" for 0.2, as SageMaker's library has it.
-        objective: Seconds of a step from the costs by stage and the placement, lower is better:
-            a simulation.
+        objective: Seconds of a step from costs by stage and placement, such as a simulation.
 
     Raises:
         OptionError: A number is out of range, there are more stages than units, or the model
             does not fit in `device_bytes`; all faults of the request at once.
     """
-    faults = option_faults(
-        num_stages=num_stages,
-        device_bytes=device_bytes,
-        in_flight=in_flight,
-        rank_of=rank_of,
-        link=link,
-        state=state,
-        memory_weight=memory_weight,
-        optimize=optimize,
-    )
-    raise_all([*faults, *_too_many_stages(graph, num_stages)])
-    aim = Aim(
-        in_flight=tuple(in_flight or [1] * num_stages),
-        rank_of=tuple(rank_of if rank_of is not None else range(num_stages)),
-        device_bytes=device_bytes,
-        memory_weight=weight_of(memory_weight, optimize),
-        link=link,
-        state=state,
-    )
-    judge = _judge(graph, costs, aim, objective)
+    wish = Wish(
+        num_stages=num_stages, device_bytes=device_bytes, in_flight=in_flight, rank_of=rank_of,
+        link=link, state=state, memory_weight=memory_weight, optimize=optimize,
+    )  # fmt: skip
+    raise_all([*wish.faults(), *_too_many_stages(graph, num_stages)])
+    judge = _judge(graph, costs, wish.aim(), objective)
     stage_of, moved = join_ties(judge, judge.assign(best_cuts(judge)))
     return _result(judge, judge.place(stage_of), moved)
 
 
 def assigned(
-    graph: Graph,
-    costs: Costs,
-    stage_of: Mapping[str, int],
-    *,
-    num_stages: int,
-    in_flight: Sequence[int] | None = None,
-    state: StateBytes = ADAM,
-    rank_of: Sequence[int] | None = None,
-    link: Link = NO_LINK,
-) -> Partition:
+    graph: Graph, costs: Costs, stage_of: Mapping[str, int], *, num_stages: int,
+    in_flight: Sequence[int] | None = None, rank_of: Sequence[int] | None = None,
+    link: Link = NO_LINK, state: StateBytes = ADAM,
+) -> Partition:  # fmt: skip
     """What stages cost that somebody chose by hand: the same facts as `partition` gives.
 
     Args:
-        graph: What was cut.
-        costs: Of its nodes for one microbatch.
         stage_of: The stage of each unit, by its name.
-        num_stages, in_flight, state, rank_of, link: As for `partition`.
+        graph, costs, num_stages, in_flight, rank_of, link, state: As for `partition`.
 
     Raises:
         OptionError: A number is out of range, or the stages do not go with the graph, as `place`
             has it.
     """
-    faults = option_faults(
-        num_stages=num_stages,
-        device_bytes=None,
-        in_flight=in_flight,
-        rank_of=rank_of,
-        link=link,
-        state=state,
-        memory_weight=None,
-        optimize=None,
-    )
-    raise_all(faults)
-    aim = Aim(
-        in_flight=tuple(in_flight or [1] * num_stages),
-        rank_of=tuple(rank_of if rank_of is not None else range(num_stages)),
-        link=link,
-        state=state,
-    )
-    judge = _judge(graph, costs, aim, None)
+    wish = Wish(num_stages=num_stages, in_flight=in_flight, rank_of=rank_of, link=link, state=state)
+    raise_all(wish.faults())
+    judge = _judge(graph, costs, wish.aim(), None)
     return _result(judge, judge.place(stage_of), ())
 
 

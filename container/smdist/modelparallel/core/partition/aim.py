@@ -70,39 +70,51 @@ class Aim:
         return tuple(sums)
 
 
-def weight_of(memory_weight: float | None, optimize: str | None) -> float:
-    """What memory counts: as said, or what `optimize` stands for, or nothing."""
-    if memory_weight is not None:
-        return memory_weight
-    return MEMORY_WEIGHTS.get(optimize or "", 0.0)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """The options of a partition as they were passed; `partition` says what each means."""
 
+    num_stages: int
+    device_bytes: int | None = None
+    in_flight: Sequence[int] | None = None
+    rank_of: Sequence[int] | None = None
+    link: Link
+    state: StateBytes
+    memory_weight: float | None = None
+    optimize: str | None = None
 
-def option_faults(
-    *,
-    num_stages: int,
-    device_bytes: int | None,
-    in_flight: Sequence[int] | None,
-    rank_of: Sequence[int] | None,
-    link: Link,
-    state: StateBytes,
-    memory_weight: float | None,
-    optimize: str | None,
-) -> Iterator[OptionError]:
-    """Every fault of the numbers themselves, whatever the model."""
-    if not _is_count(num_stages):
-        yield OptionError(
-            f"num_stages is {num_stages!r}", "a pipeline has stages", "Pass an integer of 1 or more"
+    def faults(self) -> Iterator[OptionError]:
+        """Every fault of the numbers themselves, whatever the model."""
+        if not _is_count(self.num_stages):
+            yield OptionError(
+                f"num_stages is {self.num_stages!r}",
+                "a pipeline has stages",
+                "Pass an integer of 1 or more",
+            )
+        yield from _by_stage("in_flight", self.in_flight, self.num_stages, at_least=1)
+        yield from _by_stage("rank_of", self.rank_of, self.num_stages, at_least=0)
+        if self.rank_of is not None and set(self.rank_of) != set(range(len(set(self.rank_of)))):
+            yield OptionError(
+                f"rank_of is {list(self.rank_of)!r}",
+                "ranks are numbered from 0, and each has a stage",
+                "Leave no rank out",
+            )
+        yield from _hardware_faults(self.device_bytes, self.link, self.state)
+        yield from _weight_faults(self.memory_weight, self.optimize)
+
+    def aim(self) -> Aim:
+        """What is wanted, with all defaults."""
+        weight = self.memory_weight
+        if weight is None:
+            weight = MEMORY_WEIGHTS.get(self.optimize or "", 0.0)
+        return Aim(
+            in_flight=tuple(self.in_flight or [1] * self.num_stages),
+            rank_of=tuple(self.rank_of or range(self.num_stages)),
+            device_bytes=self.device_bytes,
+            memory_weight=weight,
+            link=self.link,
+            state=self.state,
         )
-    yield from _by_stage("in_flight", in_flight, num_stages, at_least=1)
-    yield from _by_stage("rank_of", rank_of, num_stages, at_least=0)
-    if rank_of is not None and set(rank_of) != set(range(len(set(rank_of)))):
-        yield OptionError(
-            f"rank_of is {list(rank_of)!r}",
-            "ranks are numbered from 0, and each has a stage",
-            "Leave no rank out",
-        )
-    yield from _hardware_faults(device_bytes, link, state)
-    yield from _weight_faults(memory_weight, optimize)
 
 
 def _hardware_faults(

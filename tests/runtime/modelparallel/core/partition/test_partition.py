@@ -58,7 +58,7 @@ def problems(draw):
     return net, draw(costs_of(net)), num_stages, draw(flight)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 @drawn(problems())
 def test_the_largest_load_is_the_least_there_is(drawn):
     """Of equal ones it sends least, then holds least: what trying every cut finds as well.
@@ -76,7 +76,7 @@ def test_the_largest_load_is_the_least_there_is(drawn):
     assert tuple(full) == found.peak_bytes
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 @drawn(problems(), st.integers(1, 90))
 def test_within_a_limit_it_is_the_best_that_fits(drawn, limit):
     """Where nothing fits, the error names the least that would do."""
@@ -97,7 +97,7 @@ def test_within_a_limit_it_is_the_best_that_fits(drawn, limit):
     assert not without_ties(net) or min(fitting) == now
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @drawn(problems(), st.sampled_from([0.2, 0.5, 0.8, 1.0]))
 def test_a_mix_of_memory_and_time_is_least_too(drawn, weight):
     """Each counts as a fraction of the whole model's on one stage."""
@@ -125,7 +125,7 @@ def test_a_mix_of_memory_and_time_is_least_too(drawn, weight):
     assert min(map(mixed, every_cut(net, num_stages))) >= mixed(found.stage_of) * (1 - 1e-6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @drawn(problems())
 def test_the_same_request_has_the_same_answer(drawn):
     net, prices, num_stages, flight = drawn

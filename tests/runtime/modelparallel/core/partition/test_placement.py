@@ -190,7 +190,7 @@ def wanted(net, placement):
     return stages
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @drawn(assignments())
 def test_every_node_finds_what_it_reads_on_its_stage(drawn):
     """Written there or brought by exactly one edge; edges go forward, and none is for nothing."""
@@ -212,7 +212,7 @@ def test_every_node_finds_what_it_reads_on_its_stage(drawn):
     assert all((edge.source,) == where[net.writer[edge.value].name] for edge in placement.edges)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @drawn(assignments().filter(lambda drawn: drawn[2]))
 def test_nodes_run_where_the_rules_say(drawn):
     net, stage_of, _ = drawn

@@ -21,7 +21,7 @@ NOTHING = StateBytes(weight=0, gradient=0, optimizer=0)
 LOOP = [0, 1, 0, 1]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @drawn(st.data())
 def test_cuts_have_the_same_score_with_and_without_placing(data):
     net = data.draw(graphs(max_nodes=10, min_units=2))
@@ -93,7 +93,7 @@ def test_an_objective_never_breaks_the_limit_of_memory():
     assert (3, 3) == found.peak_bytes
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @drawn(st.lists(st.integers(1, 9), min_size=4, max_size=9))
 def test_the_search_of_cuts_ends_where_no_single_move_helps(seconds):
     net, prices = chain(*seconds)
