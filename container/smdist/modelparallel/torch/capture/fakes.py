@@ -146,7 +146,7 @@ class _Maker:
     def _fake(self, real: Tensor, name: str) -> Tensor:
         known = self._made.get(id(real))
         if known is None:
-            _check(real, name)
+            check_plain(real, repr(name))
             known = (self._make(real), real, name)
             self._made[id(real)] = known
         return known[0]
@@ -176,18 +176,19 @@ class _Maker:
         return self._bases[storage]
 
 
-def _check(real: Tensor, name: str) -> None:
+def check_plain(real: Tensor, name: str) -> None:
+    """Raise CaptureError for a tensor that no fake can stand for."""
     plain: tuple[Callable[..., Any], ...] = (Tensor, nn.Parameter, nn.Buffer)
     if type(real) in plain:
         return
     if isinstance(real, (nn.UninitializedParameter, nn.UninitializedBuffer)):
         raise CaptureError(
-            f"{name!r} has no shape yet",
+            f"{name} has no shape yet",
             "a lazy module finds its shapes in its first forward pass",
             "Run the model once on an example first",
         )
     raise CaptureError(
-        f"{name!r} is a {type(real).__name__}",
+        f"{name} is a {type(real).__name__}",
         "tensors with behaviour of their own cannot be replaced by fakes",
         "Capture the model before it is sharded or quantised",
     )

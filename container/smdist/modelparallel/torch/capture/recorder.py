@@ -3,12 +3,8 @@
 
 Two things come in: every function of PyTorch that forward functions call (a function mode sees
 them), and every module that they call (see patches.py). Inside a unit both are left alone. What
-comes out is one `Call` for each. Tensors are known by identity: each belongs to the call that made
-it, to the model, or to nobody, which makes it a constant of the user's.
-
-A change in place makes a new value of the same tensor. Other tensors in the same memory are stale
-from then on: to read one would need both on the same stage, so the module that made the change
-becomes a unit, or else the one around it.
+comes out is one `Call` for each; whose the tensors are is in a ledger. What cannot be written down
+raises: the module whose forward function runs then becomes a unit, or else the one around it.
 """
 
 from __future__ import annotations
@@ -16,27 +12,33 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
-import torch.nn.functional as functional
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-    UnsupportedFakeTensorException,
-    UnsupportedOperatorException,
-)
+from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 from smdist.modelparallel.torch.capture.errors import CaptureError, Escalation
 from smdist.modelparallel.torch.capture.fakes import FakeModel, memory
+from smdist.modelparallel.torch.capture.functions import (
+    NEEDS_NUMBERS,
+    WRITES_SECRETLY,
+    objection,
+)
+from smdist.modelparallel.torch.capture.ledger import Ledger, changed, shares
 from smdist.modelparallel.torch.capture.lines import line_of_user
 from smdist.modelparallel.torch.capture.objects import carried, is_cache, print_of
 from smdist.modelparallel.torch.capture.probe import Probe, ProbeError
-from smdist.modelparallel.torch.capture.state import Snapshot, snapshot
+from smdist.modelparallel.torch.capture.state import snapshot
+from smdist.modelparallel.torch.capture.step import (
+    Inside,
+    Step,
+    first_line,
+    own_tensors,
+    result_names,
+)
 from smdist.modelparallel.torch.capture.surroundings import python_draws
 from smdist.modelparallel.torch.capture.titles import title_of
 from smdist.modelparallel.torch.modes import current_modes
@@ -46,53 +48,8 @@ from smdist.modelparallel.torch.program import (
     Constant,
     Held,
     Ref,
-    TensorFacts,
 )
 from smdist.modelparallel.torch.tree import Form, flatten, unflatten
-
-_UNSEEN = (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    UnsupportedFakeTensorException,
-    UnsupportedOperatorException,
-)
-_WRITES_SECRETLY = (
-    functional.batch_norm,
-    torch.batch_norm,
-    functional.instance_norm,
-    torch.instance_norm,
-)
-_HOOKS = (
-    "register_hook",
-    "register_post_accumulate_grad_hook",
-    "retain_grad",
-    "backward",
-    "set_",
-    "share_memory_",
-)
-
-
-@dataclass(slots=True)
-class Inside:
-    """A container that is running: its name, and how it was before."""
-
-    name: str
-    module: nn.Module
-    before: Snapshot
-    passes: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """What is being called, before it ran."""
-
-    name: str
-    module: str
-    function: Callable[..., Any] | None
-    form: Form
-    leaves: list[Any]
-    sources: tuple[Argument, ...]
-    checkpoint: dict[str, Any] | None = None
 
 
 class Recorder(TorchFunctionMode):
@@ -117,8 +74,7 @@ class Recorder(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self.calls: list[Call] = []
-        self.facts: dict[str, TensorFacts] = {}
-        self.aliases: dict[str, int] = {}
+        self.ledger = Ledger(fake)
         self.base = current_modes()
         self.mode = fake.mode
         self.pending: Escalation | CaptureError | None = None
@@ -128,11 +84,6 @@ class Recorder(TorchFunctionMode):
         self._quiet = 0
         self._checkpoints: list[tuple[dict[str, Any], int]] = []
         self._count: Counter[str] = Counter()
-        self._sources: dict[int, Argument] = {key: Held(name) for key, name in fake.names.items()}
-        self._kept: list[Any] = []
-        self._members: dict[int, list[Tensor]] = {}
-        self._weights = {memory(tensor): name for name, tensor in fake.fakes.items()}
-        self._stale: dict[int, str] = {}
 
     # What the patches call.
 
@@ -166,22 +117,26 @@ class Recorder(TorchFunctionMode):
 
     def function(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """A forward function calls a function that stays whole."""
+        with self._silent():
+            return self._function(function, args, kwargs)
+
+    def _function(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         leaves, form = flatten((args, kwargs))
-        title = title_of(function)
-        if title in _HOOKS:
-            self.escalate(f"it calls {title}() on a tensor")
+        against = objection(function)
+        if against:
+            self.escalate(against)
         try:
             step = self._step(function, leaves, form)
             self._fake.mode.effects.clear()
-            with self._silent():
-                result = function(*args, **kwargs)
-        except _UNSEEN as error:
-            self.escalate(f"it needs the numbers in a tensor ({title}: {_first_line(error)})")
-        changed = self._changed(leaves)
-        if not changed and not any(isinstance(leaf, Tensor) for leaf in flatten(result)[0]):
+            result = function(*args, **kwargs)
+        except NEEDS_NUMBERS as error:
+            title = title_of(function)
+            self.escalate(f"it needs the numbers in a tensor ({title}: {first_line(error)})")
+        positions = self._changed(leaves)
+        if not positions and not any(isinstance(leaf, Tensor) for leaf in flatten(result)[0]):
             self._count[step.name.partition("@")[0]] -= 1
             return result
-        return self._write(step, result, changed)
+        return self._write(step, result, positions)
 
     def checkpointed(
         self,
@@ -232,7 +187,7 @@ class Recorder(TorchFunctionMode):
         except CaptureError:
             raise
         except Exception as error:
-            why = f"{type(error).__name__}: {_first_line(error)}"
+            why = f"{type(error).__name__}: {first_line(error)}"
             raise Escalation(name, why, line_of_user(error), is_error=True) from error
         finally:
             self._stack.pop()
@@ -251,13 +206,13 @@ class Recorder(TorchFunctionMode):
         self._fake.mode.effects.clear()
         try:
             result = run(module, *arguments[0], **arguments[1])
-            changed = self._changed(leaves)
+            positions = self._changed(leaves)
         except Exception as error:
-            result, changed = self._try(module, step, error)
+            result, positions = self._try(module, step, error)
             is_probed = True
         self._check_arguments(name, arguments, (leaves, form), before)
         self._dice = python_draws()
-        return self._write(step, result, changed, is_probed=is_probed)
+        return self._write(step, result, positions, is_probed=is_probed)
 
     def _try(self, module: nn.Module, step: Step, error: Exception) -> tuple[Any, list[int]]:
         self._fake.mode.effects.clear()
@@ -307,32 +262,35 @@ class Recorder(TorchFunctionMode):
             return self._tensor(leaf)
         if is_cache(leaf):
             self._raise(self._cached(leaf))
+        if isinstance(leaf, torch.Generator):
+            self.escalate("it draws from a generator of its own")
         found = carried(leaf)
         if found:
             self.escalate(f"it passes on a {type(leaf).__name__} that carries a {found}")
         return Constant(leaf)
 
     def _tensor(self, tensor: Tensor) -> Argument:
-        known = self._sources.get(id(tensor))
-        if id(tensor) in self._stale:
+        module = self.ledger.stale_since(tensor)
+        if module is not None:
             why = "it changes a tensor in place that others are views of, and they are read later"
-            self._raise(Escalation(self._stale[id(tensor)], why, line_of_user()))
+            self._raise(Escalation(module, why, line_of_user()))
+        known = self.ledger.source(tensor)
         if known is not None:
             return known
-        if isinstance(tensor, FakeTensor):
+        if isinstance(tensor, FakeTensor) or is_functorch_wrapped_tensor(tensor):
             self.escalate("it uses a tensor that was made where capture cannot see it")
         return Constant(tensor)
 
     def _write(
-        self, step: Step, result: Any, changed: list[int], *, is_probed: bool = False
+        self, step: Step, result: Any, positions: list[int], *, is_probed: bool = False
     ) -> Any:
         """Add the call; return its result as the forward function may use it."""
         effects = self._fake.mode.effects
         is_random = bool(effects.draws) or is_probed
-        has_state = any(place in self._weights for place in effects.written) or is_probed
-        renewed = self._renew(step, changed)
+        has_state = self.ledger.weight_in(effects.written) is not None or is_probed
+        renewed = self._renew(step, positions)
         leaves, form = flatten(result)
-        names = _names(step.name, leaves)
+        names = result_names(step.name, leaves)
         results: list[Argument] = []
         for position, leaf in enumerate(leaves):
             source, leaves[position] = self._result(leaf, names[position], renewed, step)
@@ -367,87 +325,57 @@ class Recorder(TorchFunctionMode):
         for new, tensor in renewed.values():
             if tensor is leaf:
                 return Ref(new), leaf
-        known = self._sources.get(id(leaf))
+        known = self.ledger.source(leaf)
         if isinstance(known, Ref) and known.value.partition("#")[0] == step.name:
             return known, leaf
         if known is not None or not isinstance(leaf, FakeTensor):
             leaf = self._alias(leaf)
-        return self.publish(leaf, name), leaf
+        return self.ledger.publish(leaf, name), leaf
 
     def _alias(self, leaf: Tensor) -> Tensor:
         """Another tensor of the same memory: what returns its input still makes a new value."""
-        with self._silent(), torch.set_grad_enabled(leaf.requires_grad):
+        with torch.set_grad_enabled(leaf.requires_grad):
             return leaf.view_as(leaf)
-
-    def publish(self, tensor: Tensor, name: str) -> Ref:
-        """Know a tensor as a value from now on."""
-        self._sources[id(tensor)] = Ref(name)
-        self._kept.append(tensor)
-        place = memory(tensor)
-        self._members.setdefault(place, []).append(tensor)
-        self.aliases[name] = place
-        self.facts[name] = TensorFacts(
-            shape=tuple(tensor.shape),
-            stride=tensor.stride(),
-            dtype=tensor.dtype,
-            device=tensor.device,
-            requires_grad=tensor.requires_grad,
-        )
-        return Ref(name)
 
     # Changes in place.
 
     def _changed(self, leaves: list[Any]) -> list[int]:
-        written = self._fake.mode.effects.written
-        if not written:
-            return []
-        return [
-            at
-            for at, leaf in enumerate(leaves)
-            if isinstance(leaf, Tensor) and memory(leaf) in written
-        ]
+        return changed(leaves, self._fake.mode.effects.written)
 
-    def _renew(self, step: Step, changed: list[int]) -> dict[int, tuple[str, Tensor]]:
+    def _renew(self, step: Step, positions: list[int]) -> dict[int, tuple[str, Tensor]]:
         if step.function is not None:
             self._check_weights(step)
         renewed: dict[int, tuple[str, Tensor]] = {}
-        for at in changed:
+        for at in positions:
             leaf = step.leaves[at]
-            if not isinstance(step.sources[at], Ref):
-                self.escalate(f"it lets {step.name!r} change {self._called(step.sources[at])}")
-            self._outdate(leaf, step, changed)
-            name = f"{step.name}!{at}"
-            self.publish(leaf, name)
-            renewed[at] = (name, leaf)
+            self._check_change(step, at)
+            self.ledger.outdate(leaf, self._stack[-1].name)
+            renewed[at] = (f"{step.name}!{at}", leaf)
+            self.ledger.publish(leaf, renewed[at][0])
         return renewed
 
     def _check_weights(self, step: Step) -> None:
-        written = self._fake.mode.effects.written
-        weights = [self._weights[place] for place in written if place in self._weights]
-        if step.function in _WRITES_SECRETLY:
-            weights += [s.name for s in step.sources[1:3] if isinstance(s, Held)]
-        if weights:
-            self.escalate(f"it changes {weights[0]!r} in place")
+        weight = self.ledger.weight_in(self._fake.mode.effects.written)
+        if step.function in WRITES_SECRETLY:
+            weight = next((s.name for s in step.sources[1:3] if isinstance(s, Held)), weight)
+        if weight is not None:
+            self.escalate(f"it changes {weight!r} in place")
 
-    def _outdate(self, leaf: Tensor, step: Step, changed: list[int]) -> None:
-        if memory(leaf) in self._weights:
-            self.escalate(f"it lets {step.name!r} change {self._weights[memory(leaf)]!r} in place")
-        others = {id(step.leaves[at]) for at in changed}
-        if step.function is None and len(others) > 1:
+    def _check_change(self, step: Step, at: int) -> None:
+        weight = self.ledger.weight_in({memory(step.leaves[at])})
+        if weight is not None:
+            self.escalate(f"it lets {step.name!r} change {weight!r} in place")
+        if not isinstance(step.sources[at], Ref):
+            self.escalate(f"it lets {step.name!r} change a tensor of the user's in place")
+        if step.function is None and shares(step.leaves, at):
             self.escalate(f"it passes tensors of one memory to {step.name!r}, which changes them")
-        for member in self._members.get(memory(leaf), ()):
-            if id(member) not in others:
-                self._stale[id(member)] = self._stack[-1].name
-
-    def _called(self, source: Argument) -> str:
-        return repr(source.name) if isinstance(source, Held) else "a tensor of the user's in place"
 
     # The rest.
 
     def _check_dice(self) -> None:
         if python_draws() != self._dice:
             self._dice = python_draws()
-            self.escalate("it draws random numbers of Python's or NumPy's")
+            self.escalate("it draws random numbers of Python's or NumPy's, or seeds PyTorch's")
 
     def _cached(self, leaf: Any) -> CaptureError:
         name = self._stack[-1].name
@@ -465,17 +393,3 @@ class Recorder(TorchFunctionMode):
             yield
         finally:
             self._quiet -= 1
-
-
-def own_tensors(module: nn.Module) -> tuple[int, ...]:
-    """Ids of a module's parameters, to see whether somebody has put others in their place."""
-    return tuple(map(id, module._parameters.values()))
-
-
-def _names(base: str, leaves: list[Any]) -> list[str]:
-    tensors = sum(isinstance(leaf, Tensor) for leaf in leaves)
-    return [base if tensors == 1 else f"{base}#{at}" for at in range(len(leaves))]
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [""])[0][:200]

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from smdist.modelparallel.torch.capture.errors import CaptureError
-from smdist.modelparallel.torch.capture.fakes import FakeModel, on_fakes
+from smdist.modelparallel.torch.capture.fakes import FakeModel, check_plain, on_fakes
 from smdist.modelparallel.torch.capture.objects import carried
 from smdist.modelparallel.torch.capture.patches import recording
 from smdist.modelparallel.torch.capture.probe import Probe
-from smdist.modelparallel.torch.capture.recorder import Recorder, own_tensors
+from smdist.modelparallel.torch.capture.recorder import Recorder
+from smdist.modelparallel.torch.capture.step import own_tensors
 from smdist.modelparallel.torch.capture.surroundings import uncompiled, untouched
 from smdist.modelparallel.torch.program import Argument, Call, Constant, Program, Ref
 from smdist.modelparallel.torch.tree import Form, flatten, paths, unflatten
@@ -48,8 +49,8 @@ def run_once(model: nn.Module, arguments: tuple[Any, Any], units: set[str]) -> P
             output_form=output_form,
             outputs=outputs,
             base=recorder.base,
-            facts=recorder.facts,
-            aliases=recorder.aliases,
+            facts=recorder.ledger.facts,
+            aliases=recorder.ledger.aliases,
         )
 
 
@@ -76,6 +77,7 @@ def _input(fake: FakeModel, leaf: Any) -> Any:
                 "Pass its tensors",
             )
         return leaf
+    check_plain(leaf, "an input of the model")
     device = torch.device("cpu") if leaf.is_meta else leaf.device
     if leaf.layout is not torch.strided:
         return fake.mode.from_tensor(leaf)
@@ -91,7 +93,7 @@ def _publish(recorder: Recorder, inputs: list[Any], form: Form) -> Iterator[Argu
             yield Constant(leaf)
             continue
         name = f"input:{path.split('.', 1)[1]}"
-        names[id(leaf)] = recorder.publish(leaf, name)
+        names[id(leaf)] = recorder.ledger.publish(leaf, name)
         yield names[id(leaf)]
 
 

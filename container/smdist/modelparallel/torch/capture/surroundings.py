@@ -14,13 +14,14 @@ from torch import nn
 
 
 def python_draws() -> Hashable:
-    """Differs once Python or NumPy has drawn a random number."""
+    """Differs once Python or NumPy has drawn a random number, or PyTorch was seeded anew."""
     _, numbers, gauss = random.getstate()
+    seed = torch.initial_seed()
     numpy = sys.modules.get("numpy")
     if numpy is None:
-        return numbers[0], numbers[-1], gauss
+        return seed, numbers[0], numbers[-1], gauss
     _, keys, *rest = numpy.random.get_state()
-    return numbers[0], numbers[-1], gauss, int(keys[0]), *rest
+    return seed, numbers[0], numbers[-1], gauss, int(keys[0]), *rest
 
 
 @contextmanager

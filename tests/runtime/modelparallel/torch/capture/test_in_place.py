@@ -113,6 +113,52 @@ def test_items_may_be_set(torn):
     assert found.output_error <= 1e-6
 
 
+def test_an_item_may_be_set_from_the_same_tensor(torn):
+    class Model(Three):
+        def forward(self, x):
+            h = self.a(x)
+            h[:, 0] = h[:, 1]
+            return self.c(self.b(h))
+
+    assert torn(Model(), torch.randn(3, 4)).relative_error <= 1e-6
+
+
+def test_a_unit_may_change_two_arguments(torn):
+    class Both(nn.Module):
+        def forward(self, x, y):
+            return x.mul_(2) + y.mul_(3)
+
+    class Model(Three):
+        def __init__(self):
+            super().__init__()
+            self.both = Both()
+
+        def forward(self, x):
+            g, h = self.a(x), self.b(x)
+            return self.c(self.both(g, h)) + g * h
+
+    assert torn(Model(), torch.randn(3, 4)).relative_error <= 1e-6
+
+
+def test_a_unit_that_changes_a_tensor_it_gets_twice_needs_both(units_of):
+    class Both(nn.Module):
+        def forward(self, x, y):
+            return x.mul_(2) + y
+
+    class Inner(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.both = nn.Linear(4, 4), Both()
+
+        def forward(self, x):
+            h = self.a(x)
+            return self.both(h, h[:, :1])
+
+    names = units_of(Boxed(Inner()), torch.randn(3, 4))
+
+    assert ["first", "inner", "last"] == names
+
+
 def test_a_view_may_be_changed_where_nobody_reads_the_rest(torn):
     class Model(Three):
         def forward(self, x):

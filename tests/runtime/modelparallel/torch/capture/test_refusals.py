@@ -43,6 +43,11 @@ def test_parameters_with_behaviour_of_their_own_are_refused():
         capture(model, BATCH)
 
 
+def test_inputs_with_behaviour_of_their_own_are_refused():
+    with pytest.raises(CaptureError, match="an input of the model is a Odd"):
+        capture(Named(), torch.ones(3, 4).as_subclass(Odd))
+
+
 def test_two_parameters_in_one_memory_are_refused():
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     model[1].weight = nn.Parameter(model[0].weight.data)

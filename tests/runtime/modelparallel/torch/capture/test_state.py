@@ -63,7 +63,36 @@ def replace(module, h):
     return h + torch.func.functional_call(module.a, {"weight": module.b.weight}, h)
 
 
-HABITS = [count, append, remember, file, roll, roll_numpy, replace]
+def seed(module, h):
+    torch.manual_seed(1)
+    return h + torch.randn(4)
+
+
+def generate(module, h):
+    return h + torch.randn(4, generator=torch.Generator().manual_seed(1))
+
+
+def penalise(module, h):
+    return h + torch.autograd.grad(module.a(h).sum(), h, create_graph=True)[0]
+
+
+def vectorise(module, h):
+    return torch.vmap(torch.sin)(h)
+
+
+HABITS = [
+    count,
+    append,
+    remember,
+    file,
+    roll,
+    roll_numpy,
+    replace,
+    seed,
+    generate,
+    penalise,
+    vectorise,
+]
 
 
 @pytest.mark.parametrize("habit", HABITS)

@@ -218,7 +218,6 @@ def test_parameters_may_be_tied(torn):
 
 
 def test_tensors_that_are_no_parameters_are_found_where_they_are(torn):
-    """A new number in the attribute counts from the next run on."""
     outside = torch.full((4,), 3.0)
 
     class Model(Three):
