@@ -69,9 +69,10 @@ def _planned(file: ModelFile, cluster: Cluster, said: argparse.Namespace) -> Pla
     from smdist.modelparallel.torch.planning import plan
 
     weight, gradient, optimizer = said.state_bytes or (4.0, 4.0, 8.0)
+    here = _fastest_device()
     return plan(
-        file.model(on_meta=not said.measure),
-        file.example(),
+        file.model(here if said.measure else "meta"),
+        file.example(here if said.measure else "cpu"),
         cluster,
         device_memory=said.device_memory,
         microbatches=said.microbatches,
@@ -120,6 +121,14 @@ def _check_paths(said: argparse.Namespace) -> None:
     if said.save is not None and not said.save.parent.is_dir():
         why = f"there is no folder {said.save.parent}"
         raise OptionError(f"{said.save} cannot be written", why, "Make it, or pass another path")
+
+
+def _fastest_device() -> str:
+    """Where things are measured: this machine's GPU, if it has one."""
+    import torch
+
+    found = torch.accelerator.current_accelerator(check_available=True)
+    return "cpu" if found is None else str(found)
 
 
 def _require_torch() -> None:

@@ -44,23 +44,23 @@ class ModelFile:
         self._module = self._imported()
         raise_all(self._faults())
 
-    def model(self, *, on_meta: bool) -> nn.Module:
-        """Make the model; on meta it has shapes and no values.
+    def model(self, device: str) -> nn.Module:
+        """Make the model on a device; on meta it has shapes and no values.
 
         Raises:
             OptionError: The function fails, or returns no module.
         """
         import torch
 
-        mend = _ON_META if on_meta else "Mend it there"
-        with self._blamed("model()", mend), torch.device("meta" if on_meta else "cpu"):
+        mend = _ON_META if device == "meta" else "Mend it there"
+        with self._blamed("model()", mend), torch.device(device):
             made = self._module.model()
         if not isinstance(made, torch.nn.Module):
             what = f"model() of {self._path} returned {_shown(made)}"
             raise OptionError(what, "it is to be a torch.nn.Module", "Return the model")
         return made
 
-    def example(self) -> Any:
+    def example(self, device: str = "cpu") -> Any:
         """Make the batch of one replica.
 
         Raises:
@@ -68,7 +68,7 @@ class ModelFile:
         """
         import torch
 
-        with self._blamed("example()", "Mend it there"):
+        with self._blamed("example()", "Mend it there"), torch.device(device):
             made = self._module.example()
         parts = made.values() if isinstance(made, dict) else made
         is_batch = isinstance(made, torch.Tensor | dict) or type(made) is tuple

@@ -121,7 +121,8 @@ class Plan(core.Plan):
 
 def _finished(found: core.Plan, problem: Problem, sampler: Sampler) -> Plan:
     values = {field.name: getattr(found, field.name) for field in fields(found)}
-    plan = Plan(**{**values, "notes": (*found.notes, *sampler.notes)})
+    said = sampler.notes(found.num_microbatches, frozenset(found.opened))
+    plan = Plan(**{**values, "notes": (*found.notes, *said)})
     object.__setattr__(plan, "_problem", problem)  # no field: files and comparisons leave it out
     return plan
 

@@ -22,6 +22,7 @@ _SOURCES: Final = ("auto", "measure", "estimate")
 _UNKNOWN: Final = Device(
     name="a device of 1 TFLOP/s and 100 GB/s", flops_per_second=1e12, bytes_per_second=100e9
 )
+_Key = tuple[int, frozenset[str]]
 
 
 class Sampler:
@@ -43,7 +44,8 @@ class Sampler:
         self._model, self._batch = model, batch
         self._measures = costs == "measure" or (costs == "auto" and not on_meta)
         self._device = cluster.device
-        self._known: dict[tuple[int, frozenset[str]], tuple[Graph, Costs]] = {}
+        self._known: dict[_Key, tuple[Graph, Costs]] = {}
+        self._notes: dict[_Key, tuple[str, ...]] = {}
 
     def at(self, num_microbatches: int, opened: frozenset[str]) -> tuple[Graph, Costs]:
         """One microbatch of a batch cut into so many, with these units opened.
@@ -63,15 +65,17 @@ class Sampler:
                 words, captured.graph.model, samples, len(captured.graph.units), costs.source, took
             )
             self._known[key] = captured.graph, costs
+            self._notes[key] = captured.notes
         return self._known[key]
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What to know of the costs."""
+    def notes(self, num_microbatches: int, opened: frozenset[str]) -> tuple[str, ...]:
+        """What to know of a sample and its costs: for people."""
+        found = self._notes.get((num_microbatches, opened), ())
         if self._measures or _is_known(self._device):
-            return ()
+            return found
         return (
-            f"how fast {self._device.name} is, nobody said: times are those of {_UNKNOWN.name};"
+            *found,
+            f"How fast {self._device.name} is, nobody said: times are those of {_UNKNOWN.name};"
             " Device(flops_per_second=..., bytes_per_second=...) of the cluster says it",
         )
 

@@ -39,8 +39,8 @@ def test_model_has_no_values(read):
     """On meta, unless it is to be measured; the batch is real in both cases."""
     file = read()
 
-    assert file.model(on_meta=True).weight.is_meta
-    assert not file.model(on_meta=False).weight.is_meta
+    assert file.model("meta").weight.is_meta
+    assert not file.model("cpu").weight.is_meta
     assert (8, 4) == file.example().shape
     assert not file.example().is_meta
 
@@ -49,7 +49,7 @@ def test_neighbours_can_be_imported(read):
     """Files beside it are found, as by `python model.py`."""
     file = read("from parts_of_it import example, model", parts_of_it=GOOD)
 
-    assert 2 == file.model(on_meta=True).out_features
+    assert 2 == file.model("meta").out_features
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_batches(read, batch):
 )
 def test_functions_that_are_missing(read, change, said):
     with pytest.raises(OptionError, match=said):
-        read(GOOD.replace(*change)).model(on_meta=True)
+        read(GOOD.replace(*change)).model("meta")
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_faults_of_model(read, body, said):
         return nn.Linear(-1, 2)
     """
     with pytest.raises(OptionError, match=said):
-        read(text).model(on_meta=True)
+        read(text).model("meta")
 
 
 @pytest.mark.parametrize(
@@ -150,6 +150,6 @@ def test_ctrl_c_is_no_fault_of_the_file(read):
 
 def test_tensors_are_real_after_model(read):
     """The device of the call to model() stays with it."""
-    read().model(on_meta=True)
+    read().model("meta")
 
     assert not torch.zeros(1).is_meta

@@ -127,8 +127,29 @@ def test_unknown_speed_is_noted():
     """Times are those of a device that is named."""
     found = plan(on_meta(), BATCH, Cluster(ranks_per_host=2), pipeline_parallel_degree=2)
 
-    assert any("how fast cpu is, nobody said" in note for note in found.notes)
+    assert any("How fast cpu is, nobody said" in note for note in found.notes)
     assert "1 TFLOP/s" in found.forecast.device
+
+
+class Picky(nn.Module):
+    """A container of blocks whose forward function asks for values."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(net(depth=2)[:2] for _ in range(3))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x) if float(x.detach().sum()) > 0 else x
+        return x
+
+
+def test_units_against_the_rule_are_noted():
+    """What could not be taken apart is one unit, and why."""
+    model = nn.Sequential(Picky(), *net(depth=3))
+    found = plan(model, BATCH, cluster(2), costs="estimate", microbatches=4)
+
+    assert any("'0' is one unit" in note for note in found.notes), found.notes
 
 
 def test_long_work_is_logged(caplog):
