@@ -50,8 +50,7 @@ def join_ties(judge: Judge, stage_of: dict[str, int]) -> tuple[dict[str, int], t
         for name, stage, parameter in _moves(judge, judge.place(stage_of)):
             if _is_free(judge, stage_of, {**stage_of, name: stage}):
                 notes.append(
-                    f"{name} runs on stage {stage} instead of {stage_of[name]}, "
-                    f"where {parameter} is already"
+                    f"{name} moved from stage {stage_of[name]} to {stage}, where {parameter} is too"
                 )
                 stage_of, found = {**stage_of, name: stage}, True
                 break
