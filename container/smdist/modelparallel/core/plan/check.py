@@ -92,8 +92,9 @@ def _unit_faults(plan: Plan, graph: Graph) -> Iterator[OptionError]:
     names = {unit.name for unit in graph.units}
     listed = [(unit, stage) for stage, units in enumerate(plan.stages) for unit in units]
     unknown = [(unit, stage) for unit, stage in listed if unit not in names]
-    yield from _few(_unknown(unit, stage, plan, names) for unit, stage in unknown)
     counts = Counter(unit for unit, _ in listed)
+    free = names - set(counts) or names  # what was misspelt is missing
+    yield from _few(_unknown(unit, stage, plan, free) for unit, stage in unknown)
     yield from _few(_twice(unit, listed) for unit, count in counts.items() if count > 1)
     needed = [unit.name for unit in placed_units(graph)]
     yield from _few(_missing(unit, plan) for unit in needed if unit not in counts)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 WIDTH: Final = 100
 _GROUPS: Final = {
-    "slower": "Slower, or as fast with more ranks in a pipeline:",
+    "slower": "Slower, or no faster:",
     "memory": "Too large:",
     "impossible": "Not possible, or not worth it:",
 }
@@ -91,9 +91,10 @@ def _next_best(others: Sequence[Rejected]) -> str:
     if fast:
         best = max(fast, key=lambda each: each.samples_per_second or 0.0)
         told.append(f"Next best is {best.what}: {best.why}.")
-    if full:
-        some = "one other does" if len(full) == 1 else f"{len(full)} others do"
-        told.append(f"{some[0].upper()}{some[1:]} not fit in memory.")
+    if len(full) == 1:
+        told.append(f"{full[0].what} does not fit in memory: {full[0].why}.")
+    elif full:
+        told.append(f"{len(full)} others do not fit in memory.")
     return " ".join(told) or "The others that were tried are not possible."
 
 

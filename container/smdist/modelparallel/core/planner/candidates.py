@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from smdist.modelparallel.core.plan.check import divisors
+from smdist.modelparallel.core.planner.marks import num_stages_by_hand
 from smdist.modelparallel.core.planner.problem import AUTO, Problem
 from smdist.modelparallel.core.schedule import SCHEDULES, Kind
 
@@ -83,15 +84,16 @@ def candidates(problem: Problem, num_units: int) -> Iterator[Candidate]:
     """All that may be tried with so many units."""
     for pipeline in degree_choices(problem):
         for count in microbatch_choices(problem):
-            if count <= _MOST_PER_RANK * pipeline or problem.microbatches:
-                yield from _of(problem, pipeline, count, num_units)
+            yield from _of(problem, pipeline, count, num_units)
 
 
 def _of(problem: Problem, pipeline: int, count: int, num_units: int) -> Iterator[Candidate]:
-    preference = 0
+    preference, stages = 0, range(1, num_units + 1)
+    if not problem.auto_partition:
+        stages = range(num_stages_by_hand(problem), num_stages_by_hand(problem) + 1)
     for name in _names(problem, pipeline):
         for virtual in _virtual(problem, SCHEDULES[name]):
-            if pipeline * virtual > num_units:
+            if pipeline * virtual not in stages:
                 continue
             for active in _active(problem, SCHEDULES[name], pipeline, count):
                 preference += 1

@@ -6,20 +6,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import Final
 
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core.cost import Link
+from smdist.modelparallel.core.errors import PlanError
+from smdist.modelparallel.core.partition import Partition
 from smdist.modelparallel.core.planner.candidates import Candidate
 from smdist.modelparallel.core.planner.cuts import Cuts, most_in_flight, rank_of_stages
 from smdist.modelparallel.core.planner.layout import Layout, slowness
-from smdist.modelparallel.core.planner.problem import Problem
+from smdist.modelparallel.core.planner.problem import AUTO, Problem
 from smdist.modelparallel.core.planner.room import Room
 from smdist.modelparallel.core.planner.samples import Samples, View
 from smdist.modelparallel.core.planner.split import Pipeline, Split, split
 from smdist.modelparallel.core.schedule import Schedule, make_schedule
 from smdist.modelparallel.core.simulate import Timeline
 
-_TIGHTER = 4  # how often the limit of a partition is lowered by what receive buffers took
+_HOPS: Final = 20  # stages shorter than so many messages are not worth several on a rank
+_TIGHTER: Final = 4  # how often the limit of a partition is lowered by what receive buffers took
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: cached properties
@@ -93,19 +97,16 @@ class Evaluator:
         """Partitions to simulate, and what each takes at least, in seconds per sample.
 
         Raises:
-            OptionError: There is none, or no such schedule.
+            OptionError: There is none, or no such schedule, or it is not worth a try.
         """
         view, joined = self._view(candidate), self._slowest_link(candidate)
         if self._cannot_fit(candidate):
             return
         for found in self._cuts.find(view, candidate, partial(self.schedule, candidate), joined):
+            self._refuse_short_stages(candidate, found)
             cut = split(view.graph, found)
             least = self._pipeline(candidate, cut).least_seconds()
             yield self._per_sample(candidate, least), cut
-
-    def hop_seconds(self, candidate: Candidate) -> float:
-        """How long the shortest message takes between neighbours."""
-        return self._slowest_link(candidate).latency_seconds
 
     def simulate(self, candidate: Candidate, cut: Split) -> Trial:
         """Predict one step, however much memory that takes.
@@ -130,6 +131,8 @@ class Evaluator:
         limit = self._problem.memory_limit_bytes
         if limit is None:
             return self.simulate(candidate, cut)
+        if self._cannot_fit(candidate):
+            return None
         if self._least_peak(candidate, cut) <= limit:
             trial = self.simulate(candidate, cut)
             if trial.peak_bytes <= limit:
@@ -154,7 +157,10 @@ class Evaluator:
             if trial.peak_bytes <= limit:
                 return trial
             room -= trial.peak_bytes - limit
-        if room == limit and self._room is not None:
+        if room < limit:
+            trial = self.leanest(candidate)
+            return trial if trial.peak_bytes <= limit else None
+        if self._room is not None:
             in_flight = self._most_in_flight(candidate)
             self._room.did_not_fit(view, rank_of_stages(candidate), in_flight)
         return None
@@ -198,6 +204,19 @@ class Evaluator:
                 active_microbatches=candidate.active_microbatches,
             )
         return self._schedules[key]
+
+    def _refuse_short_stages(self, candidate: Candidate, cut: Partition) -> None:
+        if self._problem.schedule != AUTO or candidate.virtual_stages == 1:
+            return
+        if self._problem.virtual_stages:
+            return
+        costs = cut.costs
+        seconds = sum(cost.seconds for cost in costs) / len(costs)
+        hop = self._slowest_link(candidate).latency_seconds
+        if seconds <= _HOPS * hop:
+            what = f"a stage takes {seconds:.2g} s and a message {hop:.2g} s"
+            why = f"several stages a rank pay off from {_HOPS} messages a stage on"
+            raise PlanError(what, why, "Ask for the schedule by name to have it all the same")
 
     def _slowest_link(self, candidate: Candidate) -> Link:
         link = self._layout(candidate)[1]

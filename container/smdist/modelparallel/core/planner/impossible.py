@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from sagemaker_dist.errors import OptionError
@@ -14,25 +15,31 @@ from smdist.modelparallel.core.planner.candidates import (
     degree_choices,
     microbatch_choices,
 )
-from smdist.modelparallel.core.planner.evaluate import Trial
+from smdist.modelparallel.core.planner.evaluate import Misfit, Trial
+from smdist.modelparallel.core.planner.marks import num_stages_by_hand
 from smdist.modelparallel.core.planner.problem import Problem
 from smdist.modelparallel.core.planner.samples import Samples
 from smdist.modelparallel.core.planner.search import Search
 
 _NEAREST: Final = 3
+_MOST_REASONS: Final = 8
 
 
 def impossible(
     problem: Problem, samples: Samples, search: Search, tried: tuple[Candidate, ...]
 ) -> PlanError:
     """The error that says so."""
+    if not tried and not problem.auto_partition:
+        return _other_marks(problem)
     if not tried:
         return _too_few_units(problem, samples)
-    misfits = list(search.misfits.values())
+    misfits = [search.misfits[each] for each in tried]
     full = [each.candidate for each in misfits if each.why is None]
-    if full:
-        return _too_full(problem, search, full)
-    return _refused([each.why for each in misfits if each.why is not None])
+    trials = list(leanest(search, full))
+    if trials:
+        return _too_full(problem, trials)
+    reasons = [search.misfits[each].why for each in tried]
+    return _refused([each for each in reasons if each is not None])
 
 
 def memory_sentence(trial: Trial) -> str:
@@ -78,36 +85,53 @@ def _too_few_units(problem: Problem, samples: Samples) -> PlanError:
     )
 
 
-def _too_full(problem: Problem, search: Search, full: list[Candidate]) -> PlanError:
-    """The leanest candidate of each pipeline degree, leanest first."""
-    lean: dict[int, Candidate] = {}
-    for candidate in sorted(full, key=leanness):
-        lean.setdefault(candidate.pipeline, candidate)
-    trials = []
-    for candidate in lean.values():
-        try:
-            trials.append(search.evaluator.leanest(candidate))
-        except OptionError:
-            continue
+def _other_marks(problem: Problem) -> PlanError:
+    asked = [f"schedule {problem.schedule!r}", f"{problem.cluster.size} ranks"]
+    for name in ("pipeline_parallel_degree", "data_parallel_degree", "virtual_stages"):
+        number = getattr(problem, name)
+        asked += [f"{name} {number}"] if number else []
+    return PlanError(
+        f"marks are for {num_stages_by_hand(problem)} stages",
+        f"no pipeline has so many with {', '.join(asked)}",
+        "Mark modules for as many stages as pipeline_parallel_degree times virtual_stages",
+    )
+
+
+def leanest(search: Search, full: list[Candidate]) -> Iterator[Trial]:
+    """What the leanest candidate of each pipeline degree would hold."""
+    seen: set[int] = set()
+    for candidate in sorted(full, key=_leanness):
+        if candidate.pipeline not in seen:
+            try:
+                yield search.evaluator.leanest(candidate)
+            except OptionError as error:  # its schedule cannot be made with these numbers
+                search.misfits[candidate] = Misfit(candidate=candidate, why=error)
+            else:
+                seen.add(candidate.pipeline)
+
+
+def _too_full(problem: Problem, trials: list[Trial]) -> PlanError:
+    """The candidates that need the least, leanest first."""
     trials.sort(key=lambda trial: (trial.peak_bytes, trial.candidate.pipeline))
     limit = problem.memory_limit_bytes
     assert limit is not None
     told = "; ".join(f"{trial.candidate}: {memory_sentence(trial)}" for trial in trials[:_NEAREST])
-    least = size(trials[0].peak_bytes) if trials else "more"
+    least = trials[0].peak_bytes
     return PlanError(
         f"device_memory is {size(limit)}",
         f"no plan fits in that. Nearest are {told}",
-        f"The smallest device_memory that would do is {least}. Or use more ranks in a pipeline, "
-        "smaller microbatches, or a leaner optimizer state",
+        f"The least found that would do is {size(least)} ({least:,} bytes). Or use more ranks in "
+        "a pipeline, smaller microbatches, or a leaner optimizer state",
     )
 
 
-def leanness(candidate: Candidate) -> tuple[int, int]:
+def _leanness(candidate: Candidate) -> tuple[int, int]:
     """Small microbatches need the least; then the order in which schedules are preferred."""
     return -candidate.num_microbatches, candidate.preference
 
 
 def _refused(reasons: list[OptionError]) -> PlanError:
-    unique = {str(each): each for each in reasons}
+    flat = [part for each in reasons for part in getattr(each, "faults", (each,))]
+    unique = {str(each): each for each in flat}
     faults = [PlanError(each.what, each.why, each.mend) for each in unique.values()]
-    return faults[0] if len(faults) == 1 else PlanErrors(tuple(faults[:_NEAREST]))
+    return faults[0] if len(faults) == 1 else PlanErrors(tuple(faults[:_MOST_REASONS]))

@@ -79,7 +79,7 @@ class Problem:
 
     def __post_init__(self) -> None:
         faults = [*_value_faults(self)]
-        raise_faults(faults or [*_count_faults(self), *_schedule_faults(self)])
+        raise_faults(faults or [*_count_faults(self), *_schedule_faults(self), *_hand_faults(self)])
 
     @property
     def memory_limit_bytes(self) -> int | None:
@@ -132,6 +132,18 @@ def _count_faults(problem: Problem) -> Iterator[OptionError]:
             f"a batch of {problem.batch_size} cannot be cut into so many equal parts",
             f"Use one of {', '.join(map(str, divisors(problem.batch_size)))}",
         )
+
+
+def _hand_faults(problem: Problem) -> Iterator[OptionError]:
+    """Options that would be ignored: one says where units go, the other lets the planner do it."""
+    by_hand = {"marks": problem.marks, "default_partition": problem.default_partition is not None}
+    by_planner = {"memory_weight": problem.memory_weight is not None, "optimize": problem.optimize}
+    for name, is_given in (by_hand if problem.auto_partition else by_planner).items():
+        if is_given:
+            what = f"{name} is given and auto_partition is {problem.auto_partition}"
+            who = "the planner places" if problem.auto_partition else "marks place"
+            mend = f"Leave it out, or pass auto_partition={not problem.auto_partition}"
+            yield PlanError(what, f"{who} all units", mend)
 
 
 def _schedule_faults(problem: Problem) -> Iterator[OptionError]:

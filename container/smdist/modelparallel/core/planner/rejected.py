@@ -10,7 +10,7 @@ from smdist.modelparallel.core.plan import Rejected
 from smdist.modelparallel.core.plan.text import share
 from smdist.modelparallel.core.planner.candidates import Candidate
 from smdist.modelparallel.core.planner.evaluate import Trial
-from smdist.modelparallel.core.planner.impossible import leanness, memory_sentence
+from smdist.modelparallel.core.planner.impossible import leanest, memory_sentence
 from smdist.modelparallel.core.planner.search import Search
 
 _MOST: Final = 4  # of each kind
@@ -53,15 +53,16 @@ def _rejected(search: Search, group: list[Candidate], best: Trial, differs: str)
     if trial is not None:
         return _slower(trial, best, differs)
     full = [each for each in group if search.misfits[each].why is None]
-    if full:
-        lean = min(full, key=leanness)
-        sentence = memory_sentence(search.evaluator.leanest(lean))
-        return Rejected(what=str(lean), differs=differs, group="memory", why=sentence)
+    for lean in leanest(search, full):
+        sentence = memory_sentence(lean)
+        what = str(lean.candidate)
+        return Rejected(what=what, differs=differs, group="memory", why=sentence)
     why = search.misfits[group[0]].why
     assert why is not None
     first = getattr(why, "faults", (why,))[0]
+    what = str(group[0])
     return Rejected(
-        what=str(group[0]), differs=differs, group="impossible", why=f"{first.what}: {first.why}"
+        what=what, differs=differs, group="impossible", why=f"{first.what}: {first.why}"
     )
 
 

@@ -13,17 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from heapq import heappop, heappush
 from itertools import count
-from typing import Final
 
 from sagemaker_dist.errors import OptionError
-from smdist.modelparallel.core.errors import PlanError
 from smdist.modelparallel.core.planner.candidates import Candidate
 from smdist.modelparallel.core.planner.evaluate import Evaluator, Misfit, Trial
-from smdist.modelparallel.core.planner.problem import AUTO, Problem
+from smdist.modelparallel.core.planner.problem import Problem
 from smdist.modelparallel.core.planner.samples import Samples
 from smdist.modelparallel.core.planner.split import Split
 
-_HOPS: Final = 20  # stages shorter than so many messages are not worth several on a rank
 Stages = tuple[tuple[str, ...], ...]
 _Key = tuple[float, int, int, int]
 _Step = Candidate | tuple[Candidate, Split] | Trial
@@ -34,7 +31,6 @@ class Search:
     """Looks for the fastest of some candidates of one problem."""
 
     def __init__(self, problem: Problem, samples: Samples) -> None:
-        self._problem = problem
         self.evaluator = Evaluator(problem, samples)
         self.misfits: dict[Candidate, Misfit] = {}
         self.trials: dict[Candidate, Trial] = {}
@@ -64,7 +60,6 @@ class Search:
             if not splits:
                 self.misfits[step] = Misfit(candidate=step)
             for least, cut in splits:
-                self._refuse_short_stages(step, cut)
                 self._push(heap, step, least, (step, cut))
             return
         candidate, cut = step
@@ -96,19 +91,6 @@ class Search:
         self.least[candidate] = least
         order = (candidate.pipeline, candidate.num_microbatches, candidate.preference)
         heappush(heap, ((rounded(least), *order), next(self._serial), step))
-
-    def _refuse_short_stages(self, candidate: Candidate, cut: Split) -> None:
-        if self._problem.schedule != AUTO or candidate.virtual_stages == 1:
-            return
-        if self._problem.virtual_stages:
-            return
-        costs = cut.partition.costs
-        seconds = sum(cost.seconds for cost in costs) / len(costs)
-        hop = self.evaluator.hop_seconds(candidate)
-        if seconds <= _HOPS * hop:
-            what = f"a stage takes {seconds:.2g} s and a message {hop:.2g} s"
-            why = f"several stages a rank pay off from {_HOPS} messages a stage on"
-            raise PlanError(what, why, "Ask for the schedule by name to have it all the same")
 
 
 def rounded(seconds: float) -> float:

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans are files for people: what was saved is loaded, what was edited wrongly is told."""
+
+import json
+
+import pytest
+from plan_problems import Model, problem
+
+from sagemaker_dist.errors import OptionError
+from smdist.modelparallel.core.errors import PlanError
+from smdist.modelparallel.core.plan import Plan
+from smdist.modelparallel.core.planner import find_plan
+from smdist.modelparallel.core.planner.replay import renewed
+
+MODEL = Model(tied=True)
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return find_plan(problem(MODEL, ranks=2, pipeline_parallel_degree=2, schedule="1f1b"))
+
+
+def edited(plan, **changes):
+    return Plan.from_document({**plan.document(), **changes})
+
+
+def told(error):
+    return [str(each) for each in getattr(error.value, "faults", (error.value,))]
+
+
+def test_saved_plan_is_loaded_as_it_was(plan, tmp_path):
+    """A file holds everything: decisions, forecast, notes, what was rejected."""
+    plan.save(tmp_path / "plan.json")
+
+    assert plan == Plan.load(tmp_path / "plan.json")
+    assert plan.rejected
+    assert plan.forecast
+
+
+def test_document_is_json(plan):
+    """JSON's types alone, so that it survives a way through text."""
+    assert plan == Plan.from_document(json.loads(json.dumps(plan.document())))
+
+
+def test_file_has_one_unit_a_line(plan, tmp_path):
+    """Units are moved by moving lines; what is not edited takes one line an entry."""
+    plan.save(tmp_path / "plan.json")
+    lines = (tmp_path / "plan.json").read_text().splitlines()
+
+    assert '      "h.2",' in lines
+    assert max(map(len, lines)) <= 1000
+    assert any(line.strip().startswith('"h.3": {"type": "Block"') for line in lines)
+
+
+def test_save_leaves_no_half_written_file(plan, tmp_path):
+    """A save that fails leaves the old file and nothing beside it."""
+    target = tmp_path / "folder"
+    target.mkdir()
+    with pytest.raises(PlanError, match="cannot be written"):
+        plan.save(target)
+
+    assert [target] == list(tmp_path.iterdir())
+
+
+def test_moved_unit_is_taken(plan):
+    """Moving a unit between the lists is all that it takes; the forecast then no longer holds."""
+    first, second = plan.stages
+    moved = edited(plan, stages=[list(first[:-1]), [first[-1], *second]])
+
+    assert 2 == moved.check(MODEL.graph(plan.microbatch_size)).num_stages
+    assert moved.is_stale
+    assert not plan.is_stale
+    assert "This plan was edited after it was made" in moved.explain()
+
+
+def test_renewed_plan_has_forecast_and_ties_again(plan):
+    """A new forecast keeps the decisions of an edited plan."""
+    first, second = plan.stages
+    moved = edited(plan, stages=[[first[0]], [*first[1:], *second]], ties=[])
+    again = renewed(moved, problem(MODEL, ranks=2))
+
+    assert moved.stages == again.stages
+    assert plan.ties == again.ties
+    assert not again.is_stale
+    assert plan.forecast.step_seconds < again.forecast.step_seconds
+
+
+def test_renewed_plan_names_what_no_longer_fits(plan):
+    """An edited plan is held against the memory limit as well."""
+    with pytest.raises(PlanError, match=r"holds .* GiB: it may use 0\.0625 GiB"):
+        renewed(plan, problem(MODEL, ranks=2, device_memory=64 << 20))
+    with pytest.raises(PlanError, match="the plan is for 2 ranks: there are 4"):
+        renewed(plan, problem(MODEL, ranks=4))
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ('{\n "version": 1,\n "stages": [["a" "b"]]\n}', ["line 3, column 18", "comma"]),
+        ('{"version": 1, "version": 1}', ["'version'", "twice"]),
+        ("[]", ["an object with keys"]),
+        ("{}", ["version None", "reads version 1"]),
+        ('{"version": 7}', ["version 7", "Plan anew"]),
+    ],
+)
+def test_file_that_is_no_plan_is_told(tmp_path, text, parts):
+    """An error says the file, and the line where JSON is broken."""
+    path = tmp_path / "plan.json"
+    path.write_text(text)
+    with pytest.raises(PlanError) as error:
+        Plan.load(path)
+
+    assert [] == [part for part in [str(path), *parts] if part not in str(error.value)]
+
+
+def test_missing_file_is_told(tmp_path):
+    with pytest.raises(PlanError, match="cannot be read"):
+        Plan.load(tmp_path / "none.json")
+
+
+def test_all_faults_of_a_document_come_at_once(plan):
+    """Missing, unknown and mistyped keys, with the place of each."""
+    document = {**plan.document(), "num_microbatchs": 4, "schedule": 3}
+    document["stages"] = [["wte"], "h.0", ["h.1", 5]]
+    del document["model"]
+    with pytest.raises(PlanError) as error:
+        Plan.from_document(document, where="plan.json")
+
+    assert [
+        "plan.json has the key 'num_microbatchs': nothing reads it. "
+        "Did you mean 'num_microbatches'?",
+        "plan.json lacks the key 'model': it has no default. Take it from the plan you began with.",
+        "plan.json, schedule is 3: this has to be a string. Write one there.",
+        "plan.json, stages[1] is 'h.0': this has to be a list. Write one there.",
+        "plan.json, stages[2][1] is 5: this has to be a string. Write one there.",
+    ] == told(error)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"pipeline_parallel_degree": 0}, "pipeline_parallel_degree is 0"),
+        ({"batch_size": True}, "batch_size is True"),
+        ({"num_microbatches": 3}, "num_microbatches is 3: a batch of 8 cannot be cut"),
+    ],
+)
+def test_numbers_that_no_plan_has_are_refused(plan, changes, text):
+    with pytest.raises(OptionError, match=text):
+        edited(plan, **changes)
+
+
+def test_ranks_of_a_pipeline_are_neighbours():
+    """Pipelines come one after the other; a stage's replicas sum gradients with each other."""
+    options = {"pipeline_parallel_degree": 2, "schedule": "1f1b"}
+    plan = find_plan(problem(Model(), ranks=4, **options))
+
+    assert [0, 1] == [plan.rank(0, each) for each in range(2)]
+    assert [2, 3] == [plan.rank(1, each) for each in range(2)]
+    assert (1, 3) == plan.replicas(1)
+    assert 4 == plan.world_size
