@@ -44,11 +44,13 @@ def read_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _add_cluster(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--cluster", metavar="JSON", help="see smdist/modelparallel/planner")
-    group.add_argument("--hosts", type=_count, metavar="N", help="instead of it; default 1")
-    group.add_argument("--ranks-per-host", type=_count, metavar="N", help="likewise")
+    group.add_argument("--cluster", metavar="JSON", help="as sagemaker-dist plan writes it")
+    group.add_argument("--hosts", type=_count, metavar="N", help="instead of --cluster; default 1")
+    group.add_argument("--ranks-per-host", type=_count, metavar="N", help="likewise, default 1")
     group.add_argument("--device-memory", metavar="SIZE", help="of a rank, such as 16GiB")
-    group.add_argument("--device-flops", type=_number, metavar="N", help="such as 312e12")
+    group.add_argument(
+        "--device-flops", type=_number, metavar="N", help="operations a second of a rank"
+    )
 
 
 def _add_constraints(group: argparse._ArgumentGroup) -> None:

@@ -19,11 +19,10 @@ from smdist.modelparallel.core.cost import StateBytes
 from smdist.modelparallel.core.planner import Problem, find_plan
 from smdist.modelparallel.core.planner.replay import renewed, replay
 from smdist.modelparallel.picture import Picture, sheet_of
-from smdist.modelparallel.torch.batch import Batch, Example
-from smdist.modelparallel.torch.here import cluster_of
+from smdist.modelparallel.torch.batch import Example
 from smdist.modelparallel.torch.marks import marks_of
+from smdist.modelparallel.torch.request import read_request
 from smdist.modelparallel.torch.sampler import Sampler
-from smdist.modelparallel.torch.sizes import read_size
 
 _ADAM = StateBytes()
 
@@ -55,17 +54,19 @@ def plan(
     Raises:
         OptionError: All that is wrong, by module or option; or nothing fits, and what would.
     """
-    batch, cluster = Batch.of(example), cluster_of(world, model)
-    sampler = Sampler(model=model, batch=batch, cluster=cluster, costs=costs)
+    asked = read_request(
+        model, example, world, costs=costs, device_memory=device_memory, pipeline=pipeline
+    )
     problem = Problem(
-        cluster=cluster, at=sampler.at, batch_size=batch.size, marks=marks_of(model), state=state,
+        cluster=asked.cluster, at=asked.sampler.at, batch_size=asked.batch_size,
+        device_memory=asked.memory_bytes, marks=marks_of(model), state=state,
         pipeline_parallel_degree=_number(pipeline_parallel_degree), schedule=pipeline,
         data_parallel_degree=_number(data_parallel_degree), microbatches=_number(microbatches),
         active_microbatches=active_microbatches, virtual_stages=virtual_stages,
         optimize=optimize, memory_weight=memory_weight, auto_partition=auto_partition,
-        default_partition=default_partition, device_memory=_bytes(device_memory),
+        default_partition=default_partition,
     )  # fmt: skip
-    return _finished(find_plan(problem), problem, sampler)
+    return _finished(find_plan(problem), problem, asked.sampler)
 
 
 def forecast(
@@ -81,13 +82,12 @@ def forecast(
     Raises:
         PlanError: All that is wrong with the plan for this model, or a rank would hold too much.
     """
-    batch, cluster = Batch.of(example), cluster_of(world, model)
-    sampler = Sampler(model=model, batch=batch, cluster=cluster, costs=costs)
+    asked = read_request(model, example, world, costs=costs, device_memory=device_memory)
     problem = Problem(
-        cluster=cluster, at=sampler.at, batch_size=batch.size, state=state,
-        device_memory=_bytes(device_memory),
+        cluster=asked.cluster, at=asked.sampler.at, batch_size=asked.batch_size,
+        device_memory=asked.memory_bytes, state=state,
     )  # fmt: skip
-    return _finished(renewed(plan, problem), problem, sampler)
+    return _finished(renewed(plan, problem), problem, asked.sampler)
 
 
 class Plan(core.Plan):
@@ -130,7 +130,3 @@ def _finished(found: core.Plan, problem: Problem, sampler: Sampler) -> Plan:
 def _number(asked: int | str) -> int | None:
     """What the planner takes for "auto" is None; it refuses other words itself."""
     return None if asked == "auto" else asked  # type: ignore[return-value]
-
-
-def _bytes(asked: int | str | None) -> int | None:
-    return None if asked is None else read_size(asked, "device_memory")

@@ -9,7 +9,7 @@ from typing import Final
 
 from torch import nn
 
-from sagemaker_dist.errors import OptionError, closest
+from sagemaker_dist.errors import closest, require
 from smdist.modelparallel.core.cluster import Cluster, Device
 from smdist.modelparallel.core.cost import Costs
 from smdist.modelparallel.core.graph import Graph
@@ -38,9 +38,7 @@ class Sampler:
 
     def __init__(self, *, model: nn.Module, batch: Batch, cluster: Cluster, costs: str) -> None:
         on_meta = any(each.is_meta for each in model.parameters())
-        if costs not in _SOURCES:
-            what = f"costs is {costs!r}"
-            raise OptionError(what, "it says where costs come from", closest(str(costs), _SOURCES))
+        check_source(costs)
         self._model, self._batch = model, batch
         self._measures = costs == "measure" or (costs == "auto" and not on_meta)
         self._device = cluster.device
@@ -83,6 +81,20 @@ class Sampler:
         if self._measures:
             return measure(captured)
         return estimate(captured, self._device if _is_known(self._device) else _UNKNOWN)
+
+
+def check_source(costs: object) -> None:
+    """Refuse what says nothing about where costs come from.
+
+    Raises:
+        OptionError: It is none of the three words.
+    """
+    require(
+        costs in _SOURCES,
+        what=f"costs is {costs!r}",
+        why="it says where costs come from",
+        mend=closest(str(costs), _SOURCES),
+    )
 
 
 def _is_known(device: Device) -> bool:

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `smp.plan` is asked, read as far as it needs no planner: all that is wrong comes at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from sagemaker_dist.errors import OptionError, closest, raise_all, require
+from smdist.modelparallel.core.cluster import Cluster
+from smdist.modelparallel.core.planner.problem import AUTO
+from smdist.modelparallel.core.schedule import SCHEDULES
+from smdist.modelparallel.torch.batch import Batch
+from smdist.modelparallel.torch.here import cluster_of
+from smdist.modelparallel.torch.sampler import Sampler, check_source
+from smdist.modelparallel.torch.sizes import read_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A model to be planned for, and what for.
+
+    Attributes:
+        memory_bytes: What a rank may use; None where the cluster says it, or nobody.
+    """
+
+    batch_size: int
+    cluster: Cluster
+    memory_bytes: int | None
+    sampler: Sampler
+
+
+def read_request(
+    model: nn.Module, example: Any, world: Any, *,
+    costs: str, device_memory: int | str | None, pipeline: str = AUTO,
+) -> Request:  # fmt: skip
+    """Read it.
+
+    Raises:
+        OptionError: All faults of these arguments.
+    """
+    faults: list[OptionError] = []
+    batch = cluster = memory = None
+    with _kept(faults):
+        _require_module(model)
+        cluster = cluster_of(world, model)
+    with _kept(faults):
+        batch = Batch.of(example)
+    with _kept(faults):
+        memory = None if device_memory is None else read_size(device_memory, "device_memory")
+    with _kept(faults):
+        _require_schedule(pipeline)
+    with _kept(faults):
+        check_source(costs)
+    raise_all(faults)
+    assert batch is not None
+    assert cluster is not None
+    sampler = Sampler(model=model, batch=batch, cluster=cluster, costs=costs)
+    return Request(batch_size=batch.size, cluster=cluster, memory_bytes=memory, sampler=sampler)
+
+
+@contextmanager
+def _kept(faults: list[OptionError]) -> Iterator[None]:
+    try:
+        yield
+    except OptionError as error:
+        faults.append(error)
+
+
+def _require_module(model: object) -> None:
+    require(
+        isinstance(model, nn.Module),
+        what=f"model is {type(model).__name__}",
+        why="it is a torch.nn.Module",
+        mend="Pass the model itself, on meta or with values",
+    )
+
+
+def _require_schedule(name: object) -> None:
+    known = [AUTO, *SCHEDULES]
+    require(
+        name in known,
+        what=f"pipeline is {name!r}",
+        why="there is no schedule of this name",
+        mend=closest(str(name), known),
+    )
