@@ -62,6 +62,7 @@ def capture(
     *,
     opened: Collection[str] = frozenset(),
     closed: Collection[str] = frozenset(),
+    apart: Collection[str] = frozenset(),
 ) -> Captured:
     """Take a model apart.
 
@@ -71,16 +72,19 @@ def capture(
             batch of one replica, or one like it.
         opened: Names of units to go into instead of keeping them whole, and so all around them.
         closed: Names of modules to keep whole.
+        apart: Names of modules that must not be inside a larger unit: those with marks.
 
     Raises:
-        CaptureError: The model's own forward function cannot be recorded: names the line.
-        OptionError: A name in `opened` or `closed` is not that of a module.
+        CaptureError: The model's own forward function cannot be recorded: names the line. A name
+            is not that of a module, or a module of `apart` is in one that must stay whole.
     """
-    _check_names(model, opened, closed)
+    _check_names(model, opened, closed, apart)
     refuse(model)
     arguments = arguments_of(example)
-    search = _Search(model, arguments, frozenset(opened), frozenset(closed))
+    wanted = frozenset(opened) | _parents(apart)
+    search = _Search(model, arguments, wanted, frozenset(closed))
     program = search.run()
+    search.check_apart(apart)
     return Captured(
         graph=build_graph(model, program),
         program=program,
@@ -98,7 +102,7 @@ class _Search:
         self, model: nn.Module, arguments: Any, opened: frozenset[str], closed: frozenset[str]
     ) -> None:
         self._model, self._arguments = model, arguments
-        self._asked = _with_parents(opened)
+        self._asked = opened | _parents(opened)
         self._guessed = composite_elements(model) - self._asked - closed
         self._closed = set(closed) | self._with_hooks()
         self.notes: list[str] = []
@@ -114,6 +118,19 @@ class _Search:
             if not tight:
                 return program
             self._closed |= _innermost(tight)
+
+    def check_apart(self, names: Collection[str]) -> None:
+        """Raise where a module that was to be apart is inside a unit."""
+        raise_all(
+            CaptureError(
+                f"{name!r} is to be apart, and {unit!r} around it stays whole",
+                next((note for note in self.notes if repr(unit) in note), "it has hooks"),
+                f"Put {name!r} on the stage of {unit!r}, or mend what keeps this whole",
+            )
+            for name in names
+            for unit in sorted(self._closed)
+            if name.startswith(f"{unit}.")
+        )
 
     def _attempt(self) -> Program:
         opened = self._asked | (self._guessed - self._closed)
@@ -140,9 +157,9 @@ class _Search:
         }
 
 
-def _with_parents(names: Collection[str]) -> frozenset[str]:
+def _parents(names: Collection[str]) -> frozenset[str]:
     parts = [name.split(".") for name in names]
-    return frozenset(".".join(p[:end]) for p in parts for end in range(1, len(p) + 1))
+    return frozenset(".".join(p[:end]) for p in parts for end in range(1, len(p)))
 
 
 def _innermost(names: set[str]) -> set[str]:
