@@ -18,6 +18,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from sagemaker_dist.errors import OptionError, raise_all
 from smdist.modelparallel.core.placement import Placement
 from smdist.modelparallel.torch.capture import Captured
 from smdist.modelparallel.torch.program import Call, Held, Machine, Program, Ref
@@ -40,10 +41,14 @@ class StageModule(Level):
         captured: The model, taken apart.
         placement: Where its parts run.
         stage: Which stage this is, from 0.
+
+    Raises:
+        OptionError: A module that changes its buffers is called on two stages.
     """
 
     def __init__(self, captured: Captured, placement: Placement, stage: int) -> None:
         super().__init__()
+        _check_state(captured.program, placement)
         self._route = Route.of(captured.program, placement, stage)
         self._program = captured.program
         for name in self._route.units:
@@ -158,6 +163,23 @@ class Route:
         inputs = [source.value for source in program.inputs if isinstance(source, Ref)]
         shared = {program.aliases[name] for name in (*self.receives, *self.sends, *inputs)}
         return frozenset(name for name, place in program.aliases.items() if place in shared)
+
+
+def _check_state(program: Program, placement: Placement) -> None:
+    """Statistics of two stages would be two statistics."""
+    where: dict[str, set[int]] = {}
+    for call in program.calls:
+        if call.is_unit and call.has_state:
+            where.setdefault(call.module, set()).update(placement.stages[call.name])
+    raise_all(
+        OptionError(
+            f"{module!r} on stages {' and '.join(map(str, sorted(stages)))}",
+            "it changes its own buffers each time that it is called, so it can only be on one",
+            f"Put all calls of {module!r} on one stage, or close the module around them",
+        )
+        for module, stages in where.items()
+        if len(stages) > 1
+    )
 
 
 def _put(stage: nn.Module, name: str, module: nn.Module) -> None:

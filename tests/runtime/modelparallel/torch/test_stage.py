@@ -151,6 +151,24 @@ def test_names_of_modules_may_be_any():
     assert torch.equal(captured.model(BATCH["x"]), stage.output(values))
 
 
+def test_a_module_with_statistics_is_on_one_stage():
+    """Called again on another stage, it would have two sets of them."""
+
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.a = nn.BatchNorm1d(4), nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.norm(self.a(self.norm(x)))
+
+    captured = capture(Twice(), BATCH["x"])
+    placement = place(captured.graph, {"norm": 0, "a": 0, "norm@2": 1})
+
+    with pytest.raises(ValueError, match=r"'norm' on stages 0 and 1"):
+        StageModule(captured, placement, 0)
+
+
 def test_inputs_of_another_form_are_refused(stages):
     with pytest.raises(ValueError, match="another form"):
         stages[0]({}, arguments_of((BATCH["x"],)))

@@ -7,7 +7,7 @@ from then on: whoever reads one would have to be on the stage of the change.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -31,6 +31,8 @@ class Ledger:
         self._weights = {memory(tensor): name for name, tensor in fake.fakes.items()}
         self._members: dict[int, list[Tensor]] = {}  # alive, so that ids stay theirs
         self._stale: dict[int, str] = {}
+        self._read: dict[int, str] = {}
+        self._claimed: set[int] = set()
 
     def source(self, tensor: Tensor) -> Argument | None:
         """What a tensor is; None if it was never seen."""
@@ -54,6 +56,17 @@ class Ledger:
     def weight_in(self, places: set[int]) -> str | None:
         """The name of a parameter, buffer or attribute in one of these memories."""
         return next((self._weights[place] for place in places if place in self._weights), None)
+
+    def claim(self, buffers: Iterable[Tensor]) -> str | None:
+        """A unit changes these: the name of one that was read from outside already."""
+        places = {memory(buffer) for buffer in buffers}
+        self._claimed |= places
+        return next((self._read[place] for place in places if place in self._read), None)
+
+    def is_claimed(self, tensor: Tensor, name: str) -> bool:
+        """Whether a unit changes this tensor of the model's, which is read under this name."""
+        self._read[memory(tensor)] = name
+        return memory(tensor) in self._claimed
 
     def outdate(self, tensor: Tensor, module: str) -> None:
         """`module` changes a tensor in place: all others in its memory are stale."""

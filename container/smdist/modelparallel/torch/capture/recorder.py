@@ -31,12 +31,11 @@ from smdist.modelparallel.torch.capture.ledger import Ledger, changed, shares
 from smdist.modelparallel.torch.capture.lines import line_of_user
 from smdist.modelparallel.torch.capture.objects import carried, is_cache, print_of
 from smdist.modelparallel.torch.capture.probe import Probe, ProbeError
-from smdist.modelparallel.torch.capture.state import snapshot
+from smdist.modelparallel.torch.capture.state import Snapshot, snapshot, snapshots
 from smdist.modelparallel.torch.capture.step import (
     Inside,
     Step,
     first_line,
-    own_tensors,
     result_names,
 )
 from smdist.modelparallel.torch.capture.surroundings import python_draws
@@ -59,7 +58,7 @@ class Recorder(TorchFunctionMode):
         fake: The model on fakes.
         units: Ids of the modules to keep whole.
         names: First names of all modules, by id.
-        own: What `own_tensors` says of all modules, by id.
+        before: The units as they were, by id.
         probe: Finds out what a unit returns that cannot run on fakes.
     """
 
@@ -69,7 +68,7 @@ class Recorder(TorchFunctionMode):
         *,
         units: set[int],
         names: dict[int, str],
-        own: dict[int, tuple[int, ...]],
+        before: dict[int, list[Snapshot]],
         probe: Probe,
     ) -> None:
         super().__init__()
@@ -79,7 +78,7 @@ class Recorder(TorchFunctionMode):
         self.mode = fake.mode
         self.pending: Escalation | CaptureError | None = None
         self._fake, self._units, self._names, self._probe = fake, units, names, probe
-        self._own, self._dice = own, python_draws()
+        self._before, self._dice = before, python_draws()
         self._stack: list[Inside] = []
         self._quiet = 0
         self._checkpoints: list[tuple[dict[str, Any], int]] = []
@@ -198,8 +197,7 @@ class Recorder(TorchFunctionMode):
     ) -> Any:
         leaves, form = flatten(arguments)
         self._check_dice()
-        if any(own_tensors(part) != self._own.get(id(part)) for part in module.modules()):
-            self.escalate(f"it calls {name!r} with other parameters than its own")
+        self._check_unit(name, module)
         step = self._step(None, leaves, form, unit=name)
         before = self._prints(leaves)
         is_probed = False
@@ -212,7 +210,23 @@ class Recorder(TorchFunctionMode):
             is_probed = True
         self._check_arguments(name, arguments, (leaves, form), before)
         self._dice = python_draws()
+        self._before[id(module)] = snapshots(module.modules())
+        self._check_buffers(module, step, is_probed=is_probed)
         return self._write(step, result, positions, is_probed=is_probed)
+
+    def _check_unit(self, name: str, module: nn.Module) -> None:
+        """Whatever a unit holds comes from the user or from the unit itself."""
+        before = self._before.setdefault(id(module), snapshots(module.modules()))
+        found = next((change for part in before for change in part.differences()), None)
+        if found is not None:
+            self.escalate(f"it changes {found!r} of {name!r}, which is a module of its own")
+
+    def _check_buffers(self, module: nn.Module, step: Step, *, is_probed: bool) -> None:
+        """Buffers that a unit changes are its own: others would read them on other stages."""
+        if is_probed or self.ledger.weight_in(self._fake.mode.effects.written) is not None:
+            read = self.ledger.claim(module.buffers())
+            if read is not None:
+                self.escalate(f"it reads {read!r}, which {step.name!r} changes")
 
     def _try(self, module: nn.Module, step: Step, error: Exception) -> tuple[Any, list[int]]:
         self._fake.mode.effects.clear()
@@ -275,10 +289,14 @@ class Recorder(TorchFunctionMode):
             why = "it changes a tensor in place that others are views of, and they are read later"
             self._raise(Escalation(module, why, line_of_user()))
         known = self.ledger.source(tensor)
+        if isinstance(known, Held) and self.ledger.is_claimed(tensor, known.name):
+            self.escalate(f"it reads {known.name!r}, which one of its modules changes")
         if known is not None:
             return known
         if isinstance(tensor, FakeTensor) or is_functorch_wrapped_tensor(tensor):
             self.escalate("it uses a tensor that was made where capture cannot see it")
+        if tensor.requires_grad:
+            self._raise(self._outside())
         return Constant(tensor)
 
     def _write(
@@ -376,6 +394,13 @@ class Recorder(TorchFunctionMode):
         if python_draws() != self._dice:
             self._dice = python_draws()
             self.escalate("it draws random numbers of Python's or NumPy's, or seeds PyTorch's")
+
+    def _outside(self) -> CaptureError:
+        return CaptureError(
+            f"a tensor that wants gradients is used at {line_of_user()}",
+            "it is no parameter of the model, so no stage would have it",
+            "Make it a parameter of the module that uses it",
+        )
 
     def _cached(self, leaf: Any) -> CaptureError:
         name = self._stack[-1].name

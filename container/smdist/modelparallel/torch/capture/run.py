@@ -15,7 +15,7 @@ from smdist.modelparallel.torch.capture.objects import carried
 from smdist.modelparallel.torch.capture.patches import recording
 from smdist.modelparallel.torch.capture.probe import Probe
 from smdist.modelparallel.torch.capture.recorder import Recorder
-from smdist.modelparallel.torch.capture.step import own_tensors
+from smdist.modelparallel.torch.capture.state import snapshots
 from smdist.modelparallel.torch.capture.surroundings import uncompiled, untouched
 from smdist.modelparallel.torch.program import Argument, Call, Constant, Program, Ref
 from smdist.modelparallel.torch.tree import Form, flatten, paths, unflatten
@@ -32,10 +32,11 @@ def run_once(model: nn.Module, arguments: tuple[Any, Any], units: set[str]) -> P
         inputs = [_input(fake, leaf) for leaf in leaves]
         pairs = zip(inputs, leaves, strict=True)
         known = {id(made): real for made, real in pairs if isinstance(made, Tensor)}
+        kept = [model.get_submodule(name) for name in units]
         recorder = Recorder(
             fake,
-            units={id(model.get_submodule(name)) for name in units},
-            own={id(module): own_tensors(module) for module in model.modules()},
+            units={id(unit) for unit in kept},
+            before={id(unit): snapshots(unit.modules()) for unit in kept},
             names={id(module): name for name, module in model.named_modules()},
             probe=Probe(fake, known),
         )

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from smdist.modelparallel.torch.capture.refusals import has_hooks
 from smdist.modelparallel.torch.modes import current_modes
 from smdist.modelparallel.torch.tree import flatten
 
@@ -26,6 +27,7 @@ def signature(model: nn.Module, arguments: tuple[Any, Any]) -> Hashable:
         form,
         tuple(_leaf(leaf) for leaf in leaves),
         tuple(_settings(model)),
+        tuple(parameter.requires_grad for parameter in model.parameters()),
         current_modes(),
         torch.get_default_dtype(),
     )
@@ -41,7 +43,7 @@ def _settings(model: nn.Module) -> Iterator[Hashable]:
     """Plain attributes of all modules and, once each, of the objects that they hold."""
     seen: set[int] = set()
     for module in model.modules():
-        yield tuple(_plain(vars(module)))
+        yield tuple(_plain(vars(module))), has_hooks(module)
         for value in vars(module).values():
             if _is_settings(value) and id(value) not in seen:
                 seen.add(id(value))

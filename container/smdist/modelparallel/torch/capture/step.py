@@ -44,11 +44,6 @@ class Step:
     checkpoint: dict[str, Any] | None = None
 
 
-def own_tensors(module: nn.Module) -> tuple[int, ...]:
-    """Ids of a module's parameters, to see whether somebody has put others in their place."""
-    return tuple(map(id, module._parameters.values()))
-
-
 def result_names(base: str, leaves: list[Any]) -> list[str]:
     """Names for what a call returns: its own, numbered where it returns several tensors."""
     tensors = sum(isinstance(leaf, Tensor) for leaf in leaves)

@@ -46,6 +46,8 @@ def test_other_numbers_of_the_same_shape_share_a_program():
         lambda model: setattr(model, "factor", 2.0),
         lambda model: setattr(model.settings, "doubles", True),
         lambda model: model.sizes.append(3),
+        lambda model: model.layer.bias.requires_grad_(False),
+        lambda model: model.register_forward_hook(lambda module, args, output: output),
     ],
 )
 def test_another_setting_of_the_model_needs_another_program(change):

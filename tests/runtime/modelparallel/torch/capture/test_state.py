@@ -217,6 +217,64 @@ def test_an_object_that_a_unit_writes_to_keeps_the_module_around_whole(units_of)
     assert ["first", "inner", "last"] == units_of(Boxed(Inner()), BATCH)
 
 
+class Told(nn.Linear):
+    """A unit that does what it was told by an attribute."""
+
+    told = 1.0
+
+    def forward(self, x):
+        return super().forward(x) * self.told
+
+
+@pytest.mark.parametrize("what", [lambda h: 2.0, lambda h: h.mean()])
+def test_a_module_that_sets_attributes_of_a_unit_stays_whole(units_of, what):
+    """Nobody would set them on another stage, or while the program runs."""
+
+    class Inner(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 4), Told(4, 4)
+
+        def forward(self, x):
+            h = self.a(x)
+            self.b.told = what(h)
+            return self.b(h)
+
+    model = Boxed(Inner())
+
+    assert ["first", "inner", "last"] == units_of(model, BATCH)
+    assert "told" not in vars(model.inner.b)
+
+
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_a_module_that_reads_what_a_unit_counts_stays_whole(units_of, order):
+    """On another stage the buffer would never change."""
+
+    class Inner(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
+
+        def forward(self, x):
+            h = self.a(x)
+            if order == "before":
+                return self.norm(h + self.norm.running_mean)
+            return self.norm(h) + self.norm.running_mean
+
+    assert ["first", "inner", "last"] == units_of(Boxed(Inner()), BATCH)
+
+
+def test_a_trained_tensor_outside_the_model_is_refused():
+    outside = nn.Parameter(torch.ones(4))
+
+    class Model(Two):
+        def forward(self, x):
+            return self.b(self.a(x) * outside)
+
+    with pytest.raises(CaptureError, match=r"test_state\.py:\d+.*no parameter of the model"):
+        capture(Model(), BATCH)
+
+
 def test_a_cache_of_keys_and_values_is_refused_with_its_mend():
     from transformers import GPT2Config, GPT2LMHeadModel
 
