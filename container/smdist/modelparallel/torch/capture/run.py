@@ -17,6 +17,7 @@ from smdist.modelparallel.torch.capture.probe import Probe
 from smdist.modelparallel.torch.capture.recorder import Recorder
 from smdist.modelparallel.torch.capture.state import snapshots
 from smdist.modelparallel.torch.capture.surroundings import uncompiled, untouched
+from smdist.modelparallel.torch.capture.writer import Writer
 from smdist.modelparallel.torch.program import Argument, Call, Constant, Program, Ref
 from smdist.modelparallel.torch.tree import Form, flatten, paths, unflatten
 
@@ -33,35 +34,35 @@ def run_once(model: nn.Module, arguments: tuple[Any, Any], units: set[str]) -> P
         pairs = zip(inputs, leaves, strict=True)
         known = {id(made): real for made, real in pairs if isinstance(made, Tensor)}
         kept = [model.get_submodule(name) for name in units]
+        writer = Writer(fake)
         recorder = Recorder(
-            fake,
+            writer,
             units={id(unit) for unit in kept},
             before={id(unit): snapshots(unit.modules()) for unit in kept},
             names={id(module): name for name, module in model.named_modules()},
             probe=Probe(fake, known),
         )
-        sources = tuple(_publish(recorder, inputs, form))
-        output = _call(model, recorder, unflatten(form, inputs))
+        sources = tuple(_publish(writer, inputs, form))
+        output = _call(model, recorder, fake, unflatten(form, inputs))
+        if writer.pending is not None:
+            raise writer.pending
         outputs, output_form = recorder.result(output)
         return Program(
-            calls=_wanted(recorder.calls, outputs),
+            calls=_wanted(writer.calls, outputs),
             input_form=form,
             inputs=sources,
             output_form=output_form,
             outputs=outputs,
-            base=recorder.base,
-            facts=recorder.ledger.facts,
-            aliases=recorder.ledger.aliases,
+            base=writer.base,
+            facts=writer.ledger.facts,
+            aliases=writer.ledger.aliases,
         )
 
 
-def _call(model: nn.Module, recorder: Recorder, arguments: tuple[Any, Any]) -> Any:
+def _call(model: nn.Module, recorder: Recorder, fake: FakeModel, arguments: tuple[Any, Any]) -> Any:
     args, kwargs = arguments
-    with recorder.mode, recording(recorder, model):
-        output = model(*args, **kwargs)
-    if recorder.pending is not None:
-        raise recorder.pending
-    return output
+    with fake.mode, recording(recorder, model):
+        return model(*args, **kwargs)
 
 
 def _device(leaves: list[Any]) -> torch.device:
@@ -87,14 +88,14 @@ def _input(fake: FakeModel, leaf: Any) -> Any:
         return made.requires_grad_(leaf.requires_grad)
 
 
-def _publish(recorder: Recorder, inputs: list[Any], form: Form) -> Iterator[Argument]:
+def _publish(writer: Writer, inputs: list[Any], form: Form) -> Iterator[Argument]:
     names: dict[int, Argument] = {}
     for path, leaf in zip(paths(form), inputs, strict=True):
         if not isinstance(leaf, Tensor):
             yield Constant(leaf)
             continue
         name = f"input:{path.split('.', 1)[1]}"
-        names[id(leaf)] = recorder.ledger.publish(leaf, name)
+        names[id(leaf)] = writer.ledger.publish(leaf, name)
         yield names[id(leaf)]
 
 

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes calls down: where their arguments come from, what they return, what they change in place.
+
+What cannot be written down raises, and the module whose forward function runs becomes a unit.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from smdist.modelparallel.torch.capture.errors import CaptureError, Escalation
+from smdist.modelparallel.torch.capture.fakes import FakeModel, memory
+from smdist.modelparallel.torch.capture.functions import WRITES_SECRETLY
+from smdist.modelparallel.torch.capture.ledger import Ledger, changed, shares
+from smdist.modelparallel.torch.capture.lines import line_of_user
+from smdist.modelparallel.torch.capture.objects import carried, is_cache
+from smdist.modelparallel.torch.capture.step import Inside, Step, result_names
+from smdist.modelparallel.torch.capture.titles import title_of
+from smdist.modelparallel.torch.modes import current_modes
+from smdist.modelparallel.torch.program import Argument, Call, Constant, Held, Ref
+from smdist.modelparallel.torch.tree import Form, flatten, unflatten
+
+
+class Writer:
+    """What has been recorded so far.
+
+    Attributes:
+        calls: In the order of execution.
+        ledger: Whose each tensor is.
+        base: The modes around the forward pass.
+        effects: What operations did since they were cleared last.
+        stack: The containers that run now, outermost first.
+        checkpoints: Settings of those that run now, and how many calls there were before each.
+        pending: What was raised first, though a forward function may have swallowed it.
+    """
+
+    def __init__(self, fake: FakeModel) -> None:
+        self.calls: list[Call] = []
+        self.ledger = Ledger(fake)
+        self.base = current_modes()
+        self.effects = fake.mode.effects
+        self.stack: list[Inside] = []
+        self.checkpoints: list[tuple[dict[str, Any], int]] = []
+        self.pending: Escalation | CaptureError | None = None
+        self._count: Counter[str] = Counter()
+
+    @property
+    def owner(self) -> str:
+        """The name of the module whose forward function runs now."""
+        return self.stack[-1].name
+
+    def forget(self, step: Step) -> None:
+        """A step turned out to be no call: it computes no tensor."""
+        self._count[step.name.partition("@")[0]] -= 1
+
+    def escalate(self, reason: str) -> NoReturn:
+        """Make the module whose forward function runs now a unit."""
+        self.fail(Escalation(self.owner, reason, line_of_user()))
+
+    def fail(self, found: Escalation | CaptureError) -> NoReturn:
+        """Also where a forward function swallows it, the run is void."""
+        self.pending = self.pending or found
+        raise found
+
+    def step(
+        self,
+        function: Callable[..., Any] | None,
+        leaves: list[Any],
+        form: Form,
+        unit: str = "",
+    ) -> Step:
+        """A call that is about to run: of a function, or of a unit."""
+        owner = self.owner
+        title = unit if function is None else f"{owner}:{title_of(function)}"
+        self._count[title] += 1
+        number = self._count[title]
+        return Step(
+            name=title if number == 1 else f"{title}@{number}",
+            module=unit if function is None else owner,
+            function=function,
+            form=form,
+            leaves=leaves,
+            sources=tuple(self.source(leaf) for leaf in leaves),
+            checkpoint=self.checkpoints[-1][0] if self.checkpoints and unit else None,
+        )
+
+    def source(self, leaf: Any) -> Argument:
+        """What stands in a program for an argument."""
+        if isinstance(leaf, Tensor):
+            return self._tensor(leaf)
+        if is_cache(leaf):
+            self.fail(self._cached(leaf))
+        if isinstance(leaf, torch.Generator):
+            self.escalate("it draws from a generator of its own")
+        found = carried(leaf)
+        if found:
+            self.escalate(f"it passes on a {type(leaf).__name__} that carries a {found}")
+        return Constant(leaf)
+
+    def _tensor(self, tensor: Tensor) -> Argument:
+        module = self.ledger.stale_since(tensor)
+        if module is not None:
+            why = "it changes a tensor in place that others are views of, and they are read later"
+            self.fail(Escalation(module, why, line_of_user()))
+        known = self.ledger.source(tensor)
+        if isinstance(known, Held) and self.ledger.is_claimed(tensor, known.name):
+            self.escalate(f"it reads {known.name!r}, which one of its modules changes")
+        if known is not None:
+            return known
+        if isinstance(tensor, FakeTensor) or is_functorch_wrapped_tensor(tensor):
+            self.escalate("it uses a tensor that was made where capture cannot see it")
+        if tensor.requires_grad:
+            self.fail(self._outside())
+        return Constant(tensor)
+
+    def write(
+        self, step: Step, result: Any, positions: list[int], *, is_probed: bool = False
+    ) -> Any:
+        """Add the call; return its result as the forward function may use it."""
+        effects = self.effects
+        is_random = bool(effects.draws) or is_probed
+        has_state = self.ledger.weight_in(effects.written) is not None or is_probed
+        renewed = self._renew(step, positions)
+        leaves, form = flatten(result)
+        names = result_names(step.name, leaves)
+        results: list[Argument] = []
+        for position, leaf in enumerate(leaves):
+            source, leaves[position] = self._result(leaf, names[position], renewed, step)
+            results.append(source)
+        modes = current_modes()
+        self.calls.append(
+            Call(
+                name=step.name,
+                module=step.module,
+                function=step.function,
+                form=step.form,
+                arguments=step.sources,
+                result_form=form,
+                results=tuple(results),
+                changed=tuple((at, name) for at, (name, _) in renewed.items()),
+                modes=None if modes == self.base else modes,
+                checkpoint=step.checkpoint,
+                is_random=is_random,
+                has_state=has_state,
+                is_probed=is_probed,
+            )
+        )
+        return unflatten(form, leaves)
+
+    def _result(
+        self, leaf: Any, name: str, renewed: dict[int, tuple[str, Tensor]], step: Step
+    ) -> tuple[Argument, Any]:
+        if not isinstance(leaf, Tensor):
+            if carried(leaf) or is_cache(leaf):
+                self.source(leaf)
+            return Constant(leaf), leaf
+        for new, tensor in renewed.values():
+            if tensor is leaf:
+                return Ref(new), leaf
+        known = self.ledger.source(leaf)
+        if isinstance(known, Ref) and known.value.partition("#")[0] == step.name:
+            return known, leaf
+        if known is not None or not isinstance(leaf, FakeTensor):
+            leaf = self._alias(leaf)
+        return self.ledger.publish(leaf, name), leaf
+
+    def _alias(self, leaf: Tensor) -> Tensor:
+        """Another tensor of the same memory: what returns its input still makes a new value."""
+        with torch.set_grad_enabled(leaf.requires_grad):
+            return leaf.view_as(leaf)
+
+    def changed(self, leaves: list[Any]) -> list[int]:
+        """Positions of the tensors that operations have written to."""
+        return changed(leaves, self.effects.written)
+
+    def _renew(self, step: Step, positions: list[int]) -> dict[int, tuple[str, Tensor]]:
+        if step.function is not None:
+            self._check_weights(step)
+        renewed: dict[int, tuple[str, Tensor]] = {}
+        for at in positions:
+            leaf = step.leaves[at]
+            self._check_change(step, at)
+            self.ledger.outdate(leaf, self.owner)
+            renewed[at] = (f"{step.name}!{at}", leaf)
+            self.ledger.publish(leaf, renewed[at][0])
+        return renewed
+
+    def _check_weights(self, step: Step) -> None:
+        weight = self.ledger.weight_in(self.effects.written)
+        if step.function in WRITES_SECRETLY:
+            weight = next((s.name for s in step.sources[1:3] if isinstance(s, Held)), weight)
+        if weight is not None:
+            self.escalate(f"it changes {weight!r} in place")
+
+    def _check_change(self, step: Step, at: int) -> None:
+        weight = self.ledger.weight_in({memory(step.leaves[at])})
+        if weight is not None:
+            self.escalate(f"it lets {step.name!r} change {weight!r} in place")
+        if not isinstance(step.sources[at], Ref):
+            self.escalate(f"it lets {step.name!r} change a tensor of the user's in place")
+        if step.function is None and shares(step.leaves, at):
+            self.escalate(f"it passes tensors of one memory to {step.name!r}, which changes them")
+
+    def _outside(self) -> CaptureError:
+        return CaptureError(
+            f"a tensor that wants gradients is used at {line_of_user()}",
+            "it is no parameter of the model, so no stage would have it",
+            "Make it a parameter of the module that uses it",
+        )
+
+    def _cached(self, leaf: Any) -> CaptureError:
+        name = self.owner
+        return CaptureError(
+            f"{repr(name) if name else 'the model'} passes a {type(leaf).__name__} from layer to "
+            f"layer at {line_of_user()}",
+            "each layer writes to it, and layers on other stages would never see that",
+            "Pass use_cache=False, or set model.config.use_cache = False",
+        )
