@@ -155,7 +155,7 @@ def test_from_the_sdk(capfd):
     done = sagemaker_dist(["plan", "model.py", "--instance-type=ml.g5.12xlarge"])
     said = capfd.readouterr()
     failed = sagemaker_dist(
-        ["plan", "model.py", "--instance-type=ml.g5.12xlarge", "--microbatches=3"]
+        ["plan", "model.py", "--instance-type=ml.g5.12xlarge", "--state-bytes=4,4"]
     )
 
     assert 0 == done, said.err
@@ -163,4 +163,4 @@ def test_from_the_sdk(capfd):
     assert "Plan for Sequential on 4 ranks" in said.out
     assert "estimated for NVIDIA A10G" in " ".join(said.out.split())
     assert 2 == failed
-    assert "sagemaker-dist: microbatches is 3" in capfd.readouterr().err
+    assert "sagemaker-dist: --state-bytes: '4,4' is no three numbers" in capfd.readouterr().err
