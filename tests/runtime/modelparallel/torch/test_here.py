@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a number of ranks means."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from sagemaker_dist.errors import OptionError
+from smdist.modelparallel.core.cluster import Cluster
+from smdist.modelparallel.core.links import GPUS, PROCESSES
+from smdist.modelparallel.torch.here import cluster_of
+
+
+def test_cluster_is_itself():
+    cluster = Cluster(num_hosts=3)
+
+    assert cluster is cluster_of(cluster, nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize("model", [nn.Linear(2, 2), nn.Linear(2, 2, device="meta"), nn.Identity()])
+def test_ranks_are_processes_of_one_host(model):
+    """Without a GPU, and without a limit of memory that anybody said."""
+    found = cluster_of(4, model)
+
+    assert Cluster(ranks_per_host=4, inside=PROCESSES, across=PROCESSES) == found
+
+
+def test_ranks_are_gpus_like_the_models(monkeypatch):
+    """Nine tenths of its memory; described by torch, which has none here."""
+    facts = SimpleNamespace(name="NVIDIA H200", total_memory=100 * 2**30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: facts)
+    model = nn.Linear(2, 2)
+    on_gpu = SimpleNamespace(is_meta=False, device=torch.device("cuda", 0))
+    monkeypatch.setattr(model, "parameters", lambda: iter([on_gpu]))
+    found = cluster_of(8, model)
+
+    assert (8, GPUS) == (found.ranks_per_host, found.inside)
+    assert ("NVIDIA H200", 90 * 2**30) == (found.device.name, found.device.memory_bytes)
+
+
+@pytest.mark.parametrize("world", [0, -1, True, 2.0, "2", None])
+def test_what_is_no_world(world):
+    with pytest.raises(OptionError, match=r"world is .*: it is the number of ranks of one host"):
+        cluster_of(world, nn.Linear(2, 2))
