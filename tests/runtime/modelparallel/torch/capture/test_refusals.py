@@ -58,8 +58,8 @@ def test_two_parameters_in_one_memory_are_refused():
 
 @pytest.mark.parametrize("option", ["opened", "closed"])
 def test_names_of_no_module_are_refused_with_the_closest(option):
-    with pytest.raises(CaptureError, match=r"no module 'frist'.*'first'"):
-        capture(Named(), BATCH, **{option: ["frist"]})
+    with pytest.raises(CaptureError, match=r"no module 'first_'.*'first'"):
+        capture(Named(), BATCH, **{option: ["first_"]})
 
 
 class Named(nn.Module):
