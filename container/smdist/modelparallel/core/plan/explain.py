@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from smdist.modelparallel.core.plan.forecast import Forecast, Rejected
 from smdist.modelparallel.core.plan.table import table
-from smdist.modelparallel.core.plan.text import count, seconds, share, size
+from smdist.modelparallel.core.plan.text import count, digits, seconds, share, size
 from smdist.modelparallel.core.schedule import SCHEDULES
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def _head(plan: Plan) -> Iterator[str]:
         source = "was measured" if forecast.source == "measured" else "was estimated"
         yield from _text(
             f"A step takes {seconds(forecast.step_seconds)}, which is "
-            f"{count(round(forecast.samples_per_second))} samples per second. What a unit costs "
+            f"{digits(forecast.samples_per_second)} samples per second. What a unit costs "
             f"{source} for {forecast.device}; the rest is a simulation."
         )
     elif plan.forecast is not None:
@@ -157,12 +157,13 @@ def _time(plan: Plan) -> Iterator[str]:
             "the first microbatch to reach them, for the last one's gradients to leave the others, "
             "and for stages that take longer than theirs."
         )
-        slowest = max(range(len(forecast.stages)), key=lambda at: forecast.stages[at].seconds)
-        mean = sum(each.seconds for each in forecast.stages) / len(forecast.stages)
-        even = forecast.stages[slowest].seconds / mean - 1 if mean else 0.0
+        loads = _loads(plan, forecast)
+        slowest = loads.index(max(loads))
+        over = max(loads) * len(loads) / sum(loads) - 1 if sum(loads) else 0.0
+        uneven = f"{share(over)} longer than an even share" if over > 0.0005 else "all are as slow"
         yield from _item(
-            f"Slowest stage: {slowest}, {share(even)} longer than an even share. The unit that "
-            f"takes longest is {forecast.bottleneck}."
+            f"Slowest rank: {slowest}, {uneven}. The unit that takes longest is "
+            f"{forecast.bottleneck}."
         )
     if plan.data_parallel_degree > 1:
         yield from _item(
@@ -171,16 +172,28 @@ def _time(plan: Plan) -> Iterator[str]:
         )
 
 
+def _loads(plan: Plan, forecast: Forecast) -> list[float]:
+    """Seconds of one microbatch on each rank of a pipeline."""
+    loads = [0.0] * plan.pipeline_parallel_degree
+    for rank, stage in zip(plan.actions.rank_of, forecast.stages, strict=True):
+        loads[rank] += stage.seconds
+    return loads
+
+
 def _ties(plan: Plan) -> Iterator[str]:
     if not plan.ties or plan.is_stale:
         return
     yield "Tied parameters"
     for tie in plan.ties:
         stages = ", ".join(map(str, tie.stages))
-        yield from _item(
-            f"{tie.parameter} is on stages {stages}. Each starts with the same values, and their "
-            "gradients are summed before every update, so they stay equal."
+        ranks = {plan.actions.rank_of[stage] for stage in tie.stages}
+        kept = (
+            f"All of them are on rank {min(ranks)}, which holds it once."
+            if len(ranks) == 1
+            else "Each starts with the same values, and their gradients are summed before every "
+            "update, so they stay equal."
         )
+        yield from _item(f"{tie.parameter} is on stages {stages}. {kept}")
 
 
 def _rejected(plan: Plan) -> Iterator[str]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from smdist.modelparallel.core.plan.check import divisors
@@ -21,6 +21,7 @@ _AUTO: Final = (
     "zero_bubble_v",
     "simple",
 )
+LEAN: Final = ("1f1b", "zero_bubble")  # those that hold the least
 _EXTRA_ACTIVE: Final = range(5)  # beyond the ranks: more hides more latency, and holds more
 _VIRTUAL: Final = (2, 4)
 _MOST_PER_RANK: Final = 16  # microbatches: beyond it the bubble is below 6 % and overheads grow
@@ -53,6 +54,10 @@ class Candidate:
     def kind(self) -> Kind:
         """What there is to know about its schedule."""
         return SCHEDULES[self.schedule]
+
+    def is_like(self, other: Candidate) -> bool:
+        """Whether all is the same but the preference."""
+        return replace(self, preference=0) == replace(other, preference=0)
 
     def __str__(self) -> str:
         degrees = f"pipeline {self.pipeline} x data {self.data}"

@@ -139,6 +139,24 @@ class Evaluator:
                 return trial
         return self._cut_for(candidate, limit)
 
+    def least_bytes(self, candidate: Candidate) -> int:
+        """What the fullest rank holds at least, by sums; 0 where memory has no limit."""
+        if self._room is None:
+            return 0
+        return self._room.least_bytes(self._view(candidate), candidate.pipeline)
+
+    def may_fit(self, candidate: Candidate) -> bool:
+        """Whether sums alone do not forbid it."""
+        view = self._view(candidate)
+        return self._room is None or self._room.may_fit(view, candidate.pipeline)
+
+    def may_fit_finer(self, candidate: Candidate) -> bool:
+        """Whether it might fit if units were as fine as one likes."""
+        if self._room is None or candidate.virtual_stages > 1:
+            return True
+        in_flight = self._most_in_flight(candidate)
+        return self._room.may_fit_cut_anywhere(self._view(candidate), in_flight)
+
     def leanest(self, candidate: Candidate) -> Trial:
         """What a candidate takes and holds if it is cut for memory alone."""
         view = self._view(candidate)
@@ -179,7 +197,7 @@ class Evaluator:
         if self._room is None:
             return False
         view, rank_of = self._view(candidate), rank_of_stages(candidate)
-        if not self._room.may_fit(view, candidate.pipeline):
+        if not self._room.may_fit(view, candidate.pipeline) or not self.may_fit_finer(candidate):
             return True
         return self._room.is_worse(view, rank_of, partial(self._most_in_flight, candidate))
 

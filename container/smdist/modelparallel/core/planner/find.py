@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -10,10 +11,15 @@ from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core.partition import next_to_open
 from smdist.modelparallel.core.placement import placed_units
 from smdist.modelparallel.core.plan import Plan
-from smdist.modelparallel.core.planner.candidates import Candidate, candidates, microbatch_choices
+from smdist.modelparallel.core.planner.candidates import (
+    LEAN,
+    Candidate,
+    candidates,
+    microbatch_choices,
+)
 from smdist.modelparallel.core.planner.evaluate import Trial
 from smdist.modelparallel.core.planner.impossible import impossible
-from smdist.modelparallel.core.planner.problem import Problem
+from smdist.modelparallel.core.planner.problem import AUTO, Problem
 from smdist.modelparallel.core.planner.rejected import rejected
 from smdist.modelparallel.core.planner.samples import Samples, View
 from smdist.modelparallel.core.planner.search import Search
@@ -22,7 +28,7 @@ from smdist.modelparallel.core.planner.write import write
 _WORTHWHILE: Final = 1.02  # a finer model has to be faster by 2 %
 _MOST_OPENED: Final = 8
 _MOST_IN_VAIN: Final = 2
-_MOST_ROUNDS: Final = 2  # of opening all units of a class, where nothing is possible otherwise
+_ANY_NUMBER: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,21 +54,19 @@ def find_plan(problem: Problem) -> Plan:
         PlanError: No candidate is possible; with the nearest misses and what stands in their way.
     """
     found = _look(problem, Samples(problem, frozenset(), microbatch_choices(problem)))
-    if found.best is None:
-        found = _open_until_possible(found)
-    assert found.best is not None
-    found = _open_what_caps(found)
+    found = _open_until_possible(found) if found.best is None else _open_what_caps(found)
     assert found.best is not None
     others = rejected(found.search, found.tried, found.best)
     return write(problem, found.samples, found.best, others)
 
 
-def _look(problem: Problem, samples: Samples, only: Candidate | None = None) -> _Found:
+def _look(
+    problem: Problem, samples: Samples, is_wanted: Callable[[Candidate], bool] | None = None
+) -> _Found:
     """Search at one granularity, until the best one was captured at its own size."""
     search = Search(problem, samples)
     tried = tuple(candidates(problem, len(placed_units(samples.smallest.graph))))
-    if only is not None:
-        tried = tuple(each for each in tried if replace(each, preference=0) == only)
+    tried = tuple(filter(is_wanted, tried))
     best = search.best(tried)
     while best is not None and not search.evaluator.is_exact(best.candidate):
         samples.exact(best.candidate.num_microbatches)
@@ -74,19 +78,33 @@ def _look(problem: Problem, samples: Samples, only: Candidate | None = None) -> 
 def _open_until_possible(found: _Found) -> _Found:
     """Go into all units of the class that takes the most memory, where nothing fits otherwise.
 
+    There are many units then, and memory is short: schedules that hold more are not tried.
+
     Raises:
         PlanError: That does not help.
     """
-    finer = found
-    for _ in range(_MOST_ROUNDS if found.problem.auto_partition else 0):
-        names = _largest_class(finer.problem, finer.samples.smallest)
-        view = _try_open(finer, names, microbatch_choices(finer.problem))
-        if view is None:
-            break
-        finer = _look(found.problem, view)
-        if finer.best is not None:
-            return finer
-    raise impossible(finer.problem, finer.samples, finer.search, finer.tried)
+    if _would_finer_help(found):
+        names = _largest_class(found.problem, found.samples.smallest)
+        samples = _try_open(found, names, microbatch_choices(found.problem))
+        asked = found.problem.virtual_stages or found.problem.active_microbatches
+        is_open = found.problem.schedule == AUTO and not asked
+        if samples is not None:
+            found = _look(found.problem, samples, _is_lean if is_open else None)
+    if found.best is None:
+        raise impossible(found.problem, found.samples, found.search, found.tried)
+    return found
+
+
+def _would_finer_help(found: _Found) -> bool:
+    if not found.problem.auto_partition:
+        return False
+    wanted = list(candidates(found.problem, _ANY_NUMBER))
+    lean = list(filter(_is_lean, wanted)) or wanted
+    return any(map(found.search.evaluator.may_fit_finer, lean))
+
+
+def _is_lean(candidate: Candidate) -> bool:
+    return candidate.schedule in LEAN
 
 
 def _largest_class(problem: Problem, view: View) -> frozenset[str]:
@@ -116,7 +134,7 @@ def _open_what_caps(found: _Found) -> _Found:
     The schedule and the numbers stay as they are meanwhile, and are looked at anew in the end.
     """
     assert found.best is not None
-    chosen = replace(found.best.candidate, preference=0)
+    chosen = found.best.candidate
     fixed = replace(found.problem, microbatches=chosen.num_microbatches)
     now, closed, opened = found, set[str](), 0
     while opened < _MOST_OPENED and len(closed) < _MOST_IN_VAIN:
@@ -124,7 +142,7 @@ def _open_what_caps(found: _Found) -> _Found:
         if name is None:
             break
         samples = _try_open(now, frozenset([name]), (chosen.num_microbatches,))
-        finer = None if samples is None else _look(fixed, samples, only=chosen)
+        finer = None if samples is None else _look(fixed, samples, chosen.is_like)
         if finer is None or finer.seconds * _WORTHWHILE > now.seconds:
             closed.add(name)
         else:

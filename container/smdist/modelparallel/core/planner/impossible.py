@@ -98,10 +98,10 @@ def _other_marks(problem: Problem) -> PlanError:
 
 
 def leanest(search: Search, full: list[Candidate]) -> Iterator[Trial]:
-    """What the leanest candidate of each pipeline degree would hold."""
+    """What the leanest candidates would hold, of the few degrees whose sums are the least."""
     seen: set[int] = set()
-    for candidate in sorted(full, key=_leanness):
-        if candidate.pipeline not in seen:
+    for candidate in sorted(full, key=lambda each: _leanness(search, each)):
+        if candidate.pipeline not in seen and len(seen) < _NEAREST:
             try:
                 yield search.evaluator.leanest(candidate)
             except OptionError as error:  # its schedule cannot be made with these numbers
@@ -115,7 +115,7 @@ def _too_full(problem: Problem, trials: list[Trial]) -> PlanError:
     trials.sort(key=lambda trial: (trial.peak_bytes, trial.candidate.pipeline))
     limit = problem.memory_limit_bytes
     assert limit is not None
-    told = "; ".join(f"{trial.candidate}: {memory_sentence(trial)}" for trial in trials[:_NEAREST])
+    told = "; ".join(f"{trial.candidate}: {memory_sentence(trial)}" for trial in trials)
     least = trials[0].peak_bytes
     return PlanError(
         f"device_memory is {size(limit)}",
@@ -125,9 +125,10 @@ def _too_full(problem: Problem, trials: list[Trial]) -> PlanError:
     )
 
 
-def _leanness(candidate: Candidate) -> tuple[int, int]:
-    """Small microbatches need the least; then the order in which schedules are preferred."""
-    return -candidate.num_microbatches, candidate.preference
+def _leanness(search: Search, candidate: Candidate) -> tuple[int, int, int]:
+    """By sums, small microbatches, then the order in which schedules are preferred."""
+    least = search.evaluator.least_bytes(candidate)
+    return least, -candidate.num_microbatches, candidate.preference
 
 
 def _refused(reasons: list[OptionError]) -> PlanError:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Final
 
 from smdist.modelparallel.core.plan import Rejected
-from smdist.modelparallel.core.plan.text import share
+from smdist.modelparallel.core.plan.text import share, size
 from smdist.modelparallel.core.planner.candidates import Candidate
 from smdist.modelparallel.core.planner.evaluate import Trial
 from smdist.modelparallel.core.planner.impossible import leanest, memory_sentence
@@ -53,6 +53,10 @@ def _rejected(search: Search, group: list[Candidate], best: Trial, differs: str)
     if trial is not None:
         return _slower(trial, best, differs)
     full = [each for each in group if search.misfits[each].why is None]
+    least = min(map(search.evaluator.least_bytes, full), default=0)
+    if least and not any(map(search.evaluator.may_fit, full)):
+        what, sentence = str(full[-1]), f"its fullest rank would hold {size(least)} or more"
+        return Rejected(what=what, differs=differs, group="memory", why=sentence)
     for lean in leanest(search, full):
         sentence = memory_sentence(lean)
         what = str(lean.candidate)

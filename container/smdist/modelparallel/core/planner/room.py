@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Final
 
 from smdist.modelparallel.core.cost import StateBytes
 from smdist.modelparallel.core.placement import placed_units
@@ -48,6 +49,21 @@ class Weight:
             default=0,
         )
 
+    @cached_property
+    def chain(self) -> tuple[tuple[int, int], ...]:
+        """Bytes of state and bytes saved of each node; a parameter counts where it is first."""
+        seen: set[str] = set()
+        found = []
+        for node in self.view.graph.nodes:
+            fresh = [name for name in node.parameters if name not in seen]
+            seen.update(fresh)
+            state = sum(self.state.of(self.view.graph.parameter[name]) for name in fresh)
+            found.append((state, self.view.costs.of(node.name).saved_bytes))
+        return tuple(found)
+
+
+_SLACK: Final = 1.05  # nodes are not cut exactly in the order of execution
+
 
 @dataclass(slots=True, kw_only=True)
 class Room:
@@ -58,11 +74,32 @@ class Room:
     _weights: dict[tuple[int, bool], Weight] = field(default_factory=dict)
     _full: dict[Ranks, list[tuple[int, ...]]] = field(default_factory=dict)
 
-    def may_fit(self, view: View, num_ranks: int) -> bool:
-        """Whether sums allow it: each rank holds a part of the whole, one of them each unit."""
+    def least_bytes(self, view: View, num_ranks: int) -> int:
+        """What the fullest rank holds at least: its part of the whole, and the largest unit."""
         weight = self._weight(view)
-        least = max(weight.total_bytes // num_ranks, weight.largest_bytes)
-        return least <= self.limit_bytes
+        return max(weight.total_bytes // num_ranks, weight.largest_bytes)
+
+    def may_fit(self, view: View, num_ranks: int) -> bool:
+        """Whether sums allow it."""
+        return self.least_bytes(view, num_ranks) <= self.limit_bytes
+
+    def may_fit_cut_anywhere(self, view: View, in_flight: tuple[int, ...]) -> bool:
+        """Whether runs of nodes fit, one stage a rank, if even nodes could be cut.
+
+        Each stage takes from the front of what is left as much as it holds: no other way of
+        cutting leaves less to the stages after it.
+        """
+        limit = self.limit_bytes * _SLACK
+        stage, room = 0, limit
+        for state, saved in self._weight(view).chain:
+            left = 1.0
+            while (needs := (state + in_flight[stage] * saved) * left) > room:
+                left -= room / (state + in_flight[stage] * saved)
+                stage, room = stage + 1, limit
+                if stage == len(in_flight):
+                    return False
+            room -= needs
+        return True
 
     def is_worse(
         self, view: View, rank_of: Ranks, in_flight: Callable[[], tuple[int, ...]]
