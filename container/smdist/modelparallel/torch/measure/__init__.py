@@ -105,5 +105,5 @@ def _undisturbed(base: Modes, device: torch.device) -> Iterator[None]:
         entered(base, current_modes()),
         torch.random.fork_rng(devices=devices, device_type=kind),
     ):
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)
         yield

@@ -91,15 +91,15 @@ class Parts:
                 stand_ins,
             )
 
-    def walk(self, look: Look, proceed: Proceed, what: str) -> Mapping[str, NodeCost]:
+    def walk(self, look: Look, proceed: Proceed, done: str) -> Mapping[str, NodeCost]:
         """What each call costs.
 
         Args:
             look: Tries the first call of a kind; it is told how many kinds are left.
             proceed: Sees every call after that, in the order of execution.
-            what: Is done, for the log: "measured".
+            done: For people: "measured".
         """
-        progress, keeping = Progress(len(self.calls)), Keeping(self.inputs)
+        progress, keeping = Progress(len(self.calls), done), Keeping(self.inputs)
         known: dict[Hashable, Found] = {}
         costs = {}
         try:
@@ -112,7 +112,7 @@ class Parts:
                 saved_bytes = keeping.saved_bytes(call, known[key].account)
                 costs[call.name] = replace(known[key].cost, saved_bytes=saved_bytes)
         finally:
-            progress.close(len(known), what)
+            progress.close(len(known))
         return costs
 
 

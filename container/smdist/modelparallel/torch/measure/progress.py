@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells people that a measurement is under way, once it has lasted a few seconds."""
+"""Tells people that a measurement or an estimate is under way, once it has lasted a few seconds."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ class Progress:
 
     Args:
         total: How many nodes there are.
+        done: What is done to them: "measured".
     """
 
-    def __init__(self, total: int) -> None:
-        self._total = total
+    def __init__(self, total: int, done: str) -> None:
+        self._total, self._done = total, done
         self._is_live = sys.stderr.isatty()
         self._begin = time.perf_counter()
         self._next = self._begin + _SILENT_SECONDS
@@ -33,13 +34,14 @@ class Progress:
             return
         self._next = now + _BETWEEN_SECONDS[self._is_live]
         self._is_open = self._is_live
-        line = f"measuring {number} of {self._total} parts of the model: {name}"
+        line = f"{self._done} {number} of {self._total} parts of the model; next is {name}"
         sys.stderr.write(f"\r\x1b[K{line[:78]}" if self._is_live else f"{line}\n")
         sys.stderr.flush()
 
-    def close(self, trials: int, what: str) -> None:
+    def close(self, num_kinds: int) -> None:
         """Clears the line and logs how much was done."""
         if self._is_open:
             sys.stderr.write("\r\x1b[K")
         seconds = time.perf_counter() - self._begin
-        _log.info("%s %d kinds of %d parts in %.1f s", what, trials, self._total, seconds)
+        words = "%s %d kinds of %d parts in %.1f s"
+        _log.info(words, self._done, num_kinds, self._total, seconds)
