@@ -17,6 +17,7 @@ from smdist.modelparallel.core.schedule import Do, Schedule, Shape
 
 _BY_MEMORY: Final = 1.0
 _FELT: Final = 0.01  # of a stage's time: a message that takes less is not worth another partition
+_MANY: Final = 256  # units: beyond it cuts are fine and partitions take seconds
 _CHANGE: Final = {Do.F: 1, Do.B: -1, Do.I: 0, Do.W: -1}
 
 
@@ -47,7 +48,7 @@ class Cuts:
         in_flight = most_in_flight(schedule()) if self._weighs_memory else None
         cut = partial(self._cut, view, candidate, in_flight=in_flight, **self._weights)
         hidden = cut(link=Link())
-        if not _is_felt(link, hidden):
+        if len(hidden.stage_of) > _MANY or not _is_felt(link, hidden):
             return [hidden]
         exposed = cut(link=link)
         return [hidden] if exposed.stages == hidden.stages else [hidden, exposed]

@@ -27,7 +27,7 @@ from smdist.modelparallel.core.planner.write import write
 
 _WORTHWHILE: Final = 1.02  # a finer model has to be faster by 2 %
 _MOST_OPENED: Final = 8
-_MOST_IN_VAIN: Final = 2
+_MOST_CLOSED: Final = 2  # units that cannot be opened
 _ANY_NUMBER: Final = 1 << 30
 
 
@@ -137,16 +137,18 @@ def _open_what_caps(found: _Found) -> _Found:
     chosen = found.best.candidate
     fixed = replace(found.problem, microbatches=chosen.num_microbatches)
     now, closed, opened = found, set[str](), 0
-    while opened < _MOST_OPENED and len(closed) < _MOST_IN_VAIN:
+    while opened < _MOST_OPENED and len(closed) < _MOST_CLOSED:
         name = _next(now, closed)
         if name is None:
             break
         samples = _try_open(now, frozenset([name]), (chosen.num_microbatches,))
-        finer = None if samples is None else _look(fixed, samples, chosen.is_like)
-        if finer is None or finer.seconds * _WORTHWHILE > now.seconds:
+        if samples is None:
             closed.add(name)
-        else:
-            now, opened = finer, opened + 1
+            continue
+        finer = _look(fixed, samples, chosen.is_like)
+        if finer.seconds * _WORTHWHILE > now.seconds:
+            break
+        now, opened = finer, opened + 1
     return _look(fixed, now.samples) if opened else found
 
 

@@ -118,3 +118,11 @@ def test_marks_that_make_no_pipeline_are_told():
     assert "h.1" in back[0]
     assert "the mark of 'h.O' for stage 1: GPT has no such unit. Did you mean 'h.1'?" == none[0]
     assert none[1].startswith("the unit 'h.0' has no mark and there is no default_partition: ")
+
+
+def test_stages_by_hand_are_held_against_memory():
+    """What people placed is not moved elsewhere to fit."""
+    options = {"auto_partition": False, "default_partition": 0, "marks": {"lm_head": 1}}
+    (fault,) = told(model=Model(saved=1024), ranks=2, device_memory=100 * MIB, **options)
+
+    assert "it needs 144 MiB on rank 0 (stage 0: wte to h.7)" in fault
