@@ -11,7 +11,7 @@ constants. Nothing here holds a copy of the model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -21,9 +21,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from sagemaker_dist.errors import OptionError
+from sagemaker_dist.errors import OptionError, raise_all
 from smdist.modelparallel.torch.modes import Modes, entered
-from smdist.modelparallel.torch.tree import Form, flatten, unflatten
+from smdist.modelparallel.torch.tree import Form, flatten, paths, unflatten
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,7 @@ class Constant:
 
 
 Argument = Ref | Held | Constant
+_SCALARS = (bool, int, float, complex, str, bytes, type(None))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,17 +151,16 @@ class Program:
         """The values of the model's inputs, by name.
 
         Raises:
-            OptionError: The inputs have another form than those that were captured.
+            OptionError: The inputs are unlike those that were captured: in form, in shape or
+                type of a tensor, or in anything that is no tensor.
         """
         leaves, form = flatten(arguments)
         if form != self.input_form:
-            raise OptionError(
-                "the model's inputs have another form than those it was captured with",
-                "a program is made for one form of inputs",
-                "Capture the model again with these",
-            )
-        pairs = zip(self.inputs, leaves, strict=True)
-        return {source.value: leaf for source, leaf in pairs if isinstance(source, Ref)}
+            raise _unlike("the model's inputs have another form than those it was captured with")
+        names = paths(form)
+        pairs = list(zip(self.inputs, leaves, names, strict=True))
+        raise_all(_unlike(what) for pair in pairs for what in _differences(*pair, facts=self.facts))
+        return {source.value: leaf for source, leaf, _ in pairs if isinstance(source, Ref)}
 
     def assemble(self, values: Mapping[str, Any], held: Callable[[str], Tensor]) -> Any:
         """What the model returns, from its values."""
@@ -177,6 +177,7 @@ class Machine:
         held: The parameter, buffer or attribute of a name.
         copies: Values that are copied before a call changes them in place, because somebody
             else still needs them as they are.
+        spent: Values that nobody reads after a call, by the call's name: they are let go.
         around: A context for each random call, so that callers may fix its random numbers.
     """
 
@@ -184,6 +185,7 @@ class Machine:
     unit: Callable[[str], nn.Module]
     held: Callable[[str], Tensor]
     copies: frozenset[str] = frozenset()
+    spent: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     around: Callable[[Call], AbstractContextManager[None]] = lambda _: nullcontext()
 
     def run(self, calls: Iterable[Call], values: MutableMapping[str, Any]) -> None:
@@ -194,6 +196,8 @@ class Machine:
         """
         for call in calls:
             self._step(call, values)
+            for name in self.spent.get(call.name, ()):
+                values.pop(name, None)
 
     def _step(self, call: Call, values: MutableMapping[str, Any]) -> None:
         leaves = [_resolve(argument, values, self.held) for argument in call.arguments]
@@ -215,6 +219,33 @@ class Machine:
             return call.function
         module = self.unit(call.module)
         return module if call.checkpoint is None else _checkpointed(module, call.checkpoint)
+
+
+def _unlike(what: str) -> OptionError:
+    why = "a program is made for one kind of inputs: what depends on them stands in it"
+    return OptionError(what, why, "Capture the model again with these")
+
+
+def _differences(
+    source: Argument, leaf: Any, path: str, *, facts: Mapping[str, TensorFacts]
+) -> Iterator[str]:
+    if isinstance(source, Ref):
+        expected = facts[source.value]
+        found = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
+        if found != (expected.shape, expected.dtype):
+            yield f"{source.value!r} is {_text(leaf)}, not {expected.dtype}{expected.shape}"
+    elif isinstance(source, Constant) and not _is_same(leaf, source.value):
+        yield f"{path.partition('.')[2]!r} is {_text(leaf)}, not {source.value!r}"
+
+
+def _is_same(leaf: Any, captured: Any) -> bool:
+    if not isinstance(captured, _SCALARS):
+        return type(leaf) is type(captured)
+    return leaf is captured or (type(leaf) is type(captured) and bool(leaf == captured))
+
+
+def _text(leaf: Any) -> str:
+    return f"{leaf.dtype}{tuple(leaf.shape)}" if isinstance(leaf, Tensor) else repr(leaf)
 
 
 def _checkpointed(module: nn.Module, settings: Mapping[str, Any]) -> Callable[..., Any]:

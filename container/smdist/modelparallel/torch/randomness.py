@@ -162,13 +162,16 @@ class _Follower(TorchFunctionMode):
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    has_cuda = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    """Of the CPU and of the current GPU; others stay out of it."""
+    has_gpu = torch.cuda.is_available()
     before = torch.get_rng_state()
-    on_device = torch.cuda.get_rng_state() if has_cuda else None
-    torch.manual_seed(seed)
+    on_gpu = torch.cuda.get_rng_state() if has_gpu else None
+    torch.default_generator.manual_seed(seed)
+    if has_gpu:
+        torch.cuda.manual_seed(seed)
     try:
         yield
     finally:
         torch.set_rng_state(before)
-        if on_device is not None:
-            torch.cuda.set_rng_state(on_device)
+        if on_gpu is not None:
+            torch.cuda.set_rng_state(on_gpu)

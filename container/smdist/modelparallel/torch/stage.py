@@ -94,6 +94,7 @@ class StageModule(Level):
             unit=self._unit,
             held=self._held,
             copies=self._route.copies,
+            spent=self._route.spent,
             around=around,
         )
 
@@ -124,6 +125,7 @@ class Route:
         units: Names of the modules that it calls.
         held: Names of other parameters, buffers and attributes that it reads.
         copies: Values that are copied before they are changed in place: somebody else has them.
+        spent: Values that the stage needs no more after a call, by the call's name.
     """
 
     def __init__(self, calls: tuple[Call, ...]) -> None:
@@ -134,6 +136,7 @@ class Route:
         self.units = tuple(dict.fromkeys(call.module for call in calls if call.is_unit))
         self.held = tuple(dict.fromkeys(name for call in calls for name in call.held))
         self.copies: frozenset[str] = frozenset()
+        self.spent: dict[str, tuple[str, ...]] = {}
 
     @classmethod
     def of(cls, program: Program, placement: Placement, stage: int) -> Route:
@@ -146,12 +149,20 @@ class Route:
         if stage == placement.num_stages - 1:
             route._add_outputs(program)
         route.copies = route._copies(program)
+        route.spent = route._spent()
         return route
 
     @property
     def keeps(self) -> tuple[str, ...]:
         """Values that outlive the stage's forward pass."""
         return tuple(dict.fromkeys((*self.sends, *self.outputs)))
+
+    def _spent(self) -> dict[str, tuple[str, ...]]:
+        last = {name: call.name for call in self.calls for name in (*call.reads, *call.writes)}
+        ends: dict[str, list[str]] = {}
+        for name in last.keys() - set(self.keeps):
+            ends.setdefault(last[name], []).append(name)
+        return {call: tuple(sorted(names)) for call, names in ends.items()}
 
     def _add_outputs(self, program: Program) -> None:
         values = (output.value for output in program.outputs if isinstance(output, Ref))

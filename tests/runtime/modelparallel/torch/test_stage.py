@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A stage is the user's modules under the user's names, and nothing else."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -172,3 +175,54 @@ def test_a_module_with_statistics_is_on_one_stage():
 def test_inputs_of_another_form_are_refused(stages):
     with pytest.raises(ValueError, match="another form"):
         stages[0]({}, arguments_of((BATCH["x"],)))
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+
+    def forward(self, x, scale):
+        return self.a(x).view(3, 4) * scale
+
+
+@pytest.mark.parametrize(
+    ("batch", "what"),
+    [
+        ({"x": torch.ones(2, 4), "scale": 2.0}, r"'input:x' is .*\(2, 4\)"),
+        ({"x": torch.ones(3, 4).double(), "scale": 2.0}, r"'input:x' is .*float64"),
+        ({"x": torch.ones(3, 4), "scale": 3.0}, r"'scale' is 3\.0"),
+    ],
+)
+def test_inputs_that_the_program_was_not_made_for_are_refused(batch, what):
+    """What depends on them stands in the program."""
+    captured = capture(Scaled(), {"x": torch.ones(3, 4), "scale": 2.0})
+    stage = StageModule(captured, place(captured.graph, {"a": 0}), 0)
+
+    with pytest.raises(ValueError, match=what):
+        stage({}, arguments_of(batch))
+
+
+def test_values_are_let_go_after_their_last_reader(captured):
+    """As in a forward function that reuses its variable."""
+    alive = []
+
+    class Watching(nn.Linear):
+        def forward(self, x):
+            gc.collect()
+            alive.append([name for name, value in seen.items() if value() is not None])
+            result = super().forward(x)
+            seen[len(seen)] = weakref.ref(result)
+            return result
+
+    seen = {}
+    model = nn.Sequential(*(Watching(4, 4) for _ in range(4)))
+    chain = capture(model, BATCH["x"])
+    stage = StageModule(chain, place(chain.graph, dict.fromkeys("0123", 0)), 0)
+    seen.clear()
+    alive.clear()
+
+    with torch.no_grad():
+        stage({}, arguments_of(BATCH["x"]))
+
+    assert [[], [0], [1], [2]] == alive

@@ -37,7 +37,7 @@ class Captured:
         program: What stages run.
         model: The user's.
         example: What it was captured with.
-        key: Equal to `signature(model, arguments_of(batch))` of every batch that it serves.
+        key: What it depends on besides the numbers.
         notes: Which modules became units against the rule, and why: for people.
     """
 
@@ -47,6 +47,10 @@ class Captured:
     example: Any
     key: Hashable
     notes: tuple[str, ...] = ()
+
+    def serves(self, example: Any) -> bool:
+        """Whether this holds for another batch, and for the model as it is set now."""
+        return self.key == signature(self.model, arguments_of(example))
 
 
 def arguments_of(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

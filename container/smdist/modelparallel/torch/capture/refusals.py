@@ -20,9 +20,11 @@ def refuse(model: nn.Module) -> None:
 
     Raises:
         CaptureError: It is wrapped for data parallelism, compiled or scripted as a whole, has
-            hooks on itself, or parameters that overlap in memory without being one.
+            hooks on itself, or trained tensors that are no parameters, or overlap in memory.
     """
-    raise_all([*_wrapped(model), *_whole(model), *_hooked(model), *_overlapping(model)])
+    raise_all(
+        [*_wrapped(model), *_whole(model), *_hooked(model), *_loose(model), *_overlapping(model)]
+    )
 
 
 def has_hooks(module: nn.Module) -> bool:
@@ -63,6 +65,17 @@ def _hooked(model: nn.Module) -> Iterator[CaptureError]:
             "no stage is the whole model, so nothing would call them",
             "Put the hooks on a part of it, or remove them",
         )
+
+
+def _loose(model: nn.Module) -> Iterator[CaptureError]:
+    for prefix, module in model.named_modules():
+        for key, value in {**vars(module), **module._buffers}.items():
+            if isinstance(value, Tensor) and value.requires_grad and value.is_leaf:
+                yield CaptureError(
+                    f"{f'{prefix}.{key}'.lstrip('.')!r} wants gradients",
+                    "it is no parameter, so no stage would add up or pass on its gradient",
+                    "Make it an nn.Parameter, or detach it",
+                )
 
 
 def _overlapping(model: nn.Module) -> Iterator[CaptureError]:

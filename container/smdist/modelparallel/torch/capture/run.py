@@ -29,8 +29,8 @@ def run_once(model: nn.Module, arguments: tuple[Any, Any], units: set[str]) -> P
         Escalation: A module must become a unit first.
     """
     leaves, form = flatten(arguments)
-    with on_fakes(model, _device(leaves)) as fake, untouched(), uncompiled(model):
-        inputs = [_input(fake, leaf) for leaf in leaves]
+    with on_fakes(model, _device(leaves, model)) as fake, untouched(), uncompiled(model):
+        inputs = [_input(fake, leaf, _device(leaves, model)) for leaf in leaves]
         pairs = zip(inputs, leaves, strict=True)
         known = {id(made): real for made, real in pairs if isinstance(made, Tensor)}
         kept = [model.get_submodule(name) for name in units]
@@ -65,12 +65,14 @@ def _call(model: nn.Module, recorder: Recorder, fake: FakeModel, arguments: tupl
         return model(*args, **kwargs)
 
 
-def _device(leaves: list[Any]) -> torch.device:
-    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor) and not leaf.is_meta]
-    return tensors[0].device if tensors else torch.device("cpu")
+def _device(leaves: list[Any], model: nn.Module) -> torch.device:
+    """Where whatever is on the meta device seems to be: where the inputs are, or the model."""
+    found = (leaf for leaf in [*leaves, *model.parameters()] if isinstance(leaf, Tensor))
+    real = (tensor.device for tensor in found if not tensor.is_meta)
+    return next(real, torch.device("cpu"))
 
 
-def _input(fake: FakeModel, leaf: Any) -> Any:
+def _input(fake: FakeModel, leaf: Any, meta: torch.device) -> Any:
     if not isinstance(leaf, Tensor):
         if carried(leaf):
             raise CaptureError(
@@ -80,7 +82,7 @@ def _input(fake: FakeModel, leaf: Any) -> Any:
             )
         return leaf
     check_plain(leaf, "an input of the model")
-    device = torch.device("cpu") if leaf.is_meta else leaf.device
+    device = meta if leaf.is_meta else leaf.device
     if leaf.layout is not torch.strided:
         return fake.mode.from_tensor(leaf)
     with fake.mode:

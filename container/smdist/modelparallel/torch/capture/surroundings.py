@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import random
 import sys
+import warnings
 from collections.abc import Hashable, Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -26,14 +27,18 @@ def python_draws() -> Hashable:
 
 @contextmanager
 def untouched() -> Iterator[None]:
-    """All random numbers afterwards are as they were; PyTorch's fakes do not log what we catch."""
+    """All random numbers afterwards are as they were; nothing is warned of or logged meanwhile.
+
+    What a model warns of, it warns of again when it runs.
+    """
     ours, numpy = random.getstate(), sys.modules.get("numpy")
     theirs = numpy.random.get_state() if numpy else None
     log = logging.getLogger("torch._subclasses.fake_tensor")
     level = log.level
     log.setLevel(logging.CRITICAL)
     try:
-        with torch.random.fork_rng(devices=()):
+        with torch.random.fork_rng(devices=()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             yield
     finally:
         log.setLevel(level)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Modes that a forward function enters hold for its own operations, on every stage."""
 
+import pytest
 import torch
 from torch import nn
 
@@ -105,10 +106,11 @@ def test_inference_mode_in_glue_is_entered_again(torn):
     assert found.relative_error <= 1e-6
 
 
-def test_a_model_runs_without_gradients_under_no_grad(torn):
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_model_runs_without_gradients_where_there_are_none(torn, mode):
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 4))
 
-    with torch.no_grad():
+    with mode():
         found = torn(model, torch.randn(3, 4))
 
     assert 0.0 == found.output_error

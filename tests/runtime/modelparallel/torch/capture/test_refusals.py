@@ -48,6 +48,14 @@ def test_inputs_with_behaviour_of_their_own_are_refused():
         capture(Named(), torch.ones(3, 4).as_subclass(Odd))
 
 
+def test_a_trained_tensor_that_is_no_parameter_is_refused():
+    model = Named()
+    model.second.scale = torch.ones(4, requires_grad=True)
+
+    with pytest.raises(CaptureError, match=r"'second\.scale' wants gradients.*nn\.Parameter"):
+        capture(model, BATCH)
+
+
 def test_two_parameters_in_one_memory_are_refused():
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     model[1].weight = nn.Parameter(model[0].weight.data)

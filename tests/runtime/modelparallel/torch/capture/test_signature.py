@@ -34,7 +34,9 @@ def test_other_numbers_of_the_same_shape_share_a_program():
 
     captured = capture(model, BATCH)
 
-    assert captured.key == key_of(model, {**BATCH, "x": torch.zeros(3, 4)})
+    assert captured.serves({**BATCH, "x": torch.zeros(3, 4)})
+    assert not captured.serves({**BATCH, "x": torch.zeros(2, 4)})
+    assert captured.key == key_of(model)
     assert hash(captured.key) == hash(key_of(model))
 
 

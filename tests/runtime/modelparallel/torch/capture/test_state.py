@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What forward functions leave behind in Python: found, kept whole or refused, never lost."""
 
+import gc
 import random
+import warnings
+from threading import Thread
 
 import numpy
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from smdist.modelparallel.torch.capture import CaptureError, capture
 
@@ -157,6 +161,46 @@ def test_a_model_is_as_it_was_after_an_error():
     assert weights == [id(parameter) for parameter in model.parameters()]
     assert call is nn.Module.__call__
     assert torch.equal(BATCH @ model.a.weight.T, BATCH @ model.a.weight.T)
+
+
+def test_nothing_of_a_run_without_numbers_stays_alive():
+    capture(Boxed(nn.Linear(4, 4)), BATCH)
+    gc.collect()
+
+    assert [] == [each for each in gc.get_objects() if type(each) is FakeTensor]
+
+
+def test_warnings_are_left_to_real_runs(recwarn):
+    class Warns(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Linear(4, 4)
+
+        def forward(self, x):
+            warnings.warn("mine", stacklevel=1)
+            return self.a(x)
+
+    capture(Warns(), BATCH)
+
+    assert [] == recwarn.list
+
+
+def test_other_threads_are_not_recorded():
+    """Their calls go on as ever while a model is captured."""
+    other = nn.Linear(4, 4)
+    found = []
+
+    class Starting(Two):
+        def forward(self, x):
+            thread = Thread(target=lambda: found.append(other(BATCH)))
+            thread.start()
+            thread.join(timeout=30)
+            return self.b(self.a(x))
+
+    graph = capture(Starting(), BATCH).graph
+
+    assert ["input:0", "a", "b"] == [node.name for node in graph.nodes]
+    assert torch.equal(other(BATCH), found[0])
 
 
 def test_a_unit_may_have_habits(torn):
