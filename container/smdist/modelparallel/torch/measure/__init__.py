@@ -6,7 +6,7 @@
 
 The backward pass is timed whole. Its part I, which the stage before waits for, is a backward pass
 to the inputs alone; W is the rest. What is kept counts once, at the first node that keeps it; see
-account.py and keeping.py for what counts.
+ledger.py, account.py and keeping.py for what counts.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from math import inf
 
 from sagemaker_dist.errors import require
 from smdist.modelparallel.core.cluster import Device
-from smdist.modelparallel.torch.measure.account import Work
+from smdist.modelparallel.torch.measure.ledger import Work
 
 
 def seconds(work: Sequence[Work], device: Device) -> float:
