@@ -149,8 +149,18 @@ class _Search:
                 found.reason,
                 found.mend,
             ) from found.__cause__
-        self._closed.add(found.module)
-        self.notes.append(f"{found.module!r} is one unit: {found.reason} ({found.line})")
+        twins = self._twins(found.module)
+        self._closed |= twins
+        more = f" and so are {len(twins) - 1} more of its class" if len(twins) > 1 else ""
+        self.notes.append(f"{found.module!r} is one unit{more}: {found.reason} ({found.line})")
+
+    def _twins(self, name: str) -> set[str]:
+        """All that is of the same class of the user's: they would be found one by one."""
+        cls = type(self._model.get_submodule(name))
+        if cls.__module__.startswith("torch."):
+            return {name}
+        modules = self._model.named_modules()
+        return {twin for twin, module in modules if twin and type(module) is cls} | {name}
 
     def _with_hooks(self) -> set[str]:
         """Containers with hooks: only a unit is called as a module, with its hooks."""

@@ -20,6 +20,8 @@ from smdist.modelparallel.torch.capture.fakes import FakeModel, memory
 from smdist.modelparallel.torch.capture.state import snapshots
 from smdist.modelparallel.torch.tree import Form, flatten, unflatten
 
+LARGEST_BYTES = 2**30
+
 
 class ProbeError(Exception):
     """A unit cannot be probed; the message continues a sentence that starts with its name."""
@@ -35,6 +37,7 @@ class Probe:
 
     def __init__(self, fake: FakeModel, inputs: Mapping[int, Tensor]) -> None:
         self._fake, self._inputs = fake, inputs
+        self._bytes = 0  # of weights made up for the unit that runs
 
     def run(
         self, module: nn.Module, form: Form, leaves: list[Any], error: Exception
@@ -42,8 +45,10 @@ class Probe:
         """What the unit returns, as fakes, and which leaves of its arguments it changes.
 
         Raises:
-            ProbeError: It has no numbers, fails on made-up ones, or returns what depends on them.
+            ProbeError: It is too large to make numbers up for, fails on made-up ones, or returns
+                what depends on them.
         """
+        self._bytes = 0
         with unset_fake_temporarily(), self._real(module), _forked():
             try:
                 first = _Trial(self._made_up(leaves, seed=0), form, module)
@@ -79,15 +84,24 @@ class Probe:
                     buffer.copy_(before)
 
     def _reals(self, group: Mapping[str, Any]) -> dict[str, Tensor]:
-        names = {
-            key: self._fake.names[id(value)]
-            for key, value in group.items()
-            if id(value) in self._fake.names
-        }
-        reals = {key: self._fake.reals[name] for key, name in names.items()}
-        if any(real.is_meta for real in reals.values()):
-            raise ProbeError("does not run without numbers, and its parameters have none yet")
-        return reals
+        fakes = {key: value for key, value in group.items() if id(value) in self._fake.names}
+        return {key: self._weight(fake) for key, fake in fakes.items()}
+
+    def _weight(self, fake: Tensor) -> Tensor:
+        """The user's own, or zeros where the user's is on the meta device and not too large."""
+        real = self._fake.reals[self._fake.names[id(fake)]]
+        if not real.is_meta:
+            return real
+        self._bytes += real.numel() * real.element_size()
+        if self._bytes > LARGEST_BYTES:
+            raise ProbeError(
+                "does not run without numbers, and its parameters on the meta device are too large"
+                f" to make some up: over {LARGEST_BYTES:,} bytes"
+            )
+        made = torch.zeros(real.shape, dtype=real.dtype, device=fake.device)
+        if isinstance(real, nn.Parameter):
+            return nn.Parameter(made, requires_grad=real.requires_grad)
+        return made
 
     def _made_up(self, leaves: list[Any], seed: int) -> list[Any]:
         torch.manual_seed(seed)
@@ -100,7 +114,7 @@ class Probe:
         if known is not None and not known.is_meta:
             return known.detach().clone().requires_grad_(known.requires_grad)
         if id(leaf) in self._fake.names:
-            return self._fake.reals[self._fake.names[id(leaf)]]
+            return self._weight(leaf)
         made = torch.zeros(leaf.shape, dtype=leaf.dtype, device=leaf.device)
         if not leaf.dtype.is_floating_point:
             return made.logical_not() if leaf.dtype is torch.bool else made

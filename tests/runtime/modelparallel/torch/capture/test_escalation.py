@@ -170,12 +170,44 @@ def test_a_number_that_depends_on_the_data_is_found_when_it_changes():
         verify(Model(), torch.full((3, 4), 1e6))
 
 
-def test_a_unit_that_needs_numbers_on_the_meta_device_is_refused():
+def test_a_unit_on_the_meta_device_gets_numbers_for_the_trial_alone():
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(4, 4), Picky(4, 4))
 
-    with pytest.raises(CaptureError, match="'1' does not run without numbers"):
+    graph = capture(model, BATCH).graph
+
+    assert (3, 4) == graph.value["1"].shape
+    assert model[1].weight.is_meta
+
+
+def test_a_unit_that_is_too_large_for_a_trial_is_refused(monkeypatch):
+    monkeypatch.setattr("smdist.modelparallel.torch.capture.probe.LARGEST_BYTES", 79)
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(4, 4), Picky(4, 4))
+
+    with pytest.raises(CaptureError, match=r"'1' does not run without numbers.*over 79 bytes"):
         capture(model, BATCH)
+
+
+def test_modules_of_one_class_are_kept_whole_at_once(torn):
+    """Not one in each run: a model may have a hundred."""
+    runs = []
+
+    class Counted(Two):
+        def between(self, h):
+            runs.append(h)
+            return item(h)
+
+    model = nn.Sequential(*(Boxed(Counted()) for _ in range(4)))
+    opened = {"0", "1", "2", "3"}
+
+    found = capture(model, BATCH, opened=opened)
+
+    assert [f"{at}.{part}" for at in range(4) for part in ("first", "inner", "last")] == [
+        unit.name for unit in found.graph.units
+    ]
+    assert "and so are 3 more of its class" in found.notes[0]
+    assert 1 + 4 * 3 == len(runs)  # once as glue; as units once without numbers, twice with
 
 
 def test_shapes_may_decide(torn):
