@@ -188,3 +188,44 @@ class Interrupting(nn.Module):
         if self.is_armed:
             raise KeyboardInterrupt
         return self.inner(x)
+
+
+def test_changes_in_place_are_measured():
+    """By glue and by a unit: what is changed is a copy, each time."""
+    model = InPlace()
+    found = capture(model, torch.ones(2, 4))
+    costs = measure(found, repeats=2)
+
+    assert all(costs.of(unit.name).forward_seconds > 0 for unit in found.graph.units)
+    assert total(estimate(found, FAST), "saved_bytes") == total(costs, "saved_bytes")
+
+
+def test_a_mode_of_a_part_counts():
+    """What runs under no_grad keeps nothing and has no backward pass."""
+    costs = measure(capture(Frozen(), torch.ones(2, 4)), repeats=1)
+
+    assert 0 == costs.of("body").saved_bytes == costs.of("body").backward_seconds
+    assert costs.of("head").backward_seconds > 0
+
+
+class InPlace(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x):
+        x = self.first(x)
+        x += 1
+        return self.second(self.relu(x))
+
+
+class Frozen(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        with torch.no_grad():
+            x = self.body(x)
+        return self.head(x)
