@@ -46,8 +46,9 @@ native-%: $(SDK)
 	@$(BIN)/cmake --build build/native-$* > build/native-$*.log || { cat build/native-$*.log; exit 1; }
 	$(BIN)/ctest --test-dir build/native-$* --output-on-failure
 
-docs: $(SDK)
+docs: $(RUNTIME)
 	$(BIN)/python docs/distributions.py
+	$(BIN)/python docs/planner.py
 	$(BIN)/sagemaker-dist schema > docs/job.schema.json
 
 lint: $(RUNTIME) $(LINT)

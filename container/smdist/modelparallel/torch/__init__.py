@@ -5,6 +5,7 @@ from smdist.modelparallel.core.cluster import Cluster, Device
 from smdist.modelparallel.core.cost import Link, StateBytes
 from smdist.modelparallel.torch.marks import partition, set_partition
 from smdist.modelparallel.torch.planning import Plan, forecast, plan
+from smdist.modelparallel.torch.verify import Verified, verify
 
 __all__ = [
     "Cluster",
@@ -12,8 +13,10 @@ __all__ = [
     "Link",
     "Plan",
     "StateBytes",
+    "Verified",
     "forecast",
     "partition",
     "plan",
     "set_partition",
+    "verify",
 ]

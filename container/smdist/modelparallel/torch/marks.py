@@ -8,7 +8,7 @@ in the block's own thread alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from threading import Lock
@@ -69,6 +69,12 @@ def marks_of(model: nn.Module) -> dict[str, int]:
         if mark is not None and mark != outer:
             marks[name] = mark
     return marks
+
+
+def around_marks(marks: Mapping[str, int]) -> frozenset[str]:
+    """Names of the modules that hold marked ones: no unit may be as large."""
+    parts = [name.split(".") for name in marks]
+    return frozenset(".".join(each[:end]) for each in parts for end in range(1, len(each)))
 
 
 def _require_stage(stage: object) -> None:

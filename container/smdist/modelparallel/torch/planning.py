@@ -16,11 +16,12 @@ from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core import plan as core
 from smdist.modelparallel.core.cluster import Cluster
 from smdist.modelparallel.core.cost import StateBytes
+from smdist.modelparallel.core.partition.manual import note_on_marks
 from smdist.modelparallel.core.planner import Problem, find_plan
 from smdist.modelparallel.core.planner.replay import renewed, replay
 from smdist.modelparallel.picture import Picture, sheet_of
 from smdist.modelparallel.torch.batch import Example
-from smdist.modelparallel.torch.marks import marks_of
+from smdist.modelparallel.torch.marks import around_marks, marks_of
 from smdist.modelparallel.torch.request import read_request
 from smdist.modelparallel.torch.sampler import Sampler
 
@@ -45,8 +46,8 @@ def plan(
         pipeline: The schedule by name; "auto" simulates all.
         active_microbatches, virtual_stages: Of schedules that take them.
         optimize, memory_weight: "speed" or "memory", or from 0 to 1: what stages are balanced by.
-        auto_partition: Whether units without `smp.partition` are the planner's to place; else
-            they go to stage `default_partition`.
+        auto_partition: Whether units are the planner's to place; else they go where
+            `smp.partition` and `smp.set_partition` say, the rest to stage `default_partition`.
         costs: "measure" runs units, "estimate" counts their operations for the cluster's device;
             "auto" estimates models on meta.
         state: What a trained parameter holds in memory. Default: Adam in fp32, 16 bytes.
@@ -57,16 +58,19 @@ def plan(
     asked = read_request(
         model, example, world, costs=costs, device_memory=device_memory, pipeline=pipeline
     )
+    marks = marks_of(model)
+    by_hand = {} if auto_partition else marks
     problem = Problem(
         cluster=asked.cluster, at=asked.sampler.at, batch_size=asked.batch_size,
-        device_memory=asked.memory_bytes, marks=marks_of(model), state=state,
+        device_memory=asked.memory_bytes, marks=by_hand, opened=around_marks(by_hand), state=state,
         pipeline_parallel_degree=_number(pipeline_parallel_degree), schedule=pipeline,
         data_parallel_degree=_number(data_parallel_degree), microbatches=_number(microbatches),
         active_microbatches=active_microbatches, virtual_stages=virtual_stages,
         optimize=optimize, memory_weight=memory_weight, auto_partition=auto_partition,
         default_partition=default_partition,
     )  # fmt: skip
-    return _finished(find_plan(problem), problem, asked.sampler)
+    ignored = note_on_marks(marks) if auto_partition else None
+    return _finished(find_plan(problem), problem, asked.sampler, ignored)
 
 
 def forecast(
@@ -119,10 +123,12 @@ class Plan(core.Plan):
         return picture
 
 
-def _finished(found: core.Plan, problem: Problem, sampler: Sampler) -> Plan:
+def _finished(
+    found: core.Plan, problem: Problem, sampler: Sampler, ignored: str | None = None
+) -> Plan:
     values = {field.name: getattr(found, field.name) for field in fields(found)}
     said = sampler.notes(found.num_microbatches, frozenset(found.opened))
-    plan = Plan(**{**values, "notes": (*found.notes, *said)})
+    plan = Plan(**{**values, "notes": (*found.notes, *said, *filter(None, [ignored]))})
     object.__setattr__(plan, "_problem", problem)  # no field: files and comparisons leave it out
     return plan
 

@@ -106,6 +106,32 @@ def test_units_that_are_marked():
     assert ("6",) == found.stages[1]
 
 
+def test_a_mark_within_a_unit_opens_it():
+    """The cut lies where the marks are, also in a plan that comes back from its file."""
+    model = on_meta()
+    for name in ("3.1", "4", "5", "6"):
+        set_partition(model.get_submodule(name), 1)
+    found = plan(
+        model, BATCH, cluster(2), auto_partition=False, default_partition=0,
+        pipeline_parallel_degree=2,
+    )  # fmt: skip
+    again = forecast(core.Plan.from_document(found.document()), model, BATCH, cluster(2))
+
+    assert "3.0" == found.stages[0][-1]
+    assert "3.1" == found.stages[1][0]
+    assert found.stages == again.stages
+
+
+def test_marks_do_nothing_where_the_planner_places_units():
+    """As in SageMaker's library; the plan says so."""
+    model = on_meta()
+    set_partition(model[0], 1)
+    found = plan(model, BATCH, cluster(2), pipeline_parallel_degree=2)
+
+    assert "0.0" in found.stages[0] or "0" in found.stages[0]
+    assert any("the marks have no effect" in note for note in found.notes)
+
+
 def test_state_counts():
     """Less state, less memory."""
     options = {"pipeline_parallel_degree": 2, "microbatches": 4, "pipeline": "1f1b"}

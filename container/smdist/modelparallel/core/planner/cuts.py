@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from smdist.modelparallel.core.cost import Link
 from smdist.modelparallel.core.partition import Partition, assigned, partition
+from smdist.modelparallel.core.partition.manual import stages_of_marks
 from smdist.modelparallel.core.planner.candidates import Candidate
-from smdist.modelparallel.core.planner.marks import stages_by_hand
 from smdist.modelparallel.core.planner.problem import Problem
 from smdist.modelparallel.core.planner.samples import Samples, View
 from smdist.modelparallel.core.schedule import Do, Schedule, Shape
@@ -75,7 +75,12 @@ class Cuts:
         return self._cut(view, candidate, in_flight=in_flight, memory_weight=_BY_MEMORY)
 
     def _by_hand(self, view: View, candidate: Candidate) -> Partition:
-        stage_of = stages_by_hand(self._problem, view.graph, candidate.num_stages)
+        stage_of = stages_of_marks(
+            view.graph,
+            self._problem.marks,
+            num_stages=candidate.num_stages,
+            default_partition=self._problem.default_partition,
+        )
         solve = partial(assigned, view.graph, view.costs, stage_of)
         return self._once(solve, view, candidate)
 

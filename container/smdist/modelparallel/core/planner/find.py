@@ -53,7 +53,7 @@ def find_plan(problem: Problem) -> Plan:
     Raises:
         PlanError: No candidate is possible; with the nearest misses and what stands in their way.
     """
-    found = _look(problem, Samples(problem, frozenset(), microbatch_choices(problem)))
+    found = _look(problem, Samples(problem, problem.opened, microbatch_choices(problem)))
     found = _open_until_possible(found) if found.best is None else _open_what_caps(found)
     assert found.best is not None
     others = rejected(found.search, found.tried, found.best)

@@ -49,7 +49,8 @@ class Problem:
         memory_weight: The same as a number, from 0 (time alone) to 1 (memory alone).
         auto_partition: Whether units that nobody placed are the planner's to place.
         default_partition: Where they go otherwise.
-        marks: The stage of each unit that somebody placed, by name.
+        marks: The stage of each module that somebody placed, by name.
+        opened: Modules to go into from the start, instead of keeping them whole.
         state: What a trained parameter holds in memory.
         device_memory: Bytes that a rank may use; by default what the cluster's device has.
         split_overhead: What a backward pass in two parts costs more than a whole one, as a share
@@ -73,6 +74,7 @@ class Problem:
     auto_partition: bool = True
     default_partition: int | None = None
     marks: Mapping[str, int] = field(default_factory=dict)
+    opened: frozenset[str] = frozenset()
     state: StateBytes = field(default_factory=StateBytes)
     device_memory: int | None = None
     split_overhead: float = 0.1

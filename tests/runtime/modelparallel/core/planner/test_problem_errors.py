@@ -113,11 +113,10 @@ def test_marks_that_make_no_pipeline_are_told():
         default_partition=0,
         marks={"h.0": 1},
     )
-    none = told(model=model, ranks=2, auto_partition=False, marks={"h.O": 1, "wte": 0})
+    none = told(model=model, ranks=2, auto_partition=False, marks={"lm_head": 1, "wte": 0})
 
     assert "h.1" in back[0]
-    assert "the mark of 'h.O' for stage 1: GPT has no such unit. Did you mean 'h.1'?" == none[0]
-    assert none[1].startswith("the unit 'h.0' has no mark and there is no default_partition: ")
+    assert none[0].startswith("auto_partition is False without a default_partition: ")
 
 
 def test_stages_by_hand_are_held_against_memory():
