@@ -2,6 +2,7 @@
 """Verification finds what is wrong, says where, and leaves the model as it was."""
 
 import math
+import sys
 from dataclasses import dataclass
 
 import pytest
@@ -94,7 +95,7 @@ class Spoilt(StageModule):
 
 
 def test_another_output_is_found(monkeypatch):
-    monkeypatch.setattr("smdist.modelparallel.torch.verify.StageModule", Spoilt)
+    monkeypatch.setattr(sys.modules[verify.__module__], "StageModule", Spoilt)
 
     with pytest.raises(VerifyError, match="another output"):
         verify(layers(), BATCH)
@@ -109,7 +110,7 @@ class Careless(StageModule):
 
 
 def test_a_missing_gradient_is_found_and_its_module_named(monkeypatch):
-    monkeypatch.setattr("smdist.modelparallel.torch.verify.StageModule", Careless)
+    monkeypatch.setattr(sys.modules[verify.__module__], "StageModule", Careless)
 
     with pytest.raises(VerifyError, match=r"another gradient '0\.weight' in '0'.*inf"):
         verify(layers(), BATCH)
@@ -121,7 +122,7 @@ def test_another_buffer_is_found(monkeypatch):
             super().forward(received, arguments, around)
             return super().forward(received, arguments, around)
 
-    monkeypatch.setattr("smdist.modelparallel.torch.verify.StageModule", Twice)
+    monkeypatch.setattr(sys.modules[verify.__module__], "StageModule", Twice)
 
     with pytest.raises(VerifyError, match=r"another buffer '8\.num_batches_tracked' in '8'"):
         verify(layers(), BATCH)

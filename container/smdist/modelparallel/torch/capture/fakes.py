@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import ReferenceType
 
 import torch
 from torch import Tensor, nn
@@ -41,10 +42,15 @@ class Effects:
 
 
 class WatchedFakes(FakeTensorMode):  # type: ignore[no-untyped-call]
-    """Fake tensors that say which memory operations write to, and which draw random numbers."""
+    """Fake tensors that say which memory operations write to, and which draw random numbers.
 
-    def __init__(self) -> None:
+    Args:
+        made: Takes a weak reference to each tensor that forward functions may have kept.
+    """
+
+    def __init__(self, made: list[ReferenceType[Tensor]]) -> None:
         super().__init__(allow_non_fake_inputs=True)
+        self.made = made
         self.effects = Effects()
         self._facts: dict[Any, tuple[bool, tuple[int, ...], tuple[str, ...]]] = {}
 
@@ -98,17 +104,20 @@ class FakeModel:
 
 
 @contextmanager
-def on_fakes(model: nn.Module, device: torch.device) -> Iterator[FakeModel]:
+def on_fakes(
+    model: nn.Module, device: torch.device, made: list[ReferenceType[Tensor]]
+) -> Iterator[FakeModel]:
     """Within it, all tensors of a model are fakes; after it the model is exactly as before.
 
     Args:
         model: Any, on any device.
         device: Where tensors on the meta device seem to be.
+        made: Takes weak references to tensors that are made.
 
     Raises:
         CaptureError: A parameter or buffer is of a class with its own behaviour, such as DTensor.
     """
-    mode = WatchedFakes()
+    mode = WatchedFakes(made)
     saved = snapshots(model.modules())
     maker = _Maker(mode, device)
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any
+from weakref import ref
 
 from torch import Tensor
 
@@ -28,6 +29,7 @@ class Ledger:
         self.facts: dict[str, TensorFacts] = {}
         self.aliases: dict[str, int] = {}
         self._sources: dict[int, Argument] = {key: Held(name) for key, name in fake.names.items()}
+        self._made = fake.mode.made
         self._weights = {memory(tensor): name for name, tensor in fake.fakes.items()}
         self._members: dict[int, list[Tensor]] = {}  # alive, so that ids stay theirs
         self._stale: dict[int, str] = {}
@@ -41,6 +43,7 @@ class Ledger:
     def publish(self, tensor: Tensor, name: str) -> Ref:
         """Know a tensor as a value from now on."""
         place = memory(tensor)
+        self._made.append(ref(tensor))
         self._sources[id(tensor)] = Ref(name)
         self._members.setdefault(place, []).append(tensor)
         self.aliases[name] = place

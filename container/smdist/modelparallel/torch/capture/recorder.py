@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from smdist.modelparallel.torch.capture.borrowing import Borrowing
 from smdist.modelparallel.torch.capture.errors import CaptureError, Escalation
 from smdist.modelparallel.torch.capture.functions import NEEDS_NUMBERS, objection
 from smdist.modelparallel.torch.capture.lines import line_of_user
@@ -38,6 +39,7 @@ class Recorder(TorchFunctionMode):
         names: First names of all modules, by id.
         before: The units as they were, by id.
         probe: Finds out what a unit returns that cannot run on fakes.
+        borrowing: Finds out what a unit uses that it was not given.
     """
 
     def __init__(
@@ -48,10 +50,12 @@ class Recorder(TorchFunctionMode):
         names: dict[int, str],
         before: dict[int, list[Snapshot]],
         probe: Probe,
+        borrowing: Borrowing,
     ) -> None:
         super().__init__()
         self._writer, self._units, self._names, self._probe = writer, units, names, probe
         self._before, self._dice = before, python_draws()
+        self._borrowing = borrowing
         self._quiet = 0
 
     # What the patches call.
@@ -125,9 +129,13 @@ class Recorder(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """PyTorch calls this for each of its functions."""
-        if self._quiet:
-            return func(*args, **(kwargs or {}))
-        return self.function(func, args, kwargs or {})
+        if not self._quiet:
+            return self.function(func, args, kwargs or {})
+        result = func(*args, **(kwargs or {}))
+        if func.__name__ != "__get__" or isinstance(result, Tensor):
+            self._borrowing.watch(args, kwargs or {})
+            self._borrowing.mark(result)
+        return result
 
     def result(self, output: Any) -> tuple[tuple[Argument, ...], Form]:
         """What the model returned."""
@@ -165,12 +173,15 @@ class Recorder(TorchFunctionMode):
         before = self._prints(leaves)
         is_probed = False
         self._writer.effects.clear()
+        self._borrowing.enter(step.name, module, leaves)
         try:
             result = run(module, *arguments[0], **arguments[1])
             positions = self._writer.changed(leaves)
         except Exception as error:
             result, positions = self._try(module, step, error)
             is_probed = True
+        if self._borrowing.found:
+            self._writer.escalate(f"{name!r} {self._borrowing.found}")
         self._check_arguments(name, arguments, (leaves, form), before)
         self._dice = python_draws()
         self._before[id(module)] = snapshots(module.modules())

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from weakref import ReferenceType
 
 import torch
 from torch import Tensor, nn
 
+from smdist.modelparallel.torch.capture.borrowing import Borrowing
 from smdist.modelparallel.torch.capture.errors import CaptureError
 from smdist.modelparallel.torch.capture.fakes import FakeModel, check_plain, on_fakes
+from smdist.modelparallel.torch.capture.leftovers import clear_caches
 from smdist.modelparallel.torch.capture.objects import carried
 from smdist.modelparallel.torch.capture.patches import recording
 from smdist.modelparallel.torch.capture.probe import Probe
@@ -23,13 +26,26 @@ from smdist.modelparallel.torch.tree import Form, flatten, paths, unflatten
 
 
 def run_once(model: nn.Module, arguments: tuple[Any, Any], units: set[str]) -> Program:
-    """Run the forward pass with these units.
+    """Run the forward pass with these units, and leave no fake tensor behind.
 
     Raises:
         Escalation: A module must become a unit first.
     """
+    made: list[ReferenceType[Tensor]] = []
+    try:
+        return _run(model, arguments, units, made)
+    finally:
+        clear_caches(made)
+
+
+def _run(
+    model: nn.Module,
+    arguments: tuple[Any, Any],
+    units: set[str],
+    made: list[ReferenceType[Tensor]],
+) -> Program:
     leaves, form = flatten(arguments)
-    with on_fakes(model, _device(leaves, model)) as fake, untouched(), uncompiled(model):
+    with on_fakes(model, _device(leaves, model), made) as fake, untouched(), uncompiled(model):
         inputs = [_input(fake, leaf, _device(leaves, model)) for leaf in leaves]
         pairs = zip(inputs, leaves, strict=True)
         known = {id(made): real for made, real in pairs if isinstance(made, Tensor)}
@@ -41,6 +57,7 @@ def run_once(model: nn.Module, arguments: tuple[Any, Any], units: set[str]) -> P
             before={id(unit): snapshots(unit.modules()) for unit in kept},
             names={id(module): name for name, module in model.named_modules()},
             probe=Probe(fake, known),
+            borrowing=Borrowing(fake),
         )
         sources = tuple(_publish(writer, inputs, form))
         output = _call(model, recorder, fake, unflatten(form, inputs))

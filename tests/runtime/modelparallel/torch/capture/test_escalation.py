@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from smdist.modelparallel.torch.capture import CaptureError, capture
+from smdist.modelparallel.torch.capture import CaptureError, capture, probe
 
 BATCH = torch.ones(3, 4)
 
@@ -181,7 +181,7 @@ def test_a_unit_on_the_meta_device_gets_numbers_for_the_trial_alone():
 
 
 def test_a_unit_that_is_too_large_for_a_trial_is_refused(monkeypatch):
-    monkeypatch.setattr("smdist.modelparallel.torch.capture.probe.LARGEST_BYTES", 79)
+    monkeypatch.setattr(probe, "LARGEST_BYTES", 79)
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(4, 4), Picky(4, 4))
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What forward functions leave behind in Python: found, kept whole or refused, never lost."""
 
+import functools
 import gc
 import random
 import warnings
@@ -170,6 +171,55 @@ def test_nothing_of_a_run_without_numbers_stays_alive():
     assert [] == [each for each in gc.get_objects() if type(each) is FakeTensor]
 
 
+@functools.lru_cache(maxsize=4)
+def mask(size):
+    return torch.tril(torch.ones(size, size))
+
+
+@functools.cache
+def masks(size):
+    return {"causal": (torch.tril(torch.ones(size, size)),)}
+
+
+class Masked(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) @ mask(4)
+
+
+def test_caches_hold_real_tensors_afterwards(torn):
+    """Glue fills one and a unit the other; in each run of a capture as well."""
+
+    class Model(Two):
+        def __init__(self):
+            super().__init__()
+            self.b = Masked(4, 4)
+
+        def forward(self, x):
+            return self.b(self.a(x) @ masks(4)["causal"][0])
+
+    model = Model()
+    mask.cache_clear()
+    masks.cache_clear()
+
+    capture(model, BATCH)
+
+    assert 0 == mask.cache_info().currsize == masks.cache_info().currsize
+    assert type(model(BATCH)) is torch.Tensor
+    assert torn(model, BATCH).relative_error <= 1e-6
+
+
+def test_a_trial_leaves_no_marks_on_the_users_tensors():
+    class Same(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) if x.sum() > 0 else self.weight.contiguous()[:3]
+
+    model = nn.Sequential(nn.Linear(4, 4), Same(4, 4))
+
+    capture(model, BATCH)
+
+    assert {} == vars(model[1].weight)
+
+
 def test_warnings_are_left_to_real_runs(recwarn):
     class Warns(nn.Module):
         def __init__(self):
@@ -288,6 +338,76 @@ def test_a_module_that_sets_attributes_of_a_unit_stays_whole(units_of, what):
 
     assert ["first", "inner", "last"] == units_of(model, BATCH)
     assert "told" not in vars(model.inner.b)
+
+
+class Borrowing(nn.Linear):
+    """A unit that uses what another module holds, without holding it as well."""
+
+    lender = ()
+
+    def forward(self, x):
+        return self.borrow(super().forward(x), *self.lender)
+
+
+def weight(h, module):
+    return nn.functional.linear(h, module.weight)
+
+
+def whole(h, module):
+    return module(h)
+
+
+def kept(h, module):
+    return h + module.kept
+
+
+def update(h, module):
+    with torch.no_grad():
+        module.weight.mul_(0.5)
+    return h
+
+
+class Keeping(nn.Linear):
+    """A unit that keeps something of its last run."""
+
+    def forward(self, x):
+        self.kept = super().forward(x) * 2
+        return self.kept + 1
+
+
+@pytest.mark.parametrize("borrow", [weight, whole, kept, update])
+def test_modules_that_share_behind_their_arguments_are_one_unit(units_of, borrow):
+    """Apart, one of them would have a copy that is never trained, or nothing at all."""
+
+    class Borrows(Borrowing):
+        pass
+
+    Borrows.borrow = staticmethod(borrow)
+
+    class Inner(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = Keeping(4, 4), Borrows(4, 4)
+            self.b.lender = (self.a,)
+
+        def forward(self, x):
+            return self.b(self.a(x).relu())
+
+    assert ["first", "inner", "last"] == units_of(Boxed(Inner()), BATCH)
+
+
+def test_what_is_shared_in_the_model_itself_is_refused_by_name():
+    class Model(Two):
+        def __init__(self):
+            super().__init__()
+            self.b = Borrowing(4, 4)
+            self.b.borrow, self.b.lender = weight, (self.a,)
+
+        def forward(self, x):
+            return self.b(self.a(x))
+
+    with pytest.raises(CaptureError, match=r"'b' uses 'a\.weight', which is not in it"):
+        capture(Model(), BATCH)
 
 
 @pytest.mark.parametrize("order", ["before", "after"])
