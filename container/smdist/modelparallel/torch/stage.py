@@ -54,7 +54,7 @@ class StageModule(Level):
         for name in self._route.units:
             _put(self, name, captured.model.get_submodule(name))
         for name in self._route.held:
-            if name.rpartition(".")[0] not in self._route.units:
+            if not name.startswith(tuple(f"{unit}." for unit in self._route.units)):
                 _put_tensor(self, name, captured.model)
         self.training = captured.model.training
 

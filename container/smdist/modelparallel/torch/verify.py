@@ -240,7 +240,7 @@ def _as_it_was(model: nn.Module) -> Iterator[None]:
     for parameter, _ in gradients:
         parameter.grad = None
     try:
-        with torch.random.fork_rng(), uncompiled(model):
+        with torch.random.fork_rng(), uncompiled():
             yield
     finally:
         for each in before:

@@ -9,6 +9,7 @@ from types import FrameType, TracebackType
 
 import torch
 
+_MODULES = str(Path("torch", "nn", "modules", "module.py"))
 _NOT_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent.parent))
 
 
@@ -20,6 +21,18 @@ def line_of_user(error: BaseException | None = None) -> str:
     while frame is not None and _is_foreign(frame):
         frame = frame.f_back
     return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def is_compiled_here() -> bool:
+    """Whether a function that the user compiled is running, inside the innermost module."""
+    if "torch._dynamo" not in sys.modules:
+        return False
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not frame.f_code.co_filename.endswith(_MODULES):
+        if frame.f_code.co_name == "compile_wrapper":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _of_traceback(traceback: TracebackType) -> str:

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from smdist.modelparallel.torch.capture.borrowing import Borrowing
 from smdist.modelparallel.torch.capture.errors import CaptureError, Escalation
 from smdist.modelparallel.torch.capture.functions import NEEDS_NUMBERS, objection
-from smdist.modelparallel.torch.capture.lines import line_of_user
+from smdist.modelparallel.torch.capture.lines import is_compiled_here, line_of_user
 from smdist.modelparallel.torch.capture.objects import print_of
 from smdist.modelparallel.torch.capture.probe import Probe, ProbeError
 from smdist.modelparallel.torch.capture.state import Snapshot, snapshot, snapshots
@@ -96,6 +96,8 @@ class Recorder(TorchFunctionMode):
     def _function(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         leaves, form = flatten((args, kwargs))
         against = objection(function)
+        if not against and is_compiled_here():
+            against = "it runs a function that is compiled"
         if against:
             self._writer.escalate(against)
         try:

@@ -49,13 +49,15 @@ def _wrapped(model: nn.Module) -> Iterator[CaptureError]:
 
 def _whole(model: nn.Module) -> Iterator[CaptureError]:
     kinds = {"OptimizedModule": "compiled", "ScriptModule": "scripted"}
-    for cls in type(model).__mro__:
-        if cls.__name__ in kinds:
-            yield CaptureError(
-                f"the model is {kinds[cls.__name__]} as a whole",
-                "there is nothing to see between its modules",
-                "Pass the plain model; its parts may be compiled",
-            )
+    found = {kinds[cls.__name__] for cls in type(model).__mro__ if cls.__name__ in kinds}
+    if model._compiled_call_impl is not None:
+        found.add("compiled")
+    for kind in found:
+        yield CaptureError(
+            f"the model is {kind} as a whole",
+            "there is nothing to see between its modules",
+            "Pass the plain model; its parts may be compiled",
+        )
 
 
 def _hooked(model: nn.Module) -> Iterator[CaptureError]:

@@ -45,7 +45,7 @@ def _run(
     made: list[ReferenceType[Tensor]],
 ) -> Program:
     leaves, form = flatten(arguments)
-    with on_fakes(model, _device(leaves, model), made) as fake, untouched(), uncompiled(model):
+    with on_fakes(model, _device(leaves, model), made) as fake, untouched(), uncompiled():
         inputs = [_input(fake, leaf, _device(leaves, model)) for leaf in leaves]
         pairs = zip(inputs, leaves, strict=True)
         known = {id(made): real for made, real in pairs if isinstance(made, Tensor)}

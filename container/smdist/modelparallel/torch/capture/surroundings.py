@@ -11,7 +11,6 @@ from collections.abc import Hashable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import torch
-from torch import nn
 
 
 def python_draws() -> Hashable:
@@ -48,10 +47,9 @@ def untouched() -> Iterator[None]:
 
 
 @contextmanager
-def uncompiled(model: nn.Module) -> Iterator[None]:
-    """Compiled parts run as they were written; asked only where there are some: it is slow."""
-    has_compiled = any(type(module).__name__ == "OptimizedModule" for module in model.modules())
+def uncompiled() -> Iterator[None]:
+    """What is compiled runs as it was written. Where nothing is, the compiler is not loaded."""
     with ExitStack() as stack:
-        if has_compiled:
+        if "torch._dynamo" in sys.modules:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         yield

@@ -69,7 +69,7 @@ def _is_leaf(module: nn.Module) -> bool:
         return True
     if isinstance(module, (torch.jit.ScriptModule, ParametrizationList)):
         return True
-    if type(module).__name__ == "OptimizedModule":
+    if type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None:
         return True
     is_ours = type(module).__module__.startswith("torch.nn.")
     return is_ours and not isinstance(module, (*_LISTS, *_OPEN))

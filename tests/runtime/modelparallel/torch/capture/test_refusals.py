@@ -16,8 +16,12 @@ def test_a_wrapper_for_data_parallelism_is_refused():
 
 
 def test_a_model_compiled_as_a_whole_is_refused():
-    with pytest.raises(CaptureError, match="compiled as a whole"):
-        capture(torch.compile(nn.Linear(4, 4), backend="eager"), BATCH)
+    in_place = nn.Linear(4, 4)
+    in_place.compile(backend="eager")
+
+    for model in (torch.compile(nn.Linear(4, 4), backend="eager"), in_place):
+        with pytest.raises(CaptureError, match="compiled as a whole"):
+            capture(model, BATCH)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")

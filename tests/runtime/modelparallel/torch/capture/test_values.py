@@ -273,14 +273,41 @@ def test_scripted_and_old_style_units_work(torn):
     assert torn(model, BATCH).relative_error <= 1e-6
 
 
-def test_compiled_units_work(torn):
-    model = nn.Sequential(
-        nn.Linear(4, 4), torch.compile(nn.Linear(4, 4), backend="eager"), nn.Linear(4, 4)
-    )
+def in_place(module):
+    module.compile(backend="eager")
+    return module
+
+
+@pytest.mark.parametrize("compiled", [lambda m: torch.compile(m, backend="eager"), in_place])
+def test_compiled_units_work(torn, compiled):
+    inner = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model = nn.Sequential(nn.Linear(4, 4), compiled(inner), nn.Linear(4, 4))
 
     found = torn(model, BATCH)
 
     assert (("0",), ("1",), ("2",)) == found.stages
+    assert found.relative_error <= 1e-6
+
+
+def test_a_compiled_function_keeps_its_module_whole(torn):
+    """In pieces it would not be compiled any more."""
+    function = torch.compile(lambda h: h.sin().cos(), backend="eager")
+
+    class Inner(Three):
+        def forward(self, x):
+            return self.b(function(self.a(x)))
+
+    class Model(Three):
+        def __init__(self):
+            super().__init__()
+            self.b = Inner()
+
+        def forward(self, x):
+            return self.c(self.b(self.a(x)))
+
+    found = torn(Model(), BATCH)
+
+    assert (("a",), ("b",), ("c",)) == found.stages
     assert found.relative_error <= 1e-6
 
 
