@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A stage is the user's modules under the user's names, and nothing else."""
 
-import gc
 import weakref
+from copy import deepcopy
 
 import pytest
 import torch
@@ -108,6 +108,28 @@ def test_stages_pass_on_what_the_next_ones_read(model, stages):
     assert torch.equal(expected["first"], output["first"])
 
 
+def test_a_stage_needs_nothing_of_the_others(model):
+    """Each on a copy of its own, where all that is not the stage's is not a number."""
+    arguments = arguments_of(BATCH)
+    expected = model(**BATCH)
+    model.norm.reset_running_stats()
+
+    values = {}
+    for number in range(3):
+        copy = deepcopy(model)
+        captured = capture(copy, BATCH)
+        stage = StageModule(captured, place(captured.graph, STAGE_OF), number)
+        own = {id(tensor) for tensor in [*stage.parameters(), *stage.buffers()]}
+        for tensor in [*copy.parameters(), *copy.buffers()]:
+            if id(tensor) not in own and tensor.is_floating_point():
+                tensor.data.fill_(float("nan"))
+        values |= stage({name: values[name] for name in stage.route.receives}, arguments)
+
+    output = stage.output(values)
+    assert torch.equal(expected["last"], output["last"])
+    assert torch.equal(expected["first"], output["first"])
+
+
 def test_only_what_is_asked_for_outlives_a_stage(stages):
     values = stages[0]({}, arguments_of(BATCH))
 
@@ -209,7 +231,6 @@ def test_values_are_let_go_after_their_last_reader(captured):
 
     class Watching(nn.Linear):
         def forward(self, x):
-            gc.collect()
             alive.append([name for name, value in seen.items() if value() is not None])
             result = super().forward(x)
             seen[len(seen)] = weakref.ref(result)
