@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from statistics import median
 
 import torch
 
@@ -16,7 +18,7 @@ from benchmarks.harness.report import machine, save, table
 from smdist.modelparallel.torch.capture import capture
 from smdist.modelparallel.torch.measure import measure
 
-COLUMNS = ["model", "units", "stages", *METHODS, "best there is"]
+COLUMNS = ["model", "units", "parts / step", "stages", *METHODS, "best there is"]
 MARKS = {True: "yes", False: "no", None: "-"}
 
 
@@ -26,13 +28,14 @@ class Row:
 
     model: str
     num_units: int
+    parts_of_step: float
     num_stages: int
     imbalance: Mapping[str, float]
     is_best: bool | None
 
     def cells(self) -> list[str]:
         loads = [f"{self.imbalance[method]:.2f}" for method in METHODS]
-        numbers = [str(self.num_units), str(self.num_stages)]
+        numbers = [str(self.num_units), f"{self.parts_of_step:.2f}", str(self.num_stages)]
         return [self.model, *numbers, *loads, MARKS[self.is_best]]
 
 
@@ -40,16 +43,29 @@ def rows_of(model: str, arguments: argparse.Namespace) -> Iterator[Row]:
     specimen = zoo.sized(model, rows=arguments.rows)
     captured = capture(specimen.model, specimen.batch)
     costs = measure(captured, repeats=arguments.repeats)
+    parts = sum(cost.seconds for cost in costs.nodes.values())
+    parts_of_step = parts / step_seconds(specimen, arguments.repeats)
     for number in arguments.stages:
         row = Row(
             model=model,
             num_units=len(captured.graph.units),
+            parts_of_step=parts_of_step,
             num_stages=number,
             imbalance=imbalances(captured.graph, costs, number),
             is_best=is_best(captured.graph, costs, number),
         )
         print(" ".join(row.cells()), flush=True)
         yield row
+
+
+def step_seconds(specimen: zoo.Specimen, repeats: int) -> float:
+    """Forward and backward of the whole model; its parts, measured one by one, come to as much."""
+    times = []
+    for _ in range(repeats + 1):
+        begin = time.perf_counter()
+        specimen.loss().backward()
+        times.append(time.perf_counter() - begin)
+    return median(times[1:])
 
 
 def main() -> None:

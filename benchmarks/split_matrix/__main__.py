@@ -33,8 +33,8 @@ BEGIN, END = "<!-- begin: written by `make split-matrix` -->\n", "<!-- end -->\n
 STAGES = (2, 3, 4)
 THEIRS = """
 torch.distributed.pipelining's `pipeline()` with the same models on 3 stages: processes, 1F1B, 4
-microbatches of one row, Gloo. Its most favourable use: one tensor out, no mask, the loss outside,
-stages that begin at units.
+microbatches of one row, Gloo. Its most favourable use: one tensor out, no mask, each stage gets the
+keyword arguments that it takes, the loss is outside, stages begin at units.
 """
 
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same models by torch.distributed.pipelining's `pipeline()`: real processes, 1F1B, Gloo.
 
-Its most favourable use: the model returns one tensor, no mask is passed, the loss is outside, and
-stages begin at units. Gradients are compared with those of the whole model for the same
-microbatches; a stage that says nothing for a while hangs.
+Its most favourable use: the model returns one tensor, no mask is passed, each stage gets the
+keyword arguments that it takes, the loss is outside, and stages begin at units. Gradients are
+compared with those of the whole model for the same microbatches; a stage that says nothing for a
+while hangs.
 """
 
 from __future__ import annotations
@@ -119,11 +120,10 @@ def _step(rank: int, name: str, results: Any) -> tuple[float, str]:
     stage = pipe.build_stage(rank, torch.device("cpu"))
     schedule = Schedule1F1B(stage, ROWS, loss_fn=lambda output, _: output.square().mean())
     results.put(None)  # from here on it is a matter of moments
-    given = {"target": torch.zeros(ROWS)} if rank == STAGES - 1 else {}
-    if rank == 0:
-        schedule.step(*args, **kwargs, **given)
-    else:
-        schedule.step(**given)
+    wanted = {node.name for node in stage.submod.graph.nodes if node.op == "placeholder"}
+    given = {key: tensor for key, tensor in kwargs.items() if key in wanted}
+    target = {"target": torch.zeros(ROWS)} if rank == STAGES - 1 else {}
+    schedule.step(*(args if rank == 0 else ()), **given, **target)
     return max(
         (_difference(expected[key], parameter.grad), key)
         for key, parameter in stage.submod.named_parameters()
