@@ -2,13 +2,16 @@
 """A split model in one process: stage by stage forward, and back again.
 
 Every value that crosses from one stage to another is cut out of the graph of gradients there, as
-a message between processes would, and its gradient is carried back by hand.
+a message between processes would, and its gradient is carried back by hand. While a stage runs
+forward, what the others hold is not a number: a stage that reaches for it is found out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import nan
 from typing import Any
 
 import torch
@@ -56,7 +59,8 @@ def replay(
             for edge in placement.edges
             if edge.target == number
         }
-        ran.append(_Ran(received, stage(received, arguments, draws.around)))
+        with _alone(stage, stages):
+            ran.append(_Ran(received, stage(received, arguments, draws.around)))
     output = stages[-1].output(ran[-1].values)
     roots = roots_of(output)
     for number in reversed(range(len(stages))):
@@ -64,6 +68,27 @@ def replay(
         _backward(ran[number], own)
         _carry(ran, placement, number)
     return output
+
+
+@contextmanager
+def _alone(stage: StageModule, stages: Sequence[StageModule]) -> Iterator[None]:
+    """Within it, parameters and buffers of all other stages are no numbers, and take no memory."""
+    own = {id(tensor) for tensor in _held(stage)}
+    others = {id(tensor): tensor for each in stages for tensor in _held(each)}
+    hidden = [t for key, t in others.items() if key not in own and t.is_floating_point()]
+    numbers = [tensor.data for tensor in hidden]
+    for tensor in hidden:
+        tensor.data = tensor.data.new_full((), nan).expand(tensor.shape)
+    try:
+        yield
+    finally:
+        for tensor, data in zip(hidden, numbers, strict=True):
+            tensor.data = data
+
+
+def _held(stage: StageModule) -> Iterator[Tensor]:
+    yield from stage.parameters()
+    yield from stage.buffers()
 
 
 def _cut(value: Tensor) -> Tensor:

@@ -116,6 +116,23 @@ def test_a_missing_gradient_is_found_and_its_module_named(monkeypatch):
         verify(layers(), BATCH)
 
 
+@pytest.mark.parametrize("tensor", ["0.weight", "8.weight", "8.running_var"])
+def test_a_stage_that_reaches_for_others_is_found(monkeypatch, tensor):
+    """In one process it could, and the numbers would be right."""
+    model = layers()
+
+    class Reaching(StageModule):
+        def forward(self, received, arguments, around):
+            values = super().forward(received, arguments, around)
+            nothing = 0 * dict(model.state_dict(keep_vars=True))[tensor].detach().sum()
+            return {name: value + nothing for name, value in values.items()}
+
+    monkeypatch.setattr(sys.modules[verify.__module__], "StageModule", Reaching)
+
+    with pytest.raises(VerifyError, match=r"another output.*inf"):
+        verify(model, BATCH)
+
+
 def test_another_buffer_is_found(monkeypatch):
     class Twice(StageModule):
         def forward(self, received, arguments, around):
