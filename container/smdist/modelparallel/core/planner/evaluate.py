@@ -178,7 +178,7 @@ class Evaluator:
         if room < limit:
             trial = self.leanest(candidate)
             return trial if trial.peak_bytes <= limit else None
-        if self._room is not None:
+        if self._room is not None and candidate.virtual_stages == 1:  # else the search is local
             in_flight = self._most_in_flight(candidate)
             self._room.did_not_fit(view, rank_of_stages(candidate), in_flight)
         return None
