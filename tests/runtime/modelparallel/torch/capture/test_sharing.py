@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What modules share with each other behind their arguments: they stay together, or are refused."""
+
+import pytest
+import torch
+from torch import nn
+
+from smdist.modelparallel.torch.capture import CaptureError, capture
+
+BATCH = torch.ones(3, 4)
+
+
+class Boxed(nn.Module):
+    """A model around a module, so that the module may become a unit."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.first, self.inner, self.last = nn.Linear(4, 4), inner, nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.last(self.inner(self.first(x)))
+
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+
+class Told(nn.Linear):
+    """A unit that does what it was told by an attribute."""
+
+    told = 1.0
+
+    def forward(self, x):
+        return super().forward(x) * self.told
+
+
+@pytest.mark.parametrize("what", [lambda h: 2.0, lambda h: h.mean()])
+def test_a_module_that_sets_attributes_of_a_unit_stays_whole(units_of, what):
+    """Nobody would set them on another stage, or while the program runs."""
+
+    class Inner(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 4), Told(4, 4)
+
+        def forward(self, x):
+            h = self.a(x)
+            self.b.told = what(h)
+            return self.b(h)
+
+    model = Boxed(Inner())
+
+    assert ["first", "inner", "last"] == units_of(model, BATCH)
+    assert "told" not in vars(model.inner.b)
+
+
+class Borrowing(nn.Linear):
+    """A unit that uses what another module holds, without holding it as well."""
+
+    lender = ()
+
+    def forward(self, x):
+        return self.borrow(super().forward(x), *self.lender)
+
+
+def weight(h, module):
+    return nn.functional.linear(h, module.weight)
+
+
+def whole(h, module):
+    return module(h)
+
+
+def kept(h, module):
+    return h + module.kept
+
+
+def update(h, module):
+    with torch.no_grad():
+        module.weight.mul_(0.5)
+    return h
+
+
+class Keeping(nn.Linear):
+    """A unit that keeps something of its last run."""
+
+    def forward(self, x):
+        self.kept = super().forward(x) * 2
+        return self.kept + 1
+
+
+@pytest.mark.parametrize("borrow", [weight, whole, kept, update])
+def test_modules_that_share_behind_their_arguments_are_one_unit(units_of, borrow):
+    """Apart, one of them would have a copy that is never trained, or nothing at all."""
+
+    class Borrows(Borrowing):
+        pass
+
+    Borrows.borrow = staticmethod(borrow)
+
+    class Inner(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = Keeping(4, 4), Borrows(4, 4)
+            self.b.lender = (self.a,)
+
+        def forward(self, x):
+            return self.b(self.a(x).relu())
+
+    assert ["first", "inner", "last"] == units_of(Boxed(Inner()), BATCH)
+
+
+def test_what_is_shared_in_the_model_itself_is_refused_by_name():
+    class Model(Two):
+        def __init__(self):
+            super().__init__()
+            self.b = Borrowing(4, 4)
+            self.b.borrow, self.b.lender = weight, (self.a,)
+
+        def forward(self, x):
+            return self.b(self.a(x))
+
+    with pytest.raises(CaptureError, match=r"'b' uses 'a\.weight', which is not in it"):
+        capture(Model(), BATCH)
+
+
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_a_module_that_reads_what_a_unit_counts_stays_whole(units_of, order):
+    """On another stage the buffer would never change."""
+
+    class Inner(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
+
+        def forward(self, x):
+            h = self.a(x)
+            if order == "before":
+                return self.norm(h + self.norm.running_mean)
+            return self.norm(h) + self.norm.running_mean
+
+    assert ["first", "inner", "last"] == units_of(Boxed(Inner()), BATCH)
+
+
+def test_a_trained_tensor_outside_the_model_is_refused():
+    outside = nn.Parameter(torch.ones(4))
+
+    class Model(Two):
+        def forward(self, x):
+            return self.b(self.a(x) * outside)
+
+    with pytest.raises(CaptureError, match=r"test_sharing\.py:\d+.*no parameter of the model"):
+        capture(Model(), BATCH)
