@@ -3,17 +3,20 @@
 
 from smdist.modelparallel.core.cluster import Cluster, Device
 from smdist.modelparallel.core.cost import Link, StateBytes
+from smdist.modelparallel.torch.capture import CaptureError
 from smdist.modelparallel.torch.marks import partition, set_partition
 from smdist.modelparallel.torch.planning import Plan, forecast, plan
-from smdist.modelparallel.torch.verify import Verified, verify
+from smdist.modelparallel.torch.verify import Verified, VerifyError, verify
 
 __all__ = [
+    "CaptureError",
     "Cluster",
     "Device",
     "Link",
     "Plan",
     "StateBytes",
     "Verified",
+    "VerifyError",
     "forecast",
     "partition",
     "plan",

@@ -40,16 +40,14 @@ def plan(
     """Find the fastest way to train `model` on the ranks of `world`: of one host, or a Cluster.
 
     Args:
-        example: The batch of one replica, as the model is called with it; dimension 0 is cut.
+        example: The batch of one replica, as the model is called with it; dimension 0 is samples.
         device_memory: What a rank may use: bytes, or "16GiB". Default: what the cluster says.
         microbatches: Parts of that batch.
-        pipeline: The schedule by name; "auto" simulates all.
-        active_microbatches, virtual_stages: Of schedules that take them.
+        pipeline: The schedule; "auto" tries all. Some take active_microbatches, virtual_stages.
         optimize, memory_weight: "speed" or "memory", or from 0 to 1: what stages are balanced by.
         auto_partition: Whether units are the planner's to place; else they go where
             `smp.partition` and `smp.set_partition` say, the rest to stage `default_partition`.
-        costs: "measure" runs units, "estimate" counts their operations for the cluster's device;
-            "auto" estimates models on meta.
+        costs: "measure" runs units, "estimate" counts operations, "auto" does so for meta alone.
         state: What a trained parameter holds in memory. Default: Adam in fp32, 16 bytes.
 
     Raises:
@@ -58,18 +56,17 @@ def plan(
     asked = read_request(
         model, example, world, costs=costs, device_memory=device_memory, pipeline=pipeline
     )
-    marks = marks_of(model)
-    by_hand = {} if auto_partition else marks
+    marks = {} if auto_partition else marks_of(model)
     problem = Problem(
         cluster=asked.cluster, at=asked.sampler.at, batch_size=asked.batch_size,
-        device_memory=asked.memory_bytes, marks=by_hand, opened=around_marks(by_hand), state=state,
+        device_memory=asked.memory_bytes, marks=marks, opened=around_marks(marks), state=state,
         pipeline_parallel_degree=_number(pipeline_parallel_degree), schedule=pipeline,
         data_parallel_degree=_number(data_parallel_degree), microbatches=_number(microbatches),
         active_microbatches=active_microbatches, virtual_stages=virtual_stages,
         optimize=optimize, memory_weight=memory_weight, auto_partition=auto_partition,
         default_partition=default_partition,
     )  # fmt: skip
-    ignored = note_on_marks(marks) if auto_partition else None
+    ignored = note_on_marks(marks_of(model)) if auto_partition else None
     return _finished(find_plan(problem), problem, asked.sampler, ignored)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -66,8 +66,17 @@ class Verified:
     output_error: float
     buffer_error: float
     stages: tuple[tuple[str, ...], ...]
-    captured: Captured
-    placement: Placement
+    captured: Captured = field(repr=False)
+    placement: Placement = field(repr=False)
+
+    def __str__(self) -> str:
+        model, number = self.captured.graph.model, len(self.stages)
+        where = f" ({self.parameter})" if self.parameter else ""
+        return (
+            f"{model} on {number} stage{'s' * (number > 1)} is the whole model: gradients differ by"
+            f" {self.relative_error:.1e} at most{where}, outputs by {self.output_error:.1e},"
+            f" buffers by {self.buffer_error:.1e}"
+        )
 
 
 def verify(

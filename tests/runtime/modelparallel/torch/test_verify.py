@@ -32,6 +32,13 @@ def test_a_split_model_is_the_model(stages):
     assert 0.0 == found.output_error == found.buffer_error
 
 
+def test_what_was_found_is_one_sentence():
+    found = verify(layers(1), BATCH, stages=2)
+
+    assert str(found).startswith("Sequential on 2 stages is the whole model: gradients differ by ")
+    assert 400 > len(repr(found))
+
+
 def test_stages_may_be_named():
     names = [["0"], ["1", "2", "3", "4", "5", "6"], ["7", "8"]]
 

@@ -9,7 +9,7 @@ unit and the next run starts; each run has fewer modules open, so there is a las
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
@@ -41,11 +41,11 @@ class Captured:
         notes: Which modules became units against the rule, and why: for people.
     """
 
-    graph: Graph
-    program: Program
-    model: nn.Module
-    example: Any
-    key: Hashable
+    graph: Graph = field(repr=False)
+    program: Program = field(repr=False)
+    model: nn.Module = field(repr=False)
+    example: Any = field(repr=False)
+    key: Hashable = field(repr=False)
     notes: tuple[str, ...] = ()
 
     def serves(self, example: Any) -> bool:
@@ -66,7 +66,6 @@ def capture(
     *,
     opened: Collection[str] = frozenset(),
     closed: Collection[str] = frozenset(),
-    apart: Collection[str] = frozenset(),
 ) -> Captured:
     """Take a model apart.
 
@@ -76,19 +75,16 @@ def capture(
             batch of one replica, or one like it.
         opened: Names of units to go into instead of keeping them whole, and so all around them.
         closed: Names of modules to keep whole.
-        apart: Names of modules that must not be inside a larger unit: those with marks.
 
     Raises:
         CaptureError: The model's own forward function cannot be recorded: names the line. A name
-            is not that of a module, or a module of `apart` is in one that must stay whole.
+            is not that of a module.
     """
-    _check_names(model, opened, closed, apart)
+    _check_names(model, opened, closed)
     refuse(model)
     arguments = arguments_of(example)
-    wanted = frozenset(opened) | _parents(apart)
-    search = _Search(model, arguments, wanted, frozenset(closed))
+    search = _Search(model, arguments, frozenset(opened), frozenset(closed))
     program = search.run()
-    search.check_apart(apart)
     return Captured(
         graph=build_graph(model, program),
         program=program,
@@ -122,19 +118,6 @@ class _Search:
             if not tight:
                 return program
             self._closed |= _innermost(tight)
-
-    def check_apart(self, names: Collection[str]) -> None:
-        """Raise where a module that was to be apart is inside a unit."""
-        raise_all(
-            CaptureError(
-                f"{name!r} is to be apart, and {unit!r} around it stays whole",
-                next((note for note in self.notes if repr(unit) in note), "it has hooks"),
-                f"Put {name!r} on the stage of {unit!r}, or mend what keeps this whole",
-            )
-            for name in names
-            for unit in sorted(self._closed)
-            if name.startswith(f"{unit}.")
-        )
 
     def _attempt(self) -> Program:
         opened = self._asked | (self._guessed - self._closed)

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which modules stay whole: the blocks that a model repeats, and leaves elsewhere."""
 
-import pytest
 import torch
 from torch import nn
 
-from smdist.modelparallel.torch.capture import CaptureError, capture
+from smdist.modelparallel.torch.capture import capture
 
 BATCH = torch.ones(3, 4)
 
@@ -76,25 +75,6 @@ def test_a_module_is_closed_by_name(units_of):
     names = units_of(Staged(), BATCH, closed={"stem", "stages.0", "head"})
 
     assert ["stem", "stages.0", "stages.1.layers.0", "head"] == names
-
-
-def test_modules_with_marks_are_apart(units_of):
-    """Each can be on a stage of its own then."""
-    names = units_of(Staged(), BATCH, apart={"stages.0.layers.1.layer.0.act", "stem"})
-
-    assert [
-        "stages.0.layers.1.layer.0.linear",
-        "stages.0.layers.1.layer.0.act",
-        "stages.0.layers.1.layer.1",
-    ] == names[3:6]
-
-
-def test_what_cannot_be_apart_is_refused():
-    model = Staged()
-    model.stages[0].register_forward_hook(lambda module, args, output: output)
-
-    with pytest.raises(CaptureError, match=r"'stages\.0\.layers\.1' is to be apart.*'stages\.0'"):
-        capture(model, BATCH, apart={"stages.0.layers.1"})
 
 
 def test_modules_of_pytorch_itself_are_not_opened(units_of):
