@@ -4,6 +4,7 @@
 # make test-v3  the tests of ModelTrainer again, with SageMaker's SDK v3
 # make test-docker  the tests that need Docker; .ci/docker makes what they take
 # make programs  a thousand random programs of collectives
+# make split-matrix  ten models split in thirteen uses, for docs/models.md
 # make docs   the tables of docs/ that are written from the code
 # make lint   what pre-commit and CI check
 # Each sets up all it needs in .venv and build/, and does it once.
@@ -19,7 +20,7 @@ V3 := build/venv-v3
 RUNTIME_FILES := $(shell find container -type f -not -path '*/__pycache__/*' -not -path '*/build/*' \
   -not -path '*/image/*' -not -name 'Dockerfile*')
 
-.PHONY: demo test test-v3 test-docker programs native docs lint clean
+.PHONY: demo test test-v3 test-docker programs split-matrix native docs lint clean
 
 demo: $(RUNTIME)
 	$(BIN)/python notebooks/digits/demo.py
@@ -35,6 +36,9 @@ test-docker: $(RUNTIME)
 
 programs: $(RUNTIME)
 	SMDIST_TEST_PROGRAMS=1000 $(BIN)/python -m pytest tests/runtime/dataparallel/test_programs.py
+
+split-matrix: $(RUNTIME)
+	$(BIN)/python -m benchmarks.split_matrix
 
 native: native-address native-thread
 
