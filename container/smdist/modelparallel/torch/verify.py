@@ -1,26 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """`verify(model, batch)`: does the split model compute what the model computes?
 
-Both run in one process on the same batch, forward and backward. Outputs, the loss, all gradients
-and all buffers are compared; the model is left as it was. Dropout draws the same numbers in both.
+Both run in one process on the same microbatches, forward and backward. Outputs, the loss, the
+summed gradients and all buffers are compared; the model is left as it was. Dropout draws the same
+numbers in both. One pass over the whole batch tells what microbatches themselves change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sagemaker_dist.errors import OptionError, require
-from smdist.modelparallel.core.cost import Costs, NodeCost
 from smdist.modelparallel.core.graph import Graph
-from smdist.modelparallel.core.partition import partition
-from smdist.modelparallel.core.placement import Placement, place, placed_units
+from smdist.modelparallel.core.placement import Placement
 from smdist.modelparallel.torch.capture import Captured, arguments_of, capture
 from smdist.modelparallel.torch.capture.state import snapshots
 from smdist.modelparallel.torch.capture.surroundings import uncompiled
@@ -29,18 +29,15 @@ from smdist.modelparallel.torch.randomness import Draws, drawing
 from smdist.modelparallel.torch.replay import Roots, backward, replay
 from smdist.modelparallel.torch.stage import StageModule
 from smdist.modelparallel.torch.tree import map_leaves
+from smdist.modelparallel.torch.verify_request import (
+    Split,
+    Stages,
+    check_request,
+    cut,
+    placement_of,
+)
 
-
-class Split(Protocol):
-    """What `verify` reads of a plan."""
-
-    @property
-    def stages(self) -> tuple[tuple[str, ...], ...]:
-        """Names of units, by stage."""
-
-    @property
-    def opened(self) -> tuple[str, ...]:
-        """Units that the plan went into."""
+_ROUNDING = 1e-4
 
 
 class VerifyError(OptionError):
@@ -59,6 +56,10 @@ class Verified:
         stages: Names of the units in each stage.
         captured: The model, taken apart.
         placement: Where its parts ran.
+        microbatches: How many the batch was cut into.
+        microbatch_error: How far the gradients of the unsplit model, summed over microbatches,
+            are from those of one pass over the whole batch; no fault of a split. None for one
+            microbatch, or where outputs are no samples along dimension 0.
     """
 
     relative_error: float
@@ -68,6 +69,8 @@ class Verified:
     stages: tuple[tuple[str, ...], ...]
     captured: Captured = field(repr=False)
     placement: Placement = field(repr=False)
+    microbatches: int = 1
+    microbatch_error: float | None = None
 
     def __str__(self) -> str:
         model, number = self.captured.graph.model, len(self.stages)
@@ -75,16 +78,27 @@ class Verified:
         return (
             f"{model} on {number} stage{'s' * (number > 1)} is the whole model: gradients differ by"
             f" {self.relative_error:.1e} at most{where}, outputs by {self.output_error:.1e},"
-            f" buffers by {self.buffer_error:.1e}"
+            f" buffers by {self.buffer_error:.1e}{self._on_microbatches()}"
         )
+
+    def _on_microbatches(self) -> str:
+        if self.microbatch_error is None:
+            return ""
+        said = (
+            f"; in {self.microbatches} microbatches gradients differ from those of the whole batch"
+            f" by {self.microbatch_error:.1e}"
+        )
+        causes = " (BatchNorm, dropout, losses that are no mean over samples)"
+        return said + causes * (self.microbatch_error > _ROUNDING)
 
 
 def verify(
     model: nn.Module,
     batch: Any,
     *,
-    stages: int | Sequence[Sequence[str]] = 2,
+    stages: Stages | None = None,
     plan: Split | None = None,
+    microbatches: int | None = None,
     loss: Callable[[Any], Tensor] | None = None,
     tolerance: float = 1e-5,
 ) -> Verified:
@@ -93,24 +107,32 @@ def verify(
     Args:
         model: With real parameters, in whatever mode it is to be used.
         batch: A tensor, a tuple of positional arguments or a dict of keyword arguments.
-        stages: How many, of about as many units each, or the names of the units in each.
+        stages: How many, of about as many units each, or the names of the units in each; 2.
         plan: Where the stages come from instead.
-        loss: A scalar of what the model returns. The default is its `loss`, or itself if it is a
-            scalar; otherwise each floating-point output gets a gradient of random numbers.
+        microbatches: Equal parts that the batch is cut into along dimension 0; gradients are
+            those of the mean of their losses. The default is the plan's number, or 1.
+        loss: A scalar of what the model returns for a microbatch. The default is its `loss`, or
+            itself if it is a scalar; otherwise each floating-point output gets a gradient of
+            random numbers.
         tolerance: What any relative difference may come to.
 
     Raises:
         VerifyError: Some number differs by more: names the worst parameter.
         CaptureError: The model cannot be taken apart.
-        OptionError: A stage is empty, a unit is missing, or the model is on the meta device.
+        OptionError: A stage is empty, a unit is missing, the batch cannot be cut so, the plan is
+            for another model, or the model is on the meta device.
     """
-    _check_real(model)
-    captured = capture(model, batch, opened=plan.opened if plan else ())
-    wanted = plan.stages if plan else stages
-    placement = _placement(captured.graph, wanted)
+    check_request(model, stages, plan, tolerance)
+    parts = cut(batch, microbatches, plan)
+    captured = capture(model, parts[0], opened=plan.opened if plan is not None else ())
+    placement = placement_of(captured.graph, stages, plan)
     runs = _Runs(captured, placement, loss)
-    plain, split = runs.plain(), runs.split()
-    return _judged(captured, placement, (plain, split), tolerance)
+    plain, split = runs.plain(parts), runs.split(parts)
+    whole = runs.plain([batch]) if len(parts) > 1 else None
+    found = _found(plain, split)
+    _judge(found, tolerance)
+    error = None if whole is None else _microbatch_error(whole, plain, len(parts))
+    return _verified(found, (captured, placement), (len(parts), error))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,73 +153,104 @@ class _Runs:
         self._captured, self._placement, self._loss = captured, placement, loss
         self._model = captured.model
 
-    def plain(self) -> _Numbers:
-        """The model as it is."""
-        with _as_it_was(self._model):
-            args, kwargs = self._inputs()
-            with drawing(self._captured.program, self._model, Draws()):
+    def plain(self, parts: list[Any]) -> _Numbers:
+        """The model as it is, on one microbatch after the other."""
+
+        def run(arguments: tuple[Any, Any], roots: Callable[[Any], Roots], draws: Draws) -> Any:
+            args, kwargs = arguments
+            with drawing(self._captured.program, self._model, draws):
                 output = self._model(*args, **kwargs)
-                backward(self._roots(output))  # a checkpoint draws its numbers again
-            return self._numbers(output, (args, kwargs))
+                backward(roots(output))  # a checkpoint draws its numbers again
+            return output
 
-    def split(self) -> _Numbers:
+        return self._each(parts, run)
+
+    def split(self, parts: list[Any]) -> _Numbers:
         """Its stages, one after the other."""
+        stages = [
+            StageModule(self._captured, self._placement, number)
+            for number in range(self._placement.num_stages)
+        ]
+
+        def run(arguments: tuple[Any, Any], roots: Callable[[Any], Roots], draws: Draws) -> Any:
+            return replay(stages, self._placement, arguments, roots, draws)
+
+        return self._each(parts, run)
+
+    def _each(self, parts: list[Any], run: Callable[..., Any]) -> _Numbers:
+        outputs: dict[str, Tensor | None] = {}
+        inputs: dict[str, Tensor | None] = {}
         with _as_it_was(self._model):
-            arguments = self._inputs()
-            stages = [
-                StageModule(self._captured, self._placement, number)
-                for number in range(self._placement.num_stages)
-            ]
-            output = replay(stages, self._placement, arguments, self._roots, Draws())
-            return self._numbers(output, arguments)
+            for number, part in enumerate(parts):
+                arguments: Any = map_leaves(_copied, arguments_of(part))
+                roots = partial(self._roots, place=(number, len(parts)))
+                output = run(arguments, roots, Draws(microbatch=number))
+                where = f" of microbatch {number}" if len(parts) > 1 else ""
+                found = tensors_of(output).items()
+                outputs |= {f"{name}{where}": _kept(tensor) for name, tensor in found}
+                wanting = enumerate(_wanting(tensors_of(arguments)))
+                inputs |= {f"input {at}{where}": _kept(tensor.grad) for at, tensor in wanting}
+            trained = self._model.named_parameters()
+            return _Numbers(
+                outputs=outputs,
+                gradients={name: _kept(p.grad) for name, p in trained} | inputs,
+                buffers={name: _kept(buffer) for name, buffer in self._model.named_buffers()},
+            )
 
-    def _inputs(self) -> tuple[Any, Any]:
-        arguments = arguments_of(self._captured.example)
-        copied: tuple[Any, Any] = map_leaves(_copied, arguments)
-        return copied
-
-    def _roots(self, output: Any) -> Roots:
-        scalar = self._loss(output) if self._loss else _scalar(output)
+    def _roots(self, output: Any, place: tuple[int, int]) -> Roots:
+        scalar = _checked(self._loss(output)) if self._loss else _scalar(output)
         if scalar is not None:
-            return [(scalar, None)]
+            return [(scalar / place[1], None)]
         generator = torch.Generator().manual_seed(0)
         floats = [t for t in tensors_of(output).values() if t is not None and t.requires_grad]
-        return [(tensor, _cotangent(tensor, generator)) for tensor in floats]
-
-    def _numbers(self, output: Any, arguments: Any) -> _Numbers:
-        inputs = tensors_of(arguments)
-        gradients = {name: p.grad for name, p in self._model.named_parameters()}
-        gradients |= {f"input {at}": t.grad for at, t in enumerate(_wanting(inputs))}
-        return _Numbers(
-            outputs={name: _kept(tensor) for name, tensor in tensors_of(output).items()},
-            gradients={name: _kept(tensor) for name, tensor in gradients.items()},
-            buffers={name: _kept(buffer) for name, buffer in self._model.named_buffers()},
-        )
+        return [(tensor, _cotangent(tensor, generator, place)) for tensor in floats]
 
 
-def _judged(
-    captured: Captured,
-    placement: Placement,
-    numbers: tuple[_Numbers, _Numbers],
-    tolerance: float,
+def _found(plain: _Numbers, split: _Numbers) -> dict[str, Worst]:
+    return {
+        "output": worst(plain.outputs, split.outputs),
+        "buffer": worst(plain.buffers, split.buffers),
+        "gradient": worst(plain.gradients, split.gradients),
+    }
+
+
+def _judge(found: dict[str, Worst], tolerance: float) -> None:
+    for kind, each in found.items():
+        if not each.error <= tolerance:
+            raise _off(kind, each, tolerance)
+
+
+def _verified(
+    found: dict[str, Worst],
+    split: tuple[Captured, Placement],
+    cut_into: tuple[int, float | None],
 ) -> Verified:
-    plain, split = numbers
-    outputs = worst(plain.outputs, split.outputs)
-    gradients = worst(plain.gradients, split.gradients)
-    buffers = worst(plain.buffers, split.buffers)
-    found = Verified(
-        relative_error=gradients.error,
-        parameter=gradients.name,
-        output_error=outputs.error,
-        buffer_error=buffers.error,
+    captured, placement = split
+    return Verified(
+        relative_error=found["gradient"].error,
+        parameter=found["gradient"].name,
+        output_error=found["output"].error,
+        buffer_error=found["buffer"].error,
         stages=_unit_names(captured.graph, placement),
         captured=captured,
         placement=placement,
+        microbatches=cut_into[0],
+        microbatch_error=cut_into[1],
     )
-    for kind, each in (("output", outputs), ("buffer", buffers), ("gradient", gradients)):
-        if not each.error <= tolerance:
-            raise _off(kind, each, tolerance)
-    return found
+
+
+def _microbatch_error(whole: _Numbers, parts: _Numbers, number: int) -> float | None:
+    """None where outputs are no samples: random gradients of theirs are then other ones."""
+    for name, output in whole.outputs.items():
+        part = parts.outputs.get(f"{name} of microbatch 0")
+        if output is None or part is None or not output.dim() or not output.is_floating_point():
+            continue
+        if not part.dim() or len(output) != number * len(part):
+            return None
+    names = [name for name in whole.gradients if not name.startswith("input ")]
+    return worst(
+        {name: whole.gradients[name] for name in names}, {n: parts.gradients[n] for n in names}
+    ).error
 
 
 def _off(kind: str, found: Worst, tolerance: float) -> VerifyError:
@@ -211,32 +264,10 @@ def _off(kind: str, found: Worst, tolerance: float) -> VerifyError:
     )
 
 
-def _placement(graph: Graph, stages: int | Sequence[Sequence[str]]) -> Placement:
-    if isinstance(stages, int):
-        even = Costs(
-            nodes={unit.name: NodeCost(forward_seconds=1.0) for unit in placed_units(graph)},
-            source="estimated",
-            device="any",
-        )
-        return partition(graph, even, num_stages=stages).placement
-    stage_of = {name: number for number, names in enumerate(stages) for name in names}
-    return place(graph, stage_of, num_stages=len(stages))
-
-
 def _unit_names(graph: Graph, placement: Placement) -> tuple[tuple[str, ...], ...]:
     return tuple(
         tuple(unit.name for unit in graph.units if stage in placement.stages[unit.name])
         for stage in range(placement.num_stages)
-    )
-
-
-def _check_real(model: nn.Module) -> None:
-    empty = [name for name, tensor in model.named_parameters() if tensor.is_meta]
-    require(
-        not empty,
-        what=f"{empty[:1]!r} and {max(len(empty) - 1, 0)} more parameters are on the meta device",
-        why="numbers are compared, and these have none",
-        mend="Verify a model with real parameters, a smaller one of the same kind for example",
     )
 
 
@@ -273,9 +304,27 @@ def _scalar(output: Any) -> Tensor | None:
     return found if is_scalar else None
 
 
-def _cotangent(tensor: Tensor, generator: torch.Generator) -> Tensor:
-    made = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
-    return made.to(tensor.device, tensor.dtype)
+def _checked(loss: Any) -> Tensor:
+    is_scalar = isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad
+    what = f"{type(loss).__name__} of shape {tuple(getattr(loss, 'shape', ()))}"
+    require(
+        is_scalar,
+        what=f"loss returned a {what}",
+        why="the backward pass starts at one number that has a gradient",
+        mend="Return a scalar computed from the output, such as its mean",
+    )
+    assert isinstance(loss, Tensor)
+    return loss
+
+
+def _cotangent(tensor: Tensor, generator: torch.Generator, place: tuple[int, int]) -> Tensor:
+    """The rows of one microbatch, out of those of the whole batch."""
+    number, parts = place
+    if not tensor.dim():
+        return torch.full_like(tensor, 1 / parts)
+    rows, *rest = tensor.shape
+    made = torch.randn((parts * rows, *rest), generator=generator, dtype=torch.float64)
+    return made[number * rows :][:rows].to(tensor.device, tensor.dtype)
 
 
 def _wanting(tensors: dict[str, Tensor | None]) -> list[Tensor]:

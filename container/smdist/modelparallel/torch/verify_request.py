@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `smp.verify` is asked, checked before anything runs; and its batch, cut as plans cut it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from sagemaker_dist.errors import OptionError, raise_all, require
+from smdist.modelparallel.core.cost import Costs, NodeCost
+from smdist.modelparallel.core.graph import Graph
+from smdist.modelparallel.core.partition import partition
+from smdist.modelparallel.core.placement import Placement, place, placed_units
+from smdist.modelparallel.torch.batch import Batch
+from smdist.modelparallel.torch.tree import map_leaves
+
+Stages = int | Sequence[Sequence[str]]
+
+
+class Split(Protocol):
+    """What `verify` reads of a plan; `num_microbatches` and `check` too, where it has them."""
+
+    @property
+    def stages(self) -> tuple[tuple[str, ...], ...]:
+        """Names of units, by stage."""
+
+    @property
+    def opened(self) -> tuple[str, ...]:
+        """Units that the plan went into."""
+
+
+def check_request(
+    model: nn.Module, stages: Stages | None, plan: Split | None, tolerance: float
+) -> None:
+    """Raise all that is wrong before the model runs.
+
+    Raises:
+        OptionError: By argument.
+    """
+    raise_all(_faults(model, stages, plan, tolerance))
+
+
+def cut(batch: Any, microbatches: int | None, plan: Split | None) -> list[Any]:
+    """The microbatches of a batch: as many as are asked for, or as many as the plan has, or one.
+
+    Raises:
+        OptionError: It cannot be cut into so many.
+    """
+    parts = getattr(plan, "num_microbatches", 1) if microbatches is None else microbatches
+    is_count = isinstance(parts, int) and not isinstance(parts, bool) and parts > 0
+    require(
+        is_count,
+        what=f"microbatches is {parts!r}",
+        why="it is how many parts the batch is cut into",
+        mend="Pass an integer of at least 1",
+    )
+    if parts == 1:
+        return [batch]
+    whole = Batch.of(batch)
+    whole.microbatch(parts)  # refuses what leaves a rest
+    rows = whole.size // parts
+    return [map_leaves(_rows(slice(at * rows, (at + 1) * rows)), batch) for at in range(parts)]
+
+
+def placement_of(graph: Graph, stages: Stages | None, plan: Split | None) -> Placement:
+    """Where the units go.
+
+    Raises:
+        OptionError: A stage is empty, or a unit is missing; a plan is for another model.
+    """
+    check = getattr(plan, "check", None)
+    if check is not None:
+        checked: Placement = check(graph)
+        return checked
+    wanted = plan.stages if plan is not None else 2 if stages is None else stages
+    if not isinstance(wanted, int):
+        stage_of = {name: number for number, names in enumerate(wanted) for name in names}
+        return place(graph, stage_of, num_stages=len(wanted))
+    units = placed_units(graph)
+    require(
+        1 <= wanted <= len(units),
+        what=f"stages is {wanted}",
+        why=f"{graph.model} has {len(units)} units to put on stages",
+        mend=f"Use 1 to {len(units)} stages",
+    )
+    even = {unit.name: NodeCost(forward_seconds=1.0) for unit in units}
+    costs = Costs(nodes=even, source="estimated", device="any")
+    return partition(graph, costs, num_stages=wanted).placement
+
+
+def _faults(
+    model: nn.Module, stages: Stages | None, plan: Split | None, tolerance: float
+) -> Iterator[OptionError]:
+    empty = [name for name, tensor in model.named_parameters() if tensor.is_meta]
+    if empty:
+        yield OptionError(
+            f"{empty[:1]!r} and {len(empty) - 1} more parameters are on the meta device",
+            "numbers are compared, and these have none",
+            "Verify a model with real parameters, a smaller one of the same kind for example",
+        )
+    if plan is not None and stages is not None:
+        why = "the stages are the plan's, or those that you pass"
+        yield OptionError(f"stages is {stages!r} and there is a plan", why, "Pass one of the two")
+    if not tolerance > 0:
+        yield OptionError(
+            f"tolerance is {tolerance!r}",
+            "sums in another order differ in the last digits",
+            "Pass a number above 0, such as 1e-5",
+        )
+
+
+def _rows(part: slice) -> Callable[[Any], Any]:
+    def of(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or not leaf.dim():
+            return leaf
+        return leaf.detach()[part].requires_grad_(leaf.requires_grad)
+
+    return of
