@@ -21,7 +21,7 @@ _CONSTRAINTS: Final = (
     (
         "device_memory",
         "SIZE",
-        "Of a rank, such as 16GiB. Default: nine tenths of the type's.",
+        "Of a rank, such as 16GiB or 16GB. Default: nine tenths of the type's.",
     ),
     ("device_flops", "NUMBER", "Operations a second of a rank, such as 312e12."),
     ("microbatches", _N, "Parts of a batch, or auto (the default)."),

@@ -19,6 +19,7 @@ _MODULE: Final = "smdist.modelparallel.planner"
 _LACKS: Final = re.compile(r"No module named '?smdist(?P<part>[.\w]*)'?")
 _SPEAKER: Final = "planner: "  # how the planner's errors begin
 _OURS: Final = "sagemaker-dist: "
+_TYPED: Final = "sagemaker-dist plan"
 
 
 def plan_split(options: SplitOptions) -> int:
@@ -54,7 +55,7 @@ def plan_split(options: SplitOptions) -> int:
 def planner_command(options: SplitOptions, cluster: str) -> list[str]:
     """The command line of the planner."""
     command = [options.python or sys.executable, "-m", _MODULE, str(options.file)]
-    command += ["--cluster", cluster]
+    command += [f"--program={_TYPED}", "--cluster", cluster]
     for flag, value in options.constraints:
         command.append(f"{flag}={value}")
     flags = {"--measure": options.measure, "--json": options.as_json}

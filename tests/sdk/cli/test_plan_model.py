@@ -49,9 +49,9 @@ def asked(capfd, interpreter, *arguments):
 def test_cluster_of_an_instance_type(capfd, interpreter):
     """Hosts, ranks, links and devices follow from the catalogue."""
     rest = asked(capfd, interpreter, "--instance-type=ml.p4d.24xlarge", "--instance-count=2")
-    file, flag, cluster = rest
+    file, program, flag, cluster = rest
 
-    assert ("model.py", "--cluster") == (file, flag)
+    assert ("model.py", "--program=sagemaker-dist plan", "--cluster") == (file, program, flag)
     assert {
         "num_hosts": 2,
         "ranks_per_host": 8,
@@ -84,7 +84,7 @@ def test_constraints_go_on_as_they_were_said(capfd, interpreter):
     more = ["--measure", "--json", "--save=plan.json", "--plot=plan.png"]
     rest = asked(capfd, interpreter, "--instance-type=local_process", *more, *given)
 
-    assert {*given, *more} == set(rest[3:])
+    assert {*given, *more} == set(rest[4:])
 
 
 @pytest.mark.parametrize("name", sorted(training_instances()))

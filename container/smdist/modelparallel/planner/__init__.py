@@ -8,4 +8,5 @@ arguments.py   the command line
 cluster.py     a cluster as JSON
 command.py     from the command line to an exit status
 model_file.py  the user's file
+printing.py    what the file prints is not the plan
 """

@@ -18,16 +18,19 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> Any:
         """Say it as all errors are said."""
         message = message.removeprefix("argument ")
-        raise OptionError(message, f"{_PROGRAM} cannot take it", f"Run {_PROGRAM} --help")
+        raise OptionError(message, f"{self.prog} cannot take it", f"Run {self.prog} --help")
 
 
 def read_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Read what was said.
+    """Read what was said; where another command asked, --program says what people typed.
 
     Raises:
         OptionError: It is not understood.
     """
-    parser = _Parser(prog=_PROGRAM, description=__doc__, allow_abbrev=False)
+    asked = _Parser(add_help=False, allow_abbrev=False)
+    asked.add_argument("--program", default=_PROGRAM)
+    known, rest = asked.parse_known_args(arguments)
+    parser = _Parser(prog=known.program, description=__doc__, allow_abbrev=False)
     parser.description = (
         "Say how a model is split over a cluster. FILE has the functions model() and example(), the"
         ' batch of one replica. model() is called under torch.device("meta"), so that no weights'
@@ -40,14 +43,14 @@ def read_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     output.add_argument("--json", action="store_true", help="the plan as it would be saved")
     output.add_argument("--save", type=Path, metavar="FILE", help="write the plan, to be edited")
     output.add_argument("--plot", type=Path, metavar="FILE", help="draw it: .png, .svg or .pdf")
-    return parser.parse_args(arguments)
+    return parser.parse_args(rest)
 
 
 def _add_cluster(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--cluster", metavar="JSON", help="as sagemaker-dist plan writes it")
     group.add_argument("--hosts", type=_count, metavar="N", help="instead of --cluster; default 1")
     group.add_argument("--ranks-per-host", type=_count, metavar="N", help="likewise, default 1")
-    group.add_argument("--device-memory", metavar="SIZE", help="of a rank, such as 16GiB")
+    group.add_argument("--device-memory", metavar="SIZE", help="of a rank, such as 16GiB or 16GB")
     group.add_argument(
         "--device-flops", type=_number, metavar="N", help="operations a second of a rank"
     )

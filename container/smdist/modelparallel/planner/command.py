@@ -23,6 +23,7 @@ from smdist.modelparallel.picture import check_path
 from smdist.modelparallel.planner.arguments import read_arguments
 from smdist.modelparallel.planner.cluster import read_cluster
 from smdist.modelparallel.planner.model_file import ModelFile
+from smdist.modelparallel.planner.printing import stdout_to_stderr
 
 if TYPE_CHECKING:
     from smdist.modelparallel.torch.planning import Plan
@@ -54,7 +55,8 @@ def _run(said: argparse.Namespace) -> None:
     cluster = _cluster(said)
     _require_torch()
     _check_paths(said)
-    found = _planned(ModelFile(said.file), cluster, said)
+    with stdout_to_stderr():  # what the model prints is not the plan
+        found = _planned(ModelFile(said.file), cluster, said)
     if said.save is not None:
         found.save(said.save)
     if said.plot is not None:

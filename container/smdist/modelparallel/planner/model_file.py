@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import module_from_spec, spec_from_file_location
-from inspect import signature
+from inspect import Parameter, isfunction, signature
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
@@ -21,11 +21,14 @@ from sagemaker_dist.errors import OptionError, closest, raise_all
 if TYPE_CHECKING:
     from torch import nn
 
+_COLLECT: Final = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 _NAME: Final = "model_file"  # as Python knows it, whatever the file is called
 _FUNCTIONS: Final = {
     "model": "return nn.Sequential(…)",
     "example": "return torch.zeros(32, 512, dtype=torch.long)",
 }
+_MEND: Final = "Mend it there"
+_OF_META: Final = ("meta", "item()", "data-dependent", "_local_scalar_dense")  # in torch's words
 _ON_META: Final = (
     'The model is built under torch.device("meta"), without values: build it without reading any,'
     " or pass --measure"
@@ -52,8 +55,7 @@ class ModelFile:
         """
         import torch
 
-        mend = _ON_META if device == "meta" else "Mend it there"
-        with self._blamed("model()", mend), torch.device(device):
+        with self._blamed("model()", on_meta=device == "meta"), torch.device(device):
             made = self._module.model()
         if not isinstance(made, torch.nn.Module):
             what = f"model() of {self._path} returned {_shown(made)}"
@@ -68,7 +70,7 @@ class ModelFile:
         """
         import torch
 
-        with self._blamed("example()", "Mend it there"), torch.device(device):
+        with self._blamed("example()"), torch.device(device):
             made = self._module.example()
         parts = made.values() if isinstance(made, dict) else made
         is_batch = isinstance(made, torch.Tensor | dict) or type(made) is tuple
@@ -91,7 +93,7 @@ class ModelFile:
         module = module_from_spec(spec)
         sys.modules[_NAME] = module  # dataclasses and pickle look there
         sys.path.insert(0, str(self._path.resolve().parent))  # as `python model.py` has it
-        with self._blamed("the file", "Mend it there"):
+        with self._blamed("the file"):
             spec.loader.exec_module(module)
         return module
 
@@ -105,12 +107,12 @@ class ModelFile:
                 mend = f"{meant} {mend}" if meant.startswith("Did") else mend
                 yield OptionError(f"{self._path} has no {name}()", "the planner calls it", mend)
             elif not _is_function(found):
-                what = f"{name} of {self._path} is {_shown(found)}"
+                what = f"{name} of {self._path} is {_kind(found)}"
                 why = "the planner calls it without arguments"
                 yield OptionError(what, why, f"Write a function: def {name}(): {body}")
 
     @contextmanager
-    def _blamed(self, part: str, mend: str) -> Iterator[None]:
+    def _blamed(self, part: str, *, on_meta: bool = False) -> Iterator[None]:
         """Tell of whatever is raised within as a fault of the file, at the file's own line."""
         try:
             yield
@@ -121,7 +123,14 @@ class ModelFile:
             kind = type(error).__name__
             why = f"{kind}: {error}".strip(": ").replace("\n", " ")
             what = f"{line or self._path} in {part}".replace(" in the file", "")
+            mend = _ON_META if on_meta and _is_of_meta(error) else _MEND
             raise OptionError(what, why, mend) from error
+
+
+def _is_of_meta(error: BaseException) -> bool:
+    """Whether it failed for want of values; any other fault is no concern of meta."""
+    is_torchs = isinstance(error, NotImplementedError | RuntimeError)
+    return is_torchs and any(word in str(error) for word in _OF_META)
 
 
 def _line_of(error: BaseException, path: Path) -> str:
@@ -162,6 +171,18 @@ def _is_function(found: object) -> bool:
     except ValueError:  # some built-in ones do not say what they take
         return True
     return True
+
+
+def _kind(found: object) -> str:
+    """What is there instead of a function without arguments, in words."""
+    if isfunction(found):
+        needed = [
+            name
+            for name, each in signature(found).parameters.items()
+            if each.default is Parameter.empty and each.kind not in _COLLECT
+        ]
+        return f"a function that is to be given {', '.join(needed)}"
+    return f"the class {found.__name__}" if isinstance(found, type) else _shown(found)
 
 
 def _shown(value: object) -> str:

@@ -53,6 +53,31 @@ def test_json_is_what_is_saved(capsys, tmp_path):
     assert Plan.load(tmp_path / "plan.json") == Plan.from_document(printed)
 
 
+def test_the_model_prints_to_standard_error(capfd, tmp_path):
+    """Standard output is the plan alone: print, C and other programs go elsewhere meanwhile."""
+    loud = """
+    print("from the file")
+    def model():
+        import ctypes, os
+        ctypes.CDLL(None).puts(b"from C")
+        os.system("echo from a program")
+        print("from model()")
+        return quiet()
+    """
+    text = dedent(MODEL).replace("def model", "def quiet") + dedent(loud)
+    (tmp_path / "model.py").write_text(text)
+    status = main(["model.py", *PIPELINE, "--json"])
+    print("and after it")
+    said = capfd.readouterr()
+    printed, _, after = said.out.rpartition("}\n")
+
+    assert 0 == status
+    assert 4 == json.loads(printed + "}")["pipeline_parallel_degree"]
+    assert "and after it\n" == after
+    for words in ("from the file", "from C", "from a program", "from model()"):
+        assert words in said.err
+
+
 def test_plot(tmp_path):
     assert 0 == main(["model.py", *PIPELINE, "--plot=plan.svg"])
     assert (tmp_path / "plan.svg").stat().st_size > 10_000
@@ -127,6 +152,19 @@ def test_faults(capsys, given, said):
     assert captured.err.splitlines()[-1].startswith("planner: ")
     assert said in captured.err
     assert "" == captured.out
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([], "Run python -m smdist.modelparallel.planner --help"),
+        (["--program=sagemaker-dist plan"], "sagemaker-dist plan cannot take it. Run sagemaker"),
+    ],
+)
+def test_faults_name_what_was_typed(capsys, given, said):
+    """Who asked through another command did not type ours."""
+    assert 2 == main(["model.py", "--hosts=2", "--speed", *given])
+    assert said in capsys.readouterr().err
 
 
 def test_ctrl_c(capsys, tmp_path):

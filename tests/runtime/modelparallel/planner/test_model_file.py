@@ -66,7 +66,11 @@ def test_batches(read, batch):
     [
         (("def model", "def Model"), r"model.py has no model\(\): .* Did you mean 'Model'"),
         (("def example", "def sample"), r"has no example\(\): the planner calls it"),
-        (("def model()", "def model(size)"), "the planner calls it without arguments"),
+        (("def model()", "def model(size)"), r"is a function that is to be given size: "),
+        (
+            ("def model():\n        return nn.Linear(4, 2)", "class model: pass"),
+            "model of model.py is the class model: ",
+        ),
         (("def model():\n        return", "model ="), "model of model.py is Linear"),
     ],
 )
@@ -84,6 +88,10 @@ def test_functions_that_are_missing(read, change, said):
         ("raise SystemExit(3)", "SystemExit: 3"),
         ("return deep()", r"model.py, line 7 \(return nn.Linear\(-1, 2\)\)"),
         ("return nn.Linear(torch.zeros(1).item(), 2)", "pass --measure"),
+        ("return nn.Linear(len(torch.ones(2).nonzero()), 2)", "pass --measure"),
+        ("raise RuntimeError('no vocabulary')", "no vocabulary. Mend it there"),
+        ("raise OSError('gpt2 needs the network')", "network. Mend it there"),
+        ("return undefined", "is not defined. Mend it there"),
     ],
 )
 def test_faults_of_model(read, body, said):
