@@ -19,6 +19,8 @@ class NodeCost:
         weight_gradient_seconds: W, the rest. The whole backward pass B is I + W.
         saved_bytes: Kept from the forward to the backward pass; parameters do not count.
         workspace_bytes: Held at the peak of either pass beyond what is kept.
+        keeps: Of one node, values of the graph that it keeps. Where several nodes keep one, its
+            bytes are in `saved_bytes` of the first alone. A sum of nodes names none.
     """
 
     forward_seconds: float = 0.0
@@ -26,6 +28,7 @@ class NodeCost:
     weight_gradient_seconds: float = 0.0
     saved_bytes: int = 0
     workspace_bytes: int = 0
+    keeps: tuple[str, ...] = ()
 
     @property
     def backward_seconds(self) -> float:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from smdist.modelparallel.core.cost import Costs, NodeCost, StateBytes
 from smdist.modelparallel.core.graph import Graph
+from smdist.modelparallel.core.partition.keeping import Held, common_values
 from smdist.modelparallel.core.placement import Edge, Placement, place, placed_units
 
 
@@ -57,6 +58,8 @@ class Piece:
         replicas: What it needs that other units compute for themselves too.
         sends: What leaves it.
         wants: What it gets from units before it.
+        counted: Bytes of values that it saves, and that other units keep too.
+        kept: Of values that it keeps, and that are in what other units save.
     """
 
     cost: NodeCost = field(default_factory=NodeCost)
@@ -64,6 +67,8 @@ class Piece:
     replicas: dict[str, NodeCost] = field(default_factory=dict)
     sends: list[Message] = field(default_factory=list)
     wants: list[Message] = field(default_factory=list)
+    counted: dict[str, int] = field(default_factory=dict)
+    kept: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +88,7 @@ class Chain:
         seconds, saved, workspace, state = 0.0, 0, 0, 0
         held: set[str] = set()
         copied: set[str] = set()
-        open_ends = _OpenEnds(end)
+        open_ends, again = _OpenEnds(end), Held()
         for piece in self.pieces[end - 1 :: -1] if end else ():
             new = [cost for name, cost in piece.replicas.items() if name not in copied]
             for cost in (piece.cost, *new):
@@ -94,10 +99,11 @@ class Chain:
             held.update(piece.parameters)
             copied.update(piece.replicas)
             open_ends.add(piece)
+            again.add(piece.counted, piece.kept)
             yield Span(
                 seconds,
                 state,
-                saved,
+                saved + again.num_bytes,
                 workspace,
                 open_ends.num_messages,
                 open_ends.wire_bytes,
@@ -154,6 +160,11 @@ def chain_of(graph: Graph, costs: Costs, state: StateBytes) -> Chain:
                 piece.replicas[node.name] = cost
             for name in node.parameters:
                 piece.parameters[name] = state.of(graph.parameter[name])
+    for value, common in common_values(graph, costs).items():
+        for number in alone.stages[common.first]:
+            pieces[number].counted[value] = common.num_bytes
+        for number in {each for name in common.others for each in alone.stages[name]}:
+            pieces[number].kept[value] = common.num_bytes
     _join(pieces, alone)
     return Chain(names=names, pieces=pieces)
 

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from smdist.modelparallel.core.cost import Costs, NodeCost
 from smdist.modelparallel.core.graph import Graph
 from smdist.modelparallel.core.partition.aim import Aim
 from smdist.modelparallel.core.partition.chain import ways_of
+from smdist.modelparallel.core.partition.keeping import common_values
 from smdist.modelparallel.core.placement import Placement
 
 
@@ -42,15 +43,26 @@ def shares_of(graph: Graph, costs: Costs, placement: Placement, aim: Aim) -> tup
             sums[stage] = sums[stage] + costs.of(node.name)
             held[stage].update(node.parameters)
     messages, wire = _wires(placement)
+    again = _kept_again(graph, costs, placement)
     return tuple(
         Share(
-            cost=cost,
+            cost=replace(cost, saved_bytes=cost.saved_bytes + again[stage]),
             state_bytes=sum(aim.state.of(graph.parameter[name]) for name in held[stage]),
             num_messages=messages[stage],
             wire_bytes=wire[stage],
         )
         for stage, cost in enumerate(sums)
     )
+
+
+def _kept_again(graph: Graph, costs: Costs, placement: Placement) -> list[int]:
+    """By stage: bytes that it keeps and that count at nodes of other stages."""
+    found = [0] * placement.num_stages
+    for value in common_values(graph, costs).values():
+        keeping = {stage for name in value.others for stage in placement.stages[name]}
+        for stage in keeping.difference(placement.stages[value.first]):
+            found[stage] += value.num_bytes
+    return found
 
 
 def _wires(placement: Placement) -> tuple[list[int], list[int]]:

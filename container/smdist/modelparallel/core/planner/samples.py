@@ -127,6 +127,7 @@ def _cost(large: NodeCost, small: NodeCost, share: float) -> NodeCost:
         ),
         saved_bytes=round(_line(large.saved_bytes, small.saved_bytes, share)),
         workspace_bytes=round(_line(large.workspace_bytes, small.workspace_bytes, share)),
+        keeps=large.keeps,
     )
 
 

@@ -9,7 +9,8 @@
   other needs no buffer; it is held from the action that wrote it to the one that reads it.
 * Workspace: that of the stage, during the action.
 
-What waits to be sent is not counted: activations count as saved with the stage that wrote them.
+What waits to be sent is not counted: activations count as saved with the stages that keep them. Nor
+is the batch, even where the first layer keeps it: microbatches are parts of what is there anyway.
 """
 
 from __future__ import annotations

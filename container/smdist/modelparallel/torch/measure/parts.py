@@ -109,8 +109,8 @@ class Parts:
                     progress.tell(number, call.name)
                     known[key] = look(call, self.num_kinds - len(known))
                 proceed(call, known[key])
-                saved_bytes = keeping.saved_bytes(call, known[key].account)
-                costs[call.name] = replace(known[key].cost, saved_bytes=saved_bytes)
+                saved, keeps = keeping.kept(call, known[key].account)
+                costs[call.name] = replace(known[key].cost, saved_bytes=saved, keeps=keeps)
         finally:
             progress.close(len(known))
         return costs
