@@ -6,7 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from smdist.modelparallel.core.amounts import require_amount
 from smdist.modelparallel.core.graph import Parameter
+
+_LEAST_SPEED = 1e-9  # bytes a second: any less is a slip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,11 +79,19 @@ class StateBytes:
 
     The defaults are Adam in fp32. bf16 with fp32 master weights comes to 16 as well
     (2 + 2 + 12). A frozen parameter holds its own bytes alone.
+
+    Raises:
+        OptionError: One of them is no number from 0 to 1,000,000.
     """
 
     weight: float = 4.0
     gradient: float = 4.0
     optimizer: float = 8.0
+
+    def __post_init__(self) -> None:
+        why = "it is in bytes an element of a parameter"
+        for name in ("weight", "gradient", "optimizer"):
+            require_amount(f"{name} of the state", getattr(self, name), why=why, most=1e6)
 
     def of(self, parameter: Parameter) -> int:
         """Bytes of weight, gradient and optimizer state of one parameter."""
@@ -91,10 +102,21 @@ class StateBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """What joins two ranks: a message of n bytes takes latency + n / bandwidth."""
+    """What joins two ranks: a message of n bytes takes latency + n / bandwidth.
+
+    Raises:
+        OptionError: A latency below 0 or without end, or a bandwidth of 0 or less.
+    """
 
     latency_seconds: float = 0.0
     bytes_per_second: float = float("inf")
+
+    def __post_init__(self) -> None:
+        latency, bandwidth = self.latency_seconds, self.bytes_per_second
+        name, why = "latency_seconds of a link", "messages take time"
+        require_amount(name, latency, why=why, most=1e6)
+        name, why = "bytes_per_second of a link", "bytes have to go through"
+        require_amount(name, bandwidth, why=why, least=_LEAST_SPEED)
 
     def seconds(self, num_bytes: int) -> float:
         """How long a message takes."""

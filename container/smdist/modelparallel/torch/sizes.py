@@ -7,6 +7,7 @@ import re
 from typing import Final
 
 from sagemaker_dist.errors import OptionError
+from smdist.modelparallel.core.amounts import MOST_BYTES, shown
 
 _SPELT: Final = re.compile(r"\s*(?P<number>\d+(\.\d+)?)\s*(?P<unit>[A-Za-z]*)\s*")
 _UNITS: Final = {
@@ -25,8 +26,12 @@ def read_size(size: int | str, name: str) -> int:
     found = _SPELT.fullmatch(size) if isinstance(size, str) else None
     number = size if isinstance(size, int) and not isinstance(size, bool) else 0
     if found and found["unit"].lower() in _UNITS:
-        number = int(float(found["number"]) * _UNITS[found["unit"].lower()])
-    if number < 1:
+        number = _whole(float(found["number"]) * _UNITS[found["unit"].lower()])
+    if not 1 <= number <= MOST_BYTES:
         why = "it is a number of bytes, or text such as '16GiB' or '16 GB'"
-        raise OptionError(f"{name} is {size!r}", why, "Pass one of these")
+        raise OptionError(f"{name} is {shown(size)}", why, "Pass one of these")
     return number
+
+
+def _whole(number: float) -> int:
+    return int(number) if number <= MOST_BYTES else 0

@@ -99,7 +99,12 @@ class Wish:
                 "ranks are numbered from 0, and each has a stage",
                 "Leave no rank out",
             )
-        yield from _hardware_faults(self.device_bytes, self.link, self.state)
+        if self.device_bytes is not None and not _is_count(self.device_bytes):
+            yield OptionError(
+                f"device_bytes is {self.device_bytes!r}",
+                "a rank needs memory",
+                "Pass a positive whole number of bytes, or None for no limit",
+            )
         yield from _weight_faults(self.memory_weight, self.optimize)
 
     def aim(self) -> Aim:
@@ -114,25 +119,6 @@ class Wish:
             memory_weight=weight,
             link=self.link,
             state=self.state,
-        )
-
-
-def _hardware_faults(
-    device_bytes: int | None, link: Link, state: StateBytes
-) -> Iterator[OptionError]:
-    if device_bytes is not None and not _is_count(device_bytes):
-        yield OptionError(
-            f"device_bytes is {device_bytes!r}",
-            "a rank needs memory",
-            "Pass a positive whole number of bytes, or None for no limit",
-        )
-    if not link.bytes_per_second > 0 or not 0 <= link.latency_seconds < float("inf"):
-        yield OptionError(
-            f"link is {link!r}", "messages take time", "Pass a bandwidth above 0, a latency of 0 up"
-        )
-    if min(state.weight, state.gradient, state.optimizer) < 0:
-        yield OptionError(
-            f"state is {state!r}", "nothing holds less than no bytes", "Pass numbers of 0 or more"
         )
 
 

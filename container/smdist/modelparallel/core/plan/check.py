@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from math import isqrt
 from typing import TYPE_CHECKING
 
 from sagemaker_dist.errors import OptionError, closest
+from smdist.modelparallel.core.amounts import shown
 from smdist.modelparallel.core.errors import PlanError, raise_faults
 from smdist.modelparallel.core.graph import Graph
 from smdist.modelparallel.core.placement import Placement, place, placed_units
@@ -22,6 +24,8 @@ _NUMBERS = (
     "num_microbatches",
     "virtual_stages",
 )
+_MOST = 10**9  # of anything that is counted
+_MOST_PASSES = 10**7  # of microbatches through stages: a schedule lists them one by one
 _SHOWN = 6  # faults of one kind that are told one by one
 
 
@@ -29,9 +33,10 @@ def number_faults(plan: Plan) -> Iterator[OptionError]:
     """Numbers that no plan can have, whatever its model is."""
     for name in _NUMBERS:
         number = getattr(plan, name)
-        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-            what, why = f"{name} is {number!r}", "it counts something that is there"
-            yield PlanError(what, why, "Use an integer of at least 1")
+        is_count = isinstance(number, int) and not isinstance(number, bool)
+        if not is_count or not 1 <= number <= _MOST:
+            what, why = f"{name} is {shown(number)}", "it counts something that is there"
+            yield PlanError(what, why, f"Use an integer from 1 to {_MOST:,}")
             return
     if plan.batch_size % plan.num_microbatches:
         yield PlanError(
@@ -39,11 +44,49 @@ def number_faults(plan: Plan) -> Iterator[OptionError]:
             f"a batch of {plan.batch_size} cannot be cut into so many equal microbatches",
             f"Use one of {', '.join(map(str, divisors(plan.batch_size)))}",
         )
+    yield from _size_faults(plan)
+
+
+def _size_faults(plan: Plan) -> Iterator[OptionError]:
+    """A schedule that no memory holds is never made."""
+    units, takes = sum(map(len, plan.stages)), plan.pipeline_parallel_degree * plan.virtual_stages
+    if takes > max(units, len(plan.stages)):
+        degree = f"pipeline_parallel_degree is {plan.pipeline_parallel_degree}"
+        yield PlanError(
+            f"{degree} and virtual_stages is {plan.virtual_stages}",
+            f"that takes {takes} stages, and the plan has {units} units",
+            "Make one of the two smaller",
+        )
+    elif takes * plan.num_microbatches > _MOST_PASSES:
+        yield PlanError(
+            f"num_microbatches is {plan.num_microbatches} on {takes} stages",
+            f"a step has {_MOST_PASSES:,} passes of a microbatch through a stage at most",
+            "Cut the batch into fewer microbatches",
+        )
+
+
+def forecast_faults(plan: Plan) -> Iterator[OptionError]:
+    """A forecast or ties of other stages than the plan has; stale ones are never shown."""
+    forecast, count = plan.forecast, len(plan.stages)
+    if plan.is_stale:
+        return
+    mend = "Take it out, with null for the forecast and [] for ties, and forecast the plan anew"
+    for tie in plan.ties:
+        if any(not 0 <= stage < count for stage in tie.stages):
+            what = f"the tie of {tie.parameter!r} is on stages {shown(list(tie.stages))}"
+            yield PlanError(what, f"the stages are 0 to {count - 1}", mend)
+    if forecast is None:
+        return
+    for name, wanted in (("stages", count), ("memory", plan.pipeline_parallel_degree)):
+        if len(getattr(forecast, name)) != wanted:
+            what = f"{name} of the forecast has {len(getattr(forecast, name))} entries"
+            yield PlanError(what, f"the plan has {wanted} of that", mend)
 
 
 def divisors(number: int) -> tuple[int, ...]:
     """The numbers that divide one, from 1 on."""
-    return tuple(each for each in range(1, number + 1) if number % each == 0)
+    small = [each for each in range(1, isqrt(number) + 1) if number % each == 0]
+    return tuple(sorted({*small, *(number // each for each in small)}))
 
 
 def check(plan: Plan, graph: Graph) -> Placement:

@@ -13,9 +13,11 @@ from types import NoneType, UnionType
 from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 from sagemaker_dist.errors import OptionError, closest
+from smdist.modelparallel.core.amounts import shown
 from smdist.modelparallel.core.errors import PlanError, raise_faults
 
 VERSION: Final = 1
+_MOST: Final = 10**18  # no number of a plan is larger
 Document = dict[str, Any]
 _T = TypeVar("_T")
 _NAMES: Final = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
@@ -39,10 +41,10 @@ def read(cls: type[_T], found: object, where: str) -> _T:
     if not isinstance(found, dict):
         raise _wrong(where, "an object with keys", found)
     version = found.get("version")
-    if version != VERSION:
+    if version != VERSION or isinstance(version, bool):
         why = f"this release reads version {VERSION}"
         mend = "Plan anew, or use the release that wrote it"
-        raise PlanError(f"{where} has version {version!r}", why, mend)
+        raise PlanError(f"{where} has version {shown(version)}", why, mend)
     rest = {key: value for key, value in found.items() if key != "version"}
     faults: list[OptionError] = []
     made: _T = _read(cls, rest, where, faults)
@@ -72,6 +74,9 @@ def _read(hint: Any, found: Any, where: str, faults: list[OptionError]) -> Any:
     is_number = hint is float and isinstance(found, int)
     if not (isinstance(found, hint) or is_number) or isinstance(found, bool) != (hint is bool):
         faults.append(_wrong(where, _NAMES[hint], found))
+        return None
+    if hint in (int, float) and not (abs(found) <= _MOST):
+        faults.append(_wrong(where, f"{_NAMES[hint]} of at most {_MOST:.0e}", found))
         return None
     return float(found) if hint is float else found
 
@@ -131,6 +136,5 @@ def _read_mapping(hint: Any, found: Any, where: str, faults: list[OptionError]) 
 
 
 def _wrong(where: str, expected: str, found: object) -> PlanError:
-    said = "null" if found is None else repr(found)
-    shown = said if len(said) <= 60 else said[:57] + "..."
-    return PlanError(f"{where} is {shown}", f"this has to be {expected}", "Write one there")
+    said = "null" if found is None else shown(found)
+    return PlanError(f"{where} is {said}", f"this has to be {expected}", "Write one there")

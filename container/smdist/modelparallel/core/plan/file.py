@@ -14,6 +14,7 @@ from smdist.modelparallel.core.errors import PlanError, PlanErrors
 
 _WIDTH: Final = 100
 _INDENT: Final = "  "
+_SAVED: Final = "Pass the path of a plan that was saved"
 _SPREAD: Final = ("stages",)  # one entry a line, however short: they are moved by hand
 
 
@@ -34,28 +35,53 @@ def write(path: Path, document: object) -> None:
             except BaseException:
                 Path(temporary.name).unlink(missing_ok=True)
                 raise
-    except OSError as error:
-        what = f"{path} cannot be written"
-        raise PlanError(what, str(error), "Pass a path in a folder that is writable") from error
+    except (OSError, ValueError) as error:  # the latter for a NUL in the name
+        what, why = f"{path} cannot be written", _why_not(path.parent, error)
+        raise PlanError(what, why, "Pass a path in a folder that is writable") from error
 
 
 def read(path: Path) -> object:
     """Read the JSON in a file.
 
     Raises:
-        PlanError: There is none, or a key stands twice.
+        PlanError: There is none, it is no JSON that a plan can be, or a key stands twice.
     """
+    text = _text(path)
     try:
-        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique)
+        return json.loads(text, object_pairs_hook=_unique)
     except json.JSONDecodeError as error:
         raise PlanError(
             f"{path}, line {error.lineno}, column {error.colno}",
             f"this is no JSON: {error.msg}",
             "Look for a comma or bracket that is missing or too many, there or on the line before",
         ) from error
-    except (OSError, UnicodeDecodeError) as error:
+    except RecursionError as error:
+        what, why = f"{path} is no plan", "its brackets stand within each other too deep"
+        raise PlanError(what, why, _SAVED) from error
+    except OptionError:
+        raise
+    except ValueError as error:
+        what, why = f"{path} is no plan", "a number in it has thousands of digits"
+        raise PlanError(what, why, _SAVED) from error
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
         what = f"{path} cannot be read"
-        raise PlanError(what, str(error), "Pass the path of a plan that was saved") from error
+        raise PlanError(what, "it is no text in UTF-8", _SAVED) from error
+    except (OSError, ValueError) as error:
+        raise PlanError(f"{path} cannot be read", _why_not(path, error), _SAVED) from error
+
+
+def _why_not(path: Path, error: Exception) -> str:
+    """In plain words, without the name of a temporary file."""
+    if isinstance(error, FileNotFoundError):
+        return f"there is no {path}"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror[0].lower() + error.strerror[1:]
+    return str(error)
 
 
 def named(path: Path, error: OptionError) -> PlanError:

@@ -43,7 +43,8 @@ class Plan:
         fingerprint: What model this is for.
 
     Raises:
-        OptionError: A number below 1, or a batch that cannot be cut into equal microbatches.
+        OptionError: A number that no plan can have, a batch that cannot be cut into equal
+            microbatches, or a forecast or ties of other stages.
     """
 
     model: str
@@ -63,7 +64,7 @@ class Plan:
     fingerprint: Fingerprint
 
     def __post_init__(self) -> None:
-        raise_all(check.number_faults(self))
+        raise_all([*check.number_faults(self)] or [*check.forecast_faults(self)])
 
     @property
     def world_size(self) -> int:
@@ -105,14 +106,15 @@ class Plan:
 
     @property
     def basis(self) -> str:
-        """Stands for all decisions: a forecast with another basis is of another plan."""
+        """Stands for all decisions and ties: a forecast with another basis is of another plan."""
         decided = (self.schedule, self.active_microbatches, self.virtual_stages, self.opened)
+        tied = [(tie.parameter, tie.stages) for tie in self.ties]
         sizes = (self.pipeline_parallel_degree, self.data_parallel_degree, self.batch_size)
-        return digest([repr((decided, sizes, self.num_microbatches, self.stages))])
+        return digest([repr((decided, sizes, self.num_microbatches, self.stages, tied))])
 
     @property
     def is_stale(self) -> bool:
-        """Whether the plan was edited after its forecast, ties and notes were made."""
+        """Whether the plan was edited after its forecast and notes were made, or its ties were."""
         return self.forecast is not None and self.forecast.basis != self.basis
 
     def check(self, graph: Graph) -> Placement:

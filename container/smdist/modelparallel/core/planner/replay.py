@@ -10,6 +10,7 @@ from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core.errors import PlanError, raise_faults
 from smdist.modelparallel.core.partition import assigned
 from smdist.modelparallel.core.plan import Plan
+from smdist.modelparallel.core.plan.text import size
 from smdist.modelparallel.core.planner.candidates import Candidate
 from smdist.modelparallel.core.planner.evaluate import Evaluator, Trial
 from smdist.modelparallel.core.planner.problem import Problem
@@ -63,20 +64,24 @@ def renewed(plan: Plan, problem: Problem) -> Plan:
         PlanError: As `replay`; or a rank would hold more than it may.
     """
     done = replay(plan, problem)
-    limit, held = problem.memory_limit_bytes, done.trial.peak_bytes
-    if limit is not None and held > limit:
-        raise PlanError(
-            f"rank {done.trial.fullest_rank} holds {held / 2**30:.3g} GiB",
-            f"it may use {limit / 2**30:.3g} GiB",
+    raise_faults(_too_full(done.trial, problem.memory_limit_bytes))
+    found = done.trial.pipeline.split.partition
+    bare = replace(plan, ties=found.placement.ties, notes=found.notes, rejected=(), forecast=None)
+    return replace(bare, forecast=forecast(problem, done.view, done.trial, bare.basis))
+
+
+def _too_full(trial: Trial, limit: int | None) -> Iterator[OptionError]:
+    """All ranks that hold too much, in one fault."""
+    held = trial.timeline.peak_bytes
+    over = [rank for rank, each in enumerate(held) if limit is not None and each > limit]
+    if over:
+        assert limit is not None
+        told = [f"rank {rank} holds {size(held[rank])}" for rank in over]
+        yield PlanError(
+            " and ".join([", ".join(told[:-1]), told[-1]] if len(told) > 1 else told),
+            f"{'each' if len(over) > 1 else 'it'} may use {size(limit)} ({limit:,} bytes)",
             "Move units to a rank that holds less, or use more microbatches",
         )
-    return replace(
-        plan,
-        ties=done.trial.pipeline.split.partition.placement.ties,
-        forecast=forecast(problem, done.view, done.trial, plan.basis),
-        notes=done.trial.pipeline.split.partition.notes,
-        rejected=(),
-    )
 
 
 def _faults(plan: Plan, problem: Problem) -> Iterator[OptionError]:

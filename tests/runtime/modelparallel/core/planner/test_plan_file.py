@@ -87,7 +87,7 @@ def test_renewed_plan_has_forecast_and_ties_again(plan):
 
 def test_renewed_plan_names_what_no_longer_fits(plan):
     """An edited plan is held against the memory limit as well."""
-    with pytest.raises(PlanError, match=r"holds .* GiB: it may use 0\.0625 GiB"):
+    with pytest.raises(PlanError, match=r"holds .* MiB.*: each may use 64\.0 MiB"):
         renewed(plan, problem(MODEL, ranks=2, device_memory=64 << 20))
     with pytest.raises(PlanError, match="the plan is for 2 ranks: there are 4"):
         renewed(plan, problem(MODEL, ranks=4))
