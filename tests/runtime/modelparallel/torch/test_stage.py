@@ -3,12 +3,13 @@
 
 import weakref
 from copy import deepcopy
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
-from smdist.modelparallel.core.placement import place
+from smdist.modelparallel.core.placement import Placement, place
 from smdist.modelparallel.torch.capture import arguments_of, capture
 from smdist.modelparallel.torch.stage import StageModule
 
@@ -176,22 +177,18 @@ def test_names_of_modules_may_be_any():
     assert torch.equal(captured.model(BATCH["x"]), stage.output(values))
 
 
-def test_a_module_with_statistics_is_on_one_stage():
+def test_a_module_with_statistics_is_on_one_stage(model, captured):
     """Called again on another stage, it would have two sets of them."""
-
-    class Twice(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.norm, self.a = nn.BatchNorm1d(4), nn.Linear(4, 4)
-
-        def forward(self, x):
-            return self.norm(self.a(self.norm(x)))
-
-    captured = capture(Twice(), BATCH["x"])
-    placement = place(captured.graph, {"norm": 0, "a": 0, "norm@2": 1})
+    first = captured.program.calls[0]
+    calls = [
+        replace(first, name=name, module="norm", function=None, has_state=True)
+        for name in ("norm", "norm@2")
+    ]
+    twice = replace(captured, program=replace(captured.program, calls=tuple(calls)))
+    placement = Placement(num_stages=2, stages={"norm": (0,), "norm@2": (1,)}, edges=(), ties=())
 
     with pytest.raises(ValueError, match=r"'norm' on stages 0 and 1"):
-        StageModule(captured, placement, 0)
+        StageModule(twice, placement, 0)
 
 
 def test_inputs_of_another_form_are_refused(stages):

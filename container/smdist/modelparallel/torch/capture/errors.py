@@ -20,13 +20,18 @@ class Escalation(BaseException):
         is_error: Whether it is an exception of the forward function's, perhaps its own fault.
     """
 
-    def __init__(self, module: str, reason: str, line: str = "", *, is_error: bool = False) -> None:
+    def __init__(
+        self, module: str, reason: str, line: str = "", *, is_error: bool = False, mend: str = ""
+    ) -> None:
         super().__init__(module, reason, line)
         self.module, self.reason, self.line, self.is_error = module, reason, line, is_error
+        self._mend = mend
 
     @property
     def mend(self) -> str:
         """What users can do where the module is the whole model."""
+        if self._mend:
+            return self._mend
         move = "ove these lines into a submodule, which then stays whole"
         if self.is_error:
             return f"Run the model on this example by itself; if only capture fails, m{move}"

@@ -30,6 +30,9 @@ class ProbeError(Exception):
 class Probe:
     """Runs units on made-up numbers.
 
+    Attributes:
+        changed: Memory of the fakes of buffers that the last unit changed.
+
     Args:
         fake: The model on fakes, which knows the real tensors.
         inputs: The model's real inputs, by the id of the fake that stands for them.
@@ -38,6 +41,7 @@ class Probe:
     def __init__(self, fake: FakeModel, inputs: Mapping[int, Tensor]) -> None:
         self._fake, self._inputs = fake, inputs
         self._bytes = 0  # of weights made up for the unit that runs
+        self.changed: set[int] = set()
 
     def run(
         self, module: nn.Module, form: Form, leaves: list[Any], error: Exception
@@ -67,20 +71,28 @@ class Probe:
     @contextmanager
     def _real(self, module: nn.Module) -> Iterator[None]:
         saved = snapshots(module.modules())
-        buffers: list[tuple[Tensor, Tensor]] = []
+        buffers: list[tuple[Tensor | None, Tensor, Tensor]] = []
         try:
             for part in module.modules():
+                fakes = dict(part._buffers)
                 for group in (part._parameters, part._buffers, part.__dict__):
                     group.update(self._reals(group))  # type: ignore[arg-type]
                 buffers += [
-                    (b, b.detach().clone()) for b in part._buffers.values() if b is not None
+                    (fakes[key], buffer, buffer.detach().clone())
+                    for key, buffer in part._buffers.items()
+                    if buffer is not None
                 ]
             yield
         finally:
             for each in saved:
                 each.restore()
+            self.changed = {
+                memory(fake)
+                for fake, buffer, before in buffers
+                if fake is not None and not torch.equal(buffer, before)
+            }
             with torch.no_grad():
-                for buffer, before in buffers:
+                for _, buffer, before in buffers:
                     buffer.copy_(before)
 
     def _reals(self, group: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -57,6 +57,7 @@ class Recorder(TorchFunctionMode):
         self._before, self._dice = before, python_draws()
         self._borrowing = borrowing
         self._quiet = 0
+        self._changing: dict[int, tuple[Inside, ...]] = {}  # who ran when memory was changed
 
     # What the patches call.
 
@@ -187,8 +188,8 @@ class Recorder(TorchFunctionMode):
         self._check_arguments(name, arguments, (leaves, form), before)
         self._dice = python_draws()
         self._before[id(module)] = snapshots(module.modules())
-        self._check_buffers(module, step, is_probed=is_probed)
-        return self._writer.write(step, result, positions, is_probed=is_probed)
+        has_state = self._check_buffers(module, step, is_probed=is_probed)
+        return self._writer.write(step, result, positions, is_probed=is_probed, has_state=has_state)
 
     def _check_unit(self, name: str, module: nn.Module) -> None:
         """Whatever a unit holds comes from the user or from the unit itself."""
@@ -197,12 +198,36 @@ class Recorder(TorchFunctionMode):
         if found is not None:
             self._writer.escalate(f"it changes {found!r} of {name!r}, which is a module of its own")
 
-    def _check_buffers(self, module: nn.Module, step: Step, *, is_probed: bool) -> None:
-        """Buffers that a unit changes are its own: others would read them on other stages."""
-        if is_probed or self._writer.ledger.weight_in(self._writer.effects.written) is not None:
-            read = self._writer.ledger.claim(module.buffers())
-            if read is not None:
-                self._writer.escalate(f"it reads {read!r}, which {step.name!r} changes")
+    def _check_buffers(self, module: nn.Module, step: Step, *, is_probed: bool) -> bool:
+        """Whether a unit changes buffers: these are its own, others would read them elsewhere."""
+        ledger = self._writer.ledger
+        written = self._probe.changed if is_probed else self._writer.effects.written
+        changed = {place for place in written if ledger.weight_in({place}) is not None}
+        if not changed:
+            return False
+        read = ledger.claim(module.buffers())
+        if read is not None:
+            self._writer.escalate(f"it reads {read!r}, which {step.name!r} changes")
+        self._check_once(step, changed)
+        return True
+
+    def _check_once(self, step: Step, changed: set[int]) -> None:
+        """Two calls that change one buffer are in one unit: on two stages it would be two."""
+        now = tuple(self._writer.stack)
+        for place in changed:
+            before = self._changing.setdefault(place, now)
+            if before is now:
+                continue
+            both = [one for one, other in zip(before, now, strict=False) if one is other]
+            name = self._writer.ledger.weight_in({place})
+            self._writer.fail(
+                Escalation(
+                    both[-1].name,
+                    f"it calls {step.module!r} more than once, which changes {name!r} each time",
+                    line_of_user(),
+                    mend="Use one instance per call",
+                )
+            )
 
     def _try(self, module: nn.Module, step: Step, error: Exception) -> tuple[Any, list[int]]:
         self._writer.effects.clear()

@@ -121,12 +121,12 @@ class Writer:
         return Constant(tensor)
 
     def write(
-        self, step: Step, result: Any, positions: list[int], *, is_probed: bool = False
-    ) -> Any:
+        self, step: Step, result: Any, positions: list[int], *,
+        is_probed: bool = False, has_state: bool = False,
+    ) -> Any:  # fmt: skip
         """Add the call; return its result as the forward function may use it."""
         effects = self.effects
         is_random = bool(effects.draws) or is_probed
-        has_state = self.ledger.weight_in(effects.written) is not None or is_probed
         renewed = self._renew(step, positions)
         leaves, form = flatten(result)
         names = result_names(step.name, leaves)

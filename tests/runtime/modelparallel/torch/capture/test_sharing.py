@@ -153,3 +153,75 @@ def test_a_trained_tensor_outside_the_model_is_refused():
 
     with pytest.raises(CaptureError, match=r"test_sharing\.py:\d+.*no parameter of the model"):
         capture(Model(), BATCH)
+
+
+class Deciding(nn.Module):
+    """Data decide what it computes; it has nothing to remember."""
+
+    def forward(self, h):
+        return h * 2 if h.sum() > 0 else h * 3
+
+
+class Counting(nn.Linear):
+    """Data decide what it computes, and it counts."""
+
+    def __init__(self):
+        super().__init__(4, 4)
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x):
+        self.count += 1
+        return super().forward(x) * (2 if x.sum() > 0 else 3)
+
+
+class Again(nn.Module):
+    def __init__(self, shared):
+        super().__init__()
+        self.a, self.b, self.shared = nn.Linear(4, 4), nn.Linear(4, 4), shared
+
+    def forward(self, x):
+        return self.shared(self.b(self.shared(self.a(x))))
+
+
+def test_a_module_without_state_may_be_called_on_several_stages(torn):
+    """Whether it was captured without numbers or with some."""
+    found = torn(Again(Deciding()), BATCH)
+
+    assert [False, False] == [
+        call.has_state for call in found.captured.program.calls if call.is_probed
+    ]
+    assert 1 < len(found.stages)
+
+
+@pytest.mark.parametrize("shared", [nn.BatchNorm1d(4), Counting()])
+def test_the_smallest_module_around_all_calls_of_what_counts_is_a_unit(torn, shared):
+    found = torn(Boxed(Again(shared)), BATCH)
+
+    assert (("first",), ("inner",), ("last",)) == found.stages
+    assert "calls 'inner.shared' more than once" in found.captured.notes[0]
+
+
+def test_blocks_that_share_what_counts_are_one_unit(units_of):
+    """On two stages there would be two of it."""
+
+    class Blocks(nn.Module):
+        def __init__(self):
+            super().__init__()
+            norm = nn.BatchNorm1d(4)
+            self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), norm) for _ in range(2))
+
+        def forward(self, x):
+            return self.blocks[1](self.blocks[0](x))
+
+    assert ["first", "inner", "last"] == units_of(Boxed(Blocks()), BATCH)
+
+
+def test_what_counts_may_be_called_again_where_it_counts_no_more(torn):
+    assert 4 == len(torn(Again(nn.BatchNorm1d(4)).eval(), BATCH, tolerance=1e-5).stages)
+
+
+def test_the_model_itself_may_not_call_twice_what_counts():
+    words = r"'shared' more than once.*'shared\.\w+'.*Use one instance per call"
+
+    with pytest.raises(CaptureError, match=words):
+        capture(Again(nn.BatchNorm1d(4)), BATCH)
