@@ -132,7 +132,7 @@ def _result(judge: Judge, placement: Placement, notes: tuple[str, ...]) -> Parti
         costs=tuple(share.cost for share in shares),
         loads=loads,
         state_bytes=tuple(share.state_bytes for share in shares),
-        peak_bytes=judge.peaks(shares),
+        peak_bytes=judge.peaks(shares, placement),
         bottleneck=bottleneck,
         notes=notes,
     )

@@ -66,8 +66,9 @@ def _emptiest(chain: Chain, aim: Aim) -> tuple[int, ...]:
 def _too_small(judge: Judge, ends: tuple[int, ...]) -> OptionError:
     aim = judge.aim
     assert aim.device_bytes is not None
-    shares = judge.shares(judge.place(judge.assign(ends)))
-    peaks = judge.peaks(shares)
+    placement = judge.place(judge.assign(ends))
+    shares = judge.shares(placement)
+    peaks = judge.peaks(shares, placement)
     rank = peaks.index(max(peaks))
     sizes = [
         share.memory_bytes(number) if of == rank else -1

@@ -18,7 +18,7 @@ from smdist.modelparallel.core.planner.layout import Layout, slowness
 from smdist.modelparallel.core.planner.problem import AUTO, Problem
 from smdist.modelparallel.core.planner.room import Room
 from smdist.modelparallel.core.planner.samples import Samples, View
-from smdist.modelparallel.core.planner.split import Pipeline, Split, split
+from smdist.modelparallel.core.planner.split import Pipeline, Split, longest_line, split
 from smdist.modelparallel.core.schedule import Schedule, make_schedule
 from smdist.modelparallel.core.simulate import Timeline
 
@@ -72,6 +72,7 @@ class Evaluator:
         self._links: dict[int, tuple[Layout, Callable[[int, int], Link]]] = {}
         self._schedules: dict[Candidate, Schedule] = {}
         self._in_flight: dict[Candidate, tuple[int, ...]] = {}
+        self._lines: dict[tuple[int, bool], float] = {}
         limit = problem.memory_limit_bytes
         self._room = None if limit is None else Room(limit_bytes=limit, state=problem.state)
 
@@ -84,14 +85,23 @@ class Evaluator:
 
         With m microbatches and loads x of one stage a rank, rank r is done after the loads before
         it and m times its own. No loads x make the latest of these earlier than where all are
-        equal: at total / (1 - (1 - 1 / m) ** ranks).
+        equal: at total / (1 - (1 - 1 / m) ** ranks). Branches need not wait for each other, so
+        the total is that of nodes which do.
         """
         total, slowest = self._samples.seconds(candidate.num_microbatches)
         count, ranks = candidate.num_microbatches, candidate.pipeline
         least = count * max(total / ranks, slowest)
         if candidate.virtual_stages == 1 and not candidate.kind.splits_backward:
-            least = max(least, total / (1 - (1 - 1 / count) ** ranks))
+            least = max(least, self._in_line(candidate) / (1 - (1 - 1 / count) ** ranks))
         return self._per_sample(candidate, least)
+
+    def _in_line(self, candidate: Candidate) -> float:
+        """Seconds of nodes that wait for each other, forward and backward."""
+        view = self._view(candidate)
+        key = (view.num_microbatches, view.is_exact)
+        if key not in self._lines:
+            self._lines[key] = longest_line(view.graph, view.costs)
+        return self._lines[key]
 
     def splits(self, candidate: Candidate) -> Iterator[tuple[float, Split]]:
         """Partitions to simulate, and what each takes at least, in seconds per sample.
@@ -151,8 +161,13 @@ class Evaluator:
         return self._room is None or self._room.may_fit(view, candidate.pipeline)
 
     def may_fit_finer(self, candidate: Candidate) -> bool:
-        """Whether it might fit if units were as fine as one likes."""
+        """Whether it might fit if units were as fine as one likes.
+
+        By hand, stages need not be runs of the order of execution: nothing is known of them.
+        """
         if self._room is None or candidate.virtual_stages > 1:
+            return True
+        if not self._problem.auto_partition:
             return True
         in_flight = self._most_in_flight(candidate)
         return self._room.may_fit_cut_anywhere(self._view(candidate), in_flight)
@@ -175,13 +190,13 @@ class Evaluator:
             if trial.peak_bytes <= limit:
                 return trial
             room -= trial.peak_bytes - limit
-        if room < limit:
-            trial = self.leanest(candidate)
-            return trial if trial.peak_bytes <= limit else None
-        if self._room is not None and candidate.virtual_stages == 1:  # else the search is local
-            in_flight = self._most_in_flight(candidate)
-            self._room.did_not_fit(view, rank_of_stages(candidate), in_flight)
-        return None
+        if room == limit and candidate.virtual_stages == 1:  # no cut fits, whatever is received
+            if self._room is not None:
+                in_flight = self._most_in_flight(candidate)
+                self._room.did_not_fit(view, rank_of_stages(candidate), in_flight)
+            return None
+        trial = self.leanest(candidate)
+        return trial if trial.peak_bytes <= limit else None
 
     def _least_peak(self, candidate: Candidate, cut: Split) -> int:
         """What the fullest rank holds at least; 0 where stages of a rank do not peak together."""

@@ -71,6 +71,8 @@ def _span(stages: tuple[tuple[str, ...], ...], stage: int) -> str:
 def _too_few_units(problem: Problem, samples: Samples) -> PlanError:
     graph = samples.exact(max(microbatch_choices(problem))).graph
     units, least = len(placed_units(graph)), min(degree_choices(problem))
+    if not units:
+        return _no_units(graph.model)
     virtual = problem.virtual_stages or 1
     asked = [f"pipeline_parallel_degree {least}"] if problem.pipeline_parallel_degree else []
     asked += [f"data_parallel_degree {problem.data_parallel_degree}"] * bool(
@@ -82,6 +84,15 @@ def _too_few_units(problem: Problem, samples: Samples) -> PlanError:
         " and ".join(asked),
         f"that takes at least {least * virtual} stages, and {graph.model} has {units} units",
         f"Ask for at most {units} stages, or open modules into finer units",
+    )
+
+
+def _no_units(model: str) -> PlanError:
+    return PlanError(
+        f"{model} cannot be planned",
+        "no module inside of it has parameters or state, so there is nothing to put on stages",
+        "If the model itself has parameters, pass it inside of another one, such as "
+        "nn.Sequential(model)",
     )
 
 

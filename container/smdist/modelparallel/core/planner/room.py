@@ -13,6 +13,7 @@ from smdist.modelparallel.core.placement import placed_units
 from smdist.modelparallel.core.planner.samples import View
 
 Ranks = tuple[int, ...]
+_Size = tuple[int, bool]
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: cached properties
@@ -71,8 +72,8 @@ class Room:
 
     limit_bytes: int
     state: StateBytes
-    _weights: dict[tuple[int, bool], Weight] = field(default_factory=dict)
-    _full: dict[Ranks, list[tuple[int, ...]]] = field(default_factory=dict)
+    _weights: dict[_Size, Weight] = field(default_factory=dict)
+    _full: dict[tuple[_Size, Ranks], list[tuple[int, ...]]] = field(default_factory=dict)
 
     def least_bytes(self, view: View, num_ranks: int) -> int:
         """What the fullest rank holds at least: its part of the whole, and the largest unit."""
@@ -104,24 +105,26 @@ class Room:
     def is_worse(
         self, view: View, rank_of: Ranks, in_flight: Callable[[], tuple[int, ...]]
     ) -> bool:
-        """Whether every stage keeps at least what it kept in a pipeline that did not fit."""
-        known = self._full.get(rank_of)
+        """Whether every stage keeps at least what it kept in a pipeline that did not fit.
+
+        Of microbatches of the same size: others have other workspaces.
+        """
+        known = self._full.get((_size(view), rank_of))
         if not known:
             return False
-        kept = self._kept(view, in_flight())
-        return any(all(map(int.__ge__, kept, less)) for less in known)
+        return any(all(map(int.__ge__, in_flight(), less)) for less in known)
 
     def did_not_fit(self, view: View, rank_of: Ranks, in_flight: tuple[int, ...]) -> None:
         """Remember a pipeline that no partition of it fits."""
-        self._full.setdefault(rank_of, []).append(self._kept(view, in_flight))
-
-    def _kept(self, view: View, in_flight: tuple[int, ...]) -> tuple[int, ...]:
-        """What each stage would keep if it were the whole model."""
-        saved = self._weight(view).saved_bytes
-        return tuple(saved * number for number in in_flight)
+        self._full.setdefault((_size(view), rank_of), []).append(in_flight)
 
     def _weight(self, view: View) -> Weight:
-        key = (view.num_microbatches, view.is_exact)
+        key = _size(view)
         if key not in self._weights:
             self._weights[key] = Weight(view=view, state=self.state)
         return self._weights[key]
+
+
+def _size(view: View) -> _Size:
+    """Of the microbatches, and whether it was captured."""
+    return view.num_microbatches, view.is_exact

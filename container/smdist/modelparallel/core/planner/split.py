@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from smdist.modelparallel.core.cost import Link, NodeCost, StateBytes
+from smdist.modelparallel.core.cost import Costs, Link, NodeCost, StateBytes
 from smdist.modelparallel.core.graph import Graph
 from smdist.modelparallel.core.partition import Partition
+from smdist.modelparallel.core.placement import Edge, replicated
 from smdist.modelparallel.core.planner.layout import Layout
 from smdist.modelparallel.core.schedule.actions import Schedule
 from smdist.modelparallel.core.simulate import Timeline, all_reduce_seconds, simulate
@@ -118,24 +119,35 @@ class Pipeline:
     def least_seconds(self) -> float:
         """What a step takes at least, by arithmetic alone.
 
-        The rank of stage s waits for one forward pass of all stages before it; then it works off
-        all microbatches; after its last backward pass those stages have theirs to do.
+        The rank of stage s waits for one forward pass of the stages that it hears from, the
+        longest way; then it works off all microbatches; after its last backward pass the stages
+        that want its gradients have theirs to do.
         """
         costs, reduced = self.costs(), self.reduce_seconds()
-        return max(self._least(stages, costs, reduced) for stages in self.stages_of if stages)
+        edges = self.split.partition.placement.edges
+        fills = _ways([cost.forward_seconds for cost in costs], edges)
+        back = [edge for edge in edges if edge.has_gradient]
+        if self.splits_backward:
+            drains = _ways([cost.input_gradient_seconds for cost in costs], back)
+        else:
+            drains = _ways([cost.backward_seconds for cost in costs], back)
+        return max(
+            self._least(
+                [costs[stage] for stage in stages],
+                fill=min(fills[stage] for stage in stages),
+                drain=min(drains[stage] for stage in stages),
+                reduced=min(reduced[stage] for stage in stages),
+            )
+            for stages in self.stages_of
+            if stages
+        )
 
-    def _least(
-        self, stages: tuple[int, ...], costs: tuple[NodeCost, ...], reduced: tuple[float, ...]
-    ) -> float:
-        count, before = self.num_microbatches, costs[: min(stages)]
-        fill = sum(cost.forward_seconds for cost in before)
-        mine = [costs[stage] for stage in stages]
-        whole = count * sum(cost.seconds for cost in mine) + min(reduced[each] for each in stages)
+    def _least(self, mine: list[NodeCost], *, fill: float, drain: float, reduced: float) -> float:
+        count = self.num_microbatches
+        whole = count * sum(cost.seconds for cost in mine) + reduced
         if self.splits_backward:
             tight = sum(cost.forward_seconds + cost.input_gradient_seconds for cost in mine)
-            drain = sum(cost.input_gradient_seconds for cost in before)
             return fill + max(whole, count * tight + drain)
-        drain = sum(cost.backward_seconds for cost in before)
         return fill + max(whole, count * sum(cost.seconds for cost in mine) + drain)
 
     def _held(self) -> Iterator[frozenset[str]]:
@@ -156,3 +168,27 @@ class Pipeline:
                 mine = self.rank_of[stage]
                 others = {self.rank_of[each] for each in tie.stages} - {mine}
                 yield stage, sum(self.link(mine, other).seconds(size) for other in sorted(others))
+
+
+def _ways(seconds: Sequence[float], edges: Sequence[Edge]) -> list[float]:
+    """Of each stage, the time of the stages before it on the longest way that leads to it."""
+    ways = [0.0] * len(seconds)
+    for edge in edges:  # by source, so what leads to it is complete
+        ways[edge.target] = max(ways[edge.target], ways[edge.source] + seconds[edge.source])
+    return ways
+
+
+def longest_line(graph: Graph, costs: Costs) -> float:
+    """Seconds of nodes each of which waits for the one before, and the other way for gradients.
+
+    Of all such lines the longest. On whatever stages these nodes are, each stage waits for those
+    before it.
+    """
+    free, ways, longest = replicated(graph), dict[str, float](), 0.0
+    for node in graph.nodes:
+        if node.name not in free:
+            line = max((ways[value] for value in node.reads if value in ways), default=0.0)
+            line += costs.of(node.name).seconds
+            ways.update((value.name, line) for value in node.writes if value.has_gradient)
+            longest = max(longest, line)
+    return longest
