@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from smdist.modelparallel.picture import colours
-from smdist.modelparallel.picture.paper import inches_a_unit
+from smdist.modelparallel.picture.paper import inches_a_unit, width_of
 from smdist.modelparallel.picture.sheet import Sheet, StageBar
-from smdist.modelparallel.picture.words import shortened, size_unit, time_unit
+from smdist.modelparallel.picture.words import endings, shortened, size_unit, time_unit
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 _WIDE: Final = 0.78  # of a bar, where the next begins at 1
 _SMALL: Final = 7.0  # points
-_INCHES_A_LETTER: Final = 0.062  # of that size, on average
+_MARGIN: Final = 0.04  # inches
+_ROUNDED: Final = 1.06  # screens round the width of letters
 _INCHES_A_LINE: Final = 0.14
 _MOST_TICKS: Final = 16
 _FAR: Final = 6
@@ -36,7 +37,7 @@ def draw_stages(axes: Axes, sheet: Sheet) -> None:
     mean = sum(stage.seconds for stage in sheet.stages) / max(1, len(sheet.stages))
     axes.set_title("Stages: one microbatch, forward and backward", loc="left", fontsize=10)
     axes.set_ylabel(unit)
-    axes.set_ylim(0, max(highest / scale, 1e-12) * 1.2)
+    axes.set_ylim(0, max(highest / scale, 1e-12) * 1.32)
     _columns(axes, len(sheet.stages), "stage")
     for index, stage in enumerate(sheet.stages):
         _draw_stage(axes, index, stage, scale=scale, largest=sheet.largest)
@@ -44,6 +45,8 @@ def draw_stages(axes: Axes, sheet: Sheet) -> None:
     parts = [("units", colours.UNITS[0])]
     if sheet.largest:
         parts.append((f"{shortened(sheet.largest, 30)}, the largest", colours.LARGEST))
+    if any(stage.between_seconds for stage in sheet.stages):
+        parts.append(("between units", colours.BETWEEN))
     labels = [*(label for label, _ in parts), f"mean {mean / scale:.3g} {unit}"]
     _legend(axes, [*_patches(parts), line], labels)
 
@@ -51,16 +54,25 @@ def draw_stages(axes: Axes, sheet: Sheet) -> None:
 def _draw_stage(axes: Axes, index: int, stage: StageBar, *, scale: float, largest: str) -> None:
     bottom = 0.0
     width, height = inches_a_unit(axes)
-    room = int(_WIDE * width / _INCHES_A_LETTER)
+    room = (_WIDE * width - _MARGIN) / _ROUNDED
     for number, unit in enumerate(stage.units):
         tall = unit.seconds / scale
         colour = colours.LARGEST if unit.name == largest else colours.UNITS[number % 2]
         axes.bar(index, tall, _WIDE, bottom, color=colour, edgecolor="white", linewidth=0.4)
-        if tall * height > _INCHES_A_LINE and room > 1:
-            middle = bottom + tall / 2
-            name = shortened(unit.name, room)
+        if tall * height > _INCHES_A_LINE:
+            middle, name = bottom + tall / 2, _label(unit.name, room)
             axes.text(index, middle, name, ha="center", va="center", fontsize=_SMALL)
         bottom += tall
+    between = stage.between_seconds / scale
+    if between:
+        colour = colours.BETWEEN
+        axes.bar(index, between, _WIDE, bottom, color=colour, edgecolor="white", linewidth=0.4)
+
+
+def _label(name: str, room: float) -> str:
+    """As much of a name's end as fits into so many inches, by whole parts of it."""
+    fitting = (each for each in endings(name) if width_of(each, _SMALL) <= room)
+    return next(fitting, "")
 
 
 def draw_memory(axes: Axes, sheet: Sheet) -> None:

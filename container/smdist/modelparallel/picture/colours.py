@@ -11,6 +11,7 @@ INK: Final = "#222222"
 PALE: Final = "#888888"
 LIMIT: Final = "#D55E00"
 UNITS: Final = ("#56B4E9", "#A9D8F3")  # neighbours differ
+BETWEEN: Final = "#BBBBBB"
 LARGEST: Final = "#E69F00"
 STATE: Final = "#0072B2"
 ACTIVATIONS: Final = "#56B4E9"

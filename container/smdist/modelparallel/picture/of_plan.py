@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from smdist.modelparallel.core.plan import Forecast, Plan
@@ -11,6 +11,7 @@ from smdist.modelparallel.core.simulate import Timeline
 from smdist.modelparallel.picture.sheet import MemoryBar, Sheet, Span, StageBar, UnitBar
 from smdist.modelparallel.picture.words import time_unit
 
+_VISIBLE: Final = 1e-6  # of a stage; less is what adding up in another order changes
 _ALIKE: Final = 0.01  # units whose times differ by less are equally large
 
 
@@ -30,12 +31,7 @@ def sheet_of(
         subtitle=_subtitle(forecast),
         largest=_largest(unit_seconds),
         stages=tuple(
-            StageBar(
-                rank=rank_of[stage],
-                units=tuple(
-                    UnitBar(name=unit, seconds=unit_seconds.get(unit, 0.0)) for unit in units
-                ),
-            )
+            _stage_bar(rank_of[stage], units, unit_seconds, forecast.stages[stage].seconds)
             for stage, units in enumerate(plan.stages)
         ),
         memory=tuple(
@@ -50,6 +46,16 @@ def sheet_of(
         limit_bytes=forecast.memory_limit_bytes,
         spans=tuple(_spans(timeline)),
     )
+
+
+def _stage_bar(
+    rank: int, units: Sequence[str], unit_seconds: Mapping[str, float], seconds: float
+) -> StageBar:
+    """As high as the forecast has the stage; what is not its units' is between them."""
+    bars = tuple(UnitBar(name=unit, seconds=unit_seconds.get(unit, 0.0)) for unit in units)
+    between = seconds - sum(bar.seconds for bar in bars)
+    is_visible = between > _VISIBLE * seconds
+    return StageBar(rank=rank, units=bars, between_seconds=between if is_visible else 0.0)
 
 
 def _spans(timeline: Timeline) -> Iterator[Span]:
@@ -87,8 +93,8 @@ def _subtitle(forecast: Forecast) -> str:
     scale, unit = time_unit(forecast.step_seconds)
     return (
         f"step {forecast.step_seconds / scale:.3g} {unit}, {forecast.samples_per_second:,.4g}"
-        f" samples/s, ranks wait {forecast.bubble_fraction:.1%} of it; costs {forecast.source} for"
-        f" {forecast.device}"
+        f" samples/s, ranks wait {forecast.bubble_fraction:.1%} of the pipeline's time; costs"
+        f" {forecast.source} for {forecast.device}"
     )
 
 

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+_POINTS_AN_INCH: Final = 72
 
 
 def inches_of(axes: Axes) -> tuple[float, float]:
@@ -25,3 +28,11 @@ def inches_a_unit(axes: Axes) -> tuple[float, float]:
     left, right = axes.get_xlim()
     low, top = axes.get_ylim()
     return wide / abs(right - left), high / abs(top - low)
+
+
+@lru_cache(maxsize=4096)
+def width_of(text: str, size: float) -> float:
+    """How wide a text of so many points is, in inches."""
+    from matplotlib.textpath import TextPath
+
+    return float(TextPath((0, 0), text, size=size).get_extents().width) / _POINTS_AN_INCH

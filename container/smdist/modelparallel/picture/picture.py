@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.picture.draw import draw, figure_class
@@ -13,6 +13,8 @@ from smdist.modelparallel.picture.sheet import Sheet
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+_ENDINGS: Final = (".png", ".svg", ".pdf")
 
 
 class Picture:
@@ -55,9 +57,9 @@ def check_path(path: Path) -> None:
         OptionError: The ending is no picture's, or there is no such folder.
         SetupError: There is no matplotlib.
     """
-    known = sorted(figure_class()().canvas.get_supported_filetypes())
-    if path.suffix.removeprefix(".") not in known:
-        why = f"a picture's name ends with one of .{', .'.join(known)}"
+    figure_class()
+    if path.suffix not in _ENDINGS:
+        why = f"a picture's name ends with one of {', '.join(_ENDINGS)}"
         raise OptionError(f"{path} cannot be drawn", why, "Call it plan.png")
     if not path.parent.is_dir():
         why = f"there is no folder {path.parent}"

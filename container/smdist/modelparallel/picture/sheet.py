@@ -18,15 +18,20 @@ class UnitBar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageBar:
-    """One stage: its units in order, the first at the bottom."""
+    """One stage: its units in order, the first at the bottom.
+
+    Attributes:
+        between_seconds: What the stage does outside of its units, glue and what the split adds.
+    """
 
     rank: int
     units: tuple[UnitBar, ...]
+    between_seconds: float = 0.0
 
     @property
     def seconds(self) -> float:
-        """Of all its units."""
-        return sum(unit.seconds for unit in self.units)
+        """Of all its units, and between them."""
+        return sum(unit.seconds for unit in self.units) + self.between_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +50,7 @@ class Span:
 
     Attributes:
         chunk: Which of its rank's stages, counted from 0.
-        do: None is the sum of gradients over replicas.
+        do: None is the sum of gradients, over replicas or of tied weights.
     """
 
     rank: int

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from smdist.modelparallel.core.schedule.actions import Do
 from smdist.modelparallel.picture import colours
-from smdist.modelparallel.picture.paper import inches_of
+from smdist.modelparallel.picture.paper import inches_of, width_of
 from smdist.modelparallel.picture.sheet import Sheet, Span
 from smdist.modelparallel.picture.words import time_unit
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 _HIGH: Final = 0.84  # of a row, where the next begins at 1
 _LOW: Final = 0.2
 _SMALL: Final = 7.0
-_INCHES_A_DIGIT: Final = 0.075
+_SIZES: Final = (_SMALL, 6.0, 5.0, 4.5)  # points
+_MARGIN: Final = 0.03  # inches
 _INCHES_A_LINE: Final = 0.11
 _INCHES_AN_EDGE: Final = 0.04
 _MOST_NUMBERS: Final = 4000
@@ -30,7 +31,7 @@ _WORDS: Final = {
     Do.I: "I: gradients of inputs",
     Do.W: "W: gradients of weights",
 }
-_SUMS: Final = "sum over replicas"
+_SUMS: Final = "sum of gradients"  # over replicas, or of tied weights
 
 
 def draw_timeline(axes: Axes, sheet: Sheet) -> None:
@@ -65,18 +66,32 @@ def _draw_numbers(axes: Axes, sheet: Sheet, scale: float) -> None:
     inches, row = _inches(axes, sheet)
     if row < _INCHES_A_LINE:
         return
-    fitting = [
-        span
-        for span in sheet.spans
-        if span.do is not None
-        and (span.end - span.start) * inches > _INCHES_A_DIGIT * (len(str(span.microbatch)) + 0.5)
-    ]
+    size, fitting = _numbered(sheet, inches)
     if len(fitting) > _MOST_NUMBERS:
         return
     for span in fitting:
         middle = (span.start + span.end) / 2 / scale
         text = str(span.microbatch)
-        axes.text(middle, span.rank, text, ha="center", va="center", fontsize=_SMALL)
+        axes.text(middle, span.rank, text, ha="center", va="center", fontsize=size)
+
+
+def _numbered(sheet: Sheet, inches: float) -> tuple[float, list[Span]]:
+    """The largest size at which no microbatch is left out that a smaller one would show."""
+    fitting = {size: _fitting(sheet, inches, size) for size in _SIZES}
+    shown = {size: {span.microbatch for span in spans} for size, spans in fitting.items()}
+    best = next(size for size in _SIZES if shown[size] == shown[_SIZES[-1]])
+    return best, fitting[best]
+
+
+def _fitting(sheet: Sheet, inches: float, size: float) -> list[Span]:
+    """Bars that any number would fit into: no row has some of its numbers and lacks others."""
+    widest = max((str(span.microbatch) for span in sheet.spans), key=len, default="")
+    room = width_of("0" * len(widest), size) + _MARGIN
+    return [
+        span
+        for span in sheet.spans
+        if span.do is not None and (span.end - span.start) * inches > room
+    ]
 
 
 def _inches(axes: Axes, sheet: Sheet) -> tuple[float, float]:

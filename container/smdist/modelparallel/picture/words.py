@@ -24,9 +24,13 @@ def shortened(name: str, room: int) -> str:
 
     model.blocks.11 -> blocks.11 -> 11; attention -> …ention
     """
-    parts = name.split(".")
-    inner = (".".join(parts[first:]) for first in range(len(parts)))
-    fitting = next((each for each in inner if len(each) <= room), None)
+    fitting = next((each for each in endings(name) if len(each) <= room), None)
     if fitting is not None:
         return fitting
     return f"…{name[1 - room :]}" if room > 1 else ""
+
+
+def endings(name: str) -> list[str]:
+    """A module's name, with less and less of what is around it."""
+    parts = name.split(".")
+    return [".".join(parts[first:]) for first in range(len(parts))]

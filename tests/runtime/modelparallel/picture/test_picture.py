@@ -6,7 +6,9 @@ import sys
 from itertools import combinations
 
 import pytest
+import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from torch import nn
 
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core.cost import NodeCost
@@ -17,12 +19,16 @@ from smdist.modelparallel.picture import Picture
 from smdist.modelparallel.picture.colours import ACTIONS, tinted
 from smdist.modelparallel.picture.sheet import MemoryBar, Sheet, Span, StageBar, UnitBar
 from smdist.modelparallel.picture.words import shortened, size_unit, time_unit
+from smdist.modelparallel.torch.planning import plan
 
 GIB = 2**30
 COST = NodeCost(forward_seconds=1, input_gradient_seconds=1, weight_gradient_seconds=1)
 
 
-def sheet(ranks, *, name="1f1b", microbatches=None, virtual=1, limit=16 * GIB, reduced=0.0):
+def sheet(
+    ranks, *, name="1f1b", microbatches=None, virtual=1, limit=16 * GIB, reduced=0.0, between=0.0,
+    large="large",
+):  # fmt: skip
     """A plan of equal stages, each of a small unit and a large one."""
     schedule = make_schedule(
         name, num_ranks=ranks, num_microbatches=microbatches or 2 * ranks, virtual_stages=virtual
@@ -47,15 +53,16 @@ def sheet(ranks, *, name="1f1b", microbatches=None, virtual=1, limit=16 * GIB, r
         ]
     return Sheet(
         title=f"Net on {ranks} ranks, {schedule.num_stages} stages, schedule {name}",
-        subtitle="step 36.3 ms, 440.5 samples/s, ranks wait 24.3% of it; costs estimated for cpu",
+        subtitle="step 36.3 ms, 440.5 samples/s, ranks wait 24.3% of the pipeline's time",
         largest="transformer.blocks.0.large",
         stages=tuple(
             StageBar(
                 rank=schedule.rank_of[stage],
                 units=(
                     UnitBar(name=f"transformer.blocks.{stage}.small", seconds=0.001),
-                    UnitBar(name=f"transformer.blocks.{stage}.large", seconds=0.003),
+                    UnitBar(name=f"transformer.blocks.{stage}.{large}", seconds=0.003),
                 ),
+                between_seconds=between,
             )
             for stage in range(schedule.num_stages)
         ),
@@ -90,7 +97,8 @@ def texts(figure):
         (2, {}),
         (4, {"name": "zero_bubble", "reduced": 3.0}),
         (8, {"name": "interleaved_1f1b", "virtual": 2}),
-        (16, {"limit": None}),
+        (16, {"limit": None, "between": 0.001}),
+        (8, {"name": "1f1b", "microbatches": 16, "large": "mixture_of_attention"}),
         (64, {"microbatches": 64}),
     ],
 )
@@ -138,6 +146,71 @@ def test_numbers_are_left_out_where_bars_are_thin():
     assert [] == list(figure.axes[2].texts)
 
 
+def test_all_microbatches_are_numbered():
+    """Two digits take more room than one: where they do not fit, all numbers are smaller."""
+    step = Picture(sheet(2, microbatches=32)).figure.axes[2]
+
+    assert set(range(32)) == {int(text.get_text()) for text in step.texts}
+    assert 1 == len({text.get_fontsize() for text in step.texts})
+
+
+@pytest.mark.parametrize("ranks", [2, 8, 12, 16, 24])
+def test_names_stand_in_their_bars(ranks):
+    """A name that does not fit is left out, not cut."""
+    figure = Picture(sheet(ranks, large="mixture_of_mamba")).figure
+    FigureCanvasAgg(figure).draw()
+    stages = figure.axes[0]
+    boxes = {text: text.get_window_extent() for text in stages.texts if text.get_text()}
+    bars = [bar.get_window_extent() for bar in stages.patches]
+
+    assert not any("…" in text.get_text() for text in boxes)
+    assert all(
+        any(bar.x0 <= box.x0 and box.x1 <= bar.x1 and bar.y0 <= box.y0 for bar in bars)
+        for box in boxes.values()
+    )
+    assert boxes or ranks > 12
+
+
+def test_what_is_between_units_is_drawn():
+    """Bars are as high as their stage."""
+    stages = Picture(sheet(2, between=0.002)).figure.axes[0]
+    words = [text.get_text() for text in stages.get_legend().get_texts()]
+
+    assert "between units" in words
+    assert "mean 6 ms" in words
+    assert 6.0 == pytest.approx(max(_top(bar) for bar in stages.patches))
+
+
+class Halves(nn.Module):
+    """Half of what it takes is outside of its units."""
+
+    def __init__(self):
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Linear(64, 64) for _ in range(4))
+
+    def forward(self, x):
+        for part in self.parts:
+            x = part(x).sin().cos().tanh()
+        return x
+
+
+def test_a_plan_is_drawn_as_it_is_explained():
+    """Bars add up to the forecast's seconds; waiting is part of the pipeline's time in both."""
+    with torch.device("meta"):
+        model = Halves()
+    found = plan(model, torch.zeros(8, 64), 2, pipeline_parallel_degree=2)
+    figure = found.plot().figure
+    stages = figure.axes[0]
+    tops = {round(bar.get_x() + bar.get_width() / 2): _top(bar) for bar in stages.patches}
+    scale = time_unit(max(stage.seconds for stage in found.forecast.stages))[0]
+    subtitle = figure.texts[1].get_text()
+
+    assert [stage.seconds / scale for stage in found.forecast.stages] == [
+        pytest.approx(tops[stage]) for stage in range(2)
+    ]
+    assert f"ranks wait {found.forecast.bubble_fraction:.1%} of the pipeline's time" in subtitle
+
+
 def test_stages_and_memory_are_drawn_as_they_are():
     """Bars add up to what the plan says, in the unit of the axis."""
     stages, memory, _ = Picture(sheet(4)).figure.axes
@@ -181,7 +254,7 @@ def test_no_limit():
                 "F: forward",
                 "I: gradients of inputs",
                 "W: gradients of weights",
-                "sum over replicas",
+                "sum of gradients",
             ],
         ),
     ],
@@ -236,7 +309,9 @@ def test_files(tmp_path, ending):
     assert path.stat().st_size > 5000
 
 
-@pytest.mark.parametrize("path", ["plan.txt", "plan", "no/such/folder/plan.png"])
+@pytest.mark.parametrize(
+    "path", ["plan.txt", "plan.jpg", "plan.svgz", "plan", "no/such/folder/plan.png"]
+)
 def test_files_that_cannot_be(tmp_path, path):
     with pytest.raises(OptionError, match=r"cannot be (drawn|written)"):
         Picture(sheet(2)).save(tmp_path / path)
