@@ -8,10 +8,13 @@ otherwise to `default_partition`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 from sagemaker_dist.errors import OptionError, raise_all
 from smdist.modelparallel.core.graph import Graph, Node
 from smdist.modelparallel.core.placement import placed_units
+
+_SHOWN: Final = 6  # names in one error
 
 
 def stages_of_marks(
@@ -26,16 +29,17 @@ def stages_of_marks(
         graph: The model's.
         marks: Stages by names of modules; "" is the model.
         num_stages: How many there are to be.
-        default_partition: Of units without a mark; it has to be given.
+        default_partition: Of units without a mark; it has to be given where there are any.
 
     Raises:
-        OptionError: A mark or the default names no stage, a stage gets no unit, or a mark cuts a
-            unit in two; all such faults at once.
+        OptionError: A mark or the default names no stage, a unit has neither, a stage gets no
+            unit, or a mark cuts a unit in two; all such faults at once.
     """
-    raise_all(_number_faults(marks, num_stages, default_partition))
-    assert default_partition is not None
     units = placed_units(graph)
-    stage_of = {unit.name: _nearest(marks, unit.module, default_partition) for unit in units}
+    nearest = {unit.name: _nearest(marks, unit.module, default_partition) for unit in units}
+    bare = [name for name, stage in nearest.items() if stage is None]
+    raise_all([*_number_faults(marks, num_stages, default_partition), *_bare(bare, num_stages)])
+    stage_of = {name: stage for name, stage in nearest.items() if stage is not None}
     raise_all([*_cut_units(units, stage_of, marks), *_unused(graph, stage_of, num_stages)])
     return stage_of
 
@@ -50,7 +54,7 @@ def note_on_marks(marks: Mapping[str, int]) -> str | None:
     )
 
 
-def _nearest(marks: Mapping[str, int], module: str, default: int) -> int:
+def _nearest(marks: Mapping[str, int], module: str, default: int | None) -> int | None:
     while module and module not in marks:
         module = module.rpartition(".")[0]
     return marks.get(module, default)
@@ -60,13 +64,7 @@ def _number_faults(
     marks: Mapping[str, int], num_stages: int, default: int | None
 ) -> Iterator[OptionError]:
     stages = f"the stages are 0 to {num_stages - 1}"
-    if default is None:
-        yield OptionError(
-            "auto_partition is False without a default_partition",
-            "units without a mark need a stage",
-            f"Pass default_partition; {stages}",
-        )
-    elif not _is_stage(default, num_stages):
+    if default is not None and not _is_stage(default, num_stages):
         yield OptionError(f"default_partition is {default!r}", stages, "Name one of them")
     for module, stage in marks.items():
         if not _is_stage(stage, num_stages):
@@ -75,6 +73,17 @@ def _number_faults(
                 stages,
                 "Mark it for one of them, or use more stages",
             )
+
+
+def _bare(units: list[str], num_stages: int) -> Iterator[OptionError]:
+    if units:
+        more = f" and {len(units) - _SHOWN} more" if len(units) > _SHOWN else ""
+        last = f" to {num_stages - 1}" if num_stages > 1 else ""
+        yield OptionError(
+            "auto_partition is False without a default_partition",
+            f"units without a mark need a stage: {', '.join(units[:_SHOWN])}{more}",
+            f"Mark them, or pass default_partition: a stage from 0{last}",
+        )
 
 
 def _is_stage(stage: object, num_stages: int) -> bool:

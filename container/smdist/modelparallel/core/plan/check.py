@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from math import isqrt
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,7 @@ _NUMBERS = (
 )
 _MOST = 10**9  # of anything that is counted
 _MOST_PASSES = 10**7  # of microbatches through stages: a schedule lists them one by one
+_FEW = 3  # units that stand for all
 _SHOWN = 6  # faults of one kind that are told one by one
 
 
@@ -93,9 +94,11 @@ def check(plan: Plan, graph: Graph) -> Placement:
     """Raise every fault of a plan for this model, or say where nodes run.
 
     Raises:
-        PlanError: All faults at once.
+        PlanError: All faults at once; of a model that is quite another, one that says so.
     """
-    unit_faults = [*_stage_faults(plan), *_unit_faults(plan, graph)]
+    units = {unit.name for unit in graph.units}
+    raise_faults(other_model(plan, graph.model, units))
+    unit_faults = [*_stage_faults(plan), *opened_faults(plan), *_unit_faults(plan, graph)]
     faults = [*_schedule_faults(plan), *unit_faults, *_model_faults(plan, graph)]
     placement = None
     if not unit_faults:
@@ -106,6 +109,35 @@ def check(plan: Plan, graph: Graph) -> Placement:
     raise_faults(faults)
     assert placement is not None
     return placement
+
+
+def other_model(plan: Plan, model: str, units: Collection[str]) -> Iterator[OptionError]:
+    """The one fault of a plan for another class of models, if it is: details would not help."""
+    lost = [unit for unit in plan.fingerprint.units if unit not in units]
+    if model == plan.model or not lost:
+        return
+    more = f" and {len(lost) - _FEW} more" if len(lost) > _FEW else ""
+    named = ", ".join(map(repr, lost[:_FEW]))
+    what = f"this plan is for {plan.model}, the model is {model}"
+    yield PlanError(what, f"it has no {named}{more}", "Pass its own plan, or plan this model anew")
+
+
+def opened_faults(plan: Plan) -> Iterator[OptionError]:
+    """Names in `opened`, where it was edited, that no unit is and no unit is in."""
+    if not plan.is_stale:
+        return
+    listed = {*plan.stage_of, *plan.fingerprint.units}
+    known = {around for unit in listed for around in [unit, *_around(unit)]}
+    for name in plan.opened:
+        if name not in known and not any(around in listed for around in _around(name)):
+            why = f"{plan.model} had no such unit when this plan was made, and none in it"
+            yield PlanError(f"opened has {name!r}", why, closest(name, known))
+
+
+def _around(unit: str) -> list[str]:
+    """The modules around one, from the inside."""
+    parts = unit.split(".")
+    return [".".join(parts[:end]) for end in range(len(parts) - 1, 0, -1)]
 
 
 def _schedule_faults(plan: Plan) -> Iterator[OptionError]:
@@ -133,14 +165,18 @@ def _stage_faults(plan: Plan) -> Iterator[OptionError]:
 
 def _unit_faults(plan: Plan, graph: Graph) -> Iterator[OptionError]:
     names = {unit.name for unit in graph.units}
+    moved = _opened_or_closed(plan, names)
     listed = [(unit, stage) for stage, units in enumerate(plan.stages) for unit in units]
     unknown = [(unit, stage) for unit, stage in listed if unit not in names]
+    yield from _few(_replaced(unit, stage, moved) for unit, stage in unknown if unit in moved)
+    unknown = [(unit, stage) for unit, stage in unknown if unit not in moved]
+    told = {name for inner in moved.values() for name in inner}
     counts = Counter(unit for unit, _ in listed)
     free = names - set(counts) or names  # what was misspelt is missing
     yield from _few(_unknown(unit, stage, plan, free) for unit, stage in unknown)
     yield from _few(_twice(unit, listed) for unit, count in counts.items() if count > 1)
     needed = [unit.name for unit in placed_units(graph)]
-    yield from _few(_missing(unit, plan) for unit in needed if unit not in counts)
+    yield from _few(_missing(unit, plan) for unit in needed if unit not in {*counts, *told})
 
 
 def _few(faults: Iterator[OptionError]) -> Iterator[OptionError]:
@@ -157,6 +193,31 @@ def _unknown(unit: str, stage: int, plan: Plan, names: set[str]) -> PlanError:
         why = f"{plan.model} had it when this plan was made and has it no more"
         return PlanError(what, why, "Plan this model anew")
     return PlanError(what, f"{plan.model} has no such unit", closest(unit, names))
+
+
+def _opened_or_closed(plan: Plan, names: set[str]) -> dict[str, tuple[str, ...]]:
+    """Units of the plan that the model has no more since `opened` was edited, and what it has."""
+    found: dict[str, tuple[str, ...]] = {}
+    for unit in plan.stage_of:
+        if unit in names or unit not in plan.fingerprint.units:
+            continue
+        inner = tuple(sorted(name for name in names if name.startswith(f"{unit}.")))
+        outer = tuple(name for name in _around(unit) if name in names)
+        if inner and unit in plan.opened:
+            found[unit] = inner
+        elif outer and outer[0] not in plan.fingerprint.units:
+            found[unit] = outer[:1]
+    return found
+
+
+def _replaced(unit: str, stage: int, moved: Mapping[str, tuple[str, ...]]) -> PlanError:
+    what, now = f"stage {stage} has the unit {unit!r}", moved[unit]
+    if unit.startswith(f"{now[0]}."):
+        why = f"it is in {now[0]!r}, which `opened` does not go into, so that this is one unit"
+        return PlanError(what, why, f"List {now[0]!r} instead, or add it to opened")
+    more = f" and {len(now) - _SHOWN} more" if len(now) > _SHOWN else ""
+    why = f"`opened` goes into it: its units are {', '.join(now[:_SHOWN])}{more}"
+    return PlanError(what, why, "Replace it by them, or take it out of opened")
 
 
 def _twice(unit: str, listed: list[tuple[str, int]]) -> PlanError:

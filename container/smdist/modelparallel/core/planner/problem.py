@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sagemaker_dist.errors import OptionError, closest
+from smdist.modelparallel.core.amounts import MOST_BYTES, shown
 from smdist.modelparallel.core.cluster import Cluster
 from smdist.modelparallel.core.cost import Costs, StateBytes
 from smdist.modelparallel.core.errors import PlanError, raise_faults
@@ -42,13 +43,14 @@ class Problem:
         pipeline_parallel_degree: Ranks of one pipeline.
         data_parallel_degree: Pipelines beside each other.
         microbatches: Parts of a batch; divides it.
+        dropped: Numbers of microbatches that are not tried: the model does not run so.
         schedule: Its name, or "auto".
         active_microbatches: For the schedule "interleaved".
         virtual_stages: Stages on each rank.
         optimize: "speed" or "memory": which of the two stages are balanced by.
         memory_weight: The same as a number, from 0 (time alone) to 1 (memory alone).
         auto_partition: Whether units that nobody placed are the planner's to place.
-        default_partition: Where they go otherwise.
+        default_partition: Where units go otherwise that nobody placed.
         marks: The stage of each module that somebody placed, by name.
         opened: Modules to go into from the start, instead of keeping them whole.
         state: What a trained parameter holds in memory.
@@ -66,6 +68,7 @@ class Problem:
     pipeline_parallel_degree: int | None = None
     data_parallel_degree: int | None = None
     microbatches: int | None = None
+    dropped: frozenset[int] = frozenset()
     schedule: str = AUTO
     active_microbatches: int | None = None
     virtual_stages: int | None = None
@@ -94,14 +97,21 @@ def _value_faults(problem: Problem) -> Iterator[OptionError]:
         number = getattr(problem, name)
         is_count = isinstance(number, int) and not isinstance(number, bool) and number >= 1
         if not is_count and not (number is None and name != "batch_size"):
-            what, why = f"{name} is {number!r}", "it counts something that is there"
+            what, why = f"{name} is {shown(number)}", "it counts something that is there"
             yield PlanError(what, why, "Pass an integer of at least 1, or leave it out")
-    if problem.schedule != AUTO and problem.schedule not in SCHEDULES:
+        elif is_count and number > MOST_BYTES:
+            what, why = f"{name} is {shown(number)}", "there is nothing of which there are so many"
+            yield PlanError(what, why, f"Pass an integer of {MOST_BYTES:,} at most")
+    if problem.schedule not in [AUTO, *SCHEDULES]:
         what, why = f"schedule is {problem.schedule!r}", "there is none of this name"
         yield PlanError(what, why, closest(str(problem.schedule), [AUTO, *SCHEDULES]))
     if problem.optimize not in (None, *OPTIMIZE):
         what, why = f"optimize is {problem.optimize!r}", "it is one of two words"
         yield PlanError(what, why, closest(str(problem.optimize), OPTIMIZE))
+    stage = problem.default_partition
+    if stage is not None and (not isinstance(stage, int) or isinstance(stage, bool) or stage < 0):
+        what, why = f"default_partition is {shown(stage)}", "it is the number of a stage, from 0"
+        yield PlanError(what, why, "Pass an integer of 0 or more, or leave it out")
     yield from _share_faults("memory_weight", problem.memory_weight)
     yield from _share_faults("split_overhead", problem.split_overhead)
 
@@ -146,6 +156,28 @@ def _hand_faults(problem: Problem) -> Iterator[OptionError]:
             who = "the planner places" if problem.auto_partition else "marks place"
             mend = f"Leave it out, or pass auto_partition={not problem.auto_partition}"
             yield PlanError(what, f"{who} all units", mend)
+    if not problem.auto_partition:
+        yield from _default_faults(problem)
+
+
+def _default_faults(problem: Problem) -> Iterator[OptionError]:
+    """A default stage that is beyond all others, so that stages would stay empty or not be there.
+
+    Whether marks alone ask for a number of stages that is possible, the search finds out.
+    """
+    stage, marked = problem.default_partition, max(problem.marks.values(), default=-1)
+    ranks = problem.pipeline_parallel_degree or problem.cluster.size
+    stages = ranks * (problem.virtual_stages or 1)
+    is_beyond = ranks > 1 and marked < stages <= (stage or 0)
+    if stage is not None and (is_beyond or stage > marked + 1):
+        count = min(stages, marked + 2)
+        valid = f"0 to {count - 1}" if count > 1 else "0"
+        why = (
+            f"there are {stages} stages, from 0"
+            if is_beyond
+            else f"stage {marked + 1} would have no units: no module is marked for it"
+        )
+        yield PlanError(f"default_partition is {stage}", why, f"Pass {valid}")
 
 
 def _schedule_faults(problem: Problem) -> Iterator[OptionError]:

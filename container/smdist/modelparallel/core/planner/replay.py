@@ -10,6 +10,7 @@ from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core.errors import PlanError, raise_faults
 from smdist.modelparallel.core.partition import assigned
 from smdist.modelparallel.core.plan import Plan
+from smdist.modelparallel.core.plan.check import opened_faults
 from smdist.modelparallel.core.plan.text import size
 from smdist.modelparallel.core.planner.candidates import Candidate
 from smdist.modelparallel.core.planner.evaluate import Evaluator, Trial
@@ -97,3 +98,4 @@ def _faults(plan: Plan, problem: Problem) -> Iterator[OptionError]:
             f"the example has {problem.batch_size} samples",
             "Pass an example with as many, or change batch_size",
         )
+    yield from opened_faults(plan)
