@@ -17,6 +17,7 @@ from torch import nn
 from sagemaker_dist.errors import closest, raise_all
 from smdist.modelparallel.core.graph import Graph
 from smdist.modelparallel.torch.capture.crowding import crowded
+from smdist.modelparallel.torch.capture.diagnosis import failure_of
 from smdist.modelparallel.torch.capture.errors import CaptureError, Escalation
 from smdist.modelparallel.torch.capture.graph import build_graph
 from smdist.modelparallel.torch.capture.refusals import has_hooks, refuse
@@ -126,6 +127,9 @@ class _Search:
 
     def _close(self, found: Escalation) -> None:
         if found.module == "" or found.module in self._closed:
+            failure = failure_of(self._model, self._arguments) if found.is_error else None
+            if failure is not None:
+                raise failure from found.__cause__
             raise CaptureError(
                 f"the forward function of {type(self._model).__name__} cannot be taken apart"
                 + (f" at {found.line}" if found.line else ""),
@@ -166,8 +170,14 @@ def _innermost(names: set[str]) -> set[str]:
 def _check_names(model: nn.Module, *groups: Collection[str]) -> None:
     known = [name for name, _ in model.named_modules()]
     raise_all(
-        CaptureError(f"there is no module {name!r}", "only modules are units", closest(name, known))
+        CaptureError(f"there is no module {name!r}", "only modules are units", _meant(name, known))
         for group in groups
         for name in group
         if name not in known
     )
+
+
+def _meant(name: str, known: list[str]) -> str:
+    """A model has too many names to list them."""
+    found = closest(name, known)
+    return found if found.startswith("Did you mean") else "Take one of model.named_modules()"

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import sys
 from pathlib import Path
 from types import FrameType, TracebackType
 
 import torch
+from torch import nn
 
 _MODULES = str(Path("torch", "nn", "modules", "module.py"))
-_NOT_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent.parent))
+_NOT_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[3]))
 
 
 def line_of_user(error: BaseException | None = None) -> str:
@@ -21,6 +24,18 @@ def line_of_user(error: BaseException | None = None) -> str:
     while frame is not None and _is_foreign(frame):
         frame = frame.f_back
     return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def line_of_change(module: nn.Module, attribute: str) -> str:
+    """Where a forward function sets an attribute, or where it begins: it has returned already."""
+    function = inspect.unwrap(type(module).forward)
+    try:
+        lines, first = inspect.getsourcelines(function)
+    except (OSError, TypeError):
+        return ""
+    sets = re.compile(rf"\.{re.escape(attribute)}\b[^=(]*=(?!=)")
+    at = next((at for at, line in enumerate(lines) if sets.search(line)), 0)
+    return f"{inspect.getsourcefile(function)}:{first + at}"
 
 
 def is_compiled_here() -> bool:

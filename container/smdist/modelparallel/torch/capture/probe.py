@@ -27,6 +27,14 @@ class ProbeError(Exception):
     """A unit cannot be probed; the message continues a sentence that starts with its name."""
 
 
+class FailedError(ProbeError):
+    """It raised an error of its own, without numbers and with some."""
+
+
+class TooLargeError(ProbeError):
+    """So much memory is not made up."""
+
+
 class Probe:
     """Runs units on made-up numbers.
 
@@ -49,8 +57,9 @@ class Probe:
         """What the unit returns, as fakes, and which leaves of its arguments it changes.
 
         Raises:
-            ProbeError: It is too large to make numbers up for, fails on made-up ones, or returns
-                what depends on them.
+            TooLargeError: It is too large to make numbers up for.
+            FailedError: It fails on made-up ones.
+            ProbeError: It returns what depends on them.
         """
         self._bytes = 0
         with unset_fake_temporarily(), self._real(module), _forked():
@@ -60,7 +69,7 @@ class Probe:
             except ProbeError:
                 raise
             except Exception as failed:
-                raise ProbeError(
+                raise FailedError(
                     f"runs neither without numbers ({_says(error)}) nor on made-up ones "
                     f"({_says(failed)})"
                 ) from failed
@@ -106,10 +115,7 @@ class Probe:
             return real
         self._bytes += real.numel() * real.element_size()
         if self._bytes > LARGEST_BYTES:
-            raise ProbeError(
-                "does not run without numbers, and its parameters on the meta device are too large"
-                f" to make some up: over {LARGEST_BYTES:,} bytes"
-            )
+            raise TooLargeError(f"over {LARGEST_BYTES:,} bytes")
         made = torch.zeros(real.shape, dtype=real.dtype, device=fake.device)
         if isinstance(real, nn.Parameter):
             return nn.Parameter(made, requires_grad=real.requires_grad)
@@ -183,4 +189,6 @@ def _shape(result: Any) -> Any:
 
 
 def _says(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:160]}"
+    return (
+        f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:160].rstrip('.')}"
+    )

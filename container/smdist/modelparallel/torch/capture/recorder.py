@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from traceback import walk_tb
 from typing import Any
 
 from torch import Tensor, nn
@@ -18,9 +19,9 @@ from torch.overrides import TorchFunctionMode
 from smdist.modelparallel.torch.capture.borrowing import Borrowing
 from smdist.modelparallel.torch.capture.errors import CaptureError, Escalation
 from smdist.modelparallel.torch.capture.functions import NEEDS_NUMBERS, objection
-from smdist.modelparallel.torch.capture.lines import is_compiled_here, line_of_user
+from smdist.modelparallel.torch.capture.lines import is_compiled_here, line_of_change, line_of_user
 from smdist.modelparallel.torch.capture.objects import print_of
-from smdist.modelparallel.torch.capture.probe import Probe, ProbeError
+from smdist.modelparallel.torch.capture.probe import FailedError, Probe, ProbeError, TooLargeError
 from smdist.modelparallel.torch.capture.state import Snapshot, snapshot, snapshots
 from smdist.modelparallel.torch.capture.step import Inside, Step, first_line
 from smdist.modelparallel.torch.capture.surroundings import python_draws
@@ -156,7 +157,8 @@ class Recorder(TorchFunctionMode):
             self._check_dice()
             differences = self._writer.stack[-1].before.differences()
             if differences:
-                self._writer.escalate(f"it changes its attribute {differences[0]!r}")
+                line = line_of_change(module, differences[0])
+                self._writer.escalate(f"it changes its attribute {differences[0]!r}", line)
         except CaptureError:
             raise
         except Exception as error:
@@ -233,10 +235,26 @@ class Recorder(TorchFunctionMode):
         self._writer.effects.clear()
         try:
             return self._probe.run(module, step.form, step.leaves, error)
+        except TooLargeError as large:
+            self._writer.fail(self._valueless(step, error, large))
         except ProbeError as failed:
+            said, is_error = f"{step.module!r} {failed}", isinstance(failed, FailedError)
             raise Escalation(
-                self._writer.owner, f"{step.module!r} {failed}", line_of_user(error)
+                self._writer.owner, said, line_of_user(error), is_error=is_error
             ) from error
+
+    def _valueless(self, step: Step, error: Exception, large: TooLargeError) -> CaptureError:
+        """On the meta device: names the innermost module, a mixture's experts for example."""
+        inside = (frame.f_locals.get("self") for frame, _ in walk_tb(error.__traceback__))
+        names = [self._names[id(each)] for each in inside if id(each) in self._names]
+        name = names[-1] if names else step.module
+        return CaptureError(
+            f"{name!r} needs the values of what flows through it, at {line_of_user(error)}",
+            "the model is on the meta device, and the parameters of "
+            f"{step.module!r} are too large to make some up: {large}",
+            "Build the model with values (real weights for smp.plan, --measure for the command), "
+            "or plan it with fewer or smaller layers, such as experts",
+        )
 
     def _prints(self, leaves: list[Any]) -> list[Any]:
         return [print_of(leaf) for leaf in leaves if not isinstance(leaf, Tensor)]

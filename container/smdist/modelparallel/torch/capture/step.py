@@ -52,4 +52,4 @@ def result_names(base: str, leaves: list[Any]) -> list[str]:
 
 def first_line(error: BaseException) -> str:
     """Of its message, for errors about it."""
-    return (str(error).strip().splitlines() or [""])[0][:200]
+    return (str(error).strip().splitlines() or [""])[0][:200].rstrip(".")

@@ -60,9 +60,9 @@ class Writer:
         """A step turned out to be no call: it computes no tensor."""
         self._count[step.name.partition("@")[0]] -= 1
 
-    def escalate(self, reason: str) -> NoReturn:
+    def escalate(self, reason: str, line: str = "") -> NoReturn:
         """Make the module whose forward function runs now a unit."""
-        self.fail(Escalation(self.owner, reason, line_of_user()))
+        self.fail(Escalation(self.owner, reason, line or line_of_user()))
 
     def fail(self, found: Escalation | CaptureError) -> NoReturn:
         """Also where a forward function swallows it, the run is void."""
@@ -216,10 +216,10 @@ class Writer:
         )
 
     def _cached(self, leaf: Any) -> CaptureError:
-        name = self.owner
+        name, kind = self.owner, type(leaf).__name__
         return CaptureError(
-            f"{repr(name) if name else 'the model'} passes a {type(leaf).__name__} from layer to "
-            f"layer at {line_of_user()}",
+            f"{repr(name) if name else 'the model'} passes a{'n' * (kind[0] in 'AEIOU')} {kind} "
+            f"from layer to layer at {line_of_user()}",
             "each layer writes to it, and layers on other stages would never see that",
-            "Pass use_cache=False, or set model.config.use_cache = False",
+            "Pass use_cache=False, as a part of the batch",
         )

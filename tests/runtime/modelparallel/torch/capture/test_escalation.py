@@ -185,7 +185,18 @@ def test_a_unit_that_is_too_large_for_a_trial_is_refused(monkeypatch):
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(4, 4), Picky(4, 4))
 
-    with pytest.raises(CaptureError, match=r"'1' does not run without numbers.*over 79 bytes"):
+    words = r"'1' needs the values .*test_escalation\.py:\d+.*over 79 bytes.*with values.*--measure"
+    with pytest.raises(CaptureError, match=words):
+        capture(model, BATCH)
+
+
+def test_of_what_is_too_large_for_a_trial_the_innermost_module_is_named(monkeypatch):
+    """Not the model around it, to which the search would come in the end."""
+    monkeypatch.setattr(probe, "LARGEST_BYTES", 79)
+    with torch.device("meta"):
+        model = nn.Sequential(Boxed(Boxed(Picky(4, 4))))
+
+    with pytest.raises(CaptureError, match=r"'0\.inner\.inner' needs .* parameters of '0'"):
         capture(model, BATCH)
 
 

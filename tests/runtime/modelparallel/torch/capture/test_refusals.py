@@ -74,6 +74,11 @@ def test_names_of_no_module_are_refused_with_the_closest(option):
         capture(Named(), BATCH, **{option: ["first_"]})
 
 
+def test_a_name_like_none_is_refused_without_all_the_others():
+    with pytest.raises(CaptureError, match=r"Take one of model\.named_modules\(\)"):
+        capture(Named(), BATCH, opened=["zzz"])
+
+
 class Named(nn.Module):
     def __init__(self):
         super().__init__()

@@ -318,5 +318,7 @@ def test_a_cache_of_keys_and_values_is_refused_with_its_mend():
         n_layer=2, n_embd=8, n_head=2, vocab_size=16, bos_token_id=0, eos_token_id=0, use_cache=True
     )
 
-    with pytest.raises(CaptureError, match="use_cache=False"):
+    with pytest.raises(
+        CaptureError, match=r"passes a DynamicCache.*use_cache=False, as a part of the batch"
+    ):
         capture(GPT2LMHeadModel(config), torch.zeros(1, 4, dtype=torch.long))

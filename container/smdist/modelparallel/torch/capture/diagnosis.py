@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a model that cannot be taken apart runs at all: a batch of a wrong shape, a typo."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from smdist.modelparallel.torch.capture.errors import CaptureError
+from smdist.modelparallel.torch.capture.lines import line_of_user
+from smdist.modelparallel.torch.capture.state import snapshots
+from smdist.modelparallel.torch.capture.step import first_line
+from smdist.modelparallel.torch.capture.surroundings import uncompiled, untouched
+from smdist.modelparallel.torch.tree import flatten, map_leaves, paths
+
+
+def failure_of(model: nn.Module, arguments: tuple[Any, Any]) -> CaptureError | None:
+    """What is wrong with the model itself, run on this example without capture; None if nothing.
+
+    A model on the meta device is run there: what needs numbers is no fault of its own.
+    """
+    on_meta = any(parameter.is_meta for parameter in model.parameters())
+    tensors = [leaf for leaf in flatten(arguments)[0] if isinstance(leaf, Tensor)]
+    if not on_meta and any(tensor.is_meta for tensor in tensors):
+        return None
+    args, kwargs = map_leaves(lambda leaf: _copied(leaf, on_meta=on_meta), arguments)
+    with _as_it_was(model), untouched(), uncompiled():
+        try:
+            model(*args, **kwargs)
+        except Exception as error:
+            if on_meta and _is_of_meta(error):
+                return None
+            return _failed(model, arguments, error)
+    return None
+
+
+def _failed(model: nn.Module, arguments: tuple[Any, Any], error: Exception) -> CaptureError:
+    line = line_of_user(error)
+    return CaptureError(
+        f"{type(model).__name__} itself fails on this example, {_shapes(arguments)},"
+        + (f" at {line}" if line else ""),
+        f"{type(error).__name__}: {first_line(error)}",
+        f"Run {'model(**batch)' if arguments[1] else 'model(batch)'} by itself",
+    )
+
+
+def _shapes(arguments: tuple[Any, Any]) -> str:
+    leaves, form = flatten(arguments)
+    named = zip(paths(form), leaves, strict=True)
+    said = [
+        f"{path.partition('.')[2]}: {tuple(leaf.shape)}"
+        for path, leaf in named
+        if isinstance(leaf, Tensor)
+    ]
+    return f"({', '.join(said)})"
+
+
+def _is_of_meta(error: Exception) -> bool:
+    return isinstance(error, NotImplementedError) or "meta" in str(error).lower()
+
+
+def _copied(leaf: Any, *, on_meta: bool) -> Any:
+    if not isinstance(leaf, Tensor):
+        return leaf
+    copied = leaf.detach().to("meta") if on_meta else leaf.detach().clone()
+    return copied.requires_grad_(leaf.requires_grad)
+
+
+@contextmanager
+def _as_it_was(model: nn.Module) -> Iterator[None]:
+    saved = snapshots(model.modules())
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    try:
+        yield
+    finally:
+        for each in saved:
+            each.restore()
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
