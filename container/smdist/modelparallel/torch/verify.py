@@ -93,15 +93,10 @@ class Verified:
 
 
 def verify(
-    model: nn.Module,
-    batch: Any,
-    *,
-    stages: Stages | None = None,
-    plan: Split | None = None,
-    microbatches: int | None = None,
-    loss: Callable[[Any], Tensor] | None = None,
-    tolerance: float = 1e-5,
-) -> Verified:
+    model: nn.Module, batch: Any, *,
+    stages: Stages | None = None, plan: Split | None = None, microbatches: int | None = None,
+    loss: Callable[[Any], Tensor] | None = None, tolerance: float = 1e-5,
+) -> Verified:  # fmt: skip
     """Compare a model with itself, split.
 
     Args:
