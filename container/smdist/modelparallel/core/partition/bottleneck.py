@@ -36,15 +36,23 @@ def bottleneck_of(judge: Judge, loads: tuple[float, ...]) -> Bottleneck | None:
 
 def advice(bottleneck: Bottleneck, num_ranks: int) -> str:
     """What a person can do about it."""
-    useful = bottleneck.useful_stages
-    cap = f"no number of ranks is more than {1 / bottleneck.share:.1f} times as fast as one"
-    fewer = f"Use {useful}, " if useful < num_ranks else ""
-    same = f", and {useful} are as fast as {num_ranks}" if fewer else ""
-    return (
-        f"{bottleneck.unit} takes {bottleneck.share:.0%} of the time: {cap}{same}. {fewer}"
-        f"{'open' if fewer else 'Open'} it into finer units, or split it over several devices "
-        "(a head: compute its loss in chunks)"
+    useful, gain = bottleneck.useful_stages, 1 / bottleneck.share
+    cap = f"more than {gain:.1f} times as fast as" if gain >= 1.05 else "noticeably faster than"
+    told = (
+        f"{bottleneck.unit} takes {bottleneck.share:.0%} of the time, so no pipeline is {cap} "
+        "one rank"
     )
+    mend = (
+        "open it into finer units, or split it over several devices (a head: compute its loss in "
+        "chunks)"
+    )
+    if useful >= num_ranks:
+        return f"{told}. {mend[0].upper()}{mend[1:]}"
+    if useful == 1:
+        same = f"; split as it can be now, {num_ranks} ranks are no faster than one. Use one rank"
+    else:
+        same = f", and {num_ranks} ranks are no faster than {useful}. Use {useful} ranks"
+    return f"{told}{same}, or {mend}"
 
 
 def next_to_open(

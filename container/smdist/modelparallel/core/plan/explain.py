@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Final
 
 from smdist.modelparallel.core.plan.forecast import Forecast, Rejected
 from smdist.modelparallel.core.plan.table import table
-from smdist.modelparallel.core.plan.text import count, digits, seconds, share, size
+from smdist.modelparallel.core.plan.text import count, digits, number, seconds, share, size, way
 from smdist.modelparallel.core.schedule import SCHEDULES
 
 if TYPE_CHECKING:
     from smdist.modelparallel.core.plan.plan import Plan
 
 WIDTH: Final = 100
+_VARIES: Final = 1.05  # what was measured, from run to run
 _GROUPS: Final = {
     "slower": "Slower, or no faster:",
     "memory": "Too large:",
@@ -40,14 +41,14 @@ def _fresh(plan: Plan) -> Forecast | None:
 
 
 def _head(plan: Plan) -> Iterator[str]:
-    yield f"Plan for {plan.model} on {_number(plan.world_size, 'rank')}"
-    pipelines = _number(plan.data_parallel_degree, "pipeline")
-    ranks = _number(plan.pipeline_parallel_degree, "rank")
+    yield f"Plan for {plan.model} on {number(plan.world_size, 'rank')}"
+    pipelines = number(plan.data_parallel_degree, "pipeline")
+    ranks = number(plan.pipeline_parallel_degree, "rank")
     each = " each" if plan.num_microbatches > 1 else ""
     yield from _text(
         f"{pipelines} of {ranks}, schedule {_schedule(plan)}, a batch of {plan.batch_size} as "
-        f"{_number(plan.num_microbatches, 'microbatch')} of "
-        f"{_number(plan.microbatch_size, 'sample')}{each}."
+        f"{number(plan.num_microbatches, 'microbatch')} of "
+        f"{number(plan.microbatch_size, 'sample')}{each}."
     )
     forecast = _fresh(plan)
     if forecast is not None:
@@ -72,15 +73,33 @@ def _why(plan: Plan) -> Iterator[str]:
         others = [each for each in plan.rejected if each.differs == differs]
         if others:
             yield from _item(f"{what}: {_chosen(plan, differs)}. {_next_best(others)}")
+    yield from _close(plan)
+
+
+def _close(plan: Plan) -> Iterable[str]:
+    """What is predicted to be nearly as fast may be faster, for measured times vary."""
+    forecast = plan.forecast
+    assert forecast is not None
+    fast = [each.samples_per_second or 0.0 for each in plan.rejected]
+    near = sum(each * _VARIES >= forecast.samples_per_second for each in fast)
+    if forecast.source != "measured" or not near:
+        return ()
+    which = "One plan that was not chosen is" if near == 1 else f"{near} that were not chosen are"
+    return _item(
+        f"{which} within {100 * (_VARIES - 1):.0f} % of this one. Measured times differ by as much "
+        "from one run to the next, so another measurement may choose otherwise."
+    )
 
 
 def _chosen(plan: Plan, differs: str) -> str:
     if differs == "degrees":
         if plan.pipeline_parallel_degree == 1:
             return "1, for the whole model fits on one and without a pipeline nobody waits"
-        return f"{plan.pipeline_parallel_degree}, and {plan.data_parallel_degree} such pipelines"
+        pipelines = number(plan.data_parallel_degree, "such pipeline")
+        return f"{plan.pipeline_parallel_degree}, and {pipelines}"
     if differs == "schedule":
-        return f"{plan.schedule}, {SCHEDULES[plan.schedule].summary}"
+        does, *_ = SCHEDULES[plan.schedule].summary.partition(" (")  # then what papers call it
+        return f"{plan.schedule}, {does}"
     return str(plan.num_microbatches)
 
 
@@ -92,7 +111,7 @@ def _next_best(others: Sequence[Rejected]) -> str:
         best = max(fast, key=lambda each: each.samples_per_second or 0.0)
         told.append(f"Next best is {best.what}: {best.why}.")
     if len(full) == 1:
-        told.append(f"{full[0].what} does not fit in memory: {full[0].why}.")
+        told.append(f"Too large for memory is {full[0].what}: {full[0].why}.")
     elif full:
         told.append(f"{len(full)} others do not fit in memory.")
     return " ".join(told) or "The others that were tried are not possible."
@@ -219,12 +238,7 @@ def _notes(plan: Plan) -> Iterator[str]:
 
 
 def _schedule(plan: Plan) -> str:
-    extra = []
-    if plan.virtual_stages > 1:
-        extra.append(f"{plan.virtual_stages} stages on each rank")
-    if plan.active_microbatches is not None:
-        extra.append(f"at most {plan.active_microbatches} microbatches under way")
-    return plan.schedule + (f" ({', '.join(extra)})" if extra else "")
+    return way(plan.schedule, plan.virtual_stages, plan.active_microbatches)
 
 
 def _ranks(plan: Plan) -> tuple[int, ...]:
@@ -234,11 +248,6 @@ def _ranks(plan: Plan) -> tuple[int, ...]:
 
 def _last(units: Sequence[str]) -> str:
     return units[-1] if len(units) > 1 else ""
-
-
-def _number(number: int, what: str) -> str:
-    ending = "" if number == 1 else "es" if what.endswith("ch") else "s"
-    return f"{number} {what}{ending}"
 
 
 def _text(text: str, indent: str = "") -> Iterable[str]:

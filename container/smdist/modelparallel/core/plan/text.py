@@ -34,6 +34,29 @@ def count(number: int) -> str:
     return str(number)
 
 
+def number(many: int, what: str) -> str:
+    """Things by their number: "1 pipeline", "2 microbatches"."""
+    ending = "" if many == 1 else "es" if what.endswith("ch") else "s"
+    return f"{many} {what}{ending}"
+
+
+def way(schedule: str, virtual_stages: int, active_microbatches: int | None) -> str:
+    """A schedule with what it was given: "interleaved_1f1b (4 stages a rank)"."""
+    extra = [f"{virtual_stages} stages a rank"] if virtual_stages > 1 else []
+    if active_microbatches is not None:
+        extra.append(f"at most {number(active_microbatches, 'microbatch')} under way")
+    return schedule + (f" ({', '.join(extra)})" if extra else "")
+
+
+def slower(factor: float) -> str:
+    """By how much, for times that are so many times as long."""
+    if factor < 1.0005:
+        return "as fast"
+    if factor >= 2:
+        return f"takes {factor:.1f} times as long a sample"
+    return f"{100 * (factor - 1):.1f} % slower a sample"
+
+
 def share(fraction: float) -> str:
     """A fraction as percents: "12.5 %"."""
     return f"{100 * fraction:.1f} %"

@@ -8,11 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from smdist.modelparallel.core.plan.check import divisors
+from smdist.modelparallel.core.plan.text import number, way
 from smdist.modelparallel.core.planner.marks import num_stages_by_hand
 from smdist.modelparallel.core.planner.problem import AUTO, Problem
 from smdist.modelparallel.core.schedule import SCHEDULES, Kind
 
-# What "auto" tries, in the order in which equals are preferred: least memory first.
+# What "auto" tries, in the order in which equals are preferred: least memory first. It is not all:
+# "looped_bfs" keeps all microbatches as "simple" does, and "dualpipe_v" as many as "zero_bubble_v",
+# so these two run only where they are asked for by name.
 _AUTO: Final = (
     "1f1b",
     "zero_bubble",
@@ -60,12 +63,9 @@ class Candidate:
         return replace(self, preference=0) == replace(other, preference=0)
 
     def __str__(self) -> str:
-        degrees = f"pipeline {self.pipeline} x data {self.data}"
-        extra = f" (v={self.virtual_stages})" if self.virtual_stages > 1 else ""
-        if self.active_microbatches is not None:
-            extra = f" (active {self.active_microbatches})"
-        count = self.num_microbatches
-        return f"{degrees}, {self.schedule}{extra}, {count} microbatch{'es' if count > 1 else ''}"
+        pipelines, ranks = number(self.data, "pipeline"), number(self.pipeline, "rank")
+        how = way(self.schedule, self.virtual_stages, self.active_microbatches)
+        return f"{pipelines} of {ranks}, {how}, {number(self.num_microbatches, 'microbatch')}"
 
 
 def microbatch_choices(problem: Problem) -> tuple[int, ...]:
@@ -73,16 +73,23 @@ def microbatch_choices(problem: Problem) -> tuple[int, ...]:
     if problem.microbatches:
         return (problem.microbatches,)
     most = _MOST_PER_RANK * (problem.pipeline_parallel_degree or problem.cluster.size)
-    return tuple(each for each in divisors(problem.batch_size) if each <= most)
+    wanted = (each for each in divisors(problem.batch_size) if each <= most)
+    return tuple(each for each in wanted if each not in problem.dropped)
 
 
 def degree_choices(problem: Problem) -> tuple[int, ...]:
-    """The pipeline degrees that may be tried, however many units there are."""
+    """The pipeline degrees that may be tried, however many units there are.
+
+    Who asks for several stages a rank, or limits what is under way, wants a pipeline: of two ranks
+    or more, where there are so many.
+    """
     if problem.pipeline_parallel_degree:
         return (problem.pipeline_parallel_degree,)
     if problem.data_parallel_degree:
         return (problem.cluster.size // problem.data_parallel_degree,)
-    return divisors(problem.cluster.size)
+    degrees = divisors(problem.cluster.size)
+    wants_pipeline = (problem.virtual_stages or 1) > 1 or problem.active_microbatches
+    return degrees[1:] or degrees if wants_pipeline else degrees
 
 
 def candidates(problem: Problem, num_units: int) -> Iterator[Candidate]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Final
 
 from smdist.modelparallel.core.plan import Rejected
-from smdist.modelparallel.core.plan.text import share, size
+from smdist.modelparallel.core.plan.text import share, size, slower
 from smdist.modelparallel.core.planner.candidates import Candidate
 from smdist.modelparallel.core.planner.evaluate import Trial
 from smdist.modelparallel.core.planner.impossible import leanest, memory_sentence
@@ -72,9 +72,9 @@ def _rejected(search: Search, group: list[Candidate], best: Trial, differs: str)
 
 def _slower(trial: Trial, best: Trial, differs: str) -> Rejected:
     factor = trial.seconds_per_sample / best.seconds_per_sample if best.seconds_per_sample else 1
-    told = "as fast" if factor < 1.0005 else f"{100 * (factor - 1):.1f} % slower a sample"
+    told = slower(factor)
     if trial.candidate.pipeline > 1:
-        told += f", its ranks wait {share(trial.timeline.bubble_fraction)} of the time"
+        told += f"; its ranks wait {share(trial.timeline.bubble_fraction)} of the time"
     return Rejected(
         what=str(trial.candidate),
         differs=differs,

@@ -207,8 +207,8 @@ def test_the_unit_that_caps_the_gain_is_named():
     assert 0.4 == found.bottleneck.share
     assert 3 == found.bottleneck.useful_stages
     assert found.notes[0].startswith(
-        "u10 takes 40% of the time: no number of ranks is more than 2.5 times as fast as one, "
-        "and 3 are as fast as 6. Use 3, open it into finer units, or split it"
+        "u10 takes 40% of the time, so no pipeline is more than 2.5 times as fast as one rank, "
+        "and 6 ranks are no faster than 3. Use 3 ranks, or open it into finer units, or split it"
     )
     assert None is partition(net, prices, num_stages=2).bottleneck
 

@@ -56,12 +56,12 @@ def test_limit_that_nothing_fits_in_names_the_nearest():
     (fault,) = told(model=Model(saved=1024), device_memory=40 * MIB)
 
     assert fault == (
-        "device_memory is 40.0 MiB: no plan fits in that. Nearest are pipeline 4 x data 1, 1f1b, "
+        "device_memory is 40.0 MiB: no plan fits in that. Nearest are 1 pipeline of 4 ranks, 1f1b, "
         "8 microbatches: it needs 48.0 MiB on rank 2 (stage 2: h.3 to h.5), of which 48.0 MiB for "
-        "weights, gradients and optimizer state; pipeline 2 x data 2, 1f1b, 8 microbatches: it "
+        "weights, gradients and optimizer state; 2 pipelines of 2 ranks, 1f1b, 8 microbatches: it "
         "needs 80.0 MiB on rank 0 (stage 0: wte to h.3), of which 80.0 MiB for weights, gradients "
-        "and optimizer state; pipeline 1 x data 4, 1f1b, 8 microbatches: it needs 160 MiB on rank "
-        "0 (stage 0: wte to lm_head), of which 160 MiB for weights, gradients and optimizer "
+        "and optimizer state; 4 pipelines of 1 rank, 1f1b, 8 microbatches: it needs 160 MiB on "
+        "rank 0 (stage 0: wte to lm_head), of which 160 MiB for weights, gradients and optimizer "
         "state. The least found that would do is 48.0 MiB (50,339,840 bytes). Or use more ranks "
         "in a pipeline, smaller microbatches, or a leaner optimizer state."
     )
