@@ -80,6 +80,10 @@ class StateBytes:
     The defaults are Adam in fp32. bf16 with fp32 master weights comes to 16 as well
     (2 + 2 + 12). A frozen parameter holds its own bytes alone.
 
+    Attributes:
+        gradient: As well what each element sends when gradients are summed over replicas: pass 2
+            where they are summed in bf16.
+
     Raises:
         OptionError: One of them is no number from 0 to 1,000,000.
     """

@@ -203,7 +203,7 @@ def _opened_or_closed(plan: Plan, names: set[str]) -> dict[str, tuple[str, ...]]
             continue
         inner = tuple(sorted(name for name in names if name.startswith(f"{unit}.")))
         outer = tuple(name for name in _around(unit) if name in names)
-        if inner and unit in plan.opened:
+        if inner and any(unit in [name, *_around(name)] for name in plan.opened):
             found[unit] = inner
         elif outer and outer[0] not in plan.fingerprint.units:
             found[unit] = outer[:1]

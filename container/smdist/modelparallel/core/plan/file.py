@@ -10,12 +10,24 @@ from tempfile import NamedTemporaryFile
 from typing import Any, Final
 
 from sagemaker_dist.errors import OptionError
+from smdist.modelparallel.core.amounts import shown
 from smdist.modelparallel.core.errors import PlanError, PlanErrors
 
 _WIDTH: Final = 100
 _INDENT: Final = "  "
 _SAVED: Final = "Pass the path of a plan that was saved"
 _SPREAD: Final = ("stages",)  # one entry a line, however short: they are moved by hand
+
+
+def path_of(path: object) -> Path:
+    """Take what is a path, as text or not.
+
+    Raises:
+        PlanError: It is none.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise PlanError(f"path is {shown(path)}", "plans are files", "Pass a str or a pathlib.Path")
+    return Path(path)
 
 
 def write(path: Path, document: object) -> None:

@@ -150,7 +150,7 @@ class Plan:
         Raises:
             PlanError: The file cannot be written.
         """
-        file.write(Path(path), self.document())
+        file.write(file.path_of(path), self.document())
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
@@ -159,7 +159,8 @@ class Plan:
         Raises:
             PlanError: The file cannot be read, is not JSON, or lacks something.
         """
+        place = file.path_of(path)
         try:
-            return cls.from_document(file.read(Path(path)), where=str(path))
+            return cls.from_document(file.read(place), where=str(path))
         except OptionError as error:
-            raise file.named(Path(path), error) from error
+            raise file.named(place, error) from error

@@ -147,6 +147,13 @@ def test_files_are_told_in_plain_words(plan, tmp_path):
     )
 
 
+@pytest.mark.parametrize("path", [None, 3, ["plan.json"]])
+def test_what_is_no_path_is_told(plan, path):
+    for run in (plan.save, Plan.load):
+        with pytest.raises(PlanError, match=r"path is .* plans are files"):
+            run(path)
+
+
 def test_all_ranks_that_hold_too_much_are_named_in_units_that_suit(plan):
     with pytest.raises(PlanError) as error:
         renewed(plan, problem(MODEL, ranks=2, device_memory=1_400_000))

@@ -38,6 +38,13 @@ def test_unit_that_opened_goes_into_is_replaced_by_its_parts(plan):
     ] == told(edited.check, graph("h.0"))
 
 
+def test_what_is_opened_inside_of_a_unit_opens_that_unit(plan):
+    edited = replace(plan, opened=("h.0.attn.query",))
+    (fault,) = told(edited.check, graph("h.0"))
+
+    assert "stage 0 has the unit 'h.0': `opened` goes into it" in fault
+
+
 def test_done_as_told_it_runs(plan):
     (first, *rest), *others = plan.stages
     stages = ((first, "h.0.attn", "h.0.mlp", *rest[1:]), *others)
