@@ -41,6 +41,10 @@ class Batch:
                 " a dict of keyword arguments",
                 "Pass one of these",
             )
+        odd = [key for key in example if not isinstance(key, str)] if type(example) is dict else []
+        if odd:
+            what, why = f"example has the key {odd[0]!r}", "its keys name arguments of forward"
+            raise OptionError(what, why, "Pass a dict with those names, or a tuple")
         lengths = {name: tensor.shape[0] for name, tensor in _tensors(example, "example")}
         if not lengths:
             what = "example has no tensor with a dimension"

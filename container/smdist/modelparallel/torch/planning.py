@@ -7,8 +7,9 @@ is measured, or estimated where the model is on meta; the core's planner decides
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -18,11 +19,14 @@ from smdist.modelparallel.core.cluster import Cluster
 from smdist.modelparallel.core.cost import StateBytes
 from smdist.modelparallel.core.partition.manual import note_on_marks
 from smdist.modelparallel.core.planner import Problem, find_plan
+from smdist.modelparallel.core.planner.candidates import microbatch_choices
 from smdist.modelparallel.core.planner.replay import renewed, replay
+from smdist.modelparallel.core.planner.samples import SizeError
 from smdist.modelparallel.picture import Picture, sheet_of
 from smdist.modelparallel.torch.batch import Example
 from smdist.modelparallel.torch.marks import around_marks, marks_of
-from smdist.modelparallel.torch.request import read_request
+from smdist.modelparallel.torch.request import Request, read_request
+from smdist.modelparallel.torch.room import require_room
 from smdist.modelparallel.torch.sampler import Sampler
 
 _ADAM = StateBytes()
@@ -53,21 +57,30 @@ def plan(
     Raises:
         OptionError: All that is wrong, by module or option; or nothing fits, and what would.
     """
-    asked = read_request(
-        model, example, world, costs=costs, device_memory=device_memory, pipeline=pipeline
-    )
+    options: dict[str, Any] = {
+        "microbatches": _number(microbatches), "active_microbatches": active_microbatches,
+        "pipeline_parallel_degree": _number(pipeline_parallel_degree),
+        "data_parallel_degree": _number(data_parallel_degree), "virtual_stages": virtual_stages,
+        "optimize": optimize, "memory_weight": memory_weight, "auto_partition": auto_partition,
+        "default_partition": default_partition, "state": state, "pipeline": pipeline,
+    }  # fmt: skip
+    said: dict[str, Any] = {"costs": costs, "device_memory": device_memory}
+    return _planned(model, read_request(model, example, world, **said, **options), options)
+
+
+def _planned(model: nn.Module, asked: Request, options: dict[str, Any]) -> Plan:
+    auto_partition, schedule = options["auto_partition"], options.pop("pipeline")
     marks = {} if auto_partition else marks_of(model)
     problem = Problem(
         cluster=asked.cluster, at=asked.sampler.at, batch_size=asked.batch_size,
-        device_memory=asked.memory_bytes, marks=marks, opened=around_marks(marks), state=state,
-        pipeline_parallel_degree=_number(pipeline_parallel_degree), schedule=pipeline,
-        data_parallel_degree=_number(data_parallel_degree), microbatches=_number(microbatches),
-        active_microbatches=active_microbatches, virtual_stages=virtual_stages,
-        optimize=optimize, memory_weight=memory_weight, auto_partition=auto_partition,
-        default_partition=default_partition,
+        device_memory=asked.memory_bytes, marks=marks, opened=around_marks(marks),
+        schedule=schedule, **options,
     )  # fmt: skip
+    if asked.sampler.measures:
+        require_room(model, problem)
     ignored = note_on_marks(marks_of(model)) if auto_partition else None
-    return _finished(find_plan(problem), problem, asked.sampler, ignored)
+    found, dropped = _at_sizes_that_work(problem, asked.sampler)
+    return _finished(found, problem, asked.sampler, *dropped, *filter(None, [ignored]))
 
 
 def forecast(
@@ -78,17 +91,21 @@ def forecast(
 
     Args:
         plan: Such as `Plan.load` reads it.
-        model, example, world, device_memory, costs, state: As of `plan`.
+        model, example, world, device_memory, costs, state: As of `plan`. Notes of a plan that was
+            not edited stay, but for those of a device whose speed is known now.
 
     Raises:
         PlanError: All that is wrong with the plan for this model, or a rank would hold too much.
     """
-    asked = read_request(model, example, world, costs=costs, device_memory=device_memory)
+    asked = read_request(
+        model, example, world, costs=costs, device_memory=device_memory, state=state
+    )
     problem = Problem(
         cluster=asked.cluster, at=asked.sampler.at, batch_size=asked.batch_size,
         device_memory=asked.memory_bytes, state=state,
     )  # fmt: skip
-    return _finished(renewed(plan, problem), problem, asked.sampler)
+    kept = () if plan.is_stale else plan.notes
+    return _finished(renewed(plan, problem), problem, asked.sampler, *kept)
 
 
 class Plan(core.Plan):
@@ -120,12 +137,26 @@ class Plan(core.Plan):
         return picture
 
 
-def _finished(
-    found: core.Plan, problem: Problem, sampler: Sampler, ignored: str | None = None
-) -> Plan:
+def _at_sizes_that_work(problem: Problem, sampler: Sampler) -> tuple[core.Plan, list[str]]:
+    """The plan, and which sizes of microbatches were not tried."""
+    said: dict[int, SizeError] = {}
+    while True:
+        left = replace(problem, dropped=frozenset(said))
+        first = next(iter(said.values()), None)
+        if first is not None and not microbatch_choices(left):
+            raise first
+        try:
+            return find_plan(left), [sampler.note(error) for error in said.values()]
+        except SizeError as error:
+            if problem.microbatches or error.num_microbatches in said:
+                raise
+            said[error.num_microbatches] = error
+
+
+def _finished(found: core.Plan, problem: Problem, sampler: Sampler, *more: str) -> Plan:
     values = {field.name: getattr(found, field.name) for field in fields(found)}
     said = sampler.notes(found.num_microbatches, frozenset(found.opened))
-    plan = Plan(**{**values, "notes": (*found.notes, *said, *filter(None, [ignored]))})
+    plan = Plan(**{**values, "notes": tuple(dict.fromkeys([*found.notes, *said, *more]))})
     object.__setattr__(plan, "_problem", problem)  # no field: files and comparisons leave it out
     return plan
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from torch import nn
 
-from sagemaker_dist.errors import OptionError, closest, raise_all, require
+from sagemaker_dist.errors import OptionError, raise_all, require
 from smdist.modelparallel.core.cluster import Cluster
-from smdist.modelparallel.core.planner.problem import AUTO
-from smdist.modelparallel.core.schedule import SCHEDULES
+from smdist.modelparallel.core.cost import StateBytes
 from smdist.modelparallel.torch.batch import Batch
 from smdist.modelparallel.torch.here import cluster_of
+from smdist.modelparallel.torch.options import option_faults
 from smdist.modelparallel.torch.sampler import Sampler, check_source
 from smdist.modelparallel.torch.sizes import read_size
 
@@ -31,14 +31,18 @@ class Request:
     batch_size: int
     cluster: Cluster
     memory_bytes: int | None
+    state: StateBytes
     sampler: Sampler
 
 
 def read_request(
     model: nn.Module, example: Any, world: Any, *,
-    costs: str, device_memory: int | str | None, pipeline: str = AUTO,
+    costs: str, device_memory: int | str | None, state: StateBytes, **options: Any,
 ) -> Request:  # fmt: skip
     """Read it.
+
+    Args:
+        options: Those of a Problem, for their faults alone.
 
     Raises:
         OptionError: All faults of these arguments.
@@ -52,15 +56,19 @@ def read_request(
         batch = Batch.of(example)
     with _kept(faults):
         memory = None if device_memory is None else read_size(device_memory, "device_memory")
-    with _kept(faults):
-        _require_schedule(pipeline)
+    faults += option_faults(cluster, batch.size if batch else None, state=state, **options)
     with _kept(faults):
         check_source(costs)
     raise_all(faults)
     assert batch is not None
     assert cluster is not None
-    sampler = Sampler(model=model, batch=batch, cluster=cluster, costs=costs)
-    return Request(batch_size=batch.size, cluster=cluster, memory_bytes=memory, sampler=sampler)
+    sampler = Sampler(
+        model=model, batch=batch, cluster=cluster, costs=costs,
+        memory_bytes=memory or cluster.device.memory_bytes,
+    )  # fmt: skip
+    return Request(
+        batch_size=batch.size, cluster=cluster, memory_bytes=memory, state=state, sampler=sampler
+    )
 
 
 @contextmanager
@@ -77,14 +85,4 @@ def _require_module(model: object) -> None:
         what=f"model is {type(model).__name__}",
         why="it is a torch.nn.Module",
         mend="Pass the model itself, on meta or with values",
-    )
-
-
-def _require_schedule(name: object) -> None:
-    known = [AUTO, *SCHEDULES]
-    require(
-        name in known,
-        what=f"pipeline is {name!r}",
-        why="there is no schedule of this name",
-        mend=closest(str(name), known),
     )

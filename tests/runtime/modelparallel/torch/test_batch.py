@@ -49,6 +49,7 @@ def test_what_does_not_divide_is_refused(number):
         ({"x": 3}, "no tensor with a dimension"),
         ((torch.tensor(1.0),), "no tensor with a dimension"),
         (torch.zeros(0, 3), "example is empty"),
+        ({0: torch.zeros(4)}, "example has the key 0: its keys name arguments of forward"),
         (
             (torch.zeros(4), {"mask": torch.zeros(1, 4)}),
             r"example\[0\]: 4, example\[1\]\['mask'\]: 1",

@@ -214,6 +214,19 @@ class Stubborn(nn.Module):
         ({"costs": "guess"}, OptionError, "costs is 'guess'"),
         ({"pipeline_parallel_degree": 3}, OptionError, "there are 4 ranks"),
         ({"optimize": "both", "memory_weight": 7}, OptionError, "2 faults"),
+        (
+            {"costs": "", "pipeline": "", "microbatches": 3, "memory_weight": 5},
+            OptionError,
+            "4 faults",
+        ),
+        ({"default_partition": "0"}, OptionError, "default_partition is '0'"),
+        (
+            {"state": (2, 2, 12)},
+            OptionError,
+            r"smp\.StateBytes\(weight=2, gradient=2, optimizer=12\)",
+        ),
+        ({"auto_partition": 1}, OptionError, "auto_partition is 1: .* True or False"),
+        ({"optimize": "speed", "memory_weight": 0.5}, OptionError, "Leave one of them out"),
         ({"model": Stubborn()}, CaptureError, "Stubborn cannot be taken apart"),
     ],
 )
@@ -297,7 +310,7 @@ def test_edited_plans_that_cannot_run(planned, tmp_path, change, said):
 
 
 def test_edited_plan_that_holds_too_much(planned):
-    with pytest.raises(OptionError, match=r"rank \d holds .* GiB: it may use"):
+    with pytest.raises(OptionError, match=r"rank \d holds .* may use"):
         forecast(planned, on_meta(), BATCH, cluster(), device_memory="1KiB")
 
 

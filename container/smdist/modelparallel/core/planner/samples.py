@@ -10,10 +10,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core.cost import Costs, NodeCost
 from smdist.modelparallel.core.graph import Graph, Node
 from smdist.modelparallel.core.placement import placed_units
 from smdist.modelparallel.core.planner.problem import Problem
+
+
+class SizeError(OptionError):
+    """Microbatches of one size cannot be captured or measured; those of another size may be."""
+
+    num_microbatches = 0  # of that size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +51,11 @@ class Samples:
         self._seconds: dict[tuple[int, bool], tuple[float, float]] = {}
 
     def exact(self, num_microbatches: int) -> View:
-        """Capture the model at this size, once."""
+        """Capture the model at this size, once.
+
+        Raises:
+            SizeError: That is not possible at this size.
+        """
         if num_microbatches not in self._exact:
             graph, costs = self._problem.at(num_microbatches, self.opened)
             self._exact[num_microbatches] = View(

@@ -36,6 +36,7 @@ def measure(
     device: torch.device | str | None = None,
     repeats: int = 5,
     budget_seconds: float = 60.0,
+    title: str = "",
 ) -> Costs:
     """Runs each kind of node by itself, forward and backward, and takes the medians.
 
@@ -47,6 +48,7 @@ def measure(
         device: None is the model's; for one on meta an accelerator if there is one.
         repeats: Timed runs of each kind of node, after one that warms up and counts bytes.
         budget_seconds: After about so long, what is left is timed once.
+        title: What lines of progress begin with.
 
     Raises:
         OptionError: `repeats` is below 1, or a unit does something else than when captured.
@@ -61,7 +63,7 @@ def measure(
     with _undisturbed(captured.program.base, place):
         parts = Parts(captured.program, captured.model, place)
         values = captured.program.bind(arguments_of(captured.example))
-        measuring = Measuring(parts, values, repeats=repeats, seconds=budget_seconds)
+        measuring = Measuring(parts, values, repeats=repeats, seconds=budget_seconds, title=title)
         return Costs(nodes=measuring.costs(), source="measured", device=_name(place))
 
 

@@ -31,12 +31,20 @@ class Measuring:
         values: The batch, by the names of its values.
         repeats: Timed runs of each kind.
         seconds: After about so long, what is left is timed once.
+        title: For people who wait: what is measured.
     """
 
     def __init__(
-        self, parts: Parts, values: Mapping[str, Tensor], *, repeats: int, seconds: float
+        self,
+        parts: Parts,
+        values: Mapping[str, Tensor],
+        *,
+        repeats: int,
+        seconds: float,
+        title: str = "",
     ) -> None:
         self._parts = parts
+        self._done = f"{title}: measured" if title else "measured"
         self._facts = parts.program.facts
         self._repeats = repeats
         self._end = time.perf_counter() + seconds
@@ -49,7 +57,7 @@ class Measuring:
 
     def costs(self) -> Mapping[str, NodeCost]:
         """Of every call."""
-        return self._parts.walk(self._look, self._proceed, "measured")
+        return self._parts.walk(self._look, self._proceed, self._done)
 
     def _look(self, call: Call, remaining: int) -> Found:
         device = self._parts.device

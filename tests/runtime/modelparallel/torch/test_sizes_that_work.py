@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sizes of microbatches that do not run, or have no memory, are left out, and the plan says so."""
+
+import pytest
+import torch
+from torch import nn
+
+from sagemaker_dist.errors import OptionError
+from smdist.modelparallel.core.cluster import Cluster, Device
+from smdist.modelparallel.core.planner.samples import SizeError
+from smdist.modelparallel.torch import planning, sampler
+from smdist.modelparallel.torch.batch import Batch
+from smdist.modelparallel.torch.measure import measure
+from smdist.modelparallel.torch.measure.room import is_out_of_memory
+from smdist.modelparallel.torch.planning import forecast, plan
+from smdist.modelparallel.torch.sampler import Sampler
+
+KNOWN = Device(name="known", flops_per_second=1e12, bytes_per_second=1e11)
+
+
+class Reshaping(nn.Module):
+    """Written for a batch of 8 samples."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.second(self.first(x).reshape(8, 8)).sum(0)
+
+
+def normed():
+    return nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 8))
+
+
+@pytest.mark.parametrize("costs", ["estimate", "measure"])
+def test_one_sample_has_no_variance(costs):
+    """BatchNorm in training takes two samples or more."""
+    found = plan(normed(), torch.randn(8, 8), 2, costs=costs, pipeline_parallel_degree=2)
+
+    assert found.num_microbatches in (1, 2, 4)
+    assert any("Microbatches of 1 sample were not tried" in note for note in found.notes)
+
+
+def test_a_size_that_is_written_into_the_model():
+    """The whole batch is the only microbatch."""
+    found = plan(Reshaping(), torch.randn(8, 8), 2, costs="estimate")
+
+    assert 1 == found.num_microbatches
+    assert 3 == sum("were not tried" in note for note in found.notes)
+
+
+def test_a_size_that_was_asked_for_is_named():
+    with pytest.raises(OptionError, match="with microbatches of 1 of your 8 samples") as caught:
+        plan(normed(), torch.randn(8, 8), 2, costs="estimate", microbatches=8)
+
+    assert "microbatches=" in str(caught.value)
+
+
+def sized(limit=None):
+    batch = Batch.of(torch.randn(64, 256))
+    model = nn.Sequential(nn.Linear(256, 8), nn.Linear(8, 4096))
+    options = {"cluster": Cluster(), "costs": "measure", "memory_bytes": limit}
+    return Sampler(model=model, batch=batch, **options)
+
+
+def test_sizes_beyond_the_limit_are_not_measured(monkeypatch):
+    """64 samples give 1 MiB; one sample tells."""
+    asked = sized(limit=2**19)
+    asked.at(64, frozenset())
+    monkeypatch.setattr(sampler, "measure", None)
+
+    with pytest.raises(SizeError, match=r"a unit would need 1\.00 MiB, and device_memory is 512"):
+        asked.at(1, frozenset())
+
+
+def test_sizes_beyond_this_machine_are_not_measured(monkeypatch):
+    asked = sized()
+    asked.at(64, frozenset())
+    monkeypatch.setattr(sampler, "measure", None)
+    monkeypatch.setattr(sampler, "free_bytes", lambda _: 2**20)
+
+    with pytest.raises(SizeError, match=r"measuring it would take .* 1\.00 MiB are free here"):
+        asked.at(1, frozenset())
+
+
+def test_a_size_that_runs_out_of_memory_is_left_out(monkeypatch):
+    """The others are planned with."""
+
+    def scarce(captured, **options):
+        if len(captured.example) > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return measure(captured, **options)
+
+    monkeypatch.setattr(sampler, "measure", scarce)
+    found = plan(normed().eval(), torch.randn(16, 8), 2, pipeline_parallel_degree=2)
+
+    assert found.num_microbatches >= 4
+    assert any("16 samples were not tried" in note for note in found.notes)
+    assert any("too little memory" in note for note in found.notes)
+
+
+def test_where_no_size_can_be_measured_the_smallest_is_named(monkeypatch):
+    def never(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(sampler, "measure", never)
+    with pytest.raises(OptionError, match=r"microbatches of 1 of your 4 samples: .* too little"):
+        plan(normed().eval(), torch.randn(4, 8), 2)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_it"),
+    [
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), True),
+        (MemoryError(), True),
+        (RuntimeError("shapes differ"), False),
+        (ValueError("out of memory"), False),
+    ],
+)
+def test_errors_of_memory(error, is_it):
+    assert is_it == is_out_of_memory(error)
+
+
+def test_a_model_without_room_is_refused_before_it_is_measured(monkeypatch):
+    """16 bytes a parameter on all ranks together."""
+    monkeypatch.setattr(planning, "find_plan", None)
+    with pytest.raises(OptionError, match=r"no plan fits .* 2 ranks have 256 KiB together"):
+        plan(nn.Linear(256, 256), torch.randn(4, 256), 2, device_memory="128KiB", costs="measure")
+
+
+def test_all_measurements_share_their_seconds(monkeypatch):
+    """What is left after a minute is timed once; lines say what they are about."""
+    given = []
+
+    def noted(captured, **options):
+        given.append((options["budget_seconds"], options["title"]))
+        return measure(captured, **options)
+
+    monkeypatch.setattr(sampler, "measure", noted)
+    asked = sized()
+    asked.at(64, frozenset())
+    asked.at(32, frozenset(["1"]))
+    (first, said), (second, again) = given
+
+    assert 60 > first > second
+    assert ("microbatches of 1", "microbatches of 2, opened 1") == (said, again)
+
+
+def test_notes_outlive_a_forecast():
+    """On marks, memory and sizes: they hold as before."""
+    cluster = Cluster(ranks_per_host=2, device=KNOWN)
+    found = plan(Reshaping(), torch.randn(8, 8), cluster, costs="estimate")
+    again = forecast(found, Reshaping(), torch.randn(8, 8), cluster, costs="estimate")
+
+    assert found.notes
+    assert set(found.notes) == set(again.notes)
