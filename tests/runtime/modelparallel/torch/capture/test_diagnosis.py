@@ -96,3 +96,24 @@ def test_the_line_that_sets_an_attribute_is_named():
 
     with pytest.raises(CaptureError, match=rf"test_diagnosis\.py:{line}: it changes .*'n'"):
         capture(Counts(), BATCH)
+
+
+def test_a_cache_has_its_article():
+    class EncoderCache:
+        """As encoder-decoder models have one."""
+
+    class Writing(nn.Linear):
+        def forward(self, x, cache):
+            cache.kept = super().forward(x)
+            return cache.kept
+
+    class Caching(Model):
+        def __init__(self):
+            super().__init__()
+            self.b = Writing(4, 4)
+
+        def forward(self, x):
+            return self.b(self.a(x), EncoderCache())
+
+    with pytest.raises(CaptureError, match="passes an EncoderCache from layer to layer"):
+        capture(Caching(), BATCH)
