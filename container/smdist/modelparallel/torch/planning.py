@@ -104,7 +104,8 @@ def forecast(
         cluster=asked.cluster, at=asked.sampler.at, batch_size=asked.batch_size,
         device_memory=asked.memory_bytes, state=state,
     )  # fmt: skip
-    kept = () if plan.is_stale else plan.notes
+    gone = ("How fast", *["Nobody said how much memory"] * bool(problem.memory_limit_bytes))
+    kept = [] if plan.is_stale else [each for each in plan.notes if not each.startswith(gone)]
     return _finished(renewed(plan, problem), problem, asked.sampler, *kept)
 
 

@@ -155,3 +155,14 @@ def test_notes_outlive_a_forecast():
 
     assert found.notes
     assert set(found.notes) == set(again.notes)
+
+
+def test_notes_that_no_longer_hold_go():
+    """The cluster says now how fast its devices are, and how much memory they have."""
+    found = plan(normed(), torch.randn(8, 8), 2, costs="estimate")
+    fast = Device(name="fast", flops_per_second=1e12, bytes_per_second=1e11, memory_bytes=2**30)
+    cluster = Cluster(ranks_per_host=2, device=fast)
+    again = forecast(found, normed(), torch.randn(8, 8), cluster, costs="estimate")
+
+    assert 2 == sum("nobody said" in note.lower() for note in found.notes)
+    assert not any("nobody said" in note.lower() for note in again.notes)
