@@ -24,6 +24,8 @@ def read_size(size: int | str, name: str) -> int:
         OptionError: It is no size, or less than one byte.
     """
     found = _SPELT.fullmatch(size) if isinstance(size, str) else None
+    if found and found["unit"][1:] == "b":  # Gb, but not gb
+        found = None if found["unit"][0].isupper() else found
     number = size if isinstance(size, int) and not isinstance(size, bool) else 0
     if found and found["unit"].lower() in _UNITS:
         number = _whole(float(found["number"]) * _UNITS[found["unit"].lower()])

@@ -13,7 +13,9 @@ def test_sizes_are_read():
     assert 7 == read_size(7, "device_memory")
 
 
-@pytest.mark.parametrize("size", ["9" * 400, "9" * 40 + "TiB", 10**400, "1e9", "", 0, -1, True])
+@pytest.mark.parametrize(
+    "size", ["9" * 400, "9" * 40 + "TiB", 10**400, "16Gb", "1e9", "", 0, -1, True]
+)
 def test_what_is_no_size_is_refused(size):
     """Also numbers that no machine has: they are slips."""
     with pytest.raises(OptionError, match=r"device_memory is .*16GiB") as error:

@@ -12,6 +12,7 @@ from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core.cost import Link
 from smdist.modelparallel.core.errors import PlanError
 from smdist.modelparallel.core.partition import Partition
+from smdist.modelparallel.core.plan.text import seconds as told
 from smdist.modelparallel.core.planner.candidates import Candidate
 from smdist.modelparallel.core.planner.cuts import Cuts, most_in_flight, rank_of_stages
 from smdist.modelparallel.core.planner.layout import Layout, slowness
@@ -247,8 +248,8 @@ class Evaluator:
         seconds = sum(cost.seconds for cost in costs) / len(costs)
         hop = self._slowest_link(candidate).latency_seconds
         if seconds <= _HOPS * hop:
-            what = f"a stage takes {seconds:.2g} s and a message {hop:.2g} s"
-            why = f"several stages a rank pay off from {_HOPS} messages a stage on"
+            what = f"a stage takes {told(seconds)} and sending a message {told(hop)}"
+            why = f"several stages a rank gain only where a stage takes {_HOPS} times as long"
             raise PlanError(what, why, "Ask for the schedule by name to have it all the same")
 
     def _slowest_link(self, candidate: Candidate) -> Link:

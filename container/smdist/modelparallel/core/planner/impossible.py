@@ -132,7 +132,8 @@ def _too_full(problem: Problem, trials: list[Trial]) -> PlanError:
         f"device_memory is {size(limit)}",
         f"no plan fits in that. Nearest are {told}",
         f"The least found that would do is {size(least)} ({least:,} bytes). Or use more ranks in "
-        "a pipeline, smaller microbatches, or a leaner optimizer state",
+        "a pipeline, smaller microbatches, activation checkpointing in the model, fewer samples a "
+        "replica, or a leaner optimizer state",
     )
 
 

@@ -63,7 +63,8 @@ def test_limit_that_nothing_fits_in_names_the_nearest():
         "and optimizer state; 4 pipelines of 1 rank, 1f1b, 8 microbatches: it needs 160 MiB on "
         "rank 0 (stage 0: wte to lm_head), of which 160 MiB for weights, gradients and optimizer "
         "state. The least found that would do is 48.0 MiB (50,339,840 bytes). Or use more ranks "
-        "in a pipeline, smaller microbatches, or a leaner optimizer state."
+        "in a pipeline, smaller microbatches, activation checkpointing in the model, fewer samples "
+        "a replica, or a leaner optimizer state."
     )
 
 
