@@ -41,8 +41,8 @@ def failure_of(model: nn.Module, arguments: tuple[Any, Any]) -> CaptureError | N
 def _failed(model: nn.Module, arguments: tuple[Any, Any], error: Exception) -> CaptureError:
     line = line_of_user(error)
     return CaptureError(
-        f"{type(model).__name__} itself fails on this example, {_shapes(arguments)},"
-        + (f" at {line}" if line else ""),
+        f"{type(model).__name__} itself fails on this example, {_shapes(arguments)}"
+        + (f", at {line}" if line else ""),
         f"{type(error).__name__}: {first_line(error)}",
         f"Run {'model(**batch)' if arguments[1] else 'model(batch)'} by itself",
     )

@@ -39,6 +39,7 @@ class Typo(Model):
             r"Model itself .*\(0: \(3, 4\)\).*:\d+: RuntimeError.*model\(batch\)",
         ),
         (Model, torch.ones(3, 5), r"itself fails on this example, \(0: \(3, 5\)\)"),
+        (lambda: torch.nn.Sequential(torch.nn.Linear(4, 4)), torch.ones(3, 5), r"5\)\): Runtime"),
         (Glue, BATCH, r"Glue itself fails .*test_diagnosis\.py:\d+: RuntimeError"),
         (Typo, BATCH, r"Typo itself fails .*AttributeError: .*no attribute 'c'"),
         (Model, {"y": BATCH}, r"\(y: \(3, 4\)\).*TypeError.*argument 'y'.*model\(\*\*batch\)"),
