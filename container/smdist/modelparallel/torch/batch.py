@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from sagemaker_dist.errors import OptionError
+from smdist.modelparallel.core.plan.check import divisors
 
 Example = torch.Tensor | tuple[Any, ...] | dict[str, Any]
 
@@ -59,21 +60,21 @@ class Batch:
             raise OptionError("example is empty", "a batch has samples", "Pass a whole batch")
         return cls(example=example, size=size)
 
-    def microbatch(self, num_microbatches: int) -> Example:
-        """The first of so many equal parts.
+    def microbatch(self, num_microbatches: int, index: int = 0) -> Example:
+        """One of so many equal parts: the first, or that of an index.
 
         Raises:
             OptionError: The batch cannot be cut so.
         """
         if num_microbatches < 1 or self.size % num_microbatches:
-            divisors = [each for each in range(1, self.size + 1) if self.size % each == 0]
             raise OptionError(
                 f"microbatches is {num_microbatches}",
                 f"a batch of {self.size} cannot be cut into so many equal parts",
-                f"Use one of {', '.join(map(str, divisors))}",
+                f"Use one of {', '.join(map(str, divisors(self.size)))}",
             )
         samples = self.size // num_microbatches
-        part: Example = _mapped(self.example, lambda tensor: tensor[:samples])
+        rows = slice(index * samples, (index + 1) * samples)
+        part: Example = _mapped(self.example, lambda tensor: _cut(tensor, rows))
         return part
 
 
@@ -88,6 +89,11 @@ def _tensors(value: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
     elif isinstance(value, tuple | list):
         for index, each in enumerate(value):
             yield from _tensors(each, f"{name}[{index}]")
+
+
+def _cut(tensor: torch.Tensor, rows: slice) -> torch.Tensor:
+    """Samples of a tensor: a leaf, which has a gradient of its own where the tensor has one."""
+    return tensor.detach()[rows].requires_grad_(tensor.requires_grad)
 
 
 def _mapped(value: Any, cut: Callable[[torch.Tensor], torch.Tensor]) -> Any:

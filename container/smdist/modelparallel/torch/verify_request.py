@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from torch import Tensor, nn
+from torch import nn
 
 from sagemaker_dist.errors import OptionError, raise_all, require
 from smdist.modelparallel.core.cost import Costs, NodeCost
@@ -14,7 +14,6 @@ from smdist.modelparallel.core.graph import Graph
 from smdist.modelparallel.core.partition import partition
 from smdist.modelparallel.core.placement import Placement, place, placed_units
 from smdist.modelparallel.torch.batch import Batch
-from smdist.modelparallel.torch.tree import map_leaves
 
 Stages = int | Sequence[Sequence[str]]
 
@@ -59,9 +58,7 @@ def cut(batch: Any, microbatches: int | None, plan: Split | None) -> list[Any]:
     if parts == 1:
         return [batch]
     whole = Batch.of(batch)
-    whole.microbatch(parts)  # refuses what leaves a rest
-    rows = whole.size // parts
-    return [map_leaves(_rows(slice(at * rows, (at + 1) * rows)), batch) for at in range(parts)]
+    return [whole.microbatch(parts, at) for at in range(parts)]
 
 
 def placement_of(graph: Graph, stages: Stages | None, plan: Split | None) -> Placement:
@@ -109,12 +106,3 @@ def _faults(
             "sums in another order differ in the last digits",
             "Pass a number above 0, such as 1e-5",
         )
-
-
-def _rows(part: slice) -> Callable[[Any], Any]:
-    def of(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor) or not leaf.dim():
-            return leaf
-        return leaf.detach()[part].requires_grad_(leaf.requires_grad)
-
-    return of

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from smdist.modelparallel.core.plan.check import divisors
@@ -57,10 +57,6 @@ class Candidate:
     def kind(self) -> Kind:
         """What there is to know about its schedule."""
         return SCHEDULES[self.schedule]
-
-    def is_like(self, other: Candidate) -> bool:
-        """Whether all is the same but the preference."""
-        return replace(self, preference=0) == replace(other, preference=0)
 
     def __str__(self) -> str:
         pipelines, ranks = number(self.data, "pipeline"), number(self.pipeline, "rank")

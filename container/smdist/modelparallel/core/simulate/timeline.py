@@ -111,11 +111,6 @@ class Timeline:
         return max([self.pipeline_seconds, *(reduction.end for reduction in self.reductions)])
 
     @property
-    def makespan(self) -> float:
-        """The literature's word for `step_seconds`."""
-        return self.step_seconds
-
-    @property
     def busy_seconds(self) -> tuple[float, ...]:
         """Computing, by rank."""
         return tuple(sum(map(sub, *times)) for times in zip(self.ends, self.starts, strict=True))

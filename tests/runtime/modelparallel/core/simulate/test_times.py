@@ -35,7 +35,7 @@ def test_an_action_starts_when_its_rank_is_free_and_what_it_reads_is_there():
     }
 
     assert expected == times(timeline)
-    assert timeline.makespan == timeline.step_seconds == timeline.pipeline_seconds == 14
+    assert timeline.step_seconds == timeline.pipeline_seconds == 14
     assert (8, 10) == timeline.busy_seconds
     assert (6, 4) == timeline.idle_seconds
     assert 10 / 28 == timeline.bubble_fraction
