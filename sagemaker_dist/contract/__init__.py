@@ -3,6 +3,7 @@
 
 from sagemaker_dist.contract.distribution import Distribution, in_our_image, read_distribution
 from sagemaker_dist.contract.metrics import metric_definitions
+from sagemaker_dist.contract.model_parallel import ModelParallel
 from sagemaker_dist.contract.options import DataParallel, host_faults
 from sagemaker_dist.contract.ranges import WEIGHTS, MiB, range_faults
 from sagemaker_dist.contract.smp import SMPv1, SMPv2, smp_faults, smp_world_faults
@@ -16,6 +17,7 @@ __all__ = [
     "DataParallel",
     "Distribution",
     "MiB",
+    "ModelParallel",
     "SMPv1",
     "SMPv2",
     "World",

@@ -27,7 +27,9 @@ _FIRST: Final = {  # a key to begin with
 }
 
 
-def smp_faults(parameters: Given, *, version: int | None, where: str) -> Faults:
+def smp_faults(
+    parameters: Given, *, version: int | None, where: str, is_ours: bool = False
+) -> Faults:
     """What is wrong with `parameters` of an enabled `modelparallel` section.
 
     A value that only a SageMaker pipeline knows has no place here: leave its key out of
@@ -38,8 +40,10 @@ def smp_faults(parameters: Given, *, version: int | None, where: str) -> Faults:
         version: 1 if mpi starts the library, 2 if torch_distributed does. None if that is not
             known: then the keys of both are valid, and rules between keys are not checked.
         where: What messages call the place of the parameters.
+        is_ours: Our own runtime reads them, as of version 1: what SageMaker's SDK alone minds is
+            no fault, nor is a pipeline with shards.
     """
-    if not parameters:
+    if not parameters and not is_ours:
         yield OptionError(
             f"{where} is empty",
             "SageMaker's SDK sends nothing then, and the library does not learn of it",
@@ -47,7 +51,7 @@ def smp_faults(parameters: Given, *, version: int | None, where: str) -> Faults:
         )
     for name, value in parameters.items():
         yield from _key_faults(name, value, version, where)
-    for rule in _RULES[version]:
+    for rule in _OURS if is_ours else _RULES[version]:
         for what, why, mend in rule(parameters):
             yield OptionError(f"{where} has {what}", why, mend)
 
@@ -84,7 +88,7 @@ def _one_name_for_stages(given: Given) -> Rule:
 
 
 def _default_partition(given: Given) -> Rule:
-    """SDK; it compares with `partitions` alone and ends in a KeyError without it."""
+    """SDK."""
     name = "default_partition"
     if given.get("auto_partition") is False and name not in given:
         yield (
@@ -92,18 +96,25 @@ def _default_partition(given: Given) -> Rule:
             "what the script places nowhere goes to that partition",
             "Name default_partition",
         )
+    stages = "partitions" if "partitions" in given else _STAGES
+    partitions, default = _sound(given, stages), _sound(given, name)
+    is_known = stages in given and name in given
+    if partitions and is_known and default is not None and default >= partitions:
+        yield (
+            f"{name}={default} with {stages}={partitions}",
+            "partitions are numbered from 0",
+            f"Pass {_from_to(0, partitions - 1)}",
+        )
+
+
+def _old_name(given: Given) -> Rule:
+    """SDK; it compares with `partitions` alone and ends in a KeyError without it."""
+    name = "default_partition"
     if name in given and "partitions" not in given:
         yield (
             f"{name}={given[name]!r} without partitions",
             "SageMaker's SDK compares the two, and fails where it finds no partitions",
             f"Name the number of stages as partitions, not as {_STAGES}",
-        )
-    partitions, default = _sound(given, "partitions"), _sound(given, name)
-    if partitions and name in given and default is not None and default >= partitions:
-        yield (
-            f"{name}={default} with partitions={partitions}",
-            "partitions are numbered from 0",
-            f"Pass {_from_to(0, partitions - 1)}",
         )
 
 
@@ -135,7 +146,7 @@ def _half_precision(given: Given) -> Rule:
 
 
 def _sharded(given: Given) -> Rule:
-    """Developer Guide: not with pipelines or optimizer state sharding; with tensors since v1.15."""
+    """Developer Guide: not with pipelines; with tensors since v1.15."""
     degree = _sound(given, _SHARDED)
     if degree is None or degree == 1:
         return
@@ -146,6 +157,13 @@ def _sharded(given: Given) -> Rule:
                 "sharded data parallelism does not work with a pipeline",
                 f"Pass {name}=1, or leave {_SHARDED} out",
             )
+
+
+def _sharded_twice(given: Given) -> Rule:
+    """Developer Guide: sharded data parallelism shards the optimizer's state, too."""
+    degree = _sound(given, _SHARDED)
+    if degree is None or degree == 1:
+        return
     if given.get("shard_optimizer_state") is True:
         yield (
             f"{_SHARDED}={degree} with shard_optimizer_state=True",
@@ -193,14 +211,23 @@ _RULES: Final = {
     1: (
         _one_name_for_stages,
         _default_partition,
+        _old_name,
         _data_parallel,
         _half_precision,
         _sharded,
+        _sharded_twice,
         _tensor_parallel,
     ),
     2: (_context_parallel, _expert_parallel),
     None: (),
 }
+_OURS: Final = (
+    _one_name_for_stages,
+    _default_partition,
+    _data_parallel,
+    _half_precision,
+    _sharded_twice,
+)
 
 
 def _sound(given: Given, name: str, *, default: int = 1) -> int | None:

@@ -36,15 +36,20 @@ _GROUPS: Final = {1: _V1, 2: _V2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _World:
-    num_hosts: int
-    processes_per_host: int
+class Ranks:
+    """The ranks of a job, and the hosts that they are on, where these are known."""
+
+    size: int
+    num_hosts: int | None = None
 
     @property
-    def size(self) -> int:
-        return self.num_hosts * self.processes_per_host
+    def processes_per_host(self) -> int:
+        """Ranks of each host."""
+        return self.size // (self.num_hosts or 1)
 
     def __str__(self) -> str:
+        if self.num_hosts is None:
+            return f"a world of {self.size}"
         hosts = f"{self.num_hosts} host{'s' * (self.num_hosts > 1)}"
         processes = f"{self.processes_per_host} process{'es' * (self.processes_per_host > 1)}"
         return f"a world of {self.size} ({hosts} x {processes})"
@@ -64,13 +69,13 @@ def smp_world_faults(
     """
     if version is None or not num_hosts or not processes_per_host:
         return
-    world = _World(num_hosts=num_hosts, processes_per_host=processes_per_host)
+    world = Ranks(size=num_hosts * processes_per_host, num_hosts=num_hosts)
     told: list[set[str]] = []
     for names, together in _GROUPS[version]:
         degrees = _degrees(parameters, names)
         if world.size % prod(degrees.values()) and not any(set(degrees) <= seen for seen in told):
             told.append(set(degrees))
-            yield _misfit(world, degrees, together)
+            yield misfit(world, degrees, together)
 
 
 def _degrees(parameters: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, int]:
@@ -86,7 +91,12 @@ def _degrees(parameters: Mapping[str, Any], names: tuple[str, ...]) -> dict[str,
     return found
 
 
-def _misfit(world: _World, degrees: Mapping[str, int], together: str) -> OptionError:
+def misfit(world: Ranks, degrees: Mapping[str, int], together: str) -> OptionError:
+    """Ranks that are no multiple of the product of some degrees.
+
+    Args:
+        together: What so many ranks do, such as "hold a whole model".
+    """
     product = prod(degrees.values())
     asked = " and ".join(f"{name}={degree}" for name, degree in degrees.items())
     factors = " x ".join(map(str, degrees.values()))
@@ -94,15 +104,19 @@ def _misfit(world: _World, degrees: Mapping[str, int], together: str) -> OptionE
     return OptionError(
         f"{world} has {asked}",
         f"{ranks} ranks {together}, and {world.size} is no multiple of {product}",
-        f"Use {_hosts(world, product)} hosts, or {_divisors(world.size, product, degrees)}",
+        f"Use {_hosts(world, product)}, or {_divisors(world.size, product, degrees)}",
     )
 
 
-def _hosts(world: _World, product: int) -> str:
-    """The nearest numbers of hosts that fit these degrees."""
-    step = product // gcd(product, world.processes_per_host)
-    below = world.num_hosts // step * step
-    return f"{below} or {below + step}" if below else f"{step}"
+def _hosts(world: Ranks, product: int) -> str:
+    """The nearest numbers of hosts, or of ranks, that fit these degrees."""
+    if world.num_hosts is None:
+        step, number, unit = product, world.size, "ranks"
+    else:
+        step, number = product // gcd(product, world.processes_per_host), world.num_hosts
+        unit = "hosts"
+    below = number // step * step
+    return f"{below} or {below + step} {unit}" if below else f"{step} {unit}"
 
 
 def _divisors(size: int, product: int, degrees: Mapping[str, int]) -> str:
