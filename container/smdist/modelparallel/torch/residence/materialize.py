@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values for a model that was made without: those of this rank's stages, as any layout draws them.
+
+Modules initialise themselves: first each one's `reset_parameters`, as PyTorch's do, then the
+`_init_weights` of the model around it, as transformers' have it. They run on a skeleton of the
+whole model in which only what this rank wants has memory.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sagemaker_dist.errors import OptionError, raise_all
+from smdist.modelparallel.torch.residence.seeded import SeededInit, memory
+from smdist.modelparallel.torch.residence.skeleton import skeleton
+from smdist.modelparallel.torch.residence.tensors import entries, like, replace
+
+_DONE = "_is_hf_initialized"  # transformers leaves tensors alone that have this
+_MEND = "Load a checkpoint, give the module reset_parameters(), or make the model with values"
+
+
+def materialize(
+    model: nn.Module,
+    stages: Mapping[int, nn.Module],
+    *,
+    seed: int = 0,
+    device: torch.device | None = None,
+    strict: bool = True,
+) -> tuple[str, ...]:
+    """Give values to what stages of this rank hold on the meta device; the rest stays there.
+
+    Parameters and buffers of the model are other tensors afterwards: optimizers need the new
+    ones. What had values keeps them. In one process, all stages together get the same values.
+
+    Args:
+        model: The whole model, whose modules the stages share.
+        stages: The stages of this rank.
+        seed: Of the whole training run.
+        device: Where values go; None is the CPU.
+        strict: False where a checkpoint follows: what nobody initialises is 0 then.
+
+    Returns:
+        First names of the tensors that nobody initialised.
+
+    Raises:
+        OptionError: A module does not initialise all that is its own, or fails to; names each.
+    """
+    names = _first_names(model)
+    held = {id(tensor) for stage in stages.values() for tensor in entries(stage.modules())}
+    old = {
+        names[id(tensor)]: tensor
+        for tensor in entries(model.modules())
+        if tensor.is_meta and id(tensor) in held
+    }
+    new = {name: _room(tensor, device or torch.device("cpu")) for name, tensor in old.items()}
+    left = _initialize(model, new, seed) if new else ()
+    if strict:
+        raise_all(_without_values(model, name) for name in left)
+    made = {id(tensor): new[name] for name, tensor in old.items()}
+    replace(model.modules(), made)
+    for stage in stages.values():
+        replace(stage.modules(), made)
+    return left
+
+
+def _first_names(model: nn.Module) -> dict[int, str]:
+    names: dict[int, str] = {}
+    for prefix, module in model.named_modules():
+        for group in (module._parameters, module._buffers):
+            for key, tensor in group.items():
+                if tensor is not None:
+                    names.setdefault(id(tensor), f"{prefix}.{key}" if prefix else key)
+    return names
+
+
+def _room(tensor: Tensor, device: torch.device) -> Tensor:
+    with torch.no_grad():
+        bare = torch.empty_strided(
+            tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device
+        ).zero_()
+    made = like(tensor, bare)
+    made.__dict__.pop(_DONE, None)
+    return made
+
+
+def _initialize(model: nn.Module, new: Mapping[str, Tensor], seed: int) -> tuple[str, ...]:
+    bare = skeleton(model)
+    places = {
+        id(tensor): new[name] for tensor, name in _tensors(bare, _first_names(bare)) if name in new
+    }
+    replace(bare.modules(), places)
+    names = {memory(tensor): name for tensor, name in _tensors(bare, _first_names(bare))}
+    wanted = {id(tensor) for tensor in new.values()}
+    mode = SeededInit(seed, names)
+    with torch.random.fork_rng(), torch.no_grad(), mode:
+        for name, run in _initialisers(bare, wanted):
+            mode.module = name
+            _run(name, run)
+    return tuple(name for name, t in new.items() if mode.written[name] < t.numel())
+
+
+def _tensors(model: nn.Module, names: Mapping[int, str]) -> Iterator[tuple[Tensor, str]]:
+    for tensor in entries(model.modules()):
+        yield tensor, names[id(tensor)]
+
+
+def _initialisers(model: nn.Module, wanted: set[int]) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """In order, what to call for each module that holds something wanted, by its name."""
+    found = [
+        (name, module, owner)
+        for name, module, owner in _inside_out("", model, None, set())
+        if any(id(tensor) in wanted for tensor in entries(module.modules()))
+    ]
+    for name, module, _ in found:
+        reset = _method(module, "reset_parameters", 0) or _method(module, "_reset_parameters", 0)
+        if reset is not None:
+            yield name, reset
+    for name, module, owner in found:
+        if owner is not None:
+            yield name, partial(owner, module)
+
+
+def _inside_out(
+    name: str, module: nn.Module, owner: Callable[..., Any] | None, seen: set[int]
+) -> Iterator[tuple[str, nn.Module, Callable[..., Any] | None]]:
+    """Modules once each, what is inside first, with the `_init_weights` of the model around."""
+    seen.add(id(module))
+    owner = _method(module, "_init_weights", 1) or owner
+    for key, child in module.named_children():
+        if id(child) not in seen:
+            yield from _inside_out(f"{name}.{key}" if name else key, child, owner, seen)
+    yield name, module, owner
+
+
+def _method(module: nn.Module, name: str, arguments: int) -> Callable[..., Any] | None:
+    """A method of a module that can be called with so many arguments."""
+    if not callable(getattr(type(module), name, None)):
+        return None
+    method: Callable[..., Any] = getattr(module, name)
+    try:
+        inspect.signature(method).bind(*range(arguments))
+    except TypeError:
+        return None
+    return method
+
+
+def _run(name: str, initialise: Callable[[], Any]) -> None:
+    try:
+        initialise()
+    except Exception as error:
+        raise OptionError(
+            f"{name or 'the model'!r} cannot be initialised",
+            f"its own initialisation fails on a model without values: "
+            f"{type(error).__name__}: {error}",
+            _MEND,
+        ) from error
+
+
+def _without_values(model: nn.Module, name: str) -> OptionError:
+    module = model.get_submodule(name.rpartition(".")[0])
+    return OptionError(
+        f"{name!r} has no values",
+        f"the model was made without, and nothing in {type(module).__name__} or the model around "
+        "it initialises it",
+        _MEND,
+    )
