@@ -7,8 +7,9 @@ members share a group, and one that has every rank is the default group itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -116,13 +117,23 @@ def make_groups(layout: Layout) -> Groups:
     made = {tuple(range(layout.size)): world}
     for members in _in_order(layout):
         if members not in made:
-            made[members] = dist.new_group(list(members))
+            made[members] = new_group(members, world)
     rank = world.rank()
     return Groups(
         layout=layout,
         rank=rank,
         by_members={members: group for members, group in made.items() if rank in members},
     )
+
+
+def new_group(members: Iterable[int], world: dist.ProcessGroup) -> Any:
+    """A group of some ranks that waits as long as the world does; every rank makes all of them.
+
+    Only its members can use it.
+    """
+    backend = world._get_backend(torch.device("cpu"))
+    options = getattr(backend, "options", None)  # ours has its own way to pass it on
+    return dist.new_group(list(members), timeout=getattr(options, "_timeout", None))
 
 
 def default_group() -> dist.ProcessGroup:

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ranks tell each other when a session starts, so that all go on, or all stop alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from sagemaker_dist.contract.model_parallel import ModelParallel
+from sagemaker_dist.errors import OptionError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """One rank's.
+
+    Attributes:
+        options: What it was given; None where that is wrong.
+        fault: What is wrong with it, as text.
+        host: Equal for ranks of one host.
+        local_rank: What the launcher calls it there, if it did.
+    """
+
+    options: ModelParallel | None
+    fault: str = ""
+    host: str = ""
+    local_rank: int | None = None
+
+
+def check(cards: Sequence[Card]) -> None:
+    """Raise the same error on every rank where one of them cannot go on, or goes elsewhere.
+
+    Raises:
+        OptionError: Names the first rank that differs, and how.
+    """
+    for rank, card in enumerate(cards):
+        if card.fault:
+            raise OptionError(
+                f"smp.init failed on rank {rank}", card.fault.rstrip("."), "Mend that one's"
+            )
+    first = cards[0].options
+    for rank, card in enumerate(cards):
+        if card.options != first:
+            raise OptionError(
+                f"smp.init was given different configurations on ranks 0 and {rank}",
+                "; ".join(_differences(first, card.options)),
+                "Give every rank the same one",
+            )
+
+
+def place(cards: Sequence[Card], rank: int) -> tuple[int, int]:
+    """Number of a rank on its host, and how many ranks are there."""
+    host = cards[rank].host
+    there = [each for each, card in enumerate(cards) if card.host == host]
+    told = cards[rank].local_rank
+    return (there.index(rank) if told is None else told), len(there)
+
+
+def _differences(one: object, other: object) -> list[str]:
+    return [
+        f"{each.name} is {getattr(one, each.name)!r} and {getattr(other, each.name)!r}"
+        for each in fields(ModelParallel)
+        if getattr(one, each.name) != getattr(other, each.name)
+    ]

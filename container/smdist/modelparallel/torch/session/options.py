@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What smp.init was given and what the job was given, as one set of options.
+
+As in SMP, the job wins: a script keeps its own configuration for runs without a launcher, and an
+estimator overrides it. What the job leaves at its default is the script's.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, Final
+
+from sagemaker_dist.contract.model_parallel import ModelParallel
+from sagemaker_dist.errors import OptionError
+
+Config = Mapping[str, Any] | str | os.PathLike[str] | ModelParallel | None
+_log = logging.getLogger(__name__)
+_AUTO: Final = "auto"
+_DEGREE: Final = "pipeline_parallel_degree"
+_OPEN: Final = (_DEGREE, "partitions", "microbatches", "pipeline")  # what a planner can find
+_TOGETHER: Final = (  # options that only make sense beside each other
+    frozenset(["pipeline", "active_microbatches", "virtual_stages"]),
+    frozenset(["optimize", "memory_weight", "auto_partition", "default_partition"]),
+    frozenset(["sharding", "shard_degree", "bf16"]),
+)
+_OF_PLAN: Final = (_TOGETHER[0] | _TOGETHER[1]) | {"plan", "device_memory"}
+
+
+def chosen(config: Config, of_job: ModelParallel | None) -> ModelParallel:
+    """The options that count, of smp.init's and the job's.
+
+    Raises:
+        OptionError: One of them is wrong, or they exclude each other; all faults.
+    """
+    own = read(config)
+    if of_job is None or own is None:
+        return own or of_job or ModelParallel()
+    taken = _of_job(of_job)
+    _note(own, of_job, taken)
+    return replace(own, **{name: getattr(of_job, name) for name in taken})
+
+
+def read(config: Config) -> ModelParallel | None:
+    """smp.init's own: SMP v1's parameters, a JSON file of them, or ours; {} and None are none.
+
+    Beyond what SMP takes, degree, microbatches and pipeline may be "auto".
+
+    Raises:
+        OptionError: It is something else, or wrong; all faults of it.
+    """
+    if config is None or isinstance(config, ModelParallel):
+        return config
+    if isinstance(config, str | os.PathLike):
+        config = _file(Path(config))
+    if not isinstance(config, Mapping):
+        raise OptionError(
+            f"the configuration of smp.init is a {type(config).__name__}",
+            "it holds the parameters of SMP v1, or ModelParallel's",
+            "Pass a dict, the path of a JSON file of one, or ModelParallel(...)",
+        )
+    return _from_smp(config) if config else None
+
+
+def _from_smp(config: Mapping[str, Any]) -> ModelParallel:
+    open_ones = {name for name in _OPEN if config.get(name) == _AUTO}
+    closed = {name: value for name, value in config.items() if name not in open_ones}
+    found = {_DEGREE if name == "partitions" else name for name in open_ones}
+    if _DEGREE in found:
+        closed |= {_DEGREE: 1}  # for the reader, which has no default for it
+    opened: dict[str, Any] = dict.fromkeys(found, _AUTO)
+    return replace(ModelParallel.from_smp(closed), **opened)
+
+
+def _file(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise OptionError(
+            f"the configuration {os.fspath(path)!r} of smp.init cannot be read",
+            str(getattr(error, "strerror", None) or error),
+            "Pass the path of a JSON file with SMP's parameters",
+        ) from error
+
+
+def _of_job(of_job: ModelParallel) -> set[str]:
+    """What the job decides: what it changed, what belongs to that, and always its engine."""
+    changed = {each.name for each in fields(of_job) if getattr(of_job, each.name) != each.default}
+    families = [family for family in _TOGETHER if family & changed]
+    if "plan" in changed:
+        families.append(_OF_PLAN)
+    return changed.union({"engine"}, *families)
+
+
+def _note(own: ModelParallel, of_job: ModelParallel, taken: set[str]) -> None:
+    """Say which values of the script do not count; those it left at their default are none."""
+    plain = ModelParallel()
+    overridden = [
+        f"{name} is {getattr(of_job, name)!r}, not {getattr(own, name)!r}"
+        for name in sorted(taken)
+        if getattr(own, name) not in (getattr(of_job, name), getattr(plain, name))
+    ]
+    if overridden:
+        _log.warning("The job overrides what smp.init was given: %s.", "; ".join(overridden))

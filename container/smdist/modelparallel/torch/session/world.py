@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch.distributed as smp.init finds it, or starts it."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
+
+from sagemaker_dist.errors import OptionError
+from smdist.config import RankConfig
+
+_OURS = "smdist"
+
+
+def start(config: RankConfig) -> bool:
+    """Initialize torch.distributed if nobody did; says whether this did it.
+
+    Several ranks meet as the launcher, or torchrun, told them. A process that nobody started as
+    one of several is a world of its own. Where there is a GPU, its tensors travel by NCCL.
+    """
+    if dist.is_initialized():
+        return False
+    import smdist.dataparallel.torch  # noqa: F401  needs the compiled adapter; registers
+
+    backend = _backend()
+    if config.is_in_world:
+        dist.init_process_group(backend)
+    else:
+        dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
+    return True
+
+
+def take_device(config: RankConfig) -> None:
+    """Make this rank's GPU the current one, where the launcher numbered ranks and GPUs are there.
+
+    Raises:
+        OptionError: The host has fewer GPUs than ranks.
+    """
+    if not torch.cuda.is_available() or config.local_rank is None:
+        return
+    count = torch.cuda.device_count()
+    if config.local_rank >= count:
+        raise OptionError(
+            f"rank {config.local_rank} of {config.host_label} has no GPU of its own",
+            f"the host has {count}, and each rank takes one",
+            f"Start at most {count} ranks per host, or hide the GPUs with CUDA_VISIBLE_DEVICES=''",
+        )
+    torch.cuda.set_device(config.local_rank)
+
+
+def _backend() -> str:
+    has_nccl = torch.cuda.is_available() and dist.is_nccl_available()
+    return f"cpu:{_OURS},cuda:nccl" if has_nccl else _OURS
