@@ -24,7 +24,7 @@ def memory(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-class SeededInit(TorchDispatchMode):
+class SeededInit(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Seeds each random operation, and counts which elements were written.
 
     Attributes:
@@ -37,7 +37,7 @@ class SeededInit(TorchDispatchMode):
     """
 
     def __init__(self, seed: int, names: Mapping[int, str]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.module = ""
         self.written: Counter[str] = Counter()
         self._seed, self._names = seed, names

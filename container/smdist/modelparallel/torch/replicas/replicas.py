@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data parallelism under a pipeline: one step of a rank, from equal values to final gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from sagemaker_dist.errors import OptionError, raise_all
+from smdist.modelparallel.core.graph import Graph
+from smdist.modelparallel.core.layout import Axis
+from smdist.modelparallel.core.placement import Placement
+from smdist.modelparallel.core.schedule.actions import Schedule
+from smdist.modelparallel.torch.groups import Groups
+from smdist.modelparallel.torch.replicas.equal import broadcast
+from smdist.modelparallel.torch.replicas.held import held_parameters, local
+from smdist.modelparallel.torch.replicas.means import Means
+from smdist.modelparallel.torch.replicas.ties import Ties
+from smdist.modelparallel.torch.stage import StageModule
+
+FUSION_BYTES: Final = 25 * 2**20
+SHARDINGS: Final = ("none", "optimizer", "full")
+
+
+class Replicas:
+    """Keeps the replicas of a rank's stages alike.
+
+    Args:
+        stages: Those of this rank, by number.
+        placement: Of the whole model.
+        schedule: Of a step.
+        groups: Where this rank is.
+        graph: Of the whole model: knows the names of parameters.
+        sharding: "none": every replica holds its stages whole. "optimizer", "full": see `sharded`.
+        shard_degree: Ranks that share one copy; None: all replicas.
+        bf16: Compute in bfloat16 with parameters in their own type; needs sharding.
+        fusion_bytes: Of one all-reduce.
+
+    Raises:
+        OptionError: An option that does not work here; all of them at once.
+    """
+
+    def __init__(
+        self,
+        stages: Mapping[int, StageModule],
+        placement: Placement,
+        schedule: Schedule,
+        groups: Groups,
+        *,
+        graph: Graph,
+        sharding: str = "none",
+        shard_degree: int | None = None,
+        bf16: bool = False,
+        fusion_bytes: int = FUSION_BYTES,
+    ) -> None:
+        self._stages, self._placement, self._schedule = stages, placement, schedule
+        self._groups, self._graph, self._fusion_bytes = groups, graph, fusion_bytes
+        raise_all(_faults(groups.rdp_size, sharding, shard_degree, bf16))
+        self._stash: dict[str, Tensor] = {}
+        self._collect()
+
+    def _collect(self) -> None:
+        group = self._groups.of(Axis.RDP)
+        held = held_parameters(self._stages, self._graph)
+        self._held = {each.name: each.parameter for each in held}
+        self._means = Means(held, group, self._fusion_bytes)
+        pipeline = self._groups.of(Axis.PP)
+        self._ties = Ties(self._placement.ties, self._schedule.rank_of, held, pipeline)
+
+    @property
+    def parameters(self) -> Mapping[str, nn.Parameter]:
+        """Trained parameters of this rank, by the graph's names; other ones after `prepare`."""
+        return self._held
+
+    @property
+    def hooks(self) -> Replicas:
+        """What an executor calls around backward passes."""
+        return self
+
+    def prepare(self) -> None:
+        """Make values equal on all replicas and on all holders of a tied parameter; collective."""
+        every = held_parameters(self._stages, self._graph, trained=False)
+        pipeline = self._groups.of(Axis.PP)
+        Ties(self._placement.ties, self._schedule.rank_of, every, pipeline).share()
+        buffers = {id(b): b for stage in self._stages.values() for b in stage.buffers()}
+        tensors = [*(each.parameter for each in every), *buffers.values()]
+        broadcast(tensors, self._groups.of(Axis.RDP), self._fusion_bytes)
+
+    def share_buffers(self) -> None:
+        """Give all replicas the buffers of the first that forward passes change; collective."""
+        found = {
+            id(buffer): buffer
+            for number in sorted(self._stages)
+            for call in self._stages[number].route.calls
+            if call.has_state
+            for buffer in self._stages[number].get_submodule(call.module).buffers()
+        }
+        broadcast(found.values(), self._groups.of(Axis.RDP), self._fusion_bytes)
+
+    def begin(self) -> None:
+        """A step begins: gradients of earlier ones are put aside until `finish`."""
+        self._means.begin()
+        self._stash = {name: p.grad for name, p in self._held.items() if p.grad is not None}
+        for parameter in self._held.values():
+            parameter.grad = None
+
+    def before_backward(self, stage: int, is_last: bool) -> None:
+        """Called by the executor."""
+
+    def after_backward(self, stage: int, is_last: bool) -> None:
+        """Called by the executor: after the last backward pass of a step, reduction starts."""
+        if is_last:
+            self._means.end(stage)
+
+    def finish(self) -> None:
+        """Wait for reductions, sum what is tied, and add the gradients of earlier steps."""
+        self._means.finish()
+        self._ties.finish()
+        with torch.no_grad():
+            for name, earlier in self._stash.items():
+                parameter = self._held[name]
+                if parameter.grad is not None:
+                    local(earlier).add_(local(parameter.grad))
+                parameter.grad = earlier
+        self._stash = {}
+
+
+def _faults(
+    replicas: int, sharding: str, shard_degree: int | None, bf16: bool
+) -> list[OptionError]:
+    faults = []
+    if sharding not in SHARDINGS:
+        names = ", ".join(SHARDINGS)
+        why = "it says what replicas share out among them"
+        faults.append(OptionError(f"sharding is {sharding!r}", why, f"Use one of {names}"))
+    if sharding == "none" and bf16:
+        why = "parameters are cast as they are gathered from shards"
+        mend = "Use torch.autocast in the step, or sharding='optimizer'"
+        faults.append(OptionError("bf16 is True and sharding is 'none'", why, mend))
+    if sharding == "none" and shard_degree is not None:
+        why = "it counts the ranks that share one copy, and nothing is shared out"
+        mend = "Leave it out, or set sharding"
+        faults.append(OptionError(f"shard_degree is {shard_degree!r}", why, mend))
+    elif shard_degree is not None and (shard_degree < 1 or replicas % shard_degree):
+        why = f"the {replicas} replicas are cut into groups of it"
+        mend = f"Use one of {', '.join(str(n) for n in _divisors(replicas))}"
+        faults.append(OptionError(f"shard_degree is {shard_degree!r}", why, mend))
+    return faults
+
+
+def _divisors(number: int) -> list[int]:
+    return [each for each in range(1, number + 1) if number % each == 0]

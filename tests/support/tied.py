@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A small model whose first and last layer share a weight, as the stages of one rank."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from smdist.modelparallel.core.layout import Axis, Layout
+from smdist.modelparallel.core.placement import Placement, place
+from smdist.modelparallel.core.schedule import make_schedule
+from smdist.modelparallel.torch.capture import Captured, capture
+from smdist.modelparallel.torch.groups import make_groups
+from smdist.modelparallel.torch.stage import StageModule
+
+VOCABULARY = 11
+IDS = torch.arange(8).view(4, 2) % VOCABULARY
+
+
+class Tied(nn.Module):
+    """Ids in, scores out; `unused` never has a gradient."""
+
+    def __init__(self, width=6):
+        super().__init__()
+        self.first = nn.Embedding(VOCABULARY, width)
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
+        self.norm = nn.LayerNorm(width)
+        self.last = nn.Linear(width, VOCABULARY, bias=False)
+        self.unused = nn.Linear(2, 2)
+        self.last.weight = self.first.weight
+
+    def forward(self, ids):
+        x = self.first(ids)
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return self.last(self.norm(x))
+
+
+def tied(seed=0, **more):
+    """The same values for the same seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Tied(**more)
+
+
+@dataclass(kw_only=True)
+class Share:
+    """What one rank has of a model."""
+
+    model: nn.Module
+    captured: Captured
+    placement: Placement
+    schedule: object
+    groups: object
+    stages: dict
+
+    @property
+    def pipeline(self):
+        return self.groups.of(Axis.PP)
+
+
+def share(model, example, stage_of, *, size, degree, schedule="1f1b", microbatches=2, virtual=1):
+    """Cut a model on every rank; `stage_of` by unit."""
+    captured = capture(model, example)
+    placement = place(captured.graph, stage_of)
+    made = make_schedule(
+        schedule, num_ranks=degree, num_microbatches=microbatches, virtual_stages=virtual
+    )
+    groups = make_groups(Layout(size=size, pipeline_parallel_degree=degree))
+    own = made.stages_of[groups.pp_rank]
+    return Share(
+        model=model,
+        captured=captured,
+        placement=placement,
+        schedule=made,
+        groups=groups,
+        stages={stage: StageModule(captured, placement, stage) for stage in own},
+    )
+
+
+HALVES = {"first": 0, "layers.0": 0, "layers.1": 0, "layers.2": 1, "norm": 1, "last": 1}
