@@ -10,7 +10,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from sagemaker_dist.contract import DataParallel
+from sagemaker_dist.contract import DataParallel, ModelParallel
 from sagemaker_dist.contract.metrics import metric_definitions
 from sagemaker_dist.contract.smp import SMPv1, SMPv2
 from sagemaker_dist.contract.strategies import (
@@ -52,6 +52,7 @@ __all__ = [
     "InstanceGroup",
     "JobError",
     "LocalSession",
+    "ModelParallel",
     "MultiWorkerMirroredStrategy",
     "OnInstanceGroup",
     "OptionError",

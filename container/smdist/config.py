@@ -22,13 +22,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from sagemaker_dist.contract import KEY, DataParallel, parse, sort_hosts
+from sagemaker_dist.contract import KEY, DataParallel, ModelParallel, parse, sort_hosts
 from sagemaker_dist.errors import LaunchError, OptionError, raise_all
 from smdist.files import Drivers, read_drivers, read_object
 from smdist.tuning import TuningConfig, read_tuning
 from smdist.variables import misspelt
 
 PORT: Final = 7777
+MODEL_PARALLEL: Final = "SMDIST_MODEL_PARALLEL"  # a document as on the wire
 STOP_SECONDS: Final = 110  # SageMaker kills 120 s after SIGTERM
 _WORLD: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # torch's env:// needs all
 _PREFIX: Final = "sagemaker_"
@@ -100,9 +101,11 @@ class RuntimeConfig:
         texts: The same as they came, in that order, where ModelTrainer sent them; its scripts
             get them so. None elsewhere.
         framework_parameters: `sagemaker_*` ones that nothing here reads.
-        options: What our own document asks for; `launch.request` adds what flags of SageMaker's
-            SDK do. None is one plain process per host.
-        document: The text of `options` as it travelled; empty where flags asked.
+        options: What our own document asks of ranks; `launch.request` adds what flags of
+            SageMaker's SDK do. None is one plain process per host.
+        model: How the model is split among them; `options` is its engine then. None for not.
+        warnings: What SageMaker's SDK asked for that means nothing here.
+        document: The text of these two as it travelled; empty where flags asked.
         distribution_groups: The instance groups that alone start ranks; () is every group.
         port: Where ranks meet, on the first host.
         stop_seconds: Time ranks have between SIGTERM and SIGKILL.
@@ -117,6 +120,8 @@ class RuntimeConfig:
     texts: Mapping[str, str] | None = None
     framework_parameters: Mapping[str, Any] = field(default_factory=dict)
     options: DataParallel | None = None
+    model: ModelParallel | None = None
+    warnings: tuple[str, ...] = ()
     document: str = ""
     distribution_groups: tuple[str, ...] = ()
     job_name: str = ""
@@ -167,6 +172,7 @@ class RankConfig:
             that can meet, by our launcher or torchrun.
         local_rank: This rank's number on its host.
         tuning: How the engine divides its work.
+        model_parallel: How the job asks to split the model; None where it does not.
     """
 
     address: str | None = None
@@ -181,6 +187,7 @@ class RankConfig:
     is_in_world: bool = False
     local_rank: int | None = None
     tuning: TuningConfig = field(default_factory=TuningConfig)
+    model_parallel: ModelParallel | None = None
 
 
 def read_base(environ: Mapping[str, str] | None = None) -> Path:
@@ -201,6 +208,7 @@ def read_runtime_config(environ: Mapping[str, str] | None = None) -> RuntimeConf
     decoded = {key: _decode(value) for key, value in raw.items()}
     drivers = read_drivers(read_base(environ))
     document = _document(raw, drivers)
+    asked = parse(document) if document else None
     users = {key: value for key, value in raw.items() if _is_users(key)}
     return RuntimeConfig(
         base=read_base(environ),
@@ -210,7 +218,8 @@ def read_runtime_config(environ: Mapping[str, str] | None = None) -> RuntimeConf
         hyperparameters={key: decoded[key] for key in users},
         texts={k: _undecoded(v) for k, v in users.items()} if drivers else None,
         framework_parameters={k: v for k, v in decoded.items() if _is_frameworks(k)},
-        options=parse(document) if document else None,
+        options=asked.engine if isinstance(asked, ModelParallel) else asked,
+        model=asked if isinstance(asked, ModelParallel) else None,
         document=document,
         job_name=str(decoded.get("sagemaker_job_name") or environ.get("TRAINING_JOB_NAME", "")),
         log_level=_log_level(decoded.get("sagemaker_container_log_level", 20)),
@@ -249,6 +258,7 @@ def read_rank_config(environ: Mapping[str, str] | None = None) -> RankConfig:
 
     Raises:
         OptionError: A number is none, or out of the range of its option, or a name is misspelt.
+        SkewError: The options for splitting the model are not of this release.
     """
     environ = _environment(environ)
     raise_all(misspelt(environ))
@@ -270,6 +280,7 @@ def read_rank_config(environ: Mapping[str, str] | None = None) -> RankConfig:
         is_in_world=all(environ.get(name) for name in _WORLD),
         local_rank=None if local_rank is None else int(local_rank),
         tuning=read_tuning(environ),
+        model_parallel=_model_parallel(environ.get(MODEL_PARALLEL)),
     )
 
 
@@ -292,6 +303,13 @@ def _number(environ: Mapping[str, str], name: str, default: float | None = None)
             "Correct it, or leave it out",
         )
     return value
+
+
+def _model_parallel(document: str | None) -> ModelParallel | None:
+    """What the launcher wrote; of a document without a model nothing is split."""
+    where = f"the environment variable {MODEL_PARALLEL}"
+    asked = parse(document, where) if document else None
+    return asked if isinstance(asked, ModelParallel) else None
 
 
 def _decode(value: Any) -> Any:

@@ -25,9 +25,10 @@ from sagemaker_dist.cli.unasked import UnaskedSession, placeholders
 from sagemaker_dist.contract.private import masked, without_login
 from sagemaker_dist.errors import OptionError, raise_all
 from sagemaker_dist.jobs import TrainingJob
-from sagemaker_dist.jobs.checks import is_local
+from sagemaker_dist.jobs.checks import asked_of, is_local
 from sagemaker_dist.jobs.job_file import read_job_file
 from sagemaker_dist.packaging import boto_session
+from sagemaker_dist.planning.splitting import describe_split
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,12 @@ class Plan:
     hosts: list[Hosts]
     asks: list[Ask]
 
+    @property
+    def split(self) -> dict[str, str]:
+        """How ranks and a batch are shared out, where a model is split."""
+        model = asked_of(self.job).model
+        return {} if model is None else describe_split(model, total_ranks(self.hosts))
+
     def document(self) -> dict[str, Any]:
         """For programs."""
         return {
@@ -46,6 +53,7 @@ class Plan:
             "placeholders": placeholders(json.dumps(self.request, ensure_ascii=False)),
             "hosts": [each.document() for each in self.hosts],
             "ranks": total_ranks(self.hosts),
+            "split": self.split,
             "warnings": self.job.warnings(),
             "asks": [
                 {"actions": each.actions, "resources": each.resources, "why": each.why}
@@ -160,6 +168,7 @@ def _rows(plan: Plan) -> Iterator[tuple[str, str]]:
     script = plan.job.entry_point
     yield "name", request["TrainingJobName"]
     yield "ranks", f"{every} = {ranks}" if ranks else every
+    yield from plan.split.items()
     yield "image", request["AlgorithmSpecification"]["TrainingImage"]
     yield "script", "the image's own program" if script is None else str(script)
     if not is_local(plan.job):

@@ -7,7 +7,7 @@ from sagemaker_dist.contract.model_parallel import ModelParallel
 from sagemaker_dist.contract.options import DataParallel, host_faults
 from sagemaker_dist.contract.ranges import WEIGHTS, MiB, range_faults
 from sagemaker_dist.contract.smp import SMPv1, SMPv2, smp_faults, smp_world_faults
-from sagemaker_dist.contract.wire import KEY, VERSION, parse, render
+from sagemaker_dist.contract.wire import KEY, VERSION, parse, parse_engine, render, spell
 from sagemaker_dist.contract.world import World, sort_hosts
 
 __all__ = [
@@ -25,10 +25,12 @@ __all__ = [
     "in_our_image",
     "metric_definitions",
     "parse",
+    "parse_engine",
     "range_faults",
     "read_distribution",
     "render",
     "smp_faults",
     "smp_world_faults",
     "sort_hosts",
+    "spell",
 ]

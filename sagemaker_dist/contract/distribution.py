@@ -3,6 +3,8 @@
 
     DataParallel(fusion_bytes=...)                            typed
     {"smdist": {"dataparallel": {"fusion_bytes": ...}}}       the same as a dict
+    ModelParallel(microbatches=...)                           typed
+    {"smdist": {"modelparallel": {"microbatches": ...}}}      the same as a dict
     {"torch_distributed": {"enabled": True}}                  SageMaker's, typed TorchDistributed()
 
 Who starts the ranks follows from the image. With SageMaker's own, keys other
@@ -13,15 +15,19 @@ what of them our launcher starts; the rest is refused.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from sagemaker_dist.contract.model_parallel import ModelParallel
 from sagemaker_dist.contract.opening import is_open
 from sagemaker_dist.contract.options import DataParallel
+from sagemaker_dist.contract.smp import smp_warnings
 from sagemaker_dist.contract.spelling import (
     AWS,
     DATA,
     GROUPS,
+    KINDS,
+    MODEL,
     MPI_OPTIONS,
     OPTIONS,
     OURS,
@@ -29,6 +35,8 @@ from sagemaker_dist.contract.spelling import (
     spelling_faults,
 )
 from sagemaker_dist.contract.strategies import Strategy
+from sagemaker_dist.contract.taking import taken_over
+from sagemaker_dist.contract.wire import Options
 from sagemaker_dist.errors import OptionError, raise_all
 
 
@@ -37,17 +45,26 @@ class Distribution:
     """A `distribution=` taken apart.
 
     Attributes:
-        ours: What our runtime is asked to do, or None.
+        ours: What our runtime is asked of ranks and connections, or None.
+        model: How it is asked to split the model; `ours` is its engine then. None for not.
         stock: The key of SageMaker's SDK by which our launcher is asked, or None.
         groups: The instance groups that our launcher starts ranks in, each by
             name or as an InstanceGroup; () for the only group there is.
         rest: The keys that go to SageMaker's SDK as they came.
+        warnings: What of AWS's options means nothing in our image.
     """
 
     ours: DataParallel | None = None
+    model: ModelParallel | None = None
     stock: str | None = None
     groups: tuple[Any, ...] = ()
     rest: dict[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def options(self) -> Options | None:
+        """All that our runtime is asked to do, as it is sent there, or None."""
+        return self.ours if self.model is None else self.model
 
     @property
     def is_launched(self) -> bool:
@@ -57,8 +74,8 @@ class Distribution:
     @property
     def spelt(self) -> dict[str, Any]:
         """What our launcher is asked for as a dict, without the groups."""
-        if self.ours is not None:
-            return self.ours.distribution()
+        if self.options is not None:
+            return self.options.distribution()
         return {} if self.stock is None else {self.stock: {"enabled": True}}
 
     @property
@@ -91,7 +108,7 @@ def read_distribution(value: object) -> Distribution:
         )
     raise_all(spelling_faults(given))
     rest = {key: part for key, part in given.items() if key != OURS}
-    return Distribution(ours=_build(given.get(OURS)), rest=rest)
+    return _of(_build(given.get(OURS)), rest=rest)
 
 
 def in_our_image(asked: Distribution) -> Distribution:
@@ -102,6 +119,12 @@ def in_our_image(asked: Distribution) -> Distribution:
     """
     raise_all(_open_faults(asked.rest))
     rest = {key: part for key, part in asked.rest.items() if is_on(key, part)}
+    model = None if asked.is_launched else taken_over(rest)
+    if model is not None:
+        warnings = tuple(smp_warnings(rest.pop(AWS)[MODEL]["parameters"]))
+        rest.pop("mpi", None)
+        groups = tuple(rest.pop(GROUPS, ()))
+        return _of(model, groups=groups, rest=rest, warnings=warnings)
     groups = tuple(rest.pop(GROUPS, ()))
     ours = asked.ours
     if DATA in rest.get(AWS, ()) and not rest[AWS][DATA].get(MPI_OPTIONS):
@@ -112,7 +135,8 @@ def in_our_image(asked: Distribution) -> Distribution:
     if stock is not None:
         rest.pop(stock)
     if ours is not None or stock is not None:
-        return Distribution(ours=ours, stock=None if ours else stock, groups=groups, rest=rest)
+        stock = None if ours else stock
+        return replace(asked, ours=ours, stock=stock, groups=groups, rest=rest)
     return Distribution(rest={**rest, GROUPS: list(groups)} if groups else rest)
 
 
@@ -137,10 +161,17 @@ def is_on(key: str, part: Any) -> bool:
     return bool(part.get("enabled", False))
 
 
-def _build(section: Mapping[str, Any] | None) -> DataParallel | None:
-    options = (section or {}).get(DATA)
-    if options is not None and is_open(options.get("enabled")):
-        raise_all(_open_faults({AWS: section}))
-    if options is None or not options.get("enabled", True):
-        return None
-    return DataParallel(**{name: options[name] for name in OPTIONS if name in options})
+def _build(section: Mapping[str, Any] | None) -> Options | None:
+    """What our own section asks for, of one strategy at most."""
+    for key, options in (section or {}).items():
+        if is_open(options.get("enabled")):
+            raise_all(_open_faults({AWS: section}))
+        if options.get("enabled", True):
+            return KINDS[key](**{name: options[name] for name in OPTIONS[key] if name in options})
+    return None
+
+
+def _of(options: Options | None, **parts: Any) -> Distribution:
+    if isinstance(options, ModelParallel):
+        return Distribution(ours=options.engine, model=options, **parts)
+    return Distribution(ours=options, **parts)

@@ -17,7 +17,7 @@ from sagemaker_dist.contract.wire import KEY, render
 
 def launch_parameters(asked: Distribution, instance_type: Any) -> dict[str, Any]:
     """The hyperparameters by which our launcher is asked, before they are encoded."""
-    added: dict[str, Any] = {} if asked.ours is None else {KEY: render(asked.ours)}
+    added: dict[str, Any] = {} if asked.options is None else {KEY: render(asked.options)}
     if asked.stock is not None:
         added[FLAGS[asked.stock]] = True
         if instance_type is not None:

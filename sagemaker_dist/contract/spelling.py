@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields
 from typing import Any, Final
 
+from sagemaker_dist.contract.model_parallel import ModelParallel
 from sagemaker_dist.contract.opening import is_open
 from sagemaker_dist.contract.options import DataParallel
 from sagemaker_dist.errors import OptionError, closest
@@ -35,7 +36,14 @@ _AWS_SWITCHES: Final = {
     DATA: ("enabled", MPI_OPTIONS),
     MODEL: ("enabled", "parameters"),
 }
-OPTIONS: Final = tuple(option.name for option in fields(DataParallel))
+OPTIONS: Final = {  # of our strategies, by key
+    DATA: tuple(option.name for option in fields(DataParallel)),
+    MODEL: tuple(option.name for option in fields(ModelParallel)),
+}
+KINDS: Final[Mapping[str, type[DataParallel] | type[ModelParallel]]] = {
+    DATA: DataParallel,
+    MODEL: ModelParallel,
+}
 _IN_SCRIPT: Final = ("accelerate", "ddp", "deepspeed", "fsdp", "lightning")
 
 
@@ -55,7 +63,7 @@ def spelling_faults(value: Mapping[str, Any]) -> Iterator[OptionError]:
     if OURS in value and isinstance(value.get(AWS), dict) and DATA in value[AWS]:
         yield OptionError(
             f"distribution has both {OURS!r} and {AWS!r}",
-            "both ask for the same data parallelism",
+            "both ask for data parallelism",
             f"Keep {OURS!r}",
         )
 
@@ -69,12 +77,12 @@ def _section_faults(key: str, part: Any) -> Iterator[OptionError]:
             f"Pass {{{key!r}: {{{DATA!r}: {{'enabled': True}}}}}}",
         )
         return
-    valid = _AWS_SWITCHES if key == AWS else {DATA: (*OPTIONS, "enabled")}
+    valid = _AWS_SWITCHES if key == AWS else OPTIONS
     for name in part:
         if name not in valid:
             yield _unknown(where, name, valid)
         elif key == OURS:
-            yield from _option_faults(f"{where}[{name!r}]", part[name])
+            yield from _option_faults(f"{where}[{name!r}]", name, part[name])
         else:
             yield from _switch_faults(f"{where}[{name!r}]", part[name], valid[name])
     if not part:
@@ -83,17 +91,18 @@ def _section_faults(key: str, part: Any) -> Iterator[OptionError]:
         yield OptionError(
             f"{where} has both {DATA!r} and {MODEL!r}",
             "a job has one strategy of the two",
-            "Keep one",
+            "Keep one" if key == AWS else f"Keep {MODEL!r}, and pass the other as its 'engine'",
         )
 
 
-def _option_faults(where: str, section: Mapping[str, Any]) -> Iterator[OptionError]:
+def _option_faults(where: str, key: str, section: Mapping[str, Any]) -> Iterator[OptionError]:
+    names = OPTIONS[key]
     for name in section:
-        if name not in (*OPTIONS, "enabled"):
-            yield _unknown(where, name, (*OPTIONS, "enabled"))
+        if name not in (*names, "enabled"):
+            yield _unknown(where, name, (*names, "enabled"))
     yield from _enabled_faults(where, section.get("enabled", True))
     try:
-        DataParallel(**{name: section[name] for name in OPTIONS if name in section})
+        KINDS[key](**{name: section[name] for name in names if name in section})
     except OptionError as error:
         yield error
 

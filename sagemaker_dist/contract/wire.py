@@ -2,10 +2,12 @@
 """How options travel: one hyperparameter, compact JSON with a version.
 
     sagemaker_dist_config = {"version":2,"dataparallel":{"fusion_bytes":26214400,...}}
+    sagemaker_dist_config = {"version":3,"modelparallel":{"microbatches":4,...,"engine":{...}}}
 
 Every option is written out, so that an image's own defaults never matter. A
 reader refuses a newer version and unknown keys; older documents parse forever
-(golden files in tests/contract/golden).
+(golden files in tests/contract/golden). What version 2 can say is written in
+version 2: images from before model parallelism go on running such jobs.
 
 SageMaker carries at most 2,500 characters per hyperparameter and no line break
 (AWS API reference, CreateTrainingJob, read 2026-11-21).
@@ -17,23 +19,34 @@ import json
 from dataclasses import asdict, fields
 from typing import Any, Final
 
+from sagemaker_dist.contract.model_parallel import ModelParallel
 from sagemaker_dist.contract.options import DataParallel
 from sagemaker_dist.errors import OptionError, SkewError
 
 KEY: Final = "sagemaker_dist_config"
-VERSION: Final = 2
+VERSION: Final = 3  # the newest that is read
 MAX_CHARACTERS: Final = 2500
-_STRATEGY: Final = "dataparallel"
+Options = DataParallel | ModelParallel
+_DATA: Final = "dataparallel"
+_MODEL: Final = "modelparallel"
+_FIRST: Final = {_DATA: 1, _MODEL: 3}  # the version that each came with
+_WRITTEN: Final = {_DATA: 2, _MODEL: 3}  # and the oldest that says all of it
 
 
-def render(options: DataParallel) -> str:
+def spell(options: Options) -> str:
+    """Write options as a document, however long."""
+    section = _MODEL if isinstance(options, ModelParallel) else _DATA
+    document = {"version": _WRITTEN[section], section: asdict(options)}
+    return json.dumps(document, separators=(",", ":"), sort_keys=True)
+
+
+def render(options: Options) -> str:
     """Write options as the value of the hyperparameter `KEY`.
 
     Raises:
         OptionError: The document is longer than SageMaker carries.
     """
-    document = {"version": VERSION, _STRATEGY: asdict(options)}
-    text = json.dumps(document, separators=(",", ":"), sort_keys=True)
+    text = spell(options)
     if len(text) > MAX_CHARACTERS:
         raise OptionError(
             f"the distribution options take {len(text)} characters",
@@ -43,60 +56,73 @@ def render(options: DataParallel) -> str:
     return text
 
 
-def parse(text: str) -> DataParallel:
-    """Read the value of the hyperparameter `KEY`.
+def parse(text: str, where: str = KEY) -> Options:
+    """Read the value of the hyperparameter `KEY`, or of what messages call `where`.
 
     The SDK's frameworks encode a string once more as JSON, the plain API does
     not; both are read.
 
     Raises:
         SkewError: The document is newer than this reader, or is not ours.
+        OptionError: An option in it is wrong.
     """
-    document = _decode(text)
-    _check_version(document)
-    section = document.get(_STRATEGY)
-    _check_keys(set(document) - {"version", _STRATEGY}, document)
-    if not isinstance(section, dict):
-        raise _not_ours(text, f"it has no {_STRATEGY!r} section")
-    _check_keys(set(section) - {field.name for field in fields(DataParallel)}, document)
-    return DataParallel(**section)
+    document = _decode(text, where)
+    version = _version(document, where)
+    known = [section for section, first in _FIRST.items() if version >= first]
+    _check_keys(set(document) - {"version", *known}, version, where)
+    sections = [section for section in known if section in document]
+    if len(sections) != 1 or not isinstance(document[sections[0]], dict):
+        raise _not_ours(text, f"it has no {' or '.join(map(repr, known))} section", where)
+    section = document[sections[0]]
+    kind = ModelParallel if sections[0] == _MODEL else DataParallel
+    _check_keys(set(section) - {field.name for field in fields(kind)}, version, where)
+    if isinstance(engine := section.get("engine"), dict):
+        _check_keys(set(engine) - {field.name for field in fields(DataParallel)}, version, where)
+    return kind(**section)
 
 
-def _decode(text: str) -> dict[str, Any]:
+def parse_engine(text: str) -> DataParallel:
+    """What `parse` reads, of ranks and connections alone."""
+    options = parse(text)
+    return options.engine if isinstance(options, ModelParallel) else options
+
+
+def _decode(text: str, where: str) -> dict[str, Any]:
     try:
         document = json.loads(text)
         if isinstance(document, str):
             document = json.loads(document)
     except ValueError as error:
-        raise _not_ours(text, f"it is not JSON ({error})") from error
+        raise _not_ours(text, f"it is not JSON ({error})", where) from error
     if not isinstance(document, dict):
-        raise _not_ours(text, f"it is a JSON {type(document).__name__}, not an object")
+        raise _not_ours(text, f"it is a JSON {type(document).__name__}, not an object", where)
     return document
 
 
-def _check_version(document: dict[str, Any]) -> None:
+def _version(document: dict[str, Any], where: str) -> int:
     version = document.get("version")
     if type(version) is not int or version < 1:
-        raise _not_ours(json.dumps(document), f"its version is {version!r}")
+        raise _not_ours(json.dumps(document), f"its version is {version!r}", where)
     if version > VERSION:
         raise SkewError(
-            f"{KEY} is a document of version {version}",
+            f"{where} is a document of version {version}",
             f"this image reads versions up to {VERSION}",
             f"Use an image whose sagemaker-dist-runtime reads version {version},"
             f" or a sagemaker-dist that writes version {VERSION}",
         )
+    return version
 
 
-def _check_keys(unknown: set[str], document: dict[str, Any]) -> None:
+def _check_keys(unknown: set[str], version: int, where: str) -> None:
     if unknown:
         raise SkewError(
-            f"{KEY} of version {document['version']} has the unknown keys {sorted(unknown)}",
+            f"{where} of version {version} has the unknown keys {sorted(unknown)}",
             f"this image reads version {VERSION} without them",
             "Install the same release of sagemaker-dist and of sagemaker-dist-runtime",
         )
 
 
-def _not_ours(text: str, why: str) -> SkewError:
+def _not_ours(text: str, why: str, where: str) -> SkewError:
     return SkewError(
-        f"{KEY} is {text[:200]!r}", why, "Let sagemaker_dist write it; do not set it by hand"
+        f"{where} is {text[:200]!r}", why, "Let sagemaker_dist write it; do not set it by hand"
     )

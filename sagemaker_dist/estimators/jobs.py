@@ -13,7 +13,7 @@ from sagemaker_dist.catalog import LOCAL, LOCAL_PROCESS
 from sagemaker_dist.contract import Distribution
 from sagemaker_dist.estimators import facts
 from sagemaker_dist.estimators.local_session import LocalSession
-from sagemaker_dist.gathering import as_count, find_obstacle, is_known_to_boto3
+from sagemaker_dist.gathering import as_count, find_obstacle, find_plan, is_known_to_boto3
 from sagemaker_dist.packaging import FRAMEWORKS
 from sagemaker_dist.planning import Job
 from sagemaker_dist.planning.local_faults import CONTAINER_ONLY, NO_EFFECT
@@ -78,6 +78,12 @@ def job_to_fit(estimator: Any, asked: Distribution, inputs: Any, job_name: Any) 
     session = estimator.sagemaker_session
     is_local = runs_here(estimator.instance_type, session)
     runner = getattr(session, "runner", None)
+    source = facts.source(
+        estimator.entry_point,
+        estimator.source_dir,
+        estimator.git_config,
+        is_launched=is_local or asked.is_launched,
+    )
     return Job(
         kind=estimator.kind,
         distribution=asked,
@@ -87,12 +93,8 @@ def job_to_fit(estimator: Any, asked: Distribution, inputs: Any, job_name: Any) 
         terms=facts.estimator_terms(estimator),
         environment=facts.environment(estimator.environment),
         job_exists=bool(runner and job_name and runner.exists(job_name)),
-        source=facts.source(
-            estimator.entry_point,
-            estimator.source_dir,
-            estimator.git_config,
-            is_launched=is_local or asked.is_launched,
-        ),
+        source=source,
+        plan=find_plan(asked, source, getattr(estimator, "dependencies", None)),
         channels=facts.channels(
             inputs,
             input_mode=estimator.input_mode,

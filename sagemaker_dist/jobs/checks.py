@@ -15,6 +15,7 @@ from sagemaker_dist.gathering import (
     as_count,
     as_terms,
     find_obstacle,
+    find_plan,
     find_source,
     is_known_to_boto3,
     with_parameters,
@@ -117,6 +118,7 @@ def _job(options: TrainingOptions, asked: Distribution, region: str | None) -> J
     given = {field.name: getattr(options, field.name) for field in fields(TrainingOptions)}
     given["instance_count"] = _count(options)
     obstacles = {name: find_obstacle(given[name]) for name in _PLACES}
+    source = _source(options)
     return Job(
         kind=TENSORFLOW if options.framework == "tensorflow" else GENERIC,
         names_image=options.image_uri is not None,
@@ -133,7 +135,8 @@ def _job(options: TrainingOptions, asked: Distribution, region: str | None) -> J
         job_name=options.job_name,
         image_version=FRAMEWORKS["torch"].default,
         terms=_terms(options, given, region),
-        source=_source(options),
+        source=source,
+        plan=find_plan(asked, source, options.dependencies),
         channels=_channels(options),
         **{name: given[name] for name in _PLACES},
     )

@@ -28,6 +28,7 @@ from sagemaker_dist.planning.service.groups import hostless_faults
 from sagemaker_dist.planning.service.options import environment_faults, hyperparameter_faults
 from sagemaker_dist.planning.service.places import place_faults
 from sagemaker_dist.planning.service.terms import Terms
+from sagemaker_dist.planning.splitting import model_faults
 from sagemaker_dist.planning.strategies import TENSORFLOW, our_image_faults
 from sagemaker_dist.planning.their_image import their_image_faults, their_image_warnings
 from sagemaker_dist.planning.travel import travel_warning
@@ -81,6 +82,7 @@ def construction_faults(job: Job) -> Iterator[OptionError]:
 
 def construction_warnings(job: Job) -> Iterator[str]:
     """What is not wrong but not to be expected either."""
+    yield from job.distribution.warnings
     travel = travel_warning(job)
     if travel is not None:
         yield travel
@@ -159,6 +161,7 @@ def _count_faults(job: Job) -> Iterator[OptionError]:
     ours, (_, hosts) = job.distribution.ours, job.training_hosts
     if ours is not None and type(hosts) is int and hosts > 0:
         yield from host_faults(ours, hosts)
+        yield from model_faults(job)
     count = job.instance_count
     if count is None:
         return

@@ -52,6 +52,23 @@ class Obstacle:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlanFile:
+    """The saved plan that `ModelParallel(plan=...)` names, as it lies on this machine.
+
+    Attributes:
+        path: As given.
+        where: Where it was looked for, in words.
+        problem: Why it is no plan; "" where it is one.
+        numbers: What it says of ranks and batches, by name; not of a kind that it must not be.
+    """
+
+    path: str
+    where: str
+    problem: str = ""
+    numbers: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """What an estimator was asked to do, with the facts that the checks need.
 
@@ -68,6 +85,7 @@ class Job:
         obstacles: What is in the way of a place, by the argument that names the place.
         environment: By name; "" where only a pipeline will know the value.
         other: Arguments that change what kind of job it is, by name.
+        plan: The plan of a model that is split, or None where nobody could look for one.
         unknown: Names of arguments that no class of SageMaker's SDK takes.
         valid: The names that they take.
         terms: What else SageMaker reads, or None where nobody gathered it.
@@ -97,6 +115,7 @@ class Job:
     job_name: Any = None
     job_exists: bool = False
     source: Source | None = None
+    plan: PlanFile | None = None
     channels: tuple[Channel, ...] = ()
     terms: Terms | None = None
 

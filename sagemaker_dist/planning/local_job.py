@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from sagemaker_dist.catalog import LOCAL
-from sagemaker_dist.contract import KEY, DataParallel, host_faults, parse
+from sagemaker_dist.contract import KEY, DataParallel, host_faults, parse_engine
 from sagemaker_dist.contract.flags import asks_for_ranks
 from sagemaker_dist.errors import raise_all
 from sagemaker_dist.planning.local_channel import LocalChannel, plan_channels
@@ -187,7 +187,7 @@ def plan_local_job(request: Mapping[str, Any]) -> LocalJob:
     checkpoint = request.get("CheckpointConfig", {})
     wire = hyperparameters.get(KEY)
     ranks = None if asks_for_ranks(hyperparameters) else 1
-    options = parse(wire) if wire else DataParallel(processes_per_host=ranks)
+    options = parse_engine(wire) if wire else DataParallel(processes_per_host=ranks)
     raise_all(host_faults(options, resources["InstanceCount"]))
     return LocalJob(
         name=request["TrainingJobName"],

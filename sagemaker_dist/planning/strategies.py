@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 from sagemaker_dist.catalog import LOCAL_PROCESS
 from sagemaker_dist.contract.distribution import Distribution, is_on
 from sagemaker_dist.contract.spelling import AWS, DATA, GROUPS, MODEL, MPI_OPTIONS, OURS, STOCK
+from sagemaker_dist.contract.taking import taking_faults
 from sagemaker_dist.errors import OptionError
 from sagemaker_dist.planning.job import Job
 
@@ -58,8 +59,9 @@ class Support:
 
 SUPPORT: Final[Mapping[str, Support]] = {
     OURS: Support(
-        option="DataParallel",
-        note="`smdist.dataparallel`, always in an image that holds our runtime",
+        option="DataParallel, ModelParallel",
+        note="`smdist.dataparallel` and `smdist.modelparallel`, always in an image that holds our"
+        " runtime",
     ),
     f"{AWS}.{DATA}": Support(
         option="SMDDP", theirs=_ALL, note="our image takes it for `DataParallel()`"
@@ -67,8 +69,8 @@ SUPPORT: Final[Mapping[str, Support]] = {
     _MODEL: Support(
         option="SMPv1, SMPv2",
         theirs=_ALL,
-        why_not="the runtime of sagemaker_dist has no model parallelism yet",
-        note="v1 beside `mpi`, v2 beside `torch_distributed` and with `PyTorch` alone",
+        note="v1 beside `mpi`, v2 beside `torch_distributed` and with `PyTorch` alone; our image"
+        " takes v1 for `ModelParallel`, and refuses v2",
     ),
     "torch_distributed": Support(
         option="TorchDistributed",
@@ -128,6 +130,10 @@ def our_image_faults(job: Job) -> Iterator[OptionError]:
     keys = asked_keys(asked)
     if _MODEL in keys:  # who started it is no fault of its own
         keys = [key for key in keys if key not in ("mpi", *STOCK)]
+    if _MODEL in keys and not asked.is_launched:
+        keys.remove(_MODEL)
+        yield from taking_faults({k: part for k, part in asked.rest.items() if is_on(k, part)})
+        keys = [key for key in keys if key != GROUPS]
     for key in keys:
         support = SUPPORT[key]
         if key == GROUPS and keys != [GROUPS]:
@@ -174,10 +180,13 @@ def _mpi_options(asked: Distribution, key: str) -> Any:
 
 
 def _tensorflow_fault(asked: Distribution) -> OptionError:
-    what = "DataParallel" if asked.ours is not None else repr(asked.stock)
+    options = asked.options
+    what = repr(asked.stock) if options is None else type(options).__name__
     return OptionError(
         f"distribution asks for {what}",
-        "the runtime of sagemaker_dist has no all-reduce for TensorFlow yet",
+        "the runtime of sagemaker_dist splits no models of TensorFlow"
+        if asked.model is not None
+        else "the runtime of sagemaker_dist has no all-reduce for TensorFlow yet",
         "Leave distribution out for one process per host, or pass one that SageMaker's"
         " images start: {'multi_worker_mirrored_strategy': {'enabled': True}}",
     )

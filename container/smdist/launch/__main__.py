@@ -22,6 +22,7 @@ from types import FrameType
 from typing import Final
 
 from sagemaker_dist.contract import DataParallel, World, host_faults
+from sagemaker_dist.contract.splitting import split_faults
 from sagemaker_dist.errors import DistError, LaunchError, raise_all
 from smdist.config import RuntimeConfig, read_base, read_runtime_config
 from smdist.launch.account import account_environment
@@ -127,6 +128,8 @@ def _run(place: Place, say: Say) -> Outcome:
         addresses = wait_for_hosts(place.world, timeout, say)
         _require(place)
         order = plan(place, addresses, script, Path(folder))
+        for warning in config.warnings:
+            say(warning)
         say(_greeting(place))
         start = time.monotonic()
         outcome = Supervisor(order, say).run()
@@ -169,6 +172,8 @@ def _place() -> Place:
         raise_all(host_faults(config.options, len(config.resources.hosts)))
         processes = config.options.processes_per_host or machine.num_gpus or 1
     world = World(hosts=config.resources.hosts, processes_per_host=processes)
+    if config.model:
+        raise_all(split_faults(config.model, world_size=world.size, num_hosts=len(world.hosts)))
     return Place(config=config, machine=machine, world=world)
 
 

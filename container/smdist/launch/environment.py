@@ -14,13 +14,14 @@ import json
 import re
 import socket
 from collections.abc import Mapping
+from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from sagemaker_dist.contract import World
-from sagemaker_dist.errors import OptionError
-from smdist.config import RuntimeConfig
+from sagemaker_dist.contract import ModelParallel, World, spell
+from sagemaker_dist.errors import LaunchError, OptionError
+from smdist.config import MODEL_PARALLEL, RuntimeConfig
 from smdist.launch.machine import Machine
 from smdist.tuning import write_tuning
 
@@ -206,10 +207,26 @@ def rank_environment(
     variables["SMDIST_TIMEOUT_SECONDS"] = str(config.options.timeout_seconds)
     variables["SMDIST_START_TIMEOUT_SECONDS"] = str(config.options.start_timeout_seconds)
     variables |= write_tuning(config.options)
+    if config.model is not None:
+        variables[MODEL_PARALLEL] = spell(_with_plan(config.model, config.code))
     defaults = {"OMP_NUM_THREADS": str(threads_per_rank(machine, world, addresses, host))}
     if interface in {name for _, name in socket.if_nameindex()}:
         defaults |= {"NCCL_SOCKET_IFNAME": interface, "GLOO_SOCKET_IFNAME": interface}
     return variables | {k: v for k, v in defaults.items() if k not in config.inherited}
+
+
+def _with_plan(model: ModelParallel, code: Path) -> ModelParallel:
+    """The same with the whole path of its plan: a script may go elsewhere."""
+    if model.plan is None:
+        return model
+    path = (code / model.plan).absolute()
+    if not path.is_file():
+        raise LaunchError(
+            f"plan is {model.plan!r}",
+            f"there is no such file beside the script in {code}",
+            "Save the plan in the directory of the script, and pass its path below it",
+        )
+    return replace(model, plan=str(path))
 
 
 def threads_per_rank(

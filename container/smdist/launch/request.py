@@ -7,6 +7,10 @@
     {"pytorchddp": ...}              the same
     {"smdistributed":
       {"dataparallel": ...}}         the same
+    ModelParallel(...)               ranks, and what they split the model by
+    {"smdistributed":
+      {"modelparallel": ...},
+     "mpi": ...}                     the same, as the parameters of SMP v1 say
     {..., "instance_groups": [...]}  ranks on hosts of that group; elsewhere one plain process
     nothing, or what is not enabled  one plain process
 
@@ -25,11 +29,13 @@ from sagemaker_dist.contract import KEY, DataParallel
 from sagemaker_dist.contract.flags import FLAGS, GROUPS_KEY, is_flag_on
 from sagemaker_dist.errors import LaunchError, OptionError, closest, raise_all
 from smdist.config import Resources, RuntimeConfig
+from smdist.launch.split import asks_to_split, split_request, split_request_faults
 
 SERVED: Final = tuple(FLAGS.values())
+MPI: Final = "sagemaker_mpi_enabled"
 _RANKS: Final = "Pass distribution=DataParallel() or {'torch_distributed': {'enabled': True}}"
 REFUSED: Final = {  # why, mend
-    "sagemaker_mpi_enabled": ("this image starts ranks with torchrun and has no MPI", _RANKS),
+    MPI: ("this image starts ranks with torchrun and has no MPI", _RANKS),
     "sagemaker_parameter_server_enabled": ("this image has no parameter server", _RANKS),
     "sagemaker_multi_worker_mirrored_strategy_enabled": (
         "this image has no multi-worker mirrored strategy of TensorFlow",
@@ -39,7 +45,6 @@ REFUSED: Final = {  # why, mend
 }
 COMPILER: Final = "sagemaker_training_compiler_enabled"
 MPI_OPTIONS: Final = "sagemaker_distributed_dataparallel_custom_mpi_options"
-MODEL_PARALLEL: Final = "mp_parameters"
 
 
 def as_requested(config: RuntimeConfig) -> RuntimeConfig:
@@ -51,14 +56,19 @@ def as_requested(config: RuntimeConfig) -> RuntimeConfig:
         LaunchError: A group is named that the job does not have.
     """
     raise_all(_faults(config))
-    options = config.options
+    options, model, warnings = config.options, config.model, config.warnings
     if any(_is_on(config, flag) for flag in SERVED):
         options = DataParallel()
+    if asks_to_split(config):
+        model, warnings = split_request(config)
+        options = model.engine
     named = _named_groups(config) or ()
     _require_groups(named, config.resources)
     if named and not _is_among(config.resources, named):
-        options = None
-    return replace(config, options=options, distribution_groups=named)
+        options, model = None, None
+    return replace(
+        config, options=options, model=model, warnings=warnings, distribution_groups=named
+    )
 
 
 def _faults(config: RuntimeConfig) -> Iterator[OptionError]:
@@ -72,13 +82,7 @@ def _faults(config: RuntimeConfig) -> Iterator[OptionError]:
             "this image starts ranks with torchrun and uses no MPI",
             "Leave custom_mpi_options out",
         )
-    value = config.hyperparameters.get(MODEL_PARALLEL)
-    if value:
-        yield OptionError(
-            f"the hyperparameter {MODEL_PARALLEL} is {value!r}",
-            "this image has no model parallelism yet",
-            "Leave smdistributed.modelparallel out, or use an image of AWS",
-        )
+    yield from split_request_faults(config)
     yield from _group_faults(config)
 
 
@@ -92,6 +96,8 @@ def _flag_faults(config: RuntimeConfig, flag: str) -> Iterator[OptionError]:
             "each asks for ranks, and a job has one launcher",
             f"Keep {KEY}, which distribution=DataParallel() writes, and leave {flag} out",
         )
+    elif is_on and flag == MPI and asks_to_split(config):
+        return  # our launcher starts what mpi would
     elif is_on and flag in REFUSED:
         why, mend = REFUSED[flag]
         yield OptionError(f"the hyperparameter {flag} is true", why, mend)
@@ -126,12 +132,18 @@ def _group_faults(config: RuntimeConfig) -> Iterator[OptionError]:
             "it takes a JSON list of names",
             'Write it as ["group"]',
         )
-    elif named and not config.document and not any(_is_on(config, f) for f in (*SERVED, *REFUSED)):
+    elif named and not _asks(config):
         yield OptionError(
             f"the hyperparameter {GROUPS_KEY} is {list(named)!r}",
             "it says where ranks start, and nothing asks for ranks",
             f"{_RANKS} with it, or leave instance_groups out",
         )
+
+
+def _asks(config: RuntimeConfig) -> bool:
+    """Whether anything asks for ranks, be it in vain."""
+    flags = any(_is_on(config, flag) for flag in (*SERVED, *REFUSED))
+    return bool(config.document) or flags or asks_to_split(config)
 
 
 def _is_on(config: RuntimeConfig, flag: str) -> bool | None:

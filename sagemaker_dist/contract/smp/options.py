@@ -36,7 +36,7 @@ class SMPv1:
         placement_strategy: "cluster" (neighbours hold one model), "spread" (as far apart as
             possible), or an order of D, P and T (data, pipeline, tensor), whose last letter is
             that of neighbours. AWS's default is "cluster", which is "DPT"; "spread" is "TPD".
-            SageMaker's SDK takes no other order.
+            SageMaker's images take no other order from its SDK.
         auto_partition: Let the library place layers. AWS's default is True.
         default_partition: Where layers go that the script places nowhere, 0 to partitions - 1;
             needed if auto_partition is False, and together with `partitions`. AWS's default is 0.
@@ -130,12 +130,12 @@ class SMPv1:
     def distribution(self) -> dict[str, Any]:
         """What SageMaker's SDK takes as `distribution=`: the options that were given.
 
-        Raises:
-            OptionError: SageMaker's SDK refuses the placement_strategy, though the library has it.
+        Of a placement_strategy it takes 'cluster' and 'spread' alone; our image takes all.
         """
         parameters = _given(self, V1)
-        if _PLACEMENT in parameters:
-            parameters[_PLACEMENT] = _placement(parameters[_PLACEMENT])
+        if _PLACEMENT in parameters:  # as the SDK calls it (2.257.7, fw_utils.validate_mp_config)
+            order = parameters[_PLACEMENT]
+            parameters[_PLACEMENT] = SDK_PLACEMENTS.get(order, order)
         return {**_section(parameters), "mpi": {"enabled": True, **_given(self, MPI)}}
 
 
@@ -196,15 +196,3 @@ def _given(options: SMPv1 | SMPv2, names: Iterable[str]) -> dict[str, Any]:
 
 def _section(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {"smdistributed": {"modelparallel": {"enabled": True, "parameters": {**parameters}}}}
-
-
-def _placement(strategy: str) -> str:
-    """SageMaker SDK 2.257.7's name of an order of ranks (fw_utils.validate_mp_config)."""
-    name = SDK_PLACEMENTS.get(strategy, strategy)
-    if name in SDK_PLACEMENTS.values():
-        return name
-    raise OptionError(
-        f"SMPv1 has {_PLACEMENT}={strategy!r}",
-        "SageMaker's SDK takes only 'cluster' and 'spread', though the library knows more",
-        f"Leave it out, and call smp.init({{{_PLACEMENT!r}: {strategy!r}}}) in the script",
-    )

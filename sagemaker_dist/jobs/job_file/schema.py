@@ -11,7 +11,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from os import PathLike
 from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
-from sagemaker_dist.contract import DataParallel
+from sagemaker_dist.contract import DataParallel, ModelParallel
 from sagemaker_dist.planning.request import FileSystemInput, S3Input, TrainingOptions
 
 _DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -96,7 +96,8 @@ def _described(name: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 def _distribution() -> dict[str, Any]:
     """Ours in full; the keys of SageMaker's SDK are checked where distributions are."""
-    ours = {"type": "object", "properties": {"dataparallel": _object(DataParallel)}}
+    strategies = {"dataparallel": _object(DataParallel), "modelparallel": _object(ModelParallel)}
+    ours = {"type": "object", "properties": strategies}
     return {"type": "object", "properties": {"smdist": ours}}
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import date, time
 from typing import Any, Final
 
-from sagemaker_dist.contract.spelling import DATA, OPTIONS, OURS, STRATEGIES
+from sagemaker_dist.contract.spelling import DATA, MODEL, OPTIONS, OURS, STRATEGIES
 from sagemaker_dist.errors import closest
 from sagemaker_dist.jobs.job_file.lines import KeyPath
 
@@ -99,8 +99,9 @@ def _place_of(name: str) -> str:
     """Where a key belongs that stands outside of its table."""
     if name in STRATEGIES:
         return f"Write it below distribution, as [distribution.{name}]"
-    if name in OPTIONS or name == DATA:
-        return f"Write it below [distribution.{OURS}.{DATA}]"
+    for key in (DATA, MODEL):
+        if name in OPTIONS[key] or name == key:
+            return f"Write it below [distribution.{OURS}.{key}]"
     return ""
 
 

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model that is split, against the job: its ranks, its batch, and the plan that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sagemaker_dist.catalog import training_instances
+from sagemaker_dist.contract import ModelParallel
+from sagemaker_dist.contract.splitting import split_faults
+from sagemaker_dist.errors import OptionError
+from sagemaker_dist.planning.job import Job, PlanFile
+
+
+def ranks_per_host(job: Job) -> int | None:
+    """As the launcher counts: what was asked for, else a rank per GPU, else one.
+
+    None where the machine that runs the job decides.
+    """
+    asked, (kind, _) = job.distribution.ours, job.training_hosts
+    if asked is not None and asked.processes_per_host is not None:
+        return asked.processes_per_host
+    instance = training_instances().get(str(kind))
+    if instance is None:
+        return None
+    return max(1, instance.num_accelerators) if instance.has_gpu else 1
+
+
+def model_faults(job: Job) -> Iterator[OptionError]:
+    """What does not divide, and what the plan says otherwise; nothing of hosts nobody knows."""
+    model, (_, hosts), ranks = job.distribution.model, job.training_hosts, ranks_per_host(job)
+    if model is None:
+        return
+    size = hosts * ranks if type(hosts) is int and hosts > 0 and ranks else None
+    if size is not None:
+        yield from split_faults(model, world_size=size, num_hosts=hosts)
+    if job.plan is not None:
+        yield from _plan_faults(model, job.plan, size)
+
+
+def _plan_faults(model: ModelParallel, plan: PlanFile, size: int | None) -> Iterator[OptionError]:
+    if plan.problem:
+        yield OptionError(
+            f"plan is {plan.path!r}",
+            f"{plan.problem} {plan.where}",
+            "Save one there with smp.plan(...).save(path), or correct the path",
+        )
+        return
+    given = {
+        "pipeline_parallel_degree": model.pipeline_parallel_degree,
+        "num_microbatches": model.microbatches,
+    }
+    for name, number in given.items():
+        said = plan.numbers[name]
+        if isinstance(number, int) and number != said:
+            option = name.removeprefix("num_")
+            yield OptionError(
+                f"{option} is {number} beside plan={plan.path!r}",
+                f"the plan has {said}",
+                f"Leave {option} out, or plan anew",
+            )
+    yield from _size_faults(model, plan, size)
+
+
+def _size_faults(model: ModelParallel, plan: PlanFile, size: int | None) -> Iterator[OptionError]:
+    stages, replicas = (plan.numbers[f"{each}_parallel_degree"] for each in ("pipeline", "data"))
+    if size is not None and stages * replicas != size:
+        yield OptionError(
+            f"plan {plan.path!r} is for {stages * replicas} ranks ({stages} x {replicas})",
+            f"the job has {size}",
+            f"Start {stages * replicas} ranks, or plan for {size}",
+        )
+    batch, each = model.global_batch_size, plan.numbers["batch_size"]
+    if batch is not None and batch != replicas * each:
+        yield OptionError(
+            f"global_batch_size is {batch} beside plan={plan.path!r}",
+            f"the plan is for {replicas * each}: {each} for each of {replicas} replicas",
+            "Leave global_batch_size out, or plan anew",
+        )
+
+
+def describe_split(model: ModelParallel, world_size: int | None) -> dict[str, str]:
+    """How ranks and a batch are shared out, for people."""
+    degree = model.pipeline_parallel_degree
+    if not isinstance(degree, int):
+        return {"split": "as many stages as the planner finds the fastest", **_epoch(model)}
+    stages = _count(degree, "stage")
+    if world_size is None or world_size % degree:
+        return {"split": stages, **_epoch(model)}
+    replicas = world_size // degree
+    split = f"{stages} x {_count(replicas, 'replica')} = {_count(world_size, 'rank')}"
+    return {"split": split, **_batch(model, replicas), **_epoch(model)}
+
+
+def _batch(model: ModelParallel, replicas: int) -> dict[str, str]:
+    batch, number = model.global_batch_size, model.microbatches
+    if batch is None or batch % replicas:
+        return {}
+    each = batch // replicas
+    text = f"{batch} = {_count(replicas, 'replica')} x {each}"
+    if isinstance(number, int) and each % number == 0:
+        text += f", each in {_count(number, 'microbatch', 'microbatches')} of {each // number}"
+    return {"batch": text}
+
+
+def _epoch(model: ModelParallel) -> dict[str, str]:
+    batch = model.global_batch_size
+    if batch is None:
+        return {}
+    return {"steps": f"1 per {batch} samples: {model.iterations(10 * batch)} for {10 * batch}"}
+
+
+def _count(number: int, what: str, several: str = "") -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {several or what + 's'}"
