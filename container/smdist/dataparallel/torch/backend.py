@@ -76,6 +76,16 @@ def create_backend(options: _DistributedBackendOptions, pg_options: Any) -> dist
     )
 
 
+def abort(reason: str) -> None:
+    """Fail all that is on its way and all that comes later, here and on all other ranks.
+
+    Errors on all of them say `reason`; the first failure of an engine wins.
+    """
+    for engine, _ in _live:
+        if engine.is_running():
+            engine.abort(reason)
+
+
 def _timeout_seconds(options: _DistributedBackendOptions, of_job: int | None) -> float:
     """What the script gave to init_process_group, else what the job was given."""
     of_script = float(options.timeout.total_seconds())

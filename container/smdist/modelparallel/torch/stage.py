@@ -12,7 +12,7 @@ block, activation checkpoints, compiling a unit, hooks on it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -49,8 +49,10 @@ class StageModule(Level):
     def __init__(self, captured: Captured, placement: Placement, stage: int) -> None:
         super().__init__()
         _check_state(captured.program, placement)
+        self._stage = stage
         self._route = Route.of(captured.program, placement, stage)
         self._program = captured.program
+        self._running: Call | None = None
         for name in self._route.units:
             _put(self, name, captured.model.get_submodule(name))
         for name in self._route.held:
@@ -62,6 +64,37 @@ class StageModule(Level):
     def route(self) -> Route:
         """What it receives, sends and calls."""
         return self._route
+
+    @property
+    def program(self) -> Program:
+        """What it runs a part of."""
+        return self._program
+
+    @property
+    def running(self) -> Call | None:
+        """The call that runs now, or the one that failed."""
+        return self._running
+
+    def serve(self, captured: Captured, placement: Placement) -> None:
+        """Run another program from now on: the same units, for inputs of other shapes or in
+        another mode.
+
+        Raises:
+            OptionError: It calls modules or reads parameters that this stage does not have.
+        """
+        _check_state(captured.program, placement)
+        route = Route.of(captured.program, placement, self._stage)
+        raise_all(_missing(self, route))
+        self._route, self._program = route, captured.program
+
+    def unit(self, name: str) -> nn.Module:
+        """The module of a name, as it is now: it may have been wrapped or replaced."""
+        module: nn.Module = self
+        for key in name.split("."):
+            found = module._modules[key]
+            assert found is not None
+            module = found
+        return module
 
     def forward(
         self, received: Mapping[str, Tensor], arguments: Any, around: Around = _alone
@@ -81,35 +114,32 @@ class StageModule(Level):
                 unit returned something of another form.
         """
         values: dict[str, Any] = {**self._program.bind(arguments), **received}
-        self._machine(around).run(self._route.calls, values)
+        self._machine(around).run(self._following(), values)
         return {name: values[name] for name in self._route.keeps}
 
     def output(self, values: Mapping[str, Any]) -> Any:
         """What the model returns, from what the last stage's `forward` returned."""
         return self._program.assemble(values, self._held)
 
+    def _following(self) -> Iterator[Call]:
+        for call in self._route.calls:
+            self._running = call
+            yield call
+        self._running = None
+
     def _machine(self, around: Around) -> Machine:
         return Machine(
             program=self._program,
-            unit=self._unit,
+            unit=self.unit,
             held=self._held,
             copies=self._route.copies,
             spent=self._route.spent,
             around=around,
         )
 
-    def _unit(self, name: str) -> nn.Module:
-        """Looked up each time: a unit may have been wrapped or replaced since."""
-        module: nn.Module = self
-        for key in name.split("."):
-            found = module._modules[key]
-            assert found is not None
-            module = found
-        return module
-
     def _held(self, name: str) -> Tensor:
         path, _, key = name.rpartition(".")
-        tensor = getattr(self._unit(path) if path else self, key)
+        tensor = getattr(self.unit(path) if path else self, key)
         assert isinstance(tensor, Tensor)
         return tensor
 
@@ -190,6 +220,26 @@ def _check_state(program: Program, placement: Placement) -> None:
         )
         for module, stages in where.items()
         if len(stages) > 1
+    )
+
+
+def _missing(stage: StageModule, route: Route) -> Iterator[OptionError]:
+    modules = {name for name, _ in stage.named_modules()}
+    for name in route.units:
+        if name not in modules:
+            yield _not_here(f"calls {name!r}", stage)
+    for name in route.held:
+        path, _, key = name.rpartition(".")
+        if path not in modules or not hasattr(stage.get_submodule(path), key):
+            yield _not_here(f"reads {name!r}", stage)
+
+
+def _not_here(what: str, stage: StageModule) -> OptionError:
+    units = ", ".join(map(repr, stage.route.units))
+    return OptionError(
+        f"the model now {what}",
+        f"this stage was made without it, of {units}",
+        "Plan with an example and in a mode in which all modules are called",
     )
 
 

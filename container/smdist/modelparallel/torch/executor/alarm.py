@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank's failure ends the step on all ranks, with one reason.
+
+On our backend the engine carries the reason: whatever anybody waits for fails with it. On others
+(Gloo) the reason is put into the group's store, then the connections are closed: who waits here
+finds them closed, reads the reason, and closes its own.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from datetime import timedelta
+from typing import Final
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Store
+
+from smdist.modelparallel.torch.executor.errors import (
+    Fault,
+    LostError,
+    StepError,
+    StepInterruptedError,
+    said,
+)
+
+_OURS: Final = "smdist.dataparallel.torch.backend"
+_KEY: Final = "smdist/step/fault"
+_TAG: Final = (1 << 24) - 1  # nobody sends it
+
+
+class Alarm:
+    """Of one group of ranks."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._group = group
+        self._is_ours = dist.get_backend(group) in ("smdist", "smddp")
+
+    def error(self, error: BaseException, action: str, module: str) -> StepError:
+        """What this rank raises for an exception; other ranks are told before.
+
+        Args:
+            error: The exception.
+            action: What this rank did.
+            module: What of the model ran.
+        """
+        fault = self._heard(error)
+        if fault is not None:
+            return StepError(fault)
+        if isinstance(error, LostError):
+            return self._lost(error, action)
+        fault = self._fault(action, module, said(error))
+        self._tell(fault)
+        kind = StepInterruptedError if isinstance(error, KeyboardInterrupt) else StepError
+        return kind(fault)
+
+    def _heard(self, error: BaseException) -> Fault | None:
+        """The fault of another rank, if that is what ended this one."""
+        if isinstance(error, StepError):
+            return error.fault
+        cause = error.cause if isinstance(error, LostError) else error
+        if isinstance(cause, dist.DistBackendError):
+            return Fault.read(str(cause))
+        return self._stored() if isinstance(error, LostError) and not self._is_ours else None
+
+    def _lost(self, error: LostError, action: str) -> StepError:
+        """Nobody has said why: the other rank is gone."""
+        peer = f"rank {self._world(error.peer)} (pipeline rank {error.peer})"
+        why = f"a message from or to {peer} was lost ({said(error.cause)})"
+        fault = self._fault(action, f"a message of {peer}", why)
+        self._tell(fault)
+        return StepError(fault, f"Look in the logs for a rank that ended before, such as {peer}")
+
+    def _fault(self, action: str, module: str, why: str) -> Fault:
+        own = dist.get_rank(self._group)
+        rank = self._world(own)
+        return Fault(rank=rank, pipeline_rank=own, action=action, module=module, why=why)
+
+    def _world(self, rank: int) -> int:
+        return dist.get_global_rank(self._group, rank)
+
+    def _tell(self, fault: Fault) -> None:
+        if self._is_ours:
+            sys.modules[_OURS].abort(fault.line)
+            return
+        with suppress(Exception):  # the store may be gone with the rank that kept it
+            self._store().set(_KEY, fault.line)
+        self._close()
+
+    def _stored(self) -> Fault | None:
+        with suppress(Exception):
+            store = self._store()
+            return Fault.read(store.get(_KEY).decode()) if store.check([_KEY]) else None
+        return None
+
+    def _store(self) -> Store:
+        return self._group.get_group_store()
+
+    def _close(self) -> None:
+        """Gloo closes all connections of a group where somebody has waited too long."""
+        own, size = dist.get_rank(self._group), dist.get_world_size(self._group)
+        if size == 1:
+            return
+        with suppress(RuntimeError):
+            nothing = torch.empty(1, dtype=torch.uint8)
+            work = dist.irecv(nothing, group=self._group, group_src=(own + 1) % size, tag=_TAG)
+            if work is not None:
+                work.wait(timedelta(milliseconds=1))
