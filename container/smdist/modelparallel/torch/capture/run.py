@@ -22,6 +22,7 @@ from smdist.modelparallel.torch.capture.state import snapshots
 from smdist.modelparallel.torch.capture.surroundings import uncompiled, untouched
 from smdist.modelparallel.torch.capture.writer import Writer
 from smdist.modelparallel.torch.program import Argument, Call, Constant, Program, Ref
+from smdist.modelparallel.torch.tracing import tracing
 from smdist.modelparallel.torch.tree import Form, flatten, paths, unflatten
 
 
@@ -45,7 +46,12 @@ def _run(
     made: list[ReferenceType[Tensor]],
 ) -> Program:
     leaves, form = flatten(arguments)
-    with on_fakes(model, _device(leaves, model), made) as fake, untouched(), uncompiled():
+    with (
+        on_fakes(model, _device(leaves, model), made) as fake,
+        untouched(),
+        uncompiled(),
+        tracing(),
+    ):
         inputs = [_input(fake, leaf, _device(leaves, model)) for leaf in leaves]
         pairs = zip(inputs, leaves, strict=True)
         known = {id(made): real for made, real in pairs if isinstance(made, Tensor)}

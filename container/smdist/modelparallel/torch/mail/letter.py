@@ -16,7 +16,7 @@ import pickle
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,7 @@ HEAD_BYTES: Final = 1024
 _PART_BYTES: Final = 8192  # a tensor of this length travels by itself
 _LENGTH: Final = struct.Struct("<q")  # of the body; negative: of the reason why there is none
 _COUNT: Final = struct.Struct("<I")
+_Reference = tuple[int, tuple[Any, ...], int | bytes]
 _KINDS: Final = (Tensor, nn.Parameter)
 
 
@@ -53,9 +54,8 @@ class Letter:
         return [self.head, *([] if self.rest is None else [self.rest]), *self.parts]
 
 
-@dataclass(frozen=True, slots=True)
-class _About:
-    """What a tensor is, beside its memory."""
+class _About(NamedTuple):
+    """What a tensor is, beside its memory; it travels as a plain tuple."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -136,16 +136,16 @@ class _Packer(pickle.Pickler):
     def __init__(self, file: io.BytesIO, parts: list[Tensor]) -> None:
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
         self._parts = parts
-        self._known: dict[int, tuple[int, _About, int | bytes]] = {}
+        self._known: dict[int, _Reference] = {}
         self._alive: list[Tensor] = []  # so that no other object takes an id
 
-    def persistent_id(self, obj: Any) -> tuple[int, _About, int | bytes] | None:
+    def persistent_id(self, obj: Any) -> _Reference | None:
         """A tensor's number, what it is, and its bytes or the part that has them."""
         if type(obj) not in _KINDS or not _is_plain(obj):
             return None
         if id(obj) not in self._known:
             self._alive.append(obj)
-            self._known[id(obj)] = (len(self._known), _about(obj), self._memory(obj))
+            self._known[id(obj)] = (len(self._known), tuple(_about(obj)), self._memory(obj))
         return self._known[id(obj)]
 
     def _memory(self, tensor: Tensor) -> int | bytes:
@@ -170,7 +170,7 @@ class _Unpacker(pickle.Unpickler):
         number, about, memory = pid
         if number not in self._made:
             flat = self._parts[memory] if isinstance(memory, int) else _bytes_tensor(memory)
-            self._made[number] = _tensor(flat, about)
+            self._made[number] = _tensor(flat, _About(*about))
         return self._made[number]
 
 

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""smp.init on real ranks: what it takes, what it refuses, and how long its session lives."""
+
+import json
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from sagemaker_dist.contract.model_parallel import ModelParallel
+from sagemaker_dist.errors import OptionError
+from smdist.modelparallel.core.layout import Axis
+from smdist.modelparallel.torch import identity, session
+from smdist.modelparallel.torch.groups import new_group
+
+TWO_STAGES = {"partitions": 2, "microbatches": 4, "placement_strategy": "spread"}
+SECONDS = 10
+
+
+def _refused(call):
+    with pytest.raises(OptionError) as caught:
+        call()
+    return str(caught.value)
+
+
+def _facts(rank, size):
+    made = session.init(TWO_STAGES)
+    return (
+        made is session.current(),
+        made.options == ModelParallel.from_smp(TWO_STAGES),
+        made.is_ours,
+        made.hosts,
+        (identity.local_rank(), identity.local_size()),
+        made.groups.coordinates,
+    )
+
+
+def test_a_session_has_options_hosts_and_groups(world):
+    """Two emulated hosts of two ranks; pipelines across them, as "spread" says."""
+    for rank, facts in enumerate(world.run(_facts, hosts="aabb")):
+        is_current, is_read, is_ours, hosts, local, place = facts
+
+        assert (True, True, False) == (is_current, is_read, is_ours)
+        assert (0, 0, 1, 1) == hosts
+        assert (rank % 2, 2) == local
+        assert (rank // 2, 0, rank % 2) == (place.pp, place.tp, place.rdp)
+
+
+def _twice(rank, size, path):
+    first = session.init(TWO_STAGES)
+    again = session.init(path), session.init(ModelParallel.from_smp(TWO_STAGES))
+    return [each is first for each in again], _refused(lambda: session.init({"partitions": 4}))
+
+
+def test_the_same_configuration_again_is_harmless_and_another_is_not(world, tmp_path):
+    """Also where it comes from a file, or as ModelParallel."""
+    path = tmp_path / "smp.json"
+    path.write_text(json.dumps(TWO_STAGES))
+    for again, refusal in world.run(_twice, str(path), size=2):
+        assert [True, True] == again
+        assert "smp.init was called again with another configuration" in refusal
+
+
+def _undecided(rank, size):
+    made = session.init()
+    early = [
+        _refused(call)
+        for call in (identity.pp_rank, identity.get_dp_group, identity.get_mp_process_group)
+    ]
+    before = made.is_decided, identity.rank(), identity.size(), identity.local_size()
+    groups = made.decide(2)
+    late = _refused(lambda: made.decide(4)), made.decide(2) is groups
+    return early, before, late, (identity.pp_rank(), identity.pp_size(), identity.rdp_rank())
+
+
+def test_a_degree_that_is_auto_is_decided_later(world):
+    """Until then the world alone is known; afterwards it does not change."""
+    for rank, (early, before, late, after) in enumerate(world.run(_undecided, hosts="aabb")):
+        assert 3 == sum("'auto', which the planner decides at the first step" in e for e in early)
+        assert (False, rank, 4, 2) == before
+        assert "this session has pipeline_parallel_degree 2" in late[0]
+        assert late[1]
+        assert (rank % 2, 2, rank // 2) == after
+
+
+def _disagree(rank, size):
+    made = session.init()
+    refusals = _refused(lambda: made.decide(1 + rank)), _refused(lambda: made.decide(3))
+    return *refusals, made.decide(2).pp_size
+
+
+def test_ranks_that_decide_differently_learn_it_and_so_they_do_where_it_does_not_divide(world):
+    """The same error on both, and the session can still decide."""
+    for differs, divides, pp_size in world.run(_disagree, size=2):
+        assert "ranks 0 and 1 have decided for pipelines of 1 and 2" in differs
+        assert "the world has 2 ranks and the model takes 3" in divides
+        assert 2 == pp_size
+
+
+def _too_many(rank, size):
+    refusal = _refused(lambda: session.init({"partitions": 4, "microbatches": 8}))
+    return refusal, session.is_initialized(), dist.is_initialized()
+
+
+def test_a_degree_above_the_world_is_refused_on_every_rank(world):
+    """Naming both; torch.distributed, which was there before, stays."""
+    for refusal, has_session, has_group in world.run(_too_many, size=2):
+        assert "4" in refusal
+        assert "2" in refusal
+        assert "pipeline_parallel_degree=4" in refusal
+        assert (False, True) == (has_session, has_group)
+
+
+def _one_is_wrong(rank, size):
+    config = {"partitions": 2, "microbatches": 0 if rank == 2 else 1}
+    return _refused(lambda: session.init(config))
+
+
+def test_a_fault_of_one_rank_is_an_error_on_all(world):
+    """Nobody waits for it: the others name it and say what it said."""
+    for rank, refusal in enumerate(world.run(_one_is_wrong, deadline=SECONDS)):
+        assert "microbatches=0" in refusal
+        assert (rank != 2) == ("smp.init failed on rank 2" in refusal)
+
+
+def _differ(rank, size):
+    return _refused(lambda: session.init({"partitions": 2, "microbatches": 1 + rank}))
+
+
+def test_ranks_with_different_configurations_are_told_which(world):
+    """Ranks, option and values."""
+    expected = (
+        "smp.init was given different configurations on ranks 0 and 1:"
+        " microbatches is 1 and 2. Give every rank the same one."
+    )
+
+    assert [expected] * 2 == world.run(_differ, size=2)
+
+
+def _gone(rank, size, path):
+    session.init(TWO_STAGES)
+    dist.destroy_process_group()
+    nothing = session.is_initialized(), _refused(session.current)
+    dist.init_process_group("gloo", store=dist.FileStore(path, size), rank=rank, world_size=size)
+    still = session.is_initialized()
+    anew = session.init({"partitions": 1})
+    return nothing, still, anew.groups.pp_size, identity.rdp_size(), dist.get_backend()
+
+
+def test_a_session_ends_with_its_process_group(world, tmp_path):
+    """What was made on another default group is never used: here on Gloo, with other degrees."""
+    for (running, refusal), still, pp, rdp, backend in world.run(
+        _gone, str(tmp_path / "store"), size=2
+    ):
+        assert (False, False) == (running, still)
+        assert "Call smp.init() first" in refusal
+        assert (1, 2, "gloo") == (pp, rdp, backend)
+
+
+def _ended(rank, size):
+    session.init(TWO_STAGES)
+    session.end()
+    left = session.is_initialized(), dist.is_initialized()
+    return left, session.init({"partitions": 1}).groups.pp_size
+
+
+def test_an_ended_session_leaves_a_process_group_that_it_found(world):
+    """And another one can start."""
+    assert [((False, True), 1)] * 2 == world.run(_ended, size=2)
+
+
+def _timeouts(rank, size, path):
+    dist.destroy_process_group()
+    dist.init_process_group(
+        "gloo",
+        store=dist.FileStore(path, size),
+        rank=rank,
+        world_size=size,
+        timeout=timedelta(seconds=77),
+    )
+    backend = new_group(range(size), dist.group.WORLD)._get_backend(torch.device("cpu"))
+    return backend.options._timeout.total_seconds()
+
+
+def test_a_group_waits_as_long_as_the_default_group(world, tmp_path):
+    """The deadline that the script gave to init_process_group holds for pipelines, too."""
+    assert [77.0] * 2 == world.run(_timeouts, str(tmp_path / "store"), size=2)
+
+
+def test_without_a_session_every_question_is_refused():
+    """With the call that is missing."""
+    for ask in (session.current, identity.rank, identity.pp_rank, identity.get_mp_group):
+        assert "Call smp.init() first" in _refused(ask)
+
+    assert not session.is_initialized()
+
+
+def _names(rank, size):
+    made = session.init(TWO_STAGES)
+    axes = ("pp", "tp", "rdp", "dp", "mp")
+    faults = []
+    for axis in axes:
+        members = list(made.members(Axis(axis)))
+        group = getattr(identity, f"get_{axis}_process_group")()
+        if members != getattr(identity, f"get_{axis}_group")():
+            faults.append((axis, "list"))
+        if members != dist.get_process_group_ranks(group):
+            faults.append((axis, "group"))
+        if members.index(rank) != getattr(identity, f"{axis}_rank")():
+            faults.append((axis, "rank"))
+        if len(members) != getattr(identity, f"{axis}_size")():
+            faults.append((axis, "size"))
+    whole = identity.get_world_process_group() is dist.group.WORLD
+    return faults, whole, identity.get_mp_group(), identity.get_dp_group()
+
+
+def test_the_functions_of_smp_say_what_the_groups_are(world):
+    """spread on 4 ranks: replicas 0 2 and 1 3, stages 0 1 and 2 3."""
+    for rank, (faults, is_world, replica, stage) in enumerate(world.run(_names)):
+        assert [] == faults
+        assert is_world
+        assert [rank % 2, rank % 2 + 2] == replica
+        assert [rank // 2 * 2, rank // 2 * 2 + 1] == stage

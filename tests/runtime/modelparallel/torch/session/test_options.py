@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What counts where smp.init and the job were both given something."""
+
+import json
+import logging
+
+import pytest
+
+from sagemaker_dist.contract.model_parallel import ModelParallel
+from sagemaker_dist.contract.options import DataParallel
+from sagemaker_dist.errors import OptionError
+from smdist.modelparallel.torch.session.options import chosen, read
+
+
+def test_nothing_is_the_planners():
+    """No configuration anywhere: ModelParallel()."""
+    assert ModelParallel() == chosen(None, None) == chosen({}, None)
+
+
+def test_a_dict_is_smps():
+    """Its keys and its defaults: one microbatch, interleaved."""
+    assert ModelParallel.from_smp({"partitions": 2}) == read({"partitions": 2})
+    assert (2, 1, "interleaved") == (
+        read({"partitions": 2}).pipeline_parallel_degree,
+        read({"partitions": 2}).microbatches,
+        read({"partitions": 2}).pipeline,
+    )
+
+
+@pytest.mark.parametrize("name", ["pipeline_parallel_degree", "partitions"])
+def test_a_dict_can_leave_degree_microbatches_and_pipeline_to_the_planner(name):
+    """ "auto" stays open; the rest is read as SMP's."""
+    options = read({name: "auto", "microbatches": "auto", "pipeline": "auto", "optimize": "speed"})
+
+    assert ("auto", "auto", "auto", "speed") == (
+        options.pipeline_parallel_degree,
+        options.microbatches,
+        options.pipeline,
+        options.optimize,
+    )
+
+
+def test_auto_excludes_nothing_wrong():
+    """Faults beside an "auto" are found."""
+    with pytest.raises(OptionError, match="microbatches=0"):
+        read({"partitions": "auto", "microbatches": 0})
+
+
+def test_a_file_is_read(tmp_path):
+    """JSON of the same dict, by path or by text."""
+    path = tmp_path / "smp.json"
+    path.write_text(json.dumps({"partitions": 2, "microbatches": 4}))
+
+    assert read({"partitions": 2, "microbatches": 4}) == read(path) == read(str(path))
+
+
+@pytest.mark.parametrize("text", [None, "{", "[1]"])
+def test_a_file_that_is_none_is_refused_by_name(tmp_path, text):
+    """Missing, no JSON, or no object."""
+    path = tmp_path / "smp.json"
+    if text is not None:
+        path.write_text(text)
+
+    with pytest.raises(OptionError, match=r"smp\.json|is a list"):
+        read(path)
+
+
+def test_something_else_is_refused():
+    """A number configures nothing."""
+    with pytest.raises(OptionError, match=r"the configuration of smp\.init is a int"):
+        read(2)
+
+
+def test_an_unknown_key_is_refused_by_name():
+    """With the one that was meant."""
+    with pytest.raises(OptionError, match=r"mikrobatches.*Did you mean 'microbatches'"):
+        read({"partitions": 2, "mikrobatches": 4})
+
+
+def test_options_are_taken_as_they_are():
+    """ModelParallel passes through."""
+    options = ModelParallel(virtual_stages=2, pipeline="interleaved_1f1b")
+
+    assert options is read(options) is chosen(options, None)
+    assert options == chosen(None, options)
+
+
+def test_the_job_overrides_the_script_and_a_note_names_what(caplog):
+    """What the job left open stays the script's."""
+    with caplog.at_level(logging.WARNING):
+        options = chosen(
+            {"partitions": 2, "microbatches": 4, "placement_strategy": "spread"},
+            ModelParallel(microbatches=8, seed=7),
+        )
+
+    assert (2, 8, "spread", 7) == (
+        options.pipeline_parallel_degree,
+        options.microbatches,
+        options.placement_strategy,
+        options.seed,
+    )
+    assert [
+        "The job overrides what smp.init was given: microbatches is 8, not 4."
+    ] == caplog.messages
+
+
+def test_nothing_is_noted_where_both_say_the_same(caplog):
+    """Equal values, and values that the script left at their default."""
+    with caplog.at_level(logging.WARNING):
+        chosen({"partitions": 2, "microbatches": 4}, ModelParallel(microbatches=4, seed=7))
+
+    assert [] == caplog.messages
+
+
+def test_options_that_exclude_each_other_come_from_one_side():
+    """memory_weight of the job takes the place of the script's optimize, and so on."""
+    script = {"partitions": 2, "optimize": "speed", "active_microbatches": 3}
+    weighed = chosen(script, ModelParallel(memory_weight=0.5))
+    simple = chosen(script, ModelParallel(pipeline="simple"))
+
+    assert (None, 0.5, 3) == (weighed.optimize, weighed.memory_weight, weighed.active_microbatches)
+    assert ("speed", "simple", None) == (
+        simple.optimize,
+        simple.pipeline,
+        simple.active_microbatches,
+    )
+
+
+def test_a_plan_of_the_job_decides_all_that_plans_decide():
+    """Pipeline and balance of the script do not stand beside it."""
+    options = chosen({"partitions": 2, "optimize": "speed"}, ModelParallel(plan="plan.json"))
+
+    assert ModelParallel(plan="plan.json", pipeline_parallel_degree=2, microbatches=1) == options
+
+
+def test_the_engine_is_the_jobs():
+    """Ranks run on it already."""
+    engine = DataParallel(lanes=4)
+    script = ModelParallel(engine=DataParallel(lanes=2))
+
+    assert DataParallel() == chosen(script, ModelParallel(seed=1)).engine
+    assert engine == chosen(script, ModelParallel(engine=engine)).engine
