@@ -61,9 +61,6 @@ class Means:
 
     def finish(self) -> None:
         """Wait, and put the means in place: None where no replica has a gradient."""
-        for each in self._sets:
-            if each not in self._running:
-                self._start(each)
         for each in self._running:
             each.finish()
         self._running.clear()

@@ -8,6 +8,7 @@ from typing import Final
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from sagemaker_dist.errors import OptionError, raise_all
 from smdist.modelparallel.core.graph import Graph
@@ -18,6 +19,7 @@ from smdist.modelparallel.torch.groups import Groups
 from smdist.modelparallel.torch.replicas.equal import broadcast
 from smdist.modelparallel.torch.replicas.held import held_parameters, local
 from smdist.modelparallel.torch.replicas.means import Means
+from smdist.modelparallel.torch.replicas.sharded import Shards, keeps_gathered
 from smdist.modelparallel.torch.replicas.ties import Ties
 from smdist.modelparallel.torch.stage import StageModule
 
@@ -34,7 +36,7 @@ class Replicas:
         schedule: Of a step.
         groups: Where this rank is.
         graph: Of the whole model: knows the names of parameters.
-        sharding: "none": every replica holds its stages whole. "optimizer", "full": see `sharded`.
+        sharding: "none": every replica holds its stages whole; else see `sharded`.
         shard_degree: Ranks that share one copy; None: all replicas.
         bf16: Compute in bfloat16 with parameters in their own type; needs sharding.
         fusion_bytes: Of one all-reduce.
@@ -59,14 +61,20 @@ class Replicas:
         self._stages, self._placement, self._schedule = stages, placement, schedule
         self._groups, self._graph, self._fusion_bytes = groups, graph, fusion_bytes
         raise_all(_faults(groups.rdp_size, sharding, shard_degree, bf16))
+        self._sharding, self._bf16 = sharding, bf16
+        self._shard_degree = shard_degree or groups.rdp_size
+        self._shards: Shards | None = None
         self._stash: dict[str, Tensor] = {}
+        self._ended: set[int] = set()
+        self._is_open = False
         self._collect()
 
     def _collect(self) -> None:
         group = self._groups.of(Axis.RDP)
         held = held_parameters(self._stages, self._graph)
         self._held = {each.name: each.parameter for each in held}
-        self._means = Means(held, group, self._fusion_bytes)
+        whole = [each for each in held if not isinstance(each.parameter, DTensor)]
+        self._means = Means(whole, group, self._fusion_bytes)
         pipeline = self._groups.of(Axis.PP)
         self._ties = Ties(self._placement.ties, self._schedule.rank_of, held, pipeline)
 
@@ -81,13 +89,26 @@ class Replicas:
         return self
 
     def prepare(self) -> None:
-        """Make values equal on all replicas and on all holders of a tied parameter; collective."""
+        """Make values equal on all replicas and on all holders of a tied parameter; then shard.
+
+        Collective. Parameters are other objects afterwards where they are sharded.
+        """
         every = held_parameters(self._stages, self._graph, trained=False)
         pipeline = self._groups.of(Axis.PP)
         Ties(self._placement.ties, self._schedule.rank_of, every, pipeline).share()
         buffers = {id(b): b for stage in self._stages.values() for b in stage.buffers()}
         tensors = [*(each.parameter for each in every), *buffers.values()]
         broadcast(tensors, self._groups.of(Axis.RDP), self._fusion_bytes)
+        if self._sharding != "none":
+            splits = self._schedule.splits_backward
+            self._shards = Shards(
+                self._stages,
+                self._groups,
+                shard_degree=self._shard_degree,
+                keeps=keeps_gathered(self._sharding, splits_backward=splits),
+                bf16=self._bf16,
+            )
+            self._collect()
 
     def share_buffers(self) -> None:
         """Give all replicas the buffers of the first that forward passes change; collective."""
@@ -102,6 +123,10 @@ class Replicas:
 
     def begin(self) -> None:
         """A step begins: gradients of earlier ones are put aside until `finish`."""
+        if self._is_open:
+            self.rest()  # a step has failed
+        self._is_open = True
+        self._ended.clear()
         self._means.begin()
         self._stash = {name: p.grad for name, p in self._held.items() if p.grad is not None}
         for parameter in self._held.values():
@@ -113,10 +138,18 @@ class Replicas:
     def after_backward(self, stage: int, is_last: bool) -> None:
         """Called by the executor: after the last backward pass of a step, reduction starts."""
         if is_last:
-            self._means.end(stage)
+            self._end(stage)
+
+    def _end(self, stage: int) -> None:
+        self._ended.add(stage)
+        self._means.end(stage)
+        if self._shards is not None:
+            self._shards.end(stage)
 
     def finish(self) -> None:
         """Wait for reductions, sum what is tied, and add the gradients of earlier steps."""
+        for stage in sorted(self._stages.keys() - self._ended):
+            self._end(stage)
         self._means.finish()
         self._ties.finish()
         with torch.no_grad():
@@ -126,6 +159,12 @@ class Replicas:
                     local(earlier).add_(local(parameter.grad))
                 parameter.grad = earlier
         self._stash = {}
+        self._is_open = False
+
+    def rest(self) -> None:
+        """After forward passes alone, or a failure: let go of what sharding has gathered."""
+        if self._shards is not None:
+            self._shards.rest()
 
 
 def _faults(

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stages whose parameters, gradients and optimizer states replicas share out: FSDP2 on a pipeline.
+
+    "optimizer"   parameters are gathered at their first use in a step and stay until its end
+    "full"        parameters of a unit are gathered each time that it runs, and let go after it
+
+"full" costs two gathers for each unit and microbatch; a rank never holds more than a unit or two
+whole. Where schedules split the backward pass, W still needs what I has used, and "full" keeps
+parameters as "optimizer" does. Gradients are whole until the last backward pass of a stage in both,
+and are reduced once a step.
+
+What several stages of one rank, or types of numbers other than the group's, would tear apart stays
+whole on every replica, and so does what has no dimension.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from smdist.modelparallel.core.layout import Axis
+from smdist.modelparallel.torch.groups import Groups
+from smdist.modelparallel.torch.stage import StageModule
+from smdist.modelparallel.torch.tree import flatten, unflatten
+
+
+class Shards:
+    """The sharded stages of one rank.
+
+    Args:
+        stages: By number; they are wrapped in place.
+        groups: Where this rank is.
+        shard_degree: Replicas that share one copy.
+        keeps: Whether parameters stay gathered until the end of a step.
+        bf16: Whether units compute in bfloat16.
+    """
+
+    def __init__(
+        self,
+        stages: Mapping[int, StageModule],
+        groups: Groups,
+        *,
+        shard_degree: int,
+        keeps: bool,
+        bf16: bool,
+    ) -> None:
+        self._stages, self._group, self._keeps = stages, groups.of(Axis.RDP), keeps
+        self._mesh = _mesh(groups, shard_degree, _device_type(stages.values()))
+        apart = _torn(stages, bf16=bf16)
+        for stage in stages.values():
+            _wrap(stage, self._mesh, apart, keeps=keeps, bf16=bf16)
+            self._pause(stage)
+
+    def end(self, stage: int) -> None:
+        """A stage has ended its last backward pass: reduce, and let go of whole parameters."""
+        root = self._root(stage)
+        root.set_is_last_backward(True)
+        root.set_reshard_after_backward(True)
+        root.set_requires_gradient_sync(True)
+        with torch.no_grad():
+            self._agree(root)
+        # As torch's own pipelines do: halves of backward passes do not end in FSDP's hooks.
+        root._get_fsdp_state()._root_post_backward_final_callback()
+        self._pause(self._stages[stage])
+
+    def rest(self) -> None:
+        """Let go of whole parameters, and of what a run has left that did not go backward."""
+        for stage in self._stages:
+            self._root(stage).reset_iter_state()
+
+    def gather(self) -> None:
+        """Make all parameters whole; `rest` ends it."""
+        for stage in self._stages.values():
+            for module in stage.modules():
+                if isinstance(module, FSDPModule):
+                    module.unshard()
+
+    def _root(self, stage: int) -> FSDPModule:
+        root = self._stages[stage]
+        assert isinstance(root, FSDPModule)
+        return root
+
+    def _pause(self, stage: nn.Module) -> None:
+        """Backward passes before the last one only add up."""
+        assert isinstance(stage, FSDPModule)
+        stage.set_is_last_backward(False)
+        stage.set_reshard_after_backward(not self._keeps)
+        stage.set_requires_gradient_sync(False)
+
+    def _agree(self, root: FSDPModule) -> None:
+        """Who has no gradient where another replica has one takes part with zeros."""
+        parts = [part for part in _parts(root) if part.sharded_param.requires_grad]
+        if not parts:
+            return
+        for part in parts:
+            _complete(part)
+        device = parts[0].sharded_param.device
+        has = torch.tensor([float(_has_gradient(part)) for part in parts], device=device)
+        dist.all_reduce(has, group=self._group)
+        for part, count in zip(parts, has.tolist(), strict=True):
+            if count and not _has_gradient(part):
+                whole = part._unsharded_param
+                whole.grad = torch.zeros(whole.shape, dtype=whole.dtype, device=device)
+                _complete(part)
+
+
+def keeps_gathered(sharding: str, *, splits_backward: bool) -> bool:
+    """Whether parameters stay whole from their first use in a step to its end."""
+    return sharding == "optimizer" or splits_backward
+
+
+def _mesh(groups: Groups, shard_degree: int, device_type: str) -> DeviceMesh:
+    """One dimension, or copies of shards where fewer ranks than all share one; collective."""
+    if shard_degree == groups.rdp_size:
+        return DeviceMesh.from_group(groups.of(Axis.RDP), device_type)
+    own: dict[str, dist.ProcessGroup] = {}
+    for members in groups.layout.all_members(Axis.RDP):
+        grid = torch.tensor(members).view(-1, shard_degree)
+        for name, rows in (("copies", grid.t().tolist()), ("shards", grid.tolist())):
+            for row in rows:
+                group = dist.new_group(row)
+                if groups.rank in row:
+                    own[name] = group
+    grid = torch.tensor(groups.members(Axis.RDP)).view(-1, shard_degree)
+    names = ("copies", "shards")
+    made: DeviceMesh = DeviceMesh.from_group(
+        [own[name] for name in names], device_type, mesh=grid, mesh_dim_names=names
+    )
+    return made
+
+
+def _device_type(stages: Iterable[nn.Module]) -> str:
+    tensors = (tensor for stage in stages for tensor in stage.parameters())
+    return next((tensor.device.type for tensor in tensors), "cpu")
+
+
+def _torn(stages: Mapping[int, StageModule], *, bf16: bool) -> set[nn.Parameter]:
+    """What cannot be in a group of FSDP: parameters of several stages, and single numbers.
+
+    In bfloat16 a unit computes in one type, so all of it goes where its shared parameters are.
+    """
+    count = Counter(parameter for stage in stages.values() for parameter in stage.parameters())
+    shared = {parameter for parameter, number in count.items() if number > 1}
+    units = [stage.get_submodule(n) for stage in stages.values() for n in stage.route.units]
+    around = [set(unit.parameters()) for unit in units if bf16]
+    torn = shared.union(*(own for own in around if own & shared))
+    return torn | {parameter for parameter in count if not parameter.dim()}
+
+
+def _wrap(
+    stage: StageModule, mesh: DeviceMesh, apart: set[nn.Parameter], *, keeps: bool, bf16: bool
+) -> None:
+    """Each unit by itself, and the rest with the stage."""
+    dtype = torch.bfloat16 if bf16 else None
+    reduce_dtype = torch.float32 if bf16 else None
+    units = _separate(stage, apart)
+    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=reduce_dtype)
+    for unit in units:
+        ignored = apart | _odd(unit.parameters(), apart)
+        _shard(unit, mesh, ignored, keeps=keeps, policy=policy)
+    for name in stage.route.units if bf16 else ():
+        unit = stage.get_submodule(name)
+        first = next(unit.parameters(), None)
+        if first is not None and unit not in units:
+            kind = first.dtype if first in apart else torch.bfloat16
+            unit.register_forward_pre_hook(partial(_cast_all, kind), with_kwargs=True)
+    left = [p for p in stage.parameters() if not isinstance(p, DTensor)]
+    policy = MixedPrecisionPolicy(
+        param_dtype=dtype, reduce_dtype=reduce_dtype, cast_forward_inputs=False,
+        output_dtype=torch.float32 if bf16 else None,  # stages know what to expect of each other
+    )  # fmt: skip
+    if bf16:
+        stage.register_forward_pre_hook(partial(_cast_received, torch.bfloat16))
+    _shard(stage, mesh, apart | _odd(left, apart), keeps=keeps, policy=policy)
+
+
+def _shard(
+    module: nn.Module,
+    mesh: DeviceMesh,
+    ignored: set[nn.Parameter],
+    *,
+    keeps: bool,
+    policy: MixedPrecisionPolicy,
+) -> None:
+    fully_shard(
+        module,
+        mesh=mesh,
+        reshard_after_forward=not keeps,
+        mp_policy=policy,
+        ignored_params=ignored,
+    )
+
+
+def _separate(stage: StageModule, apart: set[nn.Parameter]) -> list[nn.Module]:
+    """Units with something to share out, of which no other unit of the stage has anything."""
+    units = [stage.get_submodule(name) for name in stage.route.units]
+    count = Counter(parameter for unit in units for parameter in unit.parameters())
+    return [
+        unit
+        for unit in units
+        if any(p not in apart for p in unit.parameters())
+        and all(count[p] == 1 for p in unit.parameters())
+    ]
+
+
+def _odd(parameters: Iterable[nn.Parameter], apart: set[nn.Parameter]) -> set[nn.Parameter]:
+    """All but those of the type of which there is most: a group has one."""
+    own = [p for p in parameters if p not in apart and not isinstance(p, DTensor)]
+    sizes: Counter[torch.dtype] = Counter()
+    for parameter in own:
+        sizes[parameter.dtype] += parameter.numel()
+    most = max(sizes, key=sizes.__getitem__, default=None)
+    return {parameter for parameter in own if parameter.dtype is not most}
+
+
+def _parts(root: FSDPModule) -> list[Any]:
+    """FSDP's parameters of a stage, in one order on all replicas."""
+    return [
+        part
+        for state in root._get_fsdp_state()._state_ctx.all_states
+        for group in state._fsdp_param_groups
+        for part in group.fsdp_params
+        if hasattr(part, "_unsharded_param")
+    ]
+
+
+def _complete(part: Any) -> None:
+    """Bring a gradient to where FSDP looks for it: W leaves it elsewhere than I."""
+    part.accumulate_unsharded_grad_if_needed()
+    part.to_accumulated_grad_if_needed()
+
+
+def _has_gradient(part: Any) -> bool:
+    return part.unsharded_accumulated_grad is not None or part._unsharded_param.grad is not None
+
+
+def _cast_all(dtype: torch.dtype, _: nn.Module, args: Any, kwargs: Any) -> Any:
+    leaves, form = flatten((args, kwargs))
+    return unflatten(form, [_cast(leaf, dtype) for leaf in leaves])
+
+
+def _cast_received(dtype: torch.dtype, _: nn.Module, args: Any) -> Any:
+    received, *others = args
+    return ({name: _cast(value, dtype) for name, value in received.items()}, *others)
+
+
+def _cast(leaf: Any, dtype: torch.dtype) -> Any:
+    is_float = isinstance(leaf, Tensor) and leaf.is_floating_point()
+    return leaf.to(dtype) if is_float else leaf

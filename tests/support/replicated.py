@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model on pipelines of several replicas, and the same in one process on the whole batch.
+
+rank 0, rank 1     replica 0: microbatches 0 and 1 of 4
+rank 2, rank 3     replica 1: microbatches 2 and 3
+"""
+
+from splitting import Pipeline, loss_of, parts_of, plain_step
+from torch.distributed.tensor import DTensor
+
+from smdist.modelparallel.core.layout import Axis, Layout
+from smdist.modelparallel.torch.capture import arguments_of, capture
+from smdist.modelparallel.torch.executor import Executor
+from smdist.modelparallel.torch.groups import make_groups
+from smdist.modelparallel.torch.randomness import Draws
+from smdist.modelparallel.torch.replicas import Replicas
+from smdist.modelparallel.torch.stage import StageModule
+from smdist.modelparallel.torch.verify_request import placement_of
+
+
+class Replicated:
+    """This rank's stages, and what runs and reduces them."""
+
+    def __init__(self, specimen, pipeline, size, *, stage_of=None, **options):
+        self.pipeline = pipeline
+        self.groups = make_groups(Layout(size=size, pipeline_parallel_degree=pipeline.num_ranks))
+        count = pipeline.num_microbatches
+        every = parts_of(specimen, count * self.groups.rdp_size)
+        self.first = count * self.groups.rdp_rank
+        self.parts = every[self.first :][:count]
+        self.model = specimen.model
+        self.captured = capture(specimen.model, self.parts[0])
+        self.placement = placement_of(self.captured.graph, pipeline.num_stages, stage_of)
+        schedule = pipeline.actions()
+        self.stages = {
+            number: StageModule(self.captured, self.placement, number)
+            for number in schedule.stages_of[self.groups.pp_rank]
+        }
+        self.replicas = Replicas(
+            self.stages, self.placement, schedule, self.groups, graph=self.captured.graph,
+            **options,
+        )  # fmt: skip
+        self.replicas.prepare()
+        self.executor = Executor(
+            self.stages, self.placement, schedule, self.groups.of(Axis.PP),
+            hooks=self.replicas.hooks,
+        )  # fmt: skip
+
+    def step(self, *, seed=0, scale=1.0, backward=True):
+        """Gradients by the graph's names, whole."""
+
+        def feed(microbatch, call):
+            found = loss_of(call(arguments_of(self.parts[microbatch])))
+            return found.detach(), [(found * scale / len(self.parts), None)]
+
+        if backward:
+            self.replicas.begin()
+        losses = self.executor.run(
+            feed,
+            draws=lambda microbatch: Draws(seed=seed, microbatch=self.first + microbatch),
+            backward=backward,
+        )
+        self.replicas.finish() if backward else self.replicas.rest()
+        return losses
+
+    def gradients(self):
+        return {name: whole(p.grad) for name, p in self.replicas.parameters.items()}
+
+    def values(self):
+        return {name: whole(p.detach()) for name, p in self.replicas.parameters.items()}
+
+
+def whole(tensor):
+    """A tensor of which this rank may have a shard; collective."""
+    if isinstance(tensor, DTensor):
+        tensor = tensor.full_tensor()
+    return None if tensor is None else tensor.clone()
+
+
+def furthest(expected, found):
+    """The largest difference by the norm of what is expected, over what is found; its name."""
+    return max(
+        (((each - expected[name]).norm() / (expected[name].norm() + 1e-12)).item(), name)
+        for name, each in found.items()
+        if each is not None
+    )
+
+
+__all__ = ["Pipeline", "Replicated", "furthest", "plain_step", "whole"]
