@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes checkpoints: what `smp.save_checkpoint` does."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import uuid
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import WriteItem
+from torch.distributed.checkpoint.state_dict_saver import save as save_distributed
+
+from sagemaker_dist.errors import OptionError, raise_all
+from smdist.modelparallel.core.manifest import Manifest
+from smdist.modelparallel.torch.checkpoint.chance import random_state
+from smdist.modelparallel.torch.checkpoint.errors import CheckpointError, in_words
+from smdist.modelparallel.torch.checkpoint.files import (
+    METADATA,
+    SUFFIX,
+    check_tag,
+    partial_folder,
+    partial_tags,
+    write_newest,
+)
+from smdist.modelparallel.torch.checkpoint.full import write_full
+from smdist.modelparallel.torch.checkpoint.holding import Holding, check_complete, hold, unwrapped
+from smdist.modelparallel.torch.checkpoint.moments import state_of, values_of
+from smdist.modelparallel.torch.checkpoint.place import Place
+from smdist.modelparallel.torch.checkpoint.progress import Progress
+from smdist.modelparallel.torch.checkpoint.script import model_of, optimizer_of
+from smdist.modelparallel.torch.checkpoint.sources import MODEL, RECORD, USER_CONTENT
+from smdist.modelparallel.torch.checkpoint.store import Writer, num_bytes_of
+from smdist.modelparallel.torch.checkpoint.team import Team, failure
+
+_MEND = "Free space, or save to another path; older checkpoints are as they were"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """What a checkpoint is made of, on this rank.
+
+    Attributes:
+        values: Of the model and the optimizer, by key.
+        record: The rest, but for the user's own.
+    """
+
+    holding: Holding
+    values: dict[str, Any] = field(repr=False)
+    record: dict[str, Any] = field(repr=False)
+    user_content: Any = field(repr=False, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """A checkpoint that is to be written; attributes are those of `smp.save_checkpoint`."""
+
+    path: Path
+    tag: object
+    partial: bool
+    model: nn.Module | None
+    optimizer: Any
+    user_content: Any
+    translate_if_full: bool
+    num_kept: int | None
+    scheduler: Any
+    data: Any
+
+    def run(self) -> None:
+        """Write it; collective."""
+        faults = _faults(self.tag, self.partial, self.translate_if_full, self.num_kept)
+        raise_all(faults)
+        tag, team, model = check_tag(self.tag), Team.here(), model_of(self.model)
+        content = self._content(model, team)
+        progress = Progress(f"checkpoint {tag!r} to {self.path}", is_told=team.is_first)
+        if self.partial:
+            num_bytes = num_bytes_of(_write(self.path, tag, content, team, progress))
+        else:
+            extra = {RECORD: content.record, USER_CONTENT: self.user_content}
+            everything = {**content.values, **extra}
+            num_bytes = write_full(self.path, tag, everything, content.holding, team)
+        _announce(self.path, tag, team)
+        if self.partial:
+            _prune(self.path, self.num_kept, team)
+        progress.close(num_bytes)
+
+    def _content(self, model: nn.Module, team: Team) -> Content:
+        holding, state = hold(model), None
+        check_complete(holding, team)
+        is_mine = holding.is_cut or holding.split is None or team.is_first
+        values = {f"{MODEL}{name}": v for name, v in holding.values.items()} if is_mine else {}
+        optimizer = optimizer_of(self.optimizer, model)
+        if optimizer is not None:
+            inner, names = unwrapped(optimizer), holding.names()
+            state = state_of(inner, names, team)
+            values |= values_of(inner, names) if is_mine else {}
+        place = Place.of(holding.split, team)
+        manifest = Manifest(
+            model=holding.title,
+            entries=holding.entries,
+            state=state,
+            layout=place.layout,
+            run=place.run,
+        )
+        record = {"manifest": manifest.document(), **self._positions(place, team)}
+        content = self.user_content
+        return Content(holding=holding, values=values, record=record, user_content=content)
+
+    def _positions(self, place: Place, team: Team) -> dict[str, Any]:
+        """Where everything else is that goes on."""
+        mend = "Pass objects with state_dict()"
+        what = f"checkpoint {self.tag!r} cannot be made"
+
+        def states() -> tuple[Any, Any]:
+            given = (self.scheduler, self.data)
+            scheduler, data = (None if each is None else each.state_dict() for each in given)
+            return scheduler, data
+
+        scheduler, data = team.do(what, states, mend=mend)
+        positions = team.gather((place.replica, data))
+        return {
+            "random": team.gather(random_state()),
+            "data": None if self.data is None else positions,
+            "num_replicas": place.num_replicas,
+            "scheduler": scheduler,
+        }
+
+
+def _faults(tag: object, partial: object, translate: object, kept: object) -> Iterator[OptionError]:
+    for name, value in (("partial", partial), ("translate_if_full", translate)):
+        if not isinstance(value, bool):
+            yield OptionError(f"{name} is {value!r}", "it is a switch", "Pass True or False")
+    is_count = isinstance(kept, int) and not isinstance(kept, bool) and kept >= 1
+    if kept is not None and not is_count:
+        yield OptionError(
+            f"num_kept_partial_checkpoints is {kept!r}",
+            "it counts checkpoints, and the one that is saved stays",
+            "Pass an integer of 1 or more, or None to keep all",
+        )
+    try:
+        check_tag(tag)
+    except OptionError as error:
+        yield error
+
+
+def _write(path: Path, tag: str, content: Content, team: Team, progress: Progress) -> Metadata:
+    folder = partial_folder(path, tag)
+    what = f"checkpoint {tag!r} cannot be written to {str(path)!r}"
+    team.do(what, lambda: folder.mkdir(parents=True, exist_ok=True), mend=_MEND)
+    save = team.share(uuid.uuid4().hex[:12])
+    values = dict(content.values)
+    if team.is_first:
+        values |= {RECORD: content.record, USER_CONTENT: content.user_content}
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+            metadata: Metadata = save_distributed(
+                values,
+                storage_writer=Writer(folder, save, progress),
+                planner=_Planner(flatten_state_dict=False, flatten_sharded_tensors=False),
+            )
+    except CheckpointException as failed:
+        _remove(folder, lambda name: name.startswith(save))
+        raise _told(what, failed, team) from None
+    except BaseException:
+        _remove(folder, lambda name: name.startswith(f"{save}_{team.rank}_"))
+        raise
+    _remove(folder, lambda name: not name.startswith(save))
+    return metadata
+
+
+class _Planner(DefaultSavePlanner):
+    """Says what of the user's cannot be pickled."""
+
+    def resolve_data(self, write_item: WriteItem) -> torch.Tensor | io.BytesIO:
+        """The value of an item, pickled where it is no tensor.
+
+        Raises:
+            CheckpointError: It cannot be pickled.
+        """
+        try:
+            return super().resolve_data(write_item)
+        except Exception as error:
+            raise CheckpointError(
+                f"{write_item.index.fqn} cannot be pickled", in_words(error), "Leave it out"
+            ) from error
+
+
+def _told(what: str, failed: CheckpointException, team: Team) -> BaseException:
+    """The user's own interrupt where there was one, else the same on all ranks."""
+    errors = {rank: each[0] for rank, each in failed.failures.items()}
+    mine = errors.get(team.rank)
+    if isinstance(mine, (KeyboardInterrupt, SystemExit)):
+        return mine
+    return failure(what, {rank: in_words(error) for rank, error in errors.items()}, _MEND)
+
+
+def _remove(folder: Path, is_unwanted: Any) -> None:
+    """Files of values: those of saves that failed or were replaced."""
+    for each in folder.glob(f"*{SUFFIX}"):
+        if is_unwanted(each.name):
+            each.unlink(missing_ok=True)
+
+
+def _announce(path: Path, tag: str, team: Team) -> None:
+    what = f"checkpoint {tag!r} is written, but {str(path / 'newest')!r} cannot be"
+    team.do_first(what, lambda: write_newest(path, tag), mend=f"Load it with tag={tag!r}")
+
+
+def _prune(path: Path, num_kept: int | None, team: Team) -> None:
+    """Older checkpoints go, and what crashed saves have left; each host removes its own files."""
+    if num_kept is None:
+        return
+    what = f"old checkpoints in {str(path)!r} cannot be listed"
+    tags = team.do_first(what, lambda: _unwanted(path, num_kept), mend="Remove them by hand")
+    for tag in tags:
+        folder = partial_folder(path, tag)
+        (folder / METADATA).unlink(missing_ok=True)  # first: half a checkpoint is none
+    team.gather(None)
+    for tag in tags:
+        shutil.rmtree(partial_folder(path, tag), ignore_errors=True)
+
+
+def _unwanted(path: Path, num_kept: int) -> list[str]:
+    """Rank 0 writes into every checkpoint: a folder with its file and no metadata is a leftover."""
+    old = partial_tags(path)[num_kept:]
+    folders = {each.parent for each in path.glob(f"{partial_folder(Path(), '*')}/*_0_0{SUFFIX}")}
+    half = [each for each in folders if not (each / METADATA).exists()]
+    ending = partial_folder(Path(), "").name
+    return [*old, *(each.name.removesuffix(ending) for each in half)]
