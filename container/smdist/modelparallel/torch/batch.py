@@ -28,13 +28,15 @@ class Batch:
     size: int
 
     @classmethod
-    def of(cls, example: Example) -> Batch:
-        """Look at an example.
+    def of(cls, example: Example | Batch) -> Batch:
+        """Look at an example; a batch is one.
 
         Raises:
             OptionError: It is no batch: another type, no tensor, none with dimensions, tensors of
                 different lengths, or empty ones.
         """
+        if isinstance(example, Batch):
+            return example
         if not isinstance(example, torch.Tensor | dict) and type(example) is not tuple:
             raise OptionError(
                 f"example is {type(example).__name__}",

@@ -23,7 +23,7 @@ from smdist.modelparallel.core.planner.candidates import microbatch_choices
 from smdist.modelparallel.core.planner.replay import renewed, replay
 from smdist.modelparallel.core.planner.samples import SizeError
 from smdist.modelparallel.picture import Picture, sheet_of
-from smdist.modelparallel.torch.batch import Example
+from smdist.modelparallel.torch.batch import Batch, Example
 from smdist.modelparallel.torch.marks import around_marks, marks_of
 from smdist.modelparallel.torch.request import Request, read_request
 from smdist.modelparallel.torch.room import require_room
@@ -33,7 +33,7 @@ _ADAM = StateBytes()
 
 
 def plan(
-    model: nn.Module, example: Example, world: int | Cluster, *,
+    model: nn.Module, example: Example | Batch, world: int | Cluster, *,
     device_memory: int | str | None = None, microbatches: int | str = "auto",
     pipeline_parallel_degree: int | str = "auto", data_parallel_degree: int | str = "auto",
     pipeline: str = "auto", active_microbatches: int | None = None,

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Optimizers that were made before the model was cut get the parameters of this rank.
+
+Their groups keep their number, order and options, so that schedulers go on; a group of which this
+rank has nothing is empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+from weakref import WeakSet, ref
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from smdist.modelparallel.torch.parallel import active
+
+_MOVED: Final = "_smp_moved"  # on a parameter that is not the model's any more: its names
+_seen: WeakSet[torch.optim.Optimizer] = WeakSet()
+_is_hooked = False
+
+
+class Renaming:
+    """Remembers the names of a whole model's parameters while it is cut.
+
+    It holds no parameter: their memory can go.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._names: dict[int, list[str]] = {}
+        self._old: dict[int, ref[nn.Parameter]] = {}
+        for name, parameter in model.named_parameters(remove_duplicate=False):
+            self._names.setdefault(id(parameter), []).append(name)
+            self._old[id(parameter)] = ref(parameter)
+
+    def apply(self, stages: Mapping[int, nn.Module]) -> None:
+        """Give all optimizers the parameters of these stages."""
+        local = local_parameters(stages)
+        kept = {id(parameter) for parameter in local.values()}
+        for key, names in self._names.items():
+            parameter = self._old[key]()
+            if parameter is not None and key not in kept:
+                setattr(parameter, _MOVED, tuple(names))
+        del parameter
+        for optimizer in active.optimizers():
+            rewrite(optimizer, local)
+        _watch_others()
+
+
+def local_parameters(stages: Mapping[int, nn.Module]) -> dict[str, nn.Parameter]:
+    """Parameters of this rank by each of their names."""
+    return {
+        name: parameter
+        for number in sorted(stages)
+        for name, parameter in stages[number].named_parameters(remove_duplicate=False)
+    }
+
+
+def rewrite(optimizer: torch.optim.Optimizer, local: Mapping[str, nn.Parameter]) -> None:
+    """Put local parameters in place of those that moved, with what the optimizer knows of them."""
+    for group in optimizer.param_groups:
+        found: dict[int, nn.Parameter] = {}
+        for parameter in group["params"]:
+            new = _now(parameter, local)
+            state = optimizer.state.pop(parameter, None) if new is not parameter else None
+            if new is not None:
+                found[id(new)] = new
+                if state:
+                    optimizer.state[new] = {k: _spread(v, new) for k, v in state.items()}
+        group["params"][:] = found.values()
+
+
+def _now(parameter: nn.Parameter, local: Mapping[str, nn.Parameter]) -> nn.Parameter | None:
+    names: tuple[str, ...] | None = getattr(parameter, _MOVED, None)
+    if names is None:
+        return parameter
+    return next((local[name] for name in names if name in local), None)
+
+
+def _spread(value: Any, parameter: nn.Parameter) -> Any:
+    """State of a whole parameter, for this rank's part of it."""
+    if not isinstance(value, Tensor) or not isinstance(parameter, DTensor):
+        return value
+    if isinstance(value, DTensor) or value.shape != parameter.shape:
+        return value
+    return distribute_tensor(value, parameter.device_mesh, parameter.placements)
+
+
+def _watch_others() -> None:
+    """Optimizers that nobody told us of are rewritten when they step first."""
+    global _is_hooked
+    if not _is_hooked:
+        register_optimizer_step_pre_hook(_before_step)
+        _is_hooked = True
+
+
+def _before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    model = active.model()
+    if optimizer in _seen or model is None or not model.is_cut:
+        return
+    _seen.add(optimizer)
+    rewrite(optimizer, local_parameters(model.stages))

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a whole model to the stages of this rank, once: planned on rank 0, the same everywhere."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field, replace
+
+from torch import nn
+
+from smdist.modelparallel.core.layout import Axis
+from smdist.modelparallel.core.placement import Placement
+from smdist.modelparallel.core.plan import Plan
+from smdist.modelparallel.core.schedule import Action, Do, Schedule
+from smdist.modelparallel.torch.capture import Captured
+from smdist.modelparallel.torch.executor import Executor, StageHooks
+from smdist.modelparallel.torch.groups import Groups
+from smdist.modelparallel.torch.parallel.mirror import Mirror
+from smdist.modelparallel.torch.parallel.settings import Settings
+from smdist.modelparallel.torch.replicas import Replicas
+from smdist.modelparallel.torch.residence import materialize, release, skeleton
+from smdist.modelparallel.torch.stage import StageModule
+
+MOST_KNOWN = 64  # signatures of inputs that are kept
+
+
+@dataclass(slots=True, kw_only=True)
+class Split:
+    """A model that was cut: what of it this rank has, and what runs it.
+
+    Attributes:
+        captured, placement: Of the signature that stages serve now.
+        skeleton: The whole model without values.
+        known: Captures by signature, the least recent first.
+        compared: Signatures whose first batch all ranks of the pipeline had in common.
+        executors: Of the plan's schedule by None; those that go forward only by microbatches.
+        serving: Which executor is set for which capture.
+    """
+
+    plan: Plan
+    groups: Groups
+    stages: Mapping[int, StageModule]
+    captured: Captured
+    placement: Placement
+    skeleton: nn.Module
+    mirror: Mirror
+    replicas: Replicas
+    known: OrderedDict[Hashable, tuple[Captured, Placement]] = field(default_factory=OrderedDict)
+    compared: set[Hashable] = field(default_factory=set)
+    executors: dict[int | None, Executor] = field(default_factory=dict)
+    serving: tuple[int | None, Captured] | None = None
+
+    @property
+    def last_rank(self) -> int:
+        """The pipeline's rank that has the last stage."""
+        return self.plan.actions.rank_of[-1]
+
+    def keep(self, key: Hashable, found: tuple[Captured, Placement]) -> None:
+        """Know a signature from now on; the least recent one is forgotten."""
+        self.known[key] = found
+        while len(self.known) > MOST_KNOWN:
+            gone, _ = self.known.popitem(last=False)
+            self.compared.discard(gone)
+
+    def recall(self, key: Hashable) -> tuple[Captured, Placement]:
+        """One that is known, the most recent one now."""
+        self.known.move_to_end(key)
+        return self.known[key]
+
+    def executor(
+        self, parts: int | None, schedule: Callable[[], Schedule], hooks: StageHooks
+    ) -> Executor:
+        """One for a schedule, serving the signature of now."""
+        if parts not in self.executors:
+            group = self.groups.of(Axis.PP)
+            self.executors[parts] = Executor(
+                self.stages, self.placement, schedule(), group, hooks=hooks
+            )
+        if (
+            self.serving is None
+            or self.serving[0] != parts
+            or (self.serving[1] is not self.captured)
+        ):
+            self.executors[parts].adopt(self.captured, self.placement)
+            self.serving = (parts, self.captured)
+        return self.executors[parts]
+
+
+def cut(
+    captured: Captured, plan: Plan, groups: Groups, settings: Settings, *, is_loaded: bool = False
+) -> Split:
+    """Keep the stages of this rank of the model that was captured, and let go of the rest.
+
+    Args:
+        is_loaded: Whether values follow: none are missed in a model that was made without.
+
+    Raises:
+        PlanError: The plan is not for this model.
+    """
+    model, placement = captured.model, plan.check(captured.graph)
+    schedule = plan.actions
+    own = schedule.stages_of[groups.pp_rank]
+    stages = {number: StageModule(captured, placement, number) for number in own}
+    bare = skeleton(model)
+    mirror = Mirror(model, bare)
+    release(model, stages)
+    materialize(model, stages, seed=settings.seed, strict=not is_loaded)
+    replicas = Replicas(
+        stages, placement, schedule, groups, graph=captured.graph, sharding=settings.sharding,
+        shard_degree=settings.shard_degree, bf16=settings.bf16,
+        fusion_bytes=settings.fusion_bytes,
+    )  # fmt: skip
+    replicas.prepare()
+    captured = replace(captured, example=None)
+    return Split(
+        plan=plan, groups=groups, stages=stages, captured=captured, placement=placement,
+        skeleton=bare, mirror=mirror, replicas=replicas,
+    )  # fmt: skip
+
+
+def forward_only(plan: Plan, num_microbatches: int) -> Schedule:
+    """The forward passes alone: a rank takes all microbatches through one stage, then the next."""
+    rank_of = plan.actions.rank_of
+    orders = tuple(
+        tuple(
+            Action(Do.F, stage, microbatch)
+            for stage in stages
+            for microbatch in range(num_microbatches)
+        )
+        for stages in plan.actions.stages_of
+    )
+    return Schedule(
+        name="forward", rank_of=rank_of, num_microbatches=num_microbatches, orders=orders
+    )

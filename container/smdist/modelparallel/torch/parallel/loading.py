@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""State dicts of a model into what this rank has of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from sagemaker_dist.errors import OptionError, raise_all
+
+if TYPE_CHECKING:
+    from smdist.modelparallel.torch.parallel.parallel import Parallel
+
+
+def load(model: Parallel, values: Mapping[str, Any], *, strict: bool) -> Any:
+    """Load a whole state dict, or one that has at least what is here.
+
+    Before the cut the whole goes into the user's model; values on meta are replaced after it.
+
+    Raises:
+        OptionError: Something is missing, or has another shape.
+    """
+    plain = {key: value for key, value in values.items() if not key.startswith("_smp_")}
+    is_partial = bool(values.get("_smp_is_partial"))
+    on_meta = any(each.is_meta for each in model.module.parameters())
+    if model.is_cut:
+        _into(model, plain, strict)
+    elif is_partial or on_meta:
+        model._state.is_loaded = True
+        model.when_cut(lambda: _into(model, plain, strict))
+    else:
+        return model.module.load_state_dict(plain, strict=strict)
+    return torch.nn.modules.module._IncompatibleKeys([], [])
+
+
+def _into(model: Parallel, values: Mapping[str, Any], strict: bool) -> None:
+    own = model.state_dict()
+    missing = [name for name in own if name not in values] if strict else []
+    shaped = {name: t for name, t in own.items() if isinstance(t, Tensor) and name in values}
+    wrong = [name for name, t in shaped.items() if t.shape != values[name].shape]
+    raise_all(
+        [
+            *(_fault(f"{n!r} is missing", "this rank has it in its stages") for n in missing),
+            *(
+                _fault(
+                    f"{n!r} has the shape {tuple(values[n].shape)}", f"here {tuple(own[n].shape)}"
+                )
+                for n in wrong
+            ),
+        ]
+    )
+    with torch.no_grad():
+        for name, tensor in shaped.items():
+            _copy(tensor, values[name])
+
+
+def _copy(tensor: Tensor, value: Tensor) -> None:
+    if isinstance(tensor, DTensor) and not isinstance(value, DTensor):
+        value = distribute_tensor(
+            value.to(tensor.device, tensor.dtype), tensor.device_mesh, tensor.placements
+        )
+    tensor.copy_(value)
+
+
+def _fault(what: str, why: str) -> OptionError:
+    return OptionError(what, why, "Load the state dict of this model, or of the same stages")

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model on several ranks, used as the model itself: `Parallel`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Self
+
+from torch import Tensor, nn
+
+from sagemaker_dist.errors import OptionError, require
+from smdist.modelparallel.core.placement import Placement
+from smdist.modelparallel.core.plan import Plan
+from smdist.modelparallel.torch import session
+from smdist.modelparallel.torch.capture import Captured
+from smdist.modelparallel.torch.groups import Groups
+from smdist.modelparallel.torch.parallel import active, alone
+from smdist.modelparallel.torch.parallel.cut import Split
+from smdist.modelparallel.torch.parallel.settings import Settings
+from smdist.modelparallel.torch.parallel.state import State
+from smdist.modelparallel.torch.parallel.work import normal
+from smdist.modelparallel.torch.stage import StageModule
+
+
+class Parallel(nn.Module):
+    """A model whose stages are on several ranks.
+
+    Until it is cut, in its first step, it is the user's model: all parameters are here. From then
+    on it has those of this rank's stages, under the names that they have in the model.
+
+    Attributes:
+        step_number: Steps with a backward pass until now: random numbers go by it.
+        seed: What they start from.
+    """
+
+    def __init__(self, model: nn.Module, settings: Settings) -> None:
+        super().__init__()
+        require(
+            isinstance(model, nn.Module) and not isinstance(model, Parallel),
+            what=f"the model is {type(model).__name__}",
+            why="a torch.nn.Module is cut, once",
+            mend="Pass the model itself",
+        )
+        self._state = State(model=model, settings=settings, seed=settings.seed)
+        self._session = session.current()
+        self.training = model.training
+        active.enter(self)
+
+    @property
+    def session(self) -> session.Session:
+        """What `smp.init` made."""
+        return self._session
+
+    @property
+    def module(self) -> nn.Module:
+        """The user's model; what other ranks hold has no values once it is cut."""
+        return self._state.model
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it has been cut into stages."""
+        return self._state.split is not None
+
+    @property
+    def stages(self) -> Mapping[int, StageModule]:
+        """This rank's stages by number; none before the cut."""
+        return self._state.split.stages if self._state.split else MappingProxyType({})
+
+    @property
+    def plan(self) -> Plan:
+        """What it was cut by."""
+        return self._split.plan
+
+    @property
+    def placement(self) -> Placement:
+        """Where everything runs, for the batch of the last step."""
+        return self._split.placement
+
+    @property
+    def captured(self) -> Captured:
+        """The model as it was taken apart for the batch of the last step."""
+        return self._split.captured
+
+    @property
+    def groups(self) -> Groups:
+        """Who is where."""
+        return self._split.groups
+
+    @property
+    def skeleton(self) -> nn.Module:
+        """The whole model without values."""
+        return self._split.skeleton
+
+    @property
+    def step_number(self) -> int:
+        """Steps with a backward pass until now."""
+        return self._state.step_number
+
+    @step_number.setter
+    def step_number(self, number: int) -> None:
+        self._state.step_number = number
+
+    @property
+    def seed(self) -> int:
+        """What random numbers start from."""
+        return self._state.seed
+
+    @seed.setter
+    def seed(self, seed: int) -> None:
+        self._state.seed = seed
+
+    @property
+    def _split(self) -> Split:
+        if self._state.split is None:
+            raise OptionError(
+                f"{type(self._state.model).__name__} is not cut yet",
+                "that happens in its first step, which has the first batch",
+                "Run a step first, or pass example= to smp.parallelize",
+            )
+        return self._state.split
+
+    def when_cut(self, function: Callable[[], None]) -> None:
+        """Call a function once the model is cut: at once if it is."""
+        if self.is_cut:
+            function()
+        else:
+            self._state.waiting.append(function)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model: in a step its microbatch, else one forward pass on all ranks.
+
+        Raises:
+            OptionError: Outside of a step gradients are enabled, and there are several stages.
+        """
+        arguments = normal((args, kwargs), self._state.model)
+        if self._state.scene is not None:
+            return self._state.scene.call(arguments)
+        return alone.forward(self._state, arguments)
+
+    def backward(self, tensors: Any, grad_tensors: Any = None) -> None:
+        """Start the backward pass of a microbatch, in the place of `loss.backward()`.
+
+        Gradients are the mean over microbatches, and over replicas.
+
+        Raises:
+            OptionError: This is outside of a step, or a tensor has no gradient.
+        """
+        if self._state.scene is None:
+            raise OptionError(
+                "model.backward() outside of a step",
+                "the backward pass goes through stages on other ranks",
+                "Call it in a function with @smp.step",
+            )
+        self._state.scene.backward(tensors, grad_tensors)
+
+    def train_step(
+        self, batch: Any, loss: Callable[..., Any] | None = None, *, targets: Any = None
+    ) -> Any:
+        """Run one step forward and backward; the optimizer is the caller's.
+
+        Args:
+            batch: What the model is called with: a tensor, a tuple of positional arguments, or a
+                dict of keyword arguments.
+            loss: Of what the model returns, and of `targets` where there are any. The default is
+                the model's own: its `loss`, or what it returns if that is one number.
+            targets: What is cut into microbatches beside the batch.
+
+        Returns:
+            A `StepOutput` of the losses.
+        """
+        from smdist.modelparallel.torch.step.faces import train_step
+
+        return train_step(self, batch, loss, targets)
+
+    def evaluate(
+        self, batch: Any, loss: Callable[..., Any] | None = None, *, targets: Any = None
+    ) -> Any:
+        """Run one forward pass without gradients, in evaluation mode.
+
+        Args:
+            batch, loss, targets: As of `train_step`.
+
+        Returns:
+            The mean loss; without `loss` what the model returns for the batch.
+        """
+        from smdist.modelparallel.torch.step.faces import evaluate
+
+        return evaluate(self, batch, loss, targets)
+
+    # What a module is made of: the model's before the cut, the stages' after it.
+
+    def named_modules(
+        self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Module]]:
+        """Modules on this rank, under the model's names."""
+        memo = set() if memo is None else memo
+        for part in self._parts():
+            yield from part.named_modules(memo, prefix, remove_duplicate)
+
+    def named_children(self) -> Iterator[tuple[str, nn.Module]]:
+        """Of all parts on this rank."""
+        for part in self._parts():
+            yield from part.named_children()
+
+    def _parts(self) -> list[nn.Module]:
+        split = self._state.split
+        return [self._state.model] if split is None else list(split.stages.values())
+
+    def train(self, mode: bool = True) -> Self:
+        """Set all stages to training mode, on each rank that calls it: call it on all."""
+        self.training = mode
+        self._state.model.train(mode)
+        for part in self._parts():
+            part.train(mode)
+        return self
+
+    def apply(self, fn: Callable[[nn.Module], None]) -> Self:
+        """Call a function on every module of this rank."""
+        for part in self._parts():
+            part.apply(fn)
+        return self
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        for part in self._parts():
+            part._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
+
+    def state_dict(self, **options: Any) -> Any:
+        """What is on this rank, under the model's names; options are those of a module."""
+        found: dict[str, Any] = options.pop("destination", None) or {}
+        for part in self._parts():
+            found.update(part.state_dict(**options))
+        return found
+
+    def load_state_dict(  # type: ignore[override]
+        self, state_dict: Mapping[str, Any], strict: bool = True
+    ) -> Any:
+        """Load the whole model's, at once or when it is cut."""
+        from smdist.modelparallel.torch.parallel.loading import load
+
+        return load(self, state_dict, strict=strict)

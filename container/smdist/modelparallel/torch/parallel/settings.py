@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a model is to be split and run: the session's options, and what the call said otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sagemaker_dist.contract.model_parallel import ModelParallel
+from smdist.modelparallel.core.plan import Plan
+from smdist.modelparallel.torch.groups import Groups
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """All that does not change while a model is trained.
+
+    Attributes:
+        options: The session's.
+        plan: Where stages come from; None where they are to be planned.
+        groups: Who is where; None where the session's hold, once the plan is known.
+        sharding: Of parameters over replicas: "none", "optimizer" or "full".
+        shard_degree: Over how many; None for all.
+        bf16: Whether sharded parameters are computed with in bfloat16.
+        seed: Of all random numbers.
+        fusion_bytes: Of the buffers that gradients travel in.
+        averages: Whether gradients are the mean over microbatches, not the sum.
+        passes_per_step: Steps whose gradients are added up before they are reduced.
+        broadcasts_buffers: Whether replicas take the buffers of the first before each step.
+        costs: Where the planner's costs come from: "auto", "measure" or "estimate".
+    """
+
+    options: ModelParallel
+    plan: Plan | None = None
+    groups: Groups | None = None
+    sharding: str = "none"
+    shard_degree: int | None = None
+    bf16: bool = False
+    seed: int = 0
+    fusion_bytes: int = 25 * MIB
+    averages: bool = True
+    passes_per_step: int = 1
+    broadcasts_buffers: bool = True
+    costs: str = "auto"

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One step of a model: look at the batch, agree, run the pipeline, give everybody the results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from smdist.modelparallel.core.layout import Axis
+from smdist.modelparallel.core.schedule import Schedule
+from smdist.modelparallel.torch.comm import share
+from smdist.modelparallel.torch.executor import Arguments, Executor, Roots
+from smdist.modelparallel.torch.parallel.agreement import agree, checksum, described
+from smdist.modelparallel.torch.parallel.cut import Split, forward_only
+from smdist.modelparallel.torch.parallel.first import cut_for_work
+from smdist.modelparallel.torch.parallel.looking import Seen, look
+from smdist.modelparallel.torch.parallel.state import State, probe
+from smdist.modelparallel.torch.parallel.work import Scene, Work
+from smdist.modelparallel.torch.tree import map_leaves
+
+
+def run(state: State, work: Work, *, parts: int | None = None) -> list[Any]:
+    """Run one step on all ranks.
+
+    Args:
+        parts: How many microbatches go through, forward only; None for a step as planned.
+
+    Returns:
+        What the function returned for each microbatch: the same on all ranks of the pipeline.
+
+    Raises:
+        OptionError: The batch cannot be cut, or ranks are about to do different things.
+        StepError: Something failed on some rank.
+    """
+    if state.split is None:
+        cut_for_work(state, work)
+    assert state.split is not None
+    split = state.split
+    count = split.plan.num_microbatches if parts is None else parts
+    seen, pieces = _agreed(state, split, work, count)
+    split.captured, split.placement = seen.captured, seen.placement
+    feed = _feed(state, work, pieces)
+    if seen.has_gradients and parts is None:
+        results = _train(state, split, feed, count)
+    else:
+        executor = _executor(state, split, None if parts is None else count)
+        results = executor.run(feed, draws=lambda at: state.draws(at, count), backward=False)
+    return _shared(split, results)
+
+
+def _agreed(state: State, split: Split, work: Work, count: int) -> tuple[Seen, list[Arguments]]:
+    """What every rank of the pipeline is about to do."""
+    fault: BaseException | None = None
+    seen, pieces, said = None, [], {}
+    try:
+        pieces = work.cut(count)
+        seen = probe(state, work, pieces[0], lambda arguments: look(split, arguments))
+        said = {"inputs": described(work.inputs), "model": f"{count} x {seen.text}"}
+        said["data"] = "" if seen.key in split.compared else checksum(work.inputs)
+    except Exception as error:
+        fault = error
+    agree(split.groups, said, fault)
+    assert seen is not None
+    split.compared.add(seen.key)
+    return seen, pieces
+
+
+def _feed(
+    state: State, work: Work, pieces: list[Arguments]
+) -> Callable[[int, Callable[[Arguments], Any]], tuple[Any, Roots]]:
+    """The user's code, one microbatch at a time."""
+    scale = 1.0 / len(pieces) if state.settings.averages else 1.0
+
+    def feed(microbatch: int, call: Callable[[Arguments], Any]) -> tuple[Any, Roots]:
+        scene = Scene(answer=call, scale=scale)
+        args, kwargs = pieces[microbatch]
+        with state.acting(scene):
+            result = work.function(*args, **kwargs)
+        return (_detached(result) if work.detaches else result), scene.roots
+
+    return feed
+
+
+def _train(state: State, split: Split, feed: Any, count: int) -> list[Any] | None:
+    """Forward and backward; gradients are reduced where a series of passes is complete."""
+    replicas, passes = split.replicas, state.settings.passes_per_step
+    if state.passes % passes == 0:
+        replicas.begin()
+    state.passes += 1
+    if state.settings.broadcasts_buffers:
+        replicas.share_buffers()
+    results = _executor(state, split, None).run(
+        feed, draws=lambda at: state.draws(at, count), backward=True
+    )
+    if state.passes % passes == 0:
+        replicas.finish()
+    state.step_number += 1
+    return results
+
+
+def _executor(state: State, split: Split, parts: int | None) -> Executor:
+    """The one of the plan's schedule, or one that goes forward only."""
+
+    def schedule() -> Schedule:
+        return split.plan.actions if parts is None else forward_only(split.plan, parts)
+
+    return split.executor(parts, schedule, _Hooks(state))
+
+
+class _Hooks:
+    """Those of the replicas, which reduce only where a series of passes is complete."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def before_backward(self, stage: int, is_last: bool) -> None:
+        """Before each backward action."""
+        assert self._state.split is not None
+        self._state.split.replicas.hooks.before_backward(stage, is_last and self._reduces)
+
+    def after_backward(self, stage: int, is_last: bool) -> None:
+        """After it."""
+        assert self._state.split is not None
+        self._state.split.replicas.hooks.after_backward(stage, is_last and self._reduces)
+
+    @property
+    def _reduces(self) -> bool:
+        return self._state.passes % self._state.settings.passes_per_step == 0
+
+
+def _detached(result: Any) -> Any:
+    return map_leaves(lambda leaf: leaf.detach() if isinstance(leaf, Tensor) else leaf, result)
+
+
+def _shared(split: Split, results: list[Any] | None) -> list[Any]:
+    """The results of the last stage's rank, on all ranks of the pipeline."""
+    if split.groups.pp_size > 1:
+        results = share(results, split.last_rank, split.groups.of(Axis.PP))
+    assert results is not None
+    return results
