@@ -57,7 +57,7 @@ class StageModule(Level):
             _put(self, name, captured.model.get_submodule(name))
         for name in self._route.held:
             if not name.startswith(tuple(f"{unit}." for unit in self._route.units)):
-                _put_tensor(self, name, captured.model)
+                put_tensor(self, name, captured.model)
         self.training = captured.model.training
 
     @property
@@ -257,7 +257,7 @@ def _level(stage: nn.Module, name: str) -> tuple[nn.Module, str]:
     return level, key
 
 
-def _put_tensor(stage: nn.Module, name: str, model: nn.Module) -> None:
+def put_tensor(stage: nn.Module, name: str, model: nn.Module) -> None:
     """The same tensor in the same role: parameter, buffer, or an attribute of no record."""
     path, _, key = name.rpartition(".")
     source = model.get_submodule(path)

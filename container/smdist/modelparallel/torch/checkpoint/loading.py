@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from sagemaker_dist.errors import raise_all
 from smdist.modelparallel.core.manifest import Manifest, State, model_faults, state_faults
 from smdist.modelparallel.torch.checkpoint.files import partial_folder
-from smdist.modelparallel.torch.checkpoint.holding import Holding, hold
+from smdist.modelparallel.torch.checkpoint.holding import Holding, hold, unwrapped
 from smdist.modelparallel.torch.checkpoint.moments import (
     put,
     put_options,
@@ -27,6 +27,7 @@ from smdist.modelparallel.torch.checkpoint.moments import (
     trained,
 )
 from smdist.modelparallel.torch.checkpoint.progress import Progress
+from smdist.modelparallel.torch.checkpoint.script import local
 from smdist.modelparallel.torch.checkpoint.shards import fill
 from smdist.modelparallel.torch.checkpoint.sources import MODEL, Source, read_values
 from smdist.modelparallel.torch.checkpoint.team import Team
@@ -81,8 +82,9 @@ class Loading:
         found = team.do(self._cannot, lambda: self._read(into, team), mend=_MEND)
         holding.load({name: found[key] for name, key in keys.items()})
         if groups is not None and state is not None:
-            put(self.optimizer, parameters, state, found)
-            put_options(self.optimizer, state, groups)
+            inner = unwrapped(self.optimizer)
+            put(inner, parameters, state, found)
+            put_options(inner, state, groups)
         if holding.split is not None and saved.run:
             holding.split.seed = saved.run["seed"]
             holding.split.step_number = saved.run["step"]
@@ -92,13 +94,13 @@ class Loading:
         return f"{self.source.title} cannot be loaded"
 
     def _state_here(self, holding: Holding, team: Team) -> State:
-        state = state_of(self.optimizer, holding.names(), team)
+        state = state_of(local(self.optimizer, holding), holding.names(), team)
         return renamed(state, _saved_names(holding, self.source.manifest))
 
     def _parameters(self, holding: Holding) -> dict[str, nn.Parameter]:
         """Those of the optimizer that are here, by the names of the checkpoint."""
         names = _saved_names(holding, self.source.manifest)
-        own = trained(self.optimizer, holding.names())
+        own = trained(unwrapped(self.optimizer), holding.names())
         return {names.get(name, name): parameter for name, parameter in own}
 
     def _targets(self, parameters: dict[str, nn.Parameter], state: State) -> dict[str, Any]:

@@ -37,7 +37,7 @@ class Place:
             return cls(
                 rank=team.rank, replica=team.rank, num_replicas=team.size, layout=layout, run={}
             )
-        groups = split.groups if split.is_cut else split.session.groups
+        groups = _groups(split)
         found = None if groups is None else groups.layout
         layout = {} if found is None else {name: getattr(found, name) for name in _LAYOUT}
         return cls(
@@ -70,6 +70,13 @@ class Place:
             "each had its own part of the data and was at another place in it",
             "Pass data=None, and go to the place in the data by the number of samples",
         )
+
+
+def _groups(split: Any) -> Any:
+    """Who is where; None while the planner has not decided."""
+    if split.is_cut:
+        return split.groups
+    return split.session.groups if split.session.is_decided else None
 
 
 _LAYOUT = (

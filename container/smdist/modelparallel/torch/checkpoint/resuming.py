@@ -15,7 +15,7 @@ from sagemaker_dist.errors import OptionError, raise_all
 from smdist.modelparallel.torch.checkpoint.chance import set_random_state
 from smdist.modelparallel.torch.checkpoint.errors import CheckpointError
 from smdist.modelparallel.torch.checkpoint.full import Translate, find_full
-from smdist.modelparallel.torch.checkpoint.holding import hold, is_split, unwrapped
+from smdist.modelparallel.torch.checkpoint.holding import hold, is_split
 from smdist.modelparallel.torch.checkpoint.loading import Loading
 from smdist.modelparallel.torch.checkpoint.place import Place
 from smdist.modelparallel.torch.checkpoint.script import model_of, optimizer_of
@@ -45,14 +45,15 @@ class Resuming:
         team, model = Team.here(), model_of(self.model)
         source = self._source(team)
         optimizer = self._wanted(model)
-        inner = None if optimizer is None else unwrapped(optimizer)
-        loading = Loading(source=source, model=model, optimizer=inner, strict=self.strict)
+        loading = Loading(source=source, model=model, optimizer=optimizer, strict=self.strict)
         loading.check()
         self._go_on(source, model, team)
-        if is_split(model):
-            model.when_cut(loading.run)  # type: ignore[operator]
-        else:
+        split: Any = model if is_split(model) else None
+        if split is None:
             loading.run()
+        else:
+            split._state.is_loaded = True  # a model without values gets them here
+            split.when_cut(loading.run)
         return source.user_content
 
     def _source(self, team: Team) -> Source:

@@ -33,11 +33,11 @@ from smdist.modelparallel.torch.checkpoint.files import (
     write_newest,
 )
 from smdist.modelparallel.torch.checkpoint.full import write_full
-from smdist.modelparallel.torch.checkpoint.holding import Holding, check_complete, hold, unwrapped
+from smdist.modelparallel.torch.checkpoint.holding import Holding, check_complete, hold
 from smdist.modelparallel.torch.checkpoint.moments import state_of, values_of
 from smdist.modelparallel.torch.checkpoint.place import Place
 from smdist.modelparallel.torch.checkpoint.progress import Progress
-from smdist.modelparallel.torch.checkpoint.script import model_of, optimizer_of
+from smdist.modelparallel.torch.checkpoint.script import local, model_of, optimizer_of
 from smdist.modelparallel.torch.checkpoint.sources import MODEL, RECORD, USER_CONTENT
 from smdist.modelparallel.torch.checkpoint.store import Writer, num_bytes_of
 from smdist.modelparallel.torch.checkpoint.team import Team, failure
@@ -100,7 +100,7 @@ class Saving:
         values = {f"{MODEL}{name}": v for name, v in holding.values.items()} if is_mine else {}
         optimizer = optimizer_of(self.optimizer, model)
         if optimizer is not None:
-            inner, names = unwrapped(optimizer), holding.names()
+            inner, names = local(optimizer, holding), holding.names()
             state = state_of(inner, names, team)
             values |= values_of(inner, names) if is_mine else {}
         place = Place.of(holding.split, team)

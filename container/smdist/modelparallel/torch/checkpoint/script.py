@@ -7,8 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from sagemaker_dist.errors import OptionError
-from smdist.modelparallel.torch.checkpoint.holding import is_split
+from smdist.modelparallel.torch.checkpoint.holding import Holding, is_split, unwrapped
 
 
 def model_of(model: nn.Module | None) -> nn.Module:
@@ -25,22 +24,22 @@ def model_of(model: nn.Module | None) -> nn.Module:
 
 
 def optimizer_of(optimizer: Any, model: nn.Module) -> Any:
-    """What was passed, or the script's for its model; None where there is none.
-
-    Raises:
-        OptionError: It has several.
-    """
+    """What was passed, or the script's for its model; None where there is none."""
     if optimizer is not None or not is_split(model):
         return optimizer
     from smdist.modelparallel.torch.parallel import active
 
-    if active.model() is not model:
-        return None
-    found = active.optimizers()
-    if len(found) > 1:
-        raise OptionError(
-            f"the script has {len(found)} optimizers",
-            "a checkpoint holds the state of one",
-            "Pass optimizer=, and put the state_dict() of others into user_content",
-        )
-    return found[0] if found else None
+    return active.wrapped_optimizer() if active.model() is model else None
+
+
+def local(optimizer: Any, holding: Holding) -> Any:
+    """PyTorch's optimizer, with the parameters of this rank.
+
+    One that smp was not told of still has those of the whole model until it steps.
+    """
+    inner = unwrapped(optimizer)
+    if holding.is_cut:
+        from smdist.modelparallel.torch.optimizer.rewriting import local_parameters, rewrite
+
+        rewrite(inner, local_parameters(holding.split.stages))
+    return inner
