@@ -22,9 +22,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from sagemaker_dist.contract import KEY, DataParallel, ModelParallel, parse, sort_hosts
-from sagemaker_dist.errors import LaunchError, OptionError, raise_all
-from smdist.files import Drivers, read_drivers, read_object
+from sagemaker_dist.contract import KEY, DataParallel, ModelParallel, parse
+from sagemaker_dist.errors import OptionError, raise_all
+from smdist.files import Drivers, Resources, read_drivers, read_object, read_resources
 from smdist.tuning import TuningConfig, read_tuning
 from smdist.variables import misspelt
 
@@ -38,31 +38,6 @@ _READ_HERE: Final = frozenset(
     f"{_PREFIX}{name}"
     for name in ("program", "submit_directory", "region", "job_name", "container_log_level")
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resources:
-    """The machines of a job, as resourceconfig.json has them.
-
-    Attributes:
-        all_hosts: Every host of the job, in numeric order.
-        hosts: Those that train together: the current group's.
-        document: The file itself, for SM_RESOURCE_CONFIG.
-    """
-
-    current_host: str
-    all_hosts: tuple[str, ...]
-    hosts: tuple[str, ...]
-    interface: str = "eth0"
-    instance_type: str = ""
-    group: str = ""
-    document: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def groups(self) -> dict[str, Any]:
-        """Every instance group of the job, by its name."""
-        groups = self.document.get("instance_groups") or []
-        return {str(group.get("instance_group_name")): group for group in groups}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +147,7 @@ class RankConfig:
             that can meet, by our launcher or torchrun.
         local_rank: This rank's number on its host.
         tuning: How the engine divides its work.
+        world_variables: Which of torch's variables for such a process are set.
         model_parallel: How the job asks to split the model; None where it does not.
     """
 
@@ -187,6 +163,7 @@ class RankConfig:
     is_in_world: bool = False
     local_rank: int | None = None
     tuning: TuningConfig = field(default_factory=TuningConfig)
+    world_variables: tuple[str, ...] = ()
     model_parallel: ModelParallel | None = None
 
 
@@ -212,7 +189,7 @@ def read_runtime_config(environ: Mapping[str, str] | None = None) -> RuntimeConf
     users = {key: value for key, value in raw.items() if _is_users(key)}
     return RuntimeConfig(
         base=read_base(environ),
-        resources=_resources(read_object(folder / "resourceconfig.json")),
+        resources=read_resources(folder / "resourceconfig.json"),
         source=_source(decoded, environ, drivers),
         channels=read_object(folder / "inputdataconfig.json"),
         hyperparameters={key: decoded[key] for key in users},
@@ -280,6 +257,7 @@ def read_rank_config(environ: Mapping[str, str] | None = None) -> RankConfig:
         is_in_world=all(environ.get(name) for name in _WORLD),
         local_rank=None if local_rank is None else int(local_rank),
         tuning=read_tuning(environ),
+        world_variables=tuple(name for name in _WORLD if environ.get(name)),
         model_parallel=_model_parallel(environ.get(MODEL_PARALLEL)),
     )
 
@@ -380,33 +358,3 @@ def _log_level(value: Any) -> int:
         return int(value)
     except (TypeError, ValueError):
         return 20
-
-
-def _resources(document: dict[str, Any]) -> Resources:
-    current = str(document.get("current_host", "127.0.0.1"))
-    everyone = sort_hosts(str(host) for host in document.get("hosts") or [current])
-    groups = document.get("instance_groups") or []
-    name = str(document.get("current_group_name", ""))
-    hosts = everyone
-    if len(groups) > 1:
-        hosts = _group_hosts(groups, name)
-    if current not in hosts:
-        raise LaunchError(
-            f"current_host is {current!r}",
-            f"it is not among the hosts {', '.join(hosts)}",
-            "Name this host in resourceconfig.json and in its instance group",
-        )
-    return Resources(
-        current_host=current,
-        all_hosts=everyone,
-        hosts=hosts,
-        interface=str(document.get("network_interface_name") or ""),
-        instance_type=str(document.get("current_instance_type") or ""),
-        group=name,
-        document=document,
-    )
-
-
-def _group_hosts(groups: list[dict[str, Any]], name: str) -> tuple[str, ...]:
-    mine = [group for group in groups if group.get("instance_group_name") == name]
-    return sort_hosts(str(host) for group in mine for host in group.get("hosts", []))

@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ground floor that the SDK and the training image share. Standard library only."""
 
-from sagemaker_dist.contract.distribution import Distribution, in_our_image, read_distribution
+from sagemaker_dist.contract.distribution import (
+    Distribution,
+    distribution_of,
+    in_our_image,
+    read_distribution,
+)
 from sagemaker_dist.contract.metrics import metric_definitions
 from sagemaker_dist.contract.model_parallel import ModelParallel
 from sagemaker_dist.contract.options import DataParallel, host_faults
@@ -21,6 +26,7 @@ __all__ = [
     "SMPv1",
     "SMPv2",
     "World",
+    "distribution_of",
     "host_faults",
     "in_our_image",
     "metric_definitions",

@@ -108,7 +108,7 @@ def read_distribution(value: object) -> Distribution:
         )
     raise_all(spelling_faults(given))
     rest = {key: part for key, part in given.items() if key != OURS}
-    return _of(_build(given.get(OURS)), rest=rest)
+    return distribution_of(_build(given.get(OURS)), rest=rest)
 
 
 def in_our_image(asked: Distribution) -> Distribution:
@@ -124,7 +124,9 @@ def in_our_image(asked: Distribution) -> Distribution:
         warnings = tuple(smp_warnings(rest.pop(AWS)[MODEL]["parameters"]))
         rest.pop("mpi", None)
         groups = tuple(rest.pop(GROUPS, ()))
-        return _of(model, groups=groups, rest=rest, warnings=warnings)
+        return distribution_of(model, groups=groups, rest=rest, warnings=warnings)
+    if MODEL in rest.get(AWS, ()) and asked.ours is None:
+        return Distribution(rest=rest)  # `taking_faults` says why
     groups = tuple(rest.pop(GROUPS, ()))
     ours = asked.ours
     if DATA in rest.get(AWS, ()) and not rest[AWS][DATA].get(MPI_OPTIONS):
@@ -171,7 +173,8 @@ def _build(section: Mapping[str, Any] | None) -> Options | None:
     return None
 
 
-def _of(options: Options | None, **parts: Any) -> Distribution:
+def distribution_of(options: Options | None, **parts: Any) -> Distribution:
+    """The distribution that options of ours are; `parts` are those of a Distribution."""
     if isinstance(options, ModelParallel):
         return Distribution(ours=options.engine, model=options, **parts)
     return Distribution(ours=options, **parts)

@@ -5,8 +5,7 @@
      "mpi": {"enabled": True, "processes_per_host": 2}}
 
 Our launcher starts the ranks that mpi would, one per host by default; v2 of the library, which
-torch_distributed starts, is
-in AWS's images alone.
+torch_distributed starts, is in AWS's images alone.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ def _count_faults(job: Job) -> Iterator[OptionError]:
     ours, (_, hosts) = job.distribution.ours, job.training_hosts
     if ours is not None and type(hosts) is int and hosts > 0:
         yield from host_faults(ours, hosts)
-        yield from model_faults(job)
+    yield from model_faults(job)
     count = job.instance_count
     if count is None:
         return

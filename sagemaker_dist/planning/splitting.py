@@ -31,7 +31,9 @@ def model_faults(job: Job) -> Iterator[OptionError]:
     model, (_, hosts), ranks = job.distribution.model, job.training_hosts, ranks_per_host(job)
     if model is None:
         return
-    size = hosts * ranks if type(hosts) is int and hosts > 0 and ranks else None
+    if type(hosts) is not int or hosts < 1:
+        hosts = None
+    size = hosts * ranks if hosts and ranks else None
     if size is not None:
         yield from split_faults(model, world_size=size, num_hosts=hosts)
     if job.plan is not None:

@@ -2,6 +2,7 @@
 """SageMaker's ModelTrainer, of its SDK v3 or v2, with ranks of ours.
 
     ModelTrainer(..., distributed=DataParallelConfig())     SageMaker's own, or ours
+    ModelTrainer(..., distributed=ModelParallelConfig())    the same
     check(trainer, inputs)                                  what would go wrong, at once
 
 Importing this loads neither; what is named loads on first touch.
@@ -14,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sagemaker_dist.trainer.checked import ModelTrainer, check
-    from sagemaker_dist.trainer.config import DataParallelConfig
+    from sagemaker_dist.trainer.config import DataParallelConfig, ModelParallelConfig
 
-__all__ = ["DataParallelConfig", "ModelTrainer", "check"]
+__all__ = ["DataParallelConfig", "ModelParallelConfig", "ModelTrainer", "check"]
 
 _HEAVY = {
     "DataParallelConfig": "sagemaker_dist.trainer.config",
+    "ModelParallelConfig": "sagemaker_dist.trainer.config",
     "ModelTrainer": "sagemaker_dist.trainer.checked",
     "check": "sagemaker_dist.trainer.checked",
 }

@@ -8,9 +8,17 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from sagemaker_dist.gathering import as_count, is_known_to_boto3, service_limits
+from sagemaker_dist.contract import distribution_of
+from sagemaker_dist.gathering import (
+    as_count,
+    find_plan,
+    find_source,
+    is_known_to_boto3,
+    service_limits,
+)
 from sagemaker_dist.packaging import is_ours
-from sagemaker_dist.trainer.config import DataParallelConfig
+from sagemaker_dist.planning.job import PlanFile
+from sagemaker_dist.trainer.config import OurConfig
 from sagemaker_dist.trainer.training import Input, Training
 
 _UNKNOWN: Final = frozenset({"PipelineVariable", "Unassigned"})  # classes of SageMaker's SDK
@@ -26,8 +34,10 @@ def training_of(
     runs_here = trainer.training_mode.name == "LOCAL_CONTAINER"
     image = _settled(trainer.training_image)
     root = str(trainer.local_container_root or "")
+    ours = distributed.options if isinstance(distributed, OurConfig) else None
     return Training(
-        options=distributed.options if isinstance(distributed, DataParallelConfig) else None,
+        options=ours,
+        plan=_plan(ours, source),
         launcher="" if distributed is None else type(distributed).__name__,
         image=image,
         image_is_ours=is_ours(image) or image is not trainer.training_image,
@@ -47,6 +57,14 @@ def training_of(
         doomed=tuple(_doomed(Path(root), count)) if runs_here and source is not None else (),
         limits=service_limits(),
     )
+
+
+def _plan(options: Any, source: Any) -> PlanFile | None:
+    """The plan of a model that is split, where the source_dir can be looked into."""
+    folder, script = _text(source, "source_dir"), _text(source, "entry_script")
+    if not folder or not script:
+        return None
+    return find_plan(distribution_of(options), find_source(script, folder))
 
 
 def _settled(value: Any) -> Any:

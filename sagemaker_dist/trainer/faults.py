@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from sagemaker_dist.catalog import LOCAL, LOCAL_PROCESS
-from sagemaker_dist.contract import KEY, Distribution
+from sagemaker_dist.contract import KEY, distribution_of
 from sagemaker_dist.errors import OptionError
 from sagemaker_dist.planning import Channel, Job, Terms, construction_faults, fit_faults
 from sagemaker_dist.planning.service.limits import shown
@@ -54,7 +54,8 @@ def job_of(training: Training) -> Job:
     return Job(
         kind="ModelTrainer",
         names_image=not training.image_is_ours,
-        distribution=Distribution(ours=training.options),
+        distribution=distribution_of(training.options),
+        plan=training.plan,
         instance_type=None if _is_elsewhere(training) else training.instance_type,
         instance_count=training.instance_count,
         known_to_boto3=training.known_to_boto3,

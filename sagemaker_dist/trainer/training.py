@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sagemaker_dist.contract import DataParallel
+from sagemaker_dist.contract import DataParallel, ModelParallel
 from sagemaker_dist.planning import Limit
+from sagemaker_dist.planning.job import PlanFile
 
 _OPT_OUT = ("SMDIST_TAKE_OVER", "SMDIST_INIT")
 
@@ -36,6 +37,7 @@ class Training:
 
     Attributes:
         options: What our launcher is asked for, or None where it is not.
+        plan: The plan of a model that is split, or None where nobody could look for one.
         launcher: The class of `distributed=`, such as "Torchrun", or "".
         image: The training_image.
         image_is_ours: It is called as ours are, or a pipeline will know.
@@ -52,7 +54,8 @@ class Training:
         limits: SageMaker's service model.
     """
 
-    options: DataParallel | None = None
+    options: DataParallel | ModelParallel | None = None
+    plan: PlanFile | None = None
     launcher: str = ""
     image: str | None = None
     image_is_ours: bool = True

@@ -70,7 +70,7 @@ def test_forms_mean_the_same(value, expected):
         ({**TORCH, **SMDDP}, OURS),
         ({"mpi": OFF}, Distribution()),
         (MPI, Distribution(rest=MPI)),
-        ({**TORCH, **SMP}, Distribution(stock="torch_distributed", rest=SMP)),
+        ({**TORCH, **SMP}, Distribution(rest={**TORCH, **SMP})),
         ({**TORCH, **DDP}, Distribution(stock="torch_distributed", rest=DDP)),
         (
             {"smdist": {"dataparallel": {}}, **TORCH},

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sagemaker_dist.contract import VERSION, DataParallel, MiB, parse, render
+from sagemaker_dist.contract import (
+    VERSION,
+    DataParallel,
+    MiB,
+    ModelParallel,
+    parse,
+    parse_engine,
+    render,
+    spell,
+)
 from sagemaker_dist.contract.wire import MAX_CHARACTERS
 from sagemaker_dist.errors import OptionError, SkewError
 
@@ -29,14 +38,33 @@ OPTIONS = st.builds(
     shard_weights=st.none() | st.lists(st.integers(0, 65_535), min_size=1).filter(any),
 )
 
+RANKS = st.integers(1, 1 << 20)
+MODELS = st.builds(
+    ModelParallel,
+    pipeline_parallel_degree=st.just("auto") | RANKS,
+    microbatches=st.just("auto") | RANKS,
+    pipeline=st.sampled_from(["auto", "simple", "interleaved", "1f1b", "zero_bubble"]),
+    placement_strategy=st.sampled_from(["cluster", "spread", "DPT", "PTD"]),
+    memory_weight=st.none() | st.floats(0, 1),
+    device_memory=st.none() | st.integers(1, 1 << 60) | st.just("16 GB"),
+    sharding=st.sampled_from(["optimizer", "full"]),
+    shard_degree=st.none() | RANKS,
+    gradient_clipping=st.none() | st.floats(0.1, 1e6),
+    bf16=st.booleans(),
+    global_batch_size=st.none() | RANKS,
+    seed=st.integers(0, 2**63 - 1),
+    engine=OPTIONS.filter(lambda options: len(options.shard_weights or ()) < 50),
+)
 
-@given(options=OPTIONS)
+
+@given(options=OPTIONS | MODELS)
 def test_round_trip(options):
     """What the SDK writes, the container reads back unchanged, raw or encoded once more."""
     text = render(options)
 
     assert options == parse(text)
     assert options == parse(json.dumps(text))
+    assert getattr(options, "engine", options) == parse_engine(text)
 
 
 def test_golden_version_1_parses_forever():
@@ -69,9 +97,35 @@ def test_golden_version_2_parses_forever():
     assert expected == parse((GOLDEN / "v2.json").read_text())
 
 
-def test_golden_of_the_current_version_is_what_we_write():
-    """Changing the document without a new version is caught here."""
-    golden = (GOLDEN / f"v{VERSION}.json").read_text().strip()
+def test_golden_version_3_parses_forever():
+    """The third document, which splits a model."""
+    expected = ModelParallel(
+        pipeline_parallel_degree=4,
+        microbatches=8,
+        pipeline="interleaved",
+        active_microbatches=6,
+        placement_strategy="spread",
+        memory_weight=0.8,
+        device_memory="16GiB",
+        sharding="full",
+        shard_degree=2,
+        gradient_clipping=1.0,
+        bf16=True,
+        global_batch_size=64,
+        seed=7,
+        engine=DataParallel(processes_per_host=4, shard_weights=(1, 2)),
+    )
+
+    assert expected == parse((GOLDEN / "v3.json").read_text())
+
+
+@pytest.mark.parametrize("version", [2, VERSION])
+def test_goldens_of_the_versions_that_we_write_are_what_we_write(version):
+    """Changing a document without a new version is caught here.
+
+    Version 2 says all of data parallelism: older images go on reading it.
+    """
+    golden = (GOLDEN / f"v{version}.json").read_text().strip()
 
     assert golden == render(parse(golden))
 
@@ -100,6 +154,10 @@ def test_weights_of_too_many_hosts_do_not_fit():
     """What SageMaker would refuse is refused before it is sent."""
     with pytest.raises(OptionError, match="SageMaker carries at most 2500"):
         render(DataParallel(shard_weights=(65_535,) * 400))
+    with pytest.raises(OptionError, match="SageMaker carries at most 2500"):
+        render(ModelParallel(plan="p" * 2500))
+
+    assert MAX_CHARACTERS < len(spell(ModelParallel(plan="p" * 2500)))
 
 
 def test_newer_document_names_both_versions():
@@ -119,6 +177,11 @@ def test_newer_document_names_both_versions():
         ('{"version":1,"dataparallel":[]}', "no 'dataparallel' section"),
         ('{"version":1,"dataparallel":{"lane":4}}', r"unknown keys \['lane'\]"),
         ('{"version":1,"dataparallel":{},"tensorparallel":{}}', r"\['tensorparallel'\]"),
+        ('{"version":2,"modelparallel":{}}', r"unknown keys \['modelparallel'\]"),
+        ('{"version":3}', "no 'dataparallel' or 'modelparallel' section"),
+        ('{"version":3,"dataparallel":{},"modelparallel":{}}', "no 'dataparallel' or"),
+        ('{"version":3,"modelparallel":{"lane":4}}', r"unknown keys \['lane'\]"),
+        ('{"version":3,"modelparallel":{"engine":{"lane":4}}}', r"unknown keys \['lane'\]"),
     ],
 )
 def test_other_documents_are_refused(text, why):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sagemaker_dist.contract import KEY, DataParallel, render
+from sagemaker_dist.contract import KEY, DataParallel, ModelParallel, render
 from sagemaker_dist.errors import LaunchError, OptionError, SkewError
 from smdist.config import (
     PORT,
@@ -254,6 +254,28 @@ def test_rank_reads_what_the_launcher_set():
     assert 3 == config.local_rank
     assert TuningConfig(lanes=4) == config.tuning
     assert Path("/secret") == config.secret_file
+
+
+def test_rank_reads_how_the_model_is_split():
+    """A document as on the wire; one without a model splits nothing."""
+    model = ModelParallel(pipeline_parallel_degree=2, engine=DataParallel(lanes=4))
+    name = "SMDIST_MODEL_PARALLEL"
+
+    assert model == read_rank_config({name: render(model)}).model_parallel
+    assert read_rank_config({name: render(DataParallel())}).model_parallel is None
+    assert read_rank_config({name: ""}).model_parallel is None
+    with pytest.raises(SkewError, match=f"^the environment variable {name} is 'x': "):
+        read_rank_config({name: "x"})
+    with pytest.raises(OptionError, match="Did you mean SMDIST_MODEL_PARALLEL"):
+        read_rank_config({"SMDIST_MODEL_PARALEL": "x"})
+
+
+def test_rank_knows_which_variables_of_a_world_are_set():
+    """RANK without the others is a slip, and no world of one."""
+    assert () == read_rank_config({"RANK": ""}).world_variables
+    assert ("RANK", "MASTER_PORT") == (
+        read_rank_config({"MASTER_PORT": "1", "RANK": "0"}).world_variables
+    )
 
 
 def test_guard_outside_a_world_has_no_rank():

@@ -28,7 +28,8 @@ from typing import Any, Final
 from sagemaker_dist.contract import KEY, DataParallel
 from sagemaker_dist.contract.flags import FLAGS, GROUPS_KEY, is_flag_on
 from sagemaker_dist.errors import LaunchError, OptionError, closest, raise_all
-from smdist.config import Resources, RuntimeConfig
+from smdist.config import RuntimeConfig
+from smdist.files import Resources
 from smdist.launch.split import asks_to_split, split_request, split_request_faults
 
 SERVED: Final = tuple(FLAGS.values())

@@ -56,7 +56,7 @@ def split_request_faults(config: RuntimeConfig) -> Iterator[OptionError]:
         )
     elif is_flag_on(config.framework_parameters.get(_TORCH)):
         yield OptionError(
-            f"the hyperparameters {PARAMETERS} and {_TORCH} are both there, which is SMP v2",
+            f"{_WHERE} is beside {_TORCH}, which is SMP v2",
             "this image has what SMP v1 has, and no tensors are split in it",
             "Use ModelParallel(sharding='full') for shards alone, or an image of AWS",
         )

@@ -9,7 +9,8 @@ import pytest
 from torch.distributed.run import config_from_args, parse_args
 
 from sagemaker_dist.contract import DataParallel, World
-from smdist.config import Resources, RuntimeConfig, Source
+from smdist.config import RuntimeConfig, Source
+from smdist.files import Resources
 from smdist.launch.command import plain_command, torchrun_command
 
 HOSTS = ("algo-1", "algo-2")

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from sagemaker_dist.contract import DataParallel, World
-from sagemaker_dist.errors import OptionError
-from smdist.config import Resources, RuntimeConfig, Source
+from sagemaker_dist.contract import DataParallel, ModelParallel, World
+from sagemaker_dist.errors import LaunchError, OptionError
+from smdist.config import RuntimeConfig, Source, read_rank_config
+from smdist.files import Resources
 from smdist.launch.environment import (
     rank_environment,
     script_arguments,
@@ -164,6 +165,22 @@ def test_ranks_are_told_what_was_asked():
     assert ("4", "0") == (variables["SMDIST_LANES"], variables["SMDIST_ONE_SHOT_BYTES"])
     assert "1,2,1" == variables["SMDIST_SHARD_WEIGHTS"]
     assert not {"SMDIST_CHUNK_BYTES", "SMDIST_SINGLE_OWNER_BYTES"} & set(variables)
+
+
+def test_ranks_are_told_how_the_model_is_split(tmp_path):
+    """As one document; a plan is found wherever the script goes."""
+    (tmp_path / "code/plans").mkdir(parents=True)
+    (tmp_path / "code/plans/a.json").touch()
+    model = ModelParallel(plan="plans/a.json", engine=DataParallel(lanes=4))
+    config = replace(CONFIG, base=tmp_path, options=model.engine, model=model)
+    variables = rank_environment(config, Machine(num_cpus=8), WORLD, ADDRESSES)
+    told = read_rank_config(variables).model_parallel
+
+    assert "4" == variables["SMDIST_LANES"]
+    assert replace(model, plan=str(tmp_path / "code/plans/a.json")) == told
+    missing = replace(config, model=ModelParallel(plan="b.json"))
+    with pytest.raises(LaunchError, match=r"plan is 'b.json': there is no such file beside"):
+        rank_environment(missing, Machine(num_cpus=8), WORLD, ADDRESSES)
 
 
 def test_the_users_own_settings_win():

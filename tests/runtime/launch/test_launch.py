@@ -75,7 +75,8 @@ def test_scripts_own_failure_file_is_kept(stage):
     [
         ({"sagemaker_program": "tran.py"}, "the script 'tran.py' is missing: "),
         ({"sagemaker_mpi_enabled": True}, "the hyperparameter sagemaker_mpi_enabled is true: "),
-        ({"sagemaker_mpi_enabled": True, "mp_parameters": {"a": 1}}, "2 faults in this request:"),
+        ({"sagemaker_mpi_enabled": True, "mp_parameters": {"a": 1}}, "the hyperparameter mp_p"),
+        ({"mp_parameters": {"partitions": 2}}, "a world of 1 (1 host x 1 process) has pipeline"),
         ({"sagemaker_submit_directory": "/not/there"}, "the code at /not/there cannot be fetched"),
         ({"x": "a\0b"}, "the hyperparameter 'x' is "),
     ],

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sagemaker_dist.contract import KEY, DataParallel, World, render
+from sagemaker_dist.contract import KEY, DataParallel, ModelParallel, World, render
 from sagemaker_dist.contract.flags import GROUPS_KEY as GROUPS
 from sagemaker_dist.contract.flags import OTHER_FLAGS
 from sagemaker_dist.errors import LaunchError, OptionError, OptionErrors
@@ -15,12 +15,14 @@ from smdist.launch.environment import sm_environment
 from smdist.launch.machine import Machine
 from smdist.launch.request import (
     COMPILER,
-    MODEL_PARALLEL,
+    MPI,
     MPI_OPTIONS,
     REFUSED,
     SERVED,
     as_requested,
 )
+from smdist.launch.split import MPI_OPTIONS as SMP_OPTIONS
+from smdist.launch.split import PARAMETERS, PROCESSES
 
 HOSTS = {"gpu": ["algo-1", "algo-2"], "more": ["algo-3"], "cpu": ["algo-4"]}
 TORCHRUN = "sagemaker_torch_distributed_enabled"
@@ -109,10 +111,48 @@ def test_mpi_options_are_refused(ask, beside):
     assert (ask({MPI_OPTIONS: "", **beside}).options is None) == (not beside)
 
 
-@pytest.mark.parametrize("beside", [{}, {TORCHRUN: "true"}, {KEY: render(DataParallel())}])
-def test_model_parallelism_is_refused(ask, beside):
-    with pytest.raises(OptionError, match=r"mp_parameters is .*partitions.*: .*Leave"):
-        ask({MODEL_PARALLEL: '{"partitions": 2}', **beside})
+@pytest.mark.parametrize(
+    ("beside", "processes"),
+    [({}, None), ({MPI: "true"}, 1), ({MPI: True, PROCESSES: "2", SMP_OPTIONS: '""'}, 2)],
+)
+@pytest.mark.parametrize("encode", [json.dumps, lambda given: json.dumps(json.dumps(given)), dict])
+def test_awss_parameters_split_the_model(ask, beside, processes, encode):
+    """As SageMaker's SDK sends them for SMP v1; mpi starts one rank per host by default."""
+    given = {"partitions": 2, "microbatches": 4, "static_mode": True}
+    asked = ask({PARAMETERS: encode(given), **beside})
+    engine = DataParallel(processes_per_host=processes)
+    expected = ModelParallel(
+        pipeline_parallel_degree=2, microbatches=4, pipeline="interleaved", optimize="memory",
+        engine=engine,
+    )  # fmt: skip
+
+    assert (expected, engine) == (asked.model, asked.options)
+    assert asked.warnings[0].startswith("static_mode=True has no effect")
+
+
+def test_our_document_splits_the_model(ask):
+    model = ModelParallel(microbatches=4, engine=DataParallel(lanes=2))
+    asked = ask({KEY: render(model)})
+
+    assert (model, model.engine) == (asked.model, asked.options)
+    assert ask({KEY: render(DataParallel())}).model is None
+
+
+@pytest.mark.parametrize(
+    ("given", "beside", "fault"),
+    [
+        ({"partitions": 2}, {TORCHRUN: "true"}, f"is beside {TORCHRUN}, which is SMP v2: "),
+        ({"partitions": 2}, {KEY: render(DataParallel())}, "are both there: .* one launcher"),
+        ({"partitions": 2, "fp16": True}, {}, "has fp16=True: .*torch.autocast"),
+        ([2], {}, "is .2.: it is no JSON object"),
+        ("no JSON", {}, "is 'no JSON': it is no JSON object"),
+        ({"partitions": 2}, {MPI: "true", SMP_OPTIONS: '"-v"'}, f"{SMP_OPTIONS} is '-v': .*no MPI"),
+        ({"partitions": 2}, {MPI: "true", PROCESSES: "2000"}, f"{PROCESSES} is 2000: "),
+    ],
+)
+def test_awss_parameters_that_are_not_served_are_refused(ask, given, beside, fault):
+    with pytest.raises(OptionError, match=fault):
+        ask({PARAMETERS: json.dumps(given), **beside})
 
 
 @pytest.mark.parametrize("value", ["true", True])
@@ -137,7 +177,7 @@ def test_groups_need_ranks_and_not_a_compiler(ask):
 
 def test_all_faults_are_told_at_once(ask):
     asked = dict.fromkeys([*REFUSED, COMPILER], "true") | {
-        MODEL_PARALLEL: '{"a": 1}',
+        PARAMETERS: '{"a": 1}',
         MPI_OPTIONS: "-x",
     }
     with pytest.raises(OptionErrors) as refused:
@@ -145,7 +185,9 @@ def test_all_faults_are_told_at_once(ask):
 
     named = [fault.what.split()[2] for fault in refused.value.faults]
 
-    assert [TORCHRUN, *REFUSED, COMPILER, MPI_OPTIONS, MODEL_PARALLEL, GROUPS] == named
+    others = [flag for flag in REFUSED if flag != MPI]  # which starts the ranks of SMP v1
+
+    assert [TORCHRUN, *others, COMPILER, MPI_OPTIONS, PARAMETERS, GROUPS] == named
 
 
 @pytest.mark.parametrize("value", ['["gpu"]', ["gpu"], '"[\\"gpu\\"]"'])
@@ -236,4 +278,4 @@ def test_scripts_are_told_which_groups_have_ranks(ask, asked, host, groups, said
 
 
 def test_what_is_refused_here_is_refused_before_the_job_starts():
-    assert {*REFUSED, MODEL_PARALLEL} == set(OTHER_FLAGS)
+    assert {*REFUSED, PARAMETERS} == set(OTHER_FLAGS)

@@ -65,6 +65,14 @@ CASES = [
         },
         "mp_parameters",
     ),
+    (
+        "PyTorch",
+        {
+            "mpi": {**ON, "processes_per_host": 2},
+            "smdistributed": {"modelparallel": {**ON, "parameters": {"partitions": 2}}},
+        },
+        "stages",
+    ),
     ("PyTorch", {}, "sagemaker_training_compiler_enabled", True),
     ("PyTorch", {"torch_distributed": ON}, "sagemaker_training_compiler_enabled", True),
     ("PyTorch", {"torch_distributed": ON}, "ranks", False),
@@ -110,7 +118,11 @@ def test_what_the_sdk_sends_is_understood(sdk, tmp_path, number):
     config = read_runtime_config({"SAGEMAKER_BASE_DIR": str(tmp_path)})
     outcome = CASES[number][2]
 
-    if outcome in ("ranks", "plain"):
+    if outcome == "stages":
+        model = as_requested(config).model
+
+        assert (2, 2) == (model.pipeline_parallel_degree, model.engine.processes_per_host)
+    elif outcome in ("ranks", "plain"):
         assert (DataParallel() if outcome == "ranks" else None) == as_requested(config).options
     else:
         with pytest.raises(DistError, match=f"^the hyperparameter {outcome} is "):

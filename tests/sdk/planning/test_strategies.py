@@ -9,6 +9,7 @@ from sagemaker_dist import (
     MPI,
     SMDDP,
     DataParallel,
+    ModelParallel,
     MultiWorkerMirroredStrategy,
     OnInstanceGroup,
     ParameterServer,
@@ -60,6 +61,9 @@ def faults(value, **changes):
         PyTorchDDP(),
         {**TorchDistributed().distribution(), **SMDDP().distribution()},
         {"torch_distributed": ON, "mpi": {"enabled": False}},
+        ModelParallel(pipeline_parallel_degree=2),
+        SMP,
+        SMPv1(pipeline_parallel_degree=2, processes_per_host=8, ddp=True),
     ],
 )
 def test_our_launcher_starts_ranks_of_torch(kind, option):
@@ -103,14 +107,22 @@ def test_our_launcher_starts_ranks_of_torch(kind, option):
         (
             SMPv2(hybrid_shard_degree=8),
             "PyTorch",
-            "'smdistributed.modelparallel': the runtime of sagemaker_dist has no model"
-            " parallelism yet." + THEIR_IMAGE,
+            "'smdistributed.modelparallel' beside 'torch_distributed', which is SMP v2: the"
+            " runtime of sagemaker_dist has what SMP v1 has, and no tensors are split in it. Use"
+            " ModelParallel(sharding='full') for shards alone, or SageMaker's image.",
         ),
         (
-            SMP,
+            {**DataParallel().distribution(), **SMP},
             "Estimator",
-            "'smdistributed.modelparallel': the runtime of sagemaker_dist has no model"
-            " parallelism yet. Leave it out.",
+            "sagemaker_dist and for 'smdistributed.modelparallel': a job has one launcher."
+            " Leave 'smdistributed.modelparallel' out.",
+        ),
+        (
+            ModelParallel(),
+            "TensorFlow",
+            "ModelParallel: the runtime of sagemaker_dist splits no models of TensorFlow."
+            " Leave distribution out for one process per host, or pass one that SageMaker's"
+            " images start: {'multi_worker_mirrored_strategy': {'enabled': True}}.",
         ),
         (DataParallel(), "TensorFlow", "DataParallel: " + NO_TENSORFLOW),
         (SMDDP(), "TensorFlow", "DataParallel: " + NO_TENSORFLOW),
@@ -278,8 +290,8 @@ def test_every_key_has_a_typed_option():
 
     assert len(names) == len(set(names))
     assert set(names) <= {each.__name__ for each in (
-        DataParallel, SMDDP, SMPv1, SMPv2, TorchDistributed, PyTorchDDP, PyTorchXLA, MPI,
-        ParameterServer, MultiWorkerMirroredStrategy, OnInstanceGroup,
+        DataParallel, ModelParallel, SMDDP, SMPv1, SMPv2, TorchDistributed, PyTorchDDP,
+        PyTorchXLA, MPI, ParameterServer, MultiWorkerMirroredStrategy, OnInstanceGroup,
     )}  # fmt: skip
 
 

@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ModelParallel checks itself, and shares out ranks and batches."""
+
+import json
+import pickle
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sagemaker_dist.contract import DataParallel, ModelParallel, read_distribution
+from sagemaker_dist.contract.pipelines import PIPELINES
+from sagemaker_dist.contract.sizes import size_of
+from sagemaker_dist.contract.smp.keys import V1
+from sagemaker_dist.errors import OptionError, OptionErrors
+from smdist.modelparallel.core.planner.problem import OPTIMIZE
+from smdist.modelparallel.core.schedule import SCHEDULES
+from smdist.modelparallel.torch.sizes import read_size
+
+WRONG = {
+    "pipeline_parallel_degree": (0, -1, True, 1.0, "4", None, (1 << 20) + 1),
+    "microbatches": (0, "all", None),
+    "pipeline": ("gpipe", None, 1),
+    "active_microbatches": (0, "2"),
+    "virtual_stages": (0, 1.5),
+    "placement_strategy": ("DPX", "dpt", None),
+    "optimize": ("both", 1),
+    "memory_weight": (-0.1, 1.1, True, float("nan"), "0.5"),
+    "auto_partition": (1, None, "yes"),
+    "default_partition": (-1, 0.0),
+    "plan": ("", 3),
+    "device_memory": (0, "16 gigabytes", "16Gb", -1, 1.5, True, "99999999999TB"),
+    "sharding": ("half", None, True),
+    "shard_degree": (0, True),
+    "gradient_clipping": (0, -1.0, float("inf"), float("nan"), True, "1"),
+    "bf16": (1, None),
+    "global_batch_size": (0, 6.4),
+    "seed": (-1, 2**63, 1.0, None),
+    "engine": (None, 4, DataParallel),
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(n, v) for n, all_ in WRONG.items() for v in all_])
+def test_a_wrong_value_is_named(name, value):
+    with pytest.raises(OptionError) as caught:
+        ModelParallel(**{name: value})
+
+    assert f"{name} is {value!r}" == caught.value.what
+
+
+def test_every_option_has_wrong_values():
+    """A new option needs a check of its own."""
+    assert {each.name for each in fields(ModelParallel)} == set(WRONG)
+
+
+@pytest.mark.parametrize(
+    ("options", "faults"),
+    [
+        ({"optimize": "speed", "memory_weight": 0.5}, ["optimize is 'speed' and memory_weight"]),
+        ({"default_partition": 0}, ["default_partition is 0 with auto_partition=True"]),
+        (
+            {"auto_partition": False, "optimize": "speed"},
+            ["optimize is 'speed' with auto_partition=False"],
+        ),
+        (
+            {"auto_partition": False, "memory_weight": 0.5},
+            ["memory_weight is 0.5 with auto_partition=False"],
+        ),
+        (
+            {
+                "auto_partition": False,
+                "default_partition": 2,
+                "pipeline_parallel_degree": 2,
+                "virtual_stages": 1,
+            },
+            ["default_partition is 2"],
+        ),
+        ({"shard_degree": 2}, ["shard_degree is 2 with sharding='none'"]),
+        ({"bf16": True}, ["bf16 is True with sharding='none'"]),
+        (
+            {"pipeline": "1f1b", "active_microbatches": 2, "virtual_stages": 2},
+            ["active_microbatches is 2 with pipeline='1f1b'", "virtual_stages is 2 with"],
+        ),
+        (
+            {"pipeline": "dualpipe_v", "microbatches": 4, "pipeline_parallel_degree": 4},
+            ["microbatches is 4 with pipeline='dualpipe_v'"],
+        ),
+        (
+            {"plan": "plan.json", "pipeline": "1f1b", "optimize": "speed", "device_memory": 9},
+            [f"{name} is" for name in ("pipeline", "optimize", "device_memory")],
+        ),
+        (
+            {"microbatches": 0, "bf16": True, "engine": {"lanes": 99, "foo": 1}},
+            ["microbatches is 0", "bf16 is True", "engine has the key 'foo'", "lanes is 99"],
+        ),
+    ],
+)
+def test_options_that_exclude_each_other_are_told_at_once(options, faults):
+    with pytest.raises(OptionError) as caught:
+        ModelParallel(**options)
+    found = [each.what for each in getattr(caught.value, "faults", (caught.value,))]
+
+    assert len(faults) == len(found)
+    assert all(each.startswith(start) for each, start in zip(found, faults, strict=True))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"auto_partition": False},
+        {"auto_partition": False, "default_partition": 3},
+        {"plan": "plans/plan.json", "pipeline_parallel_degree": 2, "microbatches": 4},
+        {"pipeline": "interleaved", "active_microbatches": 1},
+        {"active_microbatches": 1},
+        {"pipeline": "zero_bubble", "virtual_stages": 3},
+        {"sharding": "optimizer", "shard_degree": 1},
+        {"sharding": "full", "bf16": True},
+        {"device_memory": "16 GB"},
+        {"engine": {"lanes": 4, "shard_weights": [1, 2]}},
+    ],
+)
+def test_its_dict_says_the_same(options):
+    """Also through JSON, which has no tuples; options stay hashable and can be sent to workers."""
+    made = ModelParallel(**options)
+    asked = read_distribution(json.loads(json.dumps(made.distribution())))
+
+    assert made == asked.model == asked.options
+    assert made.engine == asked.ours
+    assert hash(made) == hash(asked.model)
+    assert made == pickle.loads(pickle.dumps(made))
+
+
+def test_a_path_becomes_text():
+    assert "plans/a.json" == ModelParallel(plan=Path("plans/a.json")).plan
+
+
+@pytest.mark.parametrize(
+    ("value", "faults"),
+    [
+        ({"smdist": {"modelparallel": {"microbatchs": 4}}}, ["'microbatchs'.*'microbatches'"]),
+        ({"smdist": {"modelparallel": {"microbatches": 0, "seed": -1}}}, ["microb", "seed"]),
+        ({"smdist": {"modelparallel": {}, "dataparallel": {}}}, ["has both .*'engine'"]),
+        ({"smdist": {"modelparallel": {"enabled": 1}}}, ["enabled=1"]),
+    ],
+)
+def test_faults_of_the_dict_form(value, faults):
+    with pytest.raises(OptionError) as caught:
+        read_distribution(value)
+    found = [str(each) for each in getattr(caught.value, "faults", (caught.value,))]
+
+    assert len(faults) == len(found)
+    for fault, pattern in zip(found, faults, strict=True):
+        assert re.search(pattern, fault)
+
+
+def test_a_dict_that_is_off_asks_for_nothing():
+    assert read_distribution({"smdist": {"modelparallel": {"enabled": False}}}).options is None
+
+
+def test_the_example_of_the_guide():
+    """2-way data x 4-way model is 8 ranks; 64 samples are 32 each; 640 records are 10 steps."""
+    model = ModelParallel(pipeline_parallel_degree=4, microbatches=4, global_batch_size=64)
+
+    assert 2 == model.replicas(8)
+    assert 32 == model.batch_per_replica(8)
+    assert 10 == model.iterations(640)
+    assert 11 == model.iterations(641)
+
+
+@pytest.mark.parametrize(
+    ("options", "world", "said"),
+    [
+        (
+            {"pipeline_parallel_degree": 4},
+            6,
+            "a world of 6 has pipeline_parallel_degree=4: 4 ranks hold a whole model, and 6 is no"
+            " multiple of 4. Use 4 or 8 ranks, or pipeline_parallel_degree=3 or 6.",
+        ),
+        (
+            {"pipeline_parallel_degree": 2, "sharding": "full", "shard_degree": 3},
+            8,
+            "a world of 8 has pipeline_parallel_degree=2 and shard_degree=3: 2 x 3 = 6 ranks hold"
+            " all shards of a model, and 8 is no multiple of 6. Use 6 or 12 ranks, or a product of"
+            " 4 or 8.",
+        ),
+        (
+            {"pipeline_parallel_degree": 2, "global_batch_size": 62},
+            8,
+            "global_batch_size is 62 and there are 4 replicas: each trains on as many samples, and"
+            " 62 is no multiple of 4. Pass global_batch_size=60 or 64.",
+        ),
+        (
+            {"pipeline_parallel_degree": 4, "global_batch_size": 64, "microbatches": 5},
+            8,
+            "microbatches is 5 and the batch of a replica is 32 (64 / 2): microbatches are of one"
+            " size, and 32 is no multiple of 5. Pass microbatches=4 or 8, or"
+            " global_batch_size=60 or 70.",
+        ),
+        (
+            {"sharding": "full", "shard_degree": 3},
+            8,
+            "a world of 8 has shard_degree=3: 3 ranks hold all shards of a model, and 8 is no"
+            " multiple of 3. Use 6 or 9 ranks, or shard_degree=2 or 4.",
+        ),
+    ],
+)
+def test_what_does_not_divide_is_told_with_both_numbers(options, world, said):
+    with pytest.raises(OptionError) as caught:
+        ModelParallel(**options).replicas(world)
+
+    assert said == str(caught.value)
+
+
+def test_all_misfits_come_at_once():
+    model = ModelParallel(
+        pipeline_parallel_degree=2, sharding="full", shard_degree=3, global_batch_size=5
+    )
+    with pytest.raises(OptionErrors) as caught:
+        model.batch_per_replica(8)
+
+    assert 2 == len(caught.value.faults)
+
+
+@given(
+    degree=st.integers(1, 8),
+    replicas=st.integers(1, 8),
+    microbatches=st.integers(1, 8),
+    size=st.integers(1, 8),
+    records=st.integers(0, 10_000),
+)
+def test_the_parts_make_the_whole(degree, replicas, microbatches, size, records):
+    """Ranks, samples and steps: nothing is left over, and nothing is counted twice."""
+    batch = replicas * microbatches * size
+    model = ModelParallel(
+        pipeline_parallel_degree=degree, microbatches=microbatches, global_batch_size=batch
+    )
+    world = degree * replicas
+
+    assert replicas == model.replicas(world)
+    assert batch == model.batch_per_replica(world) * replicas
+    assert records <= model.iterations(records) * batch < records + batch
+
+
+@given(degree=st.integers(2, 64), world=st.integers(1, 512))
+def test_a_world_fits_if_and_only_if_it_is_a_multiple(degree, world):
+    model = ModelParallel(pipeline_parallel_degree=degree)
+    if world % degree == 0:
+        assert world == model.replicas(world) * degree
+    else:
+        with pytest.raises(OptionError, match=f"world of {world} has .*={degree}: "):
+            model.replicas(world)
+
+
+def test_what_the_planner_finds_is_open():
+    model = ModelParallel(global_batch_size=64)
+
+    assert model.replicas(6) is None
+    assert model.batch_per_replica(6) is None
+    assert 10 == model.iterations(640)
+    assert ModelParallel().iterations(640) is None
+
+
+def test_schedules_are_those_of_the_runtime():
+    """By name, and what each takes."""
+    facts = [*PIPELINES["simple"].__dataclass_fields__]
+    theirs = {n: {f: getattr(each, f) for f in facts} for n, each in SCHEDULES.items()}
+
+    assert theirs == {n: {f: getattr(each, f) for f in facts} for n, each in PIPELINES.items()}
+    assert set(OPTIMIZE) == set(V1["optimize"].words)
+
+
+@pytest.mark.parametrize(
+    "size", [1, "16GiB", "16 GB", "1.5tib", "7", "3 b", " 2kb ", "Gb", "16Gb", "16gb", 0, 1.5, True,
+             None, "1e9", 1 << 60, (1 << 60) + 1, "2 EB"],
+)  # fmt: skip
+def test_sizes_are_read_as_the_runtime_reads_them(size):
+    try:
+        theirs = read_size(size, "size")
+    except OptionError:
+        theirs = None
+
+    assert theirs == size_of(size)

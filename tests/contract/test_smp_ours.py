@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SMP v1's parameters in our image: each key works, or is refused by name with what to use."""
+
+import warnings
+
+import pytest
+from smp_requests import VALID_V1
+
+from sagemaker_dist.contract import (
+    DataParallel,
+    ModelParallel,
+    in_our_image,
+    read_distribution,
+)
+from sagemaker_dist.contract.smp import our_faults, smp_warnings
+from sagemaker_dist.contract.smp.keys import V1
+from sagemaker_dist.contract.smp.ours import REFUSED
+from sagemaker_dist.contract.strategies import MPI
+from sagemaker_dist.errors import OptionError
+
+ON = {"enabled": True}
+PLAIN = {"pipeline_parallel_degree": 2}
+DEFAULTS = {
+    "pipeline_parallel_degree": 2,
+    "microbatches": 1,
+    "pipeline": "interleaved",
+    "optimize": "memory",
+}
+SHARDED = {"sharding": "full", "shard_degree": 2, "gradient_clipping": 1.0}
+MEANS = [  # parameters, and the options that mean the same
+    ({}, {}),
+    ({"microbatches": 4, "pipeline": "simple"}, {"microbatches": 4, "pipeline": "simple"}),
+    ({"optimize": "speed"}, {"optimize": "speed"}),
+    ({"memory_weight": 0.3}, {"memory_weight": 0.3, "optimize": None}),
+    ({"memory_weight": 0.3, "optimize": "speed"}, {"memory_weight": 0.3, "optimize": None}),
+    ({"active_microbatches": 3}, {"active_microbatches": 3}),
+    ({"placement_strategy": "spread"}, {"placement_strategy": "spread"}),
+    ({"placement_strategy": "PTD"}, {"placement_strategy": "PTD"}),
+    ({"ddp": True}, {}),
+    ({"ddp": True, "ddp_dist_backend": "auto"}, {}),
+    ({"deterministic_server": True}, {}),
+    ({"deterministic_server": False}, {}),
+    ({"shard_optimizer_state": True}, {"sharding": "optimizer"}),
+    ({"shard_optimizer_state": False, "sharded_data_parallel_degree": 1}, {}),
+    ({"sharded_data_parallel_degree": 2}, SHARDED),
+    (
+        {"sharded_data_parallel_degree": 2, "sdp_gradient_clipping": 0.5, "bf16": True},
+        {**SHARDED, "gradient_clipping": 0.5, "bf16": True},
+    ),
+    (
+        {"auto_partition": False, "default_partition": 1},
+        {"auto_partition": False, "default_partition": 1, "optimize": None},
+    ),
+    ({"auto_partition": True, "tensor_parallel_degree": 1, "prescaled_batch": False}, {}),
+    ({"fp16": False, "fp16_params": False, "bf16": False, "offload_activations": False}, {}),
+    ({"horovod": False, "load_partition": False, "skip_tracing": False}, {}),
+    ({"delayed_parameter_initialization": False, "static_mode": False, "fast_mode": False}, {}),
+]
+HAS_NO_EFFECT = [
+    ({"static_mode": True}, "static_mode=True"),
+    ({"fast_mode": True}, "fast_mode=True"),
+    ({"skip_tracing": True}, "skip_tracing=True"),
+    ({"ddp": False}, "ddp=False"),
+    ({"ddp": True, "ddp_dist_backend": "nccl"}, "ddp_dist_backend='nccl'"),
+    ({"activation_loading_horizon": 4}, "activation_loading_horizon"),
+    ({"prescaled_batch": True}, "prescaled_batch"),
+    ({"default_partition": 1}, "default_partition"),
+    ({"sdp_gradient_clipping": 1.0}, "sdp_gradient_clipping"),
+    ({"sdp_reduce_bucket_size": 5}, "sdp_reduce_bucket_size"),
+    ({"sdp_param_persistence_threshold": 5}, "sdp_param_persistence_threshold"),
+    ({"sdp_max_live_parameters": 5}, "sdp_max_live_parameters"),
+    ({"sdp_hierarchical_allgather": False}, "sdp_hierarchical_allgather"),
+]
+NO = [
+    ({"tensor_parallel_degree": 2}, "Use more stages"),
+    ({"contiguous": True}, "Leave it out"),
+    ({"horovod": True}, "Pass ddp=True"),
+    ({"ddp": True, "ddp_port": 1234}, "Leave it out"),
+    ({"offload_activations": True}, "Use smp.set_activation_checkpointing"),
+    ({"fp16": True}, "Use torch.autocast"),
+    ({"fp16_params": True}, "Use torch.autocast"),
+    ({"bf16": True}, "Pass a sharded_data_parallel_degree"),
+    ({"load_partition": True}, "Use ModelParallel(plan="),
+    ({"partition_file": "a"}, "Use ModelParallel(plan="),
+    ({"delayed_parameter_initialization": True}, "Make the model under torch.device('meta')"),
+    ({"pipeline": "_only_forward"}, "Pass 'simple' or 'interleaved'"),
+    ({"pipeline": "simple", "active_microbatches": 2}, "Leave active_microbatches out"),
+    ({"sharded_data_parallel_degree": 2, "sdp_reduce_bucket_size": 5}, "Leave it out"),
+    ({"sharded_data_parallel_degree": 2, "sdp_param_persistence_threshold": 5}, "Leave it out"),
+    ({"sharded_data_parallel_degree": 2, "sdp_max_live_parameters": 5}, "Leave it out"),
+    ({"sharded_data_parallel_degree": 2, "sdp_hierarchical_allgather": True}, "Leave it out"),
+    ({"sharded_data_parallel_degree": 2, "sdp_gradient_clipping": 0}, "Pass a number above 0"),
+    ({"sharded_data_parallel_degree": 2, "shard_optimizer_state": True}, "Leave shard_optimizer"),
+    ({"partitions": 2}, "Keep one of them"),
+    ({"auto_partition": False}, "Name default_partition"),
+    ({"auto_partition": False, "default_partition": 2}, "Pass 0 to 1"),
+    ({"microbatchs": 4}, "Did you mean 'microbatches'?"),
+    ({"hybrid_shard_degree": 4}, "Leave it out"),
+]
+
+
+@pytest.mark.parametrize(("given", "options"), MEANS)
+def test_what_works_means_what_aws_says(given, options):
+    expected = ModelParallel(**{**DEFAULTS, **options})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+
+        assert expected == ModelParallel.from_smp({**PLAIN, **given})
+
+
+@pytest.mark.parametrize(("given", "name"), HAS_NO_EFFECT)
+def test_what_changes_nothing_is_warned_of(given, name):
+    """Each key once, and the rest holds."""
+    with pytest.warns(UserWarning, match=name) as caught:
+        model = ModelParallel.from_smp({**PLAIN, **given})
+
+    assert [name] == [str(each.message).partition(" ")[0] for each in caught]
+    assert ModelParallel(**DEFAULTS) == model
+
+
+@pytest.mark.parametrize(("given", "mend"), NO)
+def test_what_does_not_work_is_refused_with_what_to_use(given, mend):
+    with pytest.raises(OptionError) as caught:
+        ModelParallel.from_smp({**PLAIN, **given})
+
+    assert caught.value.mend.startswith(mend)
+    assert any(name in caught.value.what for name in given)
+
+
+def test_every_key_is_tried_here():
+    """A key of AWS's that no test names could be accepted and do nothing."""
+    tried = {name for rows in (MEANS, HAS_NO_EFFECT, NO) for given, _ in rows for name in given}
+
+    assert set(V1) <= tried | set(PLAIN)
+    assert set(REFUSED) <= set(V1)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, values in VALID_V1.items() for value in values]
+)
+def test_every_valid_value_ends_well_or_in_a_fault_of_its_own(name, value):
+    """What passes the checks can be made an option; nothing raises anything else."""
+    given = {**({} if name in ("partitions", *PLAIN) else PLAIN), name: value}
+    faults = list(our_faults(given))
+    if faults:
+        assert name in faults[0].what
+    else:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+
+            assert isinstance(ModelParallel.from_smp(given), ModelParallel)
+    list(smp_warnings(given))
+
+
+def test_partitions_is_the_old_name_of_stages():
+    assert ModelParallel.from_smp({"partitions": 2}) == ModelParallel.from_smp(PLAIN)
+
+
+def test_without_stages_nothing_is_guessed():
+    """AWS has a default where data parallelism is sharded, and none elsewhere."""
+    with pytest.raises(OptionError, match="no pipeline_parallel_degree: SMP v1 has no default"):
+        ModelParallel.from_smp({"microbatches": 4})
+    sharded = ModelParallel.from_smp({"sharded_data_parallel_degree": 2})
+
+    assert 1 == sharded.pipeline_parallel_degree
+
+
+def test_faults_come_at_once():
+    wrong = {"microbatches": 0, "fp16": True, "tensor_parallel_degree": 2, "foo": 1}
+    faults = list(our_faults({**PLAIN, **wrong}))
+
+    assert len(wrong) == len(faults)
+
+
+def asked(parameters, **beside):
+    section = {"modelparallel": {**ON, "parameters": parameters}}
+    return in_our_image(read_distribution({"smdistributed": section, **beside}))
+
+
+@pytest.mark.parametrize(
+    ("beside", "processes"),
+    [
+        ({}, None),
+        ({"mpi": ON}, 1),
+        ({"mpi": {**ON, "processes_per_host": 2}}, 2),
+        ({"mpi": {**ON, "processes_per_host": None, "custom_mpi_options": ""}}, 1),
+        ({"mpi": {"enabled": False, "processes_per_host": 2}}, None),
+        (MPI(processes_per_host=4).distribution(), 4),
+    ],
+)
+def test_our_launcher_takes_awss_request_over(beside, processes):
+    """With the ranks that mpi would start: one per host by default."""
+    taken = asked({**PLAIN, "microbatches": 4, "static_mode": True}, **beside)
+    engine = DataParallel(processes_per_host=processes)
+
+    assert ModelParallel(**{**DEFAULTS, "microbatches": 4, "engine": engine}) == taken.model
+    assert engine == taken.ours
+    assert {} == taken.rest
+    assert 1 == len(taken.warnings)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "beside"),
+    [
+        ({"fp16": True, **PLAIN}, {}),
+        (PLAIN, {"mpi": {**ON, "custom_mpi_options": "-v"}}),
+        (PLAIN, {"mpi": {**ON, "processes_per_host": 2000}}),
+        (PLAIN, {"torch_distributed": ON}),
+        ("no/dict", {}),
+        ({}, {}),
+    ],
+)
+def test_what_it_cannot_take_over_is_left_to_the_checks(parameters, beside):
+    left = asked(parameters, **beside)
+
+    assert not left.is_launched
+    assert "smdistributed" in left.rest
