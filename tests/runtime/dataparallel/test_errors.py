@@ -115,6 +115,35 @@ def test_a_missing_rank_is_named_after_the_timeout(world):
     assert "rank 1" in third
 
 
+def wait_in_a_group_of_an_impatient_world(rank, size, store):
+    dist.destroy_process_group()
+    dist.init_process_group(
+        "smdist",
+        store=dist.FileStore(store, size),
+        rank=rank,
+        world_size=size,
+        timeout=timedelta(seconds=1),
+    )
+    group = dist.new_group(list(range(size)))
+    if rank == 1:
+        time.sleep(3)
+        return "slept"
+    try:
+        dist.all_reduce(torch.ones(1), group=group)
+    except dist.DistBackendError as error:
+        return str(error)
+    return "no error"
+
+
+def test_a_group_without_a_timeout_waits_as_long_as_the_default_group(world, tmp_path):
+    """Its deadline is that of init_process_group, not torch's half an hour."""
+    store = str(tmp_path / "store")
+    first, second = world.run(wait_in_a_group_of_an_impatient_world, store, size=2, deadline=20)
+
+    assert "slept" == second
+    assert "the timeout of 1 s is over on rank 0" in first
+
+
 def wait_at_barrier(rank, size):
     if rank in (1, 2):
         time.sleep(2)

@@ -28,7 +28,7 @@ NAME = "smdist"
 _DEFAULT_GROUP = 0
 _TORCH_DEFAULT_SECONDS = 1800.0
 _live: list[tuple[_C.Engine, str]] = []  # engines, with what others call this rank
-_world: list[_C.Engine] = []  # the default group's, if that is ours
+_world: list[tuple[_C.Engine, float]] = []  # the default group's, if that is ours; its timeout
 _left_to_the_parent: list[_C.Engine] = []  # in a forked child: never used, never destroyed
 
 
@@ -58,18 +58,20 @@ def create_backend(options: _DistributedBackendOptions, pg_options: Any) -> dist
         mend="Leave pg_options out; DataParallel(...) sets the options of a job",
     )
     config = read_rank_config()
-    timeout = _timeout_seconds(options, config.timeout_seconds)
     members = list(options.global_ranks_in_group)
     rank, size = options.group_rank, options.group_size
     is_default = not dist.is_initialized()
-    if not is_default and _world and _world[0].is_running():
+    if not is_default and _world and _world[0][0].is_running():
+        engine, of_world = _world[0]
         group = _group_number(options.group_id)
-        _world[0].add_group(group, members)
-        return _C.make_backend(_world[0], group, rank, size, timeout, owns_engine=False)
+        engine.add_group(group, members)
+        timeout = _timeout_seconds(options, of_world)
+        return _C.make_backend(engine, group, rank, size, timeout, owns_engine=False)
+    timeout = _timeout_seconds(options, config.timeout_seconds)
     engine = connect(options.store, rank, size, config)
     engine.add_group(_DEFAULT_GROUP, list(range(size)))
     _live[:] = [each for each in _live if each[0].is_running()] + [(engine, name_of(rank, config))]
-    _world[:] = [engine] if is_default else _world
+    _world[:] = [(engine, timeout)] if is_default else _world
     before = finish if is_default else None
     return _C.make_backend(
         engine, _DEFAULT_GROUP, rank, size, timeout, owns_engine=True, before_shutdown=before
@@ -86,10 +88,10 @@ def abort(reason: str) -> None:
             engine.abort(reason)
 
 
-def _timeout_seconds(options: _DistributedBackendOptions, of_job: int | None) -> float:
-    """What the script gave to init_process_group, else what the job was given."""
+def _timeout_seconds(options: _DistributedBackendOptions, otherwise: float | None) -> float:
+    """What the script gave for this group, else the default group's, or for that one the job's."""
     of_script = float(options.timeout.total_seconds())
-    return of_job if of_job and of_script == _TORCH_DEFAULT_SECONDS else of_script
+    return otherwise if otherwise and of_script == _TORCH_DEFAULT_SECONDS else of_script
 
 
 def _group_number(name: str) -> int:

@@ -46,12 +46,7 @@ def _run(
     made: list[ReferenceType[Tensor]],
 ) -> Program:
     leaves, form = flatten(arguments)
-    with (
-        on_fakes(model, _device(leaves, model), made) as fake,
-        untouched(),
-        uncompiled(),
-        tracing(),
-    ):
+    with on_fakes(model, _device(leaves, model), made) as fake, untouched(), uncompiled():
         inputs = [_input(fake, leaf, _device(leaves, model)) for leaf in leaves]
         pairs = zip(inputs, leaves, strict=True)
         known = {id(made): real for made, real in pairs if isinstance(made, Tensor)}
@@ -84,7 +79,7 @@ def _run(
 
 def _call(model: nn.Module, recorder: Recorder, fake: FakeModel, arguments: tuple[Any, Any]) -> Any:
     args, kwargs = arguments
-    with fake.mode, recording(recorder, model):
+    with fake.mode, recording(recorder, model), tracing():
         return model(*args, **kwargs)
 
 
