@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
+from zoo import Specimen
 
 from smdist.modelparallel.core.layout import Axis, Layout
 from smdist.modelparallel.core.placement import Placement, place
@@ -14,7 +15,7 @@ from smdist.modelparallel.torch.groups import make_groups
 from smdist.modelparallel.torch.stage import StageModule
 
 VOCABULARY = 11
-IDS = torch.arange(8).view(4, 2) % VOCABULARY
+IDS = torch.arange(16).view(8, 2) % VOCABULARY
 
 
 class Tied(nn.Module):
@@ -41,6 +42,11 @@ def tied(seed=0, **more):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Tied(**more)
+
+
+def specimen(seed=0):
+    """The same as the zoo hands models out."""
+    return Specimen(model=tied(seed), batch=(IDS,))
 
 
 @dataclass(kw_only=True)

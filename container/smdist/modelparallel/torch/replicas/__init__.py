@@ -8,6 +8,8 @@ executor = Executor(stages, placement, schedule, group, hooks=replicas.hooks)   
 replicas.finish()            gradients are means over replicas, and sums over what is tied
 """
 
+from smdist.modelparallel.torch.replicas.clip import clip_grad_norm_
 from smdist.modelparallel.torch.replicas.replicas import Replicas
+from smdist.modelparallel.torch.replicas.scaler import GradScaler
 
-__all__ = ["Replicas"]
+__all__ = ["GradScaler", "Replicas", "clip_grad_norm_"]

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import torch
@@ -16,6 +16,7 @@ from smdist.modelparallel.core.layout import Axis
 from smdist.modelparallel.core.placement import Placement
 from smdist.modelparallel.core.schedule.actions import Schedule
 from smdist.modelparallel.torch.groups import Groups
+from smdist.modelparallel.torch.replicas import clip
 from smdist.modelparallel.torch.replicas.equal import broadcast
 from smdist.modelparallel.torch.replicas.held import held_parameters, local
 from smdist.modelparallel.torch.replicas.means import Means
@@ -84,6 +85,11 @@ class Replicas:
         return self._held
 
     @property
+    def groups(self) -> Groups:
+        """Where this rank is."""
+        return self._groups
+
+    @property
     def hooks(self) -> Replicas:
         """What an executor calls around backward passes."""
         return self
@@ -109,6 +115,15 @@ class Replicas:
                 bf16=self._bf16,
             )
             self._collect()
+        clip.register(self)
+
+    def trained(self) -> Iterable[nn.Parameter]:
+        """Parameters of this rank that have gradients."""
+        return self._held.values()
+
+    def counted_elsewhere(self) -> Iterable[nn.Parameter]:
+        """Those that another rank of the pipeline has, too, and comes first."""
+        return self._ties.counted_elsewhere()
 
     def share_buffers(self) -> None:
         """Give all replicas the buffers of the first that forward passes change; collective."""

@@ -15,6 +15,7 @@ whole on every replica, and so does what has no dimension.
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -29,6 +30,7 @@ from torch.distributed.tensor import DTensor
 
 from smdist.modelparallel.core.layout import Axis
 from smdist.modelparallel.torch.groups import Groups
+from smdist.modelparallel.torch.program import Ref
 from smdist.modelparallel.torch.stage import StageModule
 from smdist.modelparallel.torch.tree import flatten, unflatten
 
@@ -55,6 +57,8 @@ class Shards:
     ) -> None:
         self._stages, self._group, self._keeps = stages, groups.of(Axis.RDP), keeps
         self._mesh = _mesh(groups, shard_degree, _device_type(stages.values()))
+        # Where that matters a unit is not wrapped; the outputs of stages are never changed.
+        warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
         apart = _torn(stages, bf16=bf16)
         for stage in stages.values():
             _wrap(stage, self._mesh, apart, keeps=keeps, bf16=bf16)
@@ -201,8 +205,12 @@ def _shard(
 
 
 def _separate(stage: StageModule, apart: set[nn.Parameter]) -> list[nn.Module]:
-    """Units with something to share out, of which no other unit of the stage has anything."""
-    units = [stage.get_submodule(name) for name in stage.route.units]
+    """Units with something to share out, of which no other unit of the stage has anything.
+
+    One whose result is changed in place is not among them: FSDP would lose its hook on it.
+    """
+    changed = _changed_in_place(stage)
+    units = [stage.get_submodule(name) for name in stage.route.units if name not in changed]
     count = Counter(parameter for unit in units for parameter in unit.parameters())
     return [
         unit
@@ -210,6 +218,22 @@ def _separate(stage: StageModule, apart: set[nn.Parameter]) -> list[nn.Module]:
         if any(p not in apart for p in unit.parameters())
         and all(count[p] == 1 for p in unit.parameters())
     ]
+
+
+def _changed_in_place(stage: StageModule) -> set[str]:
+    """Units whose results a later call writes to."""
+    places = stage.program.aliases
+    written = {
+        places[call.arguments[at].value]  # type: ignore[union-attr]
+        for call in stage.route.calls
+        for at, _ in call.changed
+        if isinstance(call.arguments[at], Ref)
+    }
+    return {
+        call.module
+        for call in stage.route.calls
+        if call.is_unit and written.intersection(places[name] for name in call.writes)
+    }
 
 
 def _odd(parameters: Iterable[nn.Parameter], apart: set[nn.Parameter]) -> set[nn.Parameter]:

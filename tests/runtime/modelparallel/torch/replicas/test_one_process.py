@@ -1,34 +1,62 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two stages on two replicas leave the gradients of one process on the whole batch."""
+"""Two pipeline ranks in two replicas leave the gradients of one process on the whole batch."""
 
 import pytest
+import tied
 import torch
 import zoo
 from replicated import Pipeline, Replicated, furthest, plain_step
 
-NAMES = ("gpt2", "mixtral", "resnet")
-SHARDINGS = ("none", "optimizer", "full")
+SHARDINGS = (
+    {"sharding": "none"},
+    {"sharding": "optimizer"},
+    {"sharding": "full"},
+    {"sharding": "full", "shard_degree": 1},  # two copies of one shard each
+)
+SCHEDULES = {"simple": 1, "1f1b": 1, "zero_bubble": 1, "interleaved_1f1b": 2, "zero_bubble_v": 2}
 
 
-def errors(rank, size, name, schedule, options):
+def made(name):
+    return tied.specimen() if name == "tied" else zoo.tiny(name, rows=8, dropout=0.1)
+
+
+def errors(rank, size, names, schedules, options):
     """Of two steps without zero_grad, the second with gradients of the first."""
     torch.set_num_threads(1)
-    pipeline = Pipeline(schedule=schedule, num_microbatches=2, **options.pop("pipeline", {}))
-    expected = plain_step(zoo.tiny(name, rows=8, dropout=0.1), num_microbatches=4).gradients
-    mine = Replicated(zoo.tiny(name, rows=8, dropout=0.1), pipeline, size, **options)
-    mine.step()
-    first = furthest(expected, mine.gradients())
-    none = [n for n, g in mine.gradients().items() if (g is None) != (expected[n] is None)]
-    mine.step()
-    twice = {n: None if g is None else 2 * g for n, g in expected.items()}
-    return first, furthest(twice, mine.gradients()), none
+    return [
+        found
+        for name in names
+        for schedule, virtual in schedules.items()
+        for found in _errors(size, name, schedule, virtual, options)
+    ]
 
 
-@pytest.mark.parametrize("sharding", SHARDINGS)
-@pytest.mark.parametrize("schedule", ["1f1b", "zero_bubble"])
-def test_two_stages_on_two_replicas(world, sharding, schedule):
-    """Whatever replicas share out, and where the backward pass is in halves."""
-    for first, second, none in world.run(errors, "gpt2", schedule, {"sharding": sharding}):
-        assert first[0] < 1e-6, first
-        assert second[0] < 1e-6, second
-        assert not none
+def _errors(size, name, schedule, virtual, options):
+    pipeline = Pipeline(schedule=schedule, num_microbatches=2, virtual_stages=virtual)
+    expected = plain_step(made(name), num_microbatches=4).gradients
+    mine = Replicated(made(name), pipeline, size, **options)
+    for number in (1, 2):
+        mine.step()
+        found = mine.gradients()
+        wanted = {n: g if g is None else number * g for n, g in expected.items()}
+        lost = [n for n, g in found.items() if (g is None) != (wanted[n] is None)]
+        yield schedule, *furthest(wanted, found), lost
+
+
+@pytest.mark.parametrize("options", SHARDINGS, ids=str)
+def test_every_kind_of_schedule(world, options):
+    """A tie, whatever replicas share out, backward passes in halves, several stages a rank."""
+    for found in world.run(errors, ["tied"], SCHEDULES, options, hosts="aabb"):
+        for schedule, error, name, lost in found:
+            assert error < 1e-6, (schedule, name)
+            assert not lost
+
+
+@pytest.mark.parametrize("sharding", ["none", "full"])
+def test_models_of_the_zoo(world, sharding):
+    """With dropout; experts that see other tokens on each replica."""
+    names, schedule = ["gpt2", "mixtral"], {"1f1b": 1}
+    for found in world.run(errors, names, schedule, {"sharding": sharding}, hosts="aabb"):
+        for _, error, name, lost in found:
+            assert error < 1e-6, name
+            assert not lost
