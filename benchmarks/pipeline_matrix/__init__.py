@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which models train on which pipelines, as in one process; writes docs/pipelines.md."""

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every case of the matrix: ten models on pipelines, five of them on two replicas as well."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from benchmarks.pipeline_matrix.tools import Case
+
+RANKS = (2, 3, 4)
+REPLICATED = ("gpt2", "llama", "bert", "resnet", "whisper")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One way to run any model.
+
+    Attributes:
+        title: For the table.
+        schedule: Its name.
+        virtual_stages: Stages on each rank.
+    """
+
+    title: str
+    schedule: str
+    virtual_stages: int = 1
+
+
+COLUMNS = (
+    Column(title="interleaved", schedule="interleaved"),
+    Column(title="1F1B", schedule="1f1b"),
+    Column(title="interleaved 1F1B", schedule="interleaved_1f1b", virtual_stages=2),
+    Column(title="zero bubble V", schedule="zero_bubble_v", virtual_stages=2),
+)
+REPLICAS = {"replicated": "none", "FSDP2, optimizer": "optimizer", "FSDP2, full": "full"}
+
+
+def pipelines(models: list[str]) -> dict[tuple[str, int, str], Case]:
+    """By model, ranks and title of the column."""
+    return {
+        (model, ranks, column.title): Case(
+            model=model,
+            ranks=ranks,
+            schedule=column.schedule,
+            virtual_stages=column.virtual_stages,
+        )
+        for model in models
+        for ranks in RANKS
+        for column in COLUMNS
+    }
+
+
+def replicated(models: list[str]) -> dict[tuple[str, str], Case]:
+    """Two pipelines of two ranks, by model and what replicas share."""
+    return {
+        (model, title): Case(
+            model=model, ranks=2, schedule="interleaved", replicas=2, sharding=sharding
+        )
+        for model in models
+        if model in REPLICATED
+        for title, sharding in REPLICAS.items()
+    }

@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tests use, for the matrix: tests/support is no package that is installed."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))
+
+import zoo
+from matrix import MICROBATCHES, Case, Difference, Run, alone, compared
+from ranks import World
+
+__all__ = ["MICROBATCHES", "Case", "Difference", "Run", "World", "alone", "compared", "zoo"]

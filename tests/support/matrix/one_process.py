@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The model as it is, in one process: microbatch after microbatch, then the optimizer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from smdist.modelparallel.torch.batch import Batch
+from smdist.modelparallel.torch.capture import Captured, arguments_of, capture
+from smdist.modelparallel.torch.randomness import Draws, drawing
+
+from .case import MICROBATCHES, batches, loss_of, optimizer_of, specimen_of
+
+Arrays = dict[str, np.ndarray | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What a training run left.
+
+    Attributes:
+        gradients: Of the first step, by the model's own names; None for a parameter without.
+        losses: The mean over all microbatches, by step.
+    """
+
+    gradients: Arrays
+    losses: tuple[float, ...]
+
+
+def alone(name: str, steps: int) -> Run:
+    """Train a model of the zoo in this process."""
+    specimen = specimen_of(name)
+    optimizer = optimizer_of(specimen.model.parameters())
+    captured = capture(specimen.model, Batch.of(specimen.batch).microbatch(MICROBATCHES))
+    gradients: Arrays = {}
+    losses = []
+    for step, batch in enumerate(batches(specimen, steps)):
+        optimizer.zero_grad()
+        losses.append(_accumulated(captured, batch, step))
+        gradients = gradients or gradients_of(specimen.model)
+        optimizer.step()
+    return Run(gradients=gradients, losses=tuple(losses))
+
+
+def _accumulated(captured: Captured, batch: Any, step: int) -> float:
+    whole, total = Batch.of(batch), 0.0
+    for number in range(MICROBATCHES):
+        args, kwargs = arguments_of(whole.microbatch(MICROBATCHES, number))
+        draws = Draws(step=step, microbatch=number)
+        with drawing(captured.program, captured.model, draws):
+            loss = loss_of(captured.model(*args, **kwargs)) / MICROBATCHES
+            loss.backward()
+        total += float(loss.detach())
+    return total
+
+
+def gradients_of(model: nn.Module) -> Arrays:
+    """By every first name: tied parameters have one."""
+    return {name: array_of(parameter.grad) for name, parameter in model.named_parameters()}
+
+
+def array_of(tensor: torch.Tensor | None) -> np.ndarray | None:
+    """A tensor's numbers: arrays travel between processes without file descriptors."""
+    return None if tensor is None else tensor.detach().cpu().numpy().copy()
