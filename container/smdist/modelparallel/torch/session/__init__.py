@@ -44,7 +44,7 @@ def init(config: Config = None) -> Session:
     rank_config = read_rank_config()
     running = _running()
     if running is not None:
-        _check_same(running, chosen(config, _of_job(rank_config)))
+        _check_same(running, chosen(config, rank_config.model_parallel))
         return running
     _sessions.clear()
     is_ours = start(rank_config)
@@ -120,7 +120,7 @@ def _exchange(
     options: ModelParallel | None = None
     fault: Exception | None = None
     try:
-        options = chosen(config, _of_job(rank_config))
+        options = chosen(config, rank_config.model_parallel)
         options.replicas(world.size())
         take_device(rank_config)
     except Exception as error:  # whatever it is, others wait for this rank
@@ -137,11 +137,6 @@ def _exchange(
     check(cards)
     assert options is not None  # or there was a fault
     return options, cards
-
-
-def _of_job(rank_config: RankConfig) -> ModelParallel | None:
-    of_job: ModelParallel | None = getattr(rank_config, "model_parallel", None)
-    return of_job
 
 
 def _host(rank_config: RankConfig) -> str:

@@ -10,15 +10,17 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
 
 from sagemaker_dist.contract.model_parallel import ModelParallel
-from sagemaker_dist.errors import OptionError
+from sagemaker_dist.contract.options import DataParallel
+from sagemaker_dist.errors import OptionError, raise_all
 
 Config = Mapping[str, Any] | str | os.PathLike[str] | ModelParallel | None
+_STARTED: Final = "processes_per_host"
 _log = logging.getLogger(__name__)
 _AUTO: Final = "auto"
 _DEGREE: Final = "pipeline_parallel_degree"
@@ -38,8 +40,12 @@ def chosen(config: Config, of_job: ModelParallel | None) -> ModelParallel:
         OptionError: One of them is wrong, or they exclude each other; all faults.
     """
     own = read(config)
-    if of_job is None or own is None:
-        return own or of_job or ModelParallel()
+    if of_job is None:
+        own = own or ModelParallel()
+        raise_all(_too_late(own.engine))
+        return own
+    if own is None:
+        return of_job
     taken = _of_job(of_job)
     _note(own, of_job, taken)
     return replace(own, **{name: getattr(of_job, name) for name in taken})
@@ -94,6 +100,20 @@ def _of_job(of_job: ModelParallel) -> set[str]:
     if "plan" in changed:
         families.append(_OF_PLAN)
     return changed.union({"engine"}, *families)
+
+
+def _too_late(engine: DataParallel) -> Iterator[OptionError]:
+    """What cannot be changed once ranks run."""
+    plain = DataParallel()
+    for each in fields(engine):
+        value = getattr(engine, each.name)
+        if value != getattr(plain, each.name) and each.name != "fusion_bytes":
+            variable = "" if each.name == _STARTED else f", or set SMDIST_{each.name.upper()}"
+            yield OptionError(
+                f"smp.init was given engine.{each.name}={value!r}",
+                "ranks and their engine are started before the script",
+                f"Pass it to the job as distribution={variable}",
+            )
 
 
 def _note(own: ModelParallel, of_job: ModelParallel, taken: set[str]) -> None:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
@@ -10,7 +12,8 @@ from torch._C._distributed_c10d import HashStore
 from sagemaker_dist.errors import OptionError
 from smdist.config import RankConfig
 
-_OURS = "smdist"
+_OURS: Final = "smdist"
+_VARIABLES: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # torch's
 
 
 def start(config: RankConfig) -> bool:
@@ -18,9 +21,13 @@ def start(config: RankConfig) -> bool:
 
     Several ranks meet as the launcher, or torchrun, told them. A process that nobody started as
     one of several is a world of its own. Where there is a GPU, its tensors travel by NCCL.
+
+    Raises:
+        OptionError: This process was started as one of several, but not told where they meet.
     """
     if dist.is_initialized():
         return False
+    _check_complete(config)
     import smdist.dataparallel.torch  # noqa: F401  needs the compiled adapter; registers
 
     backend = _backend()
@@ -29,6 +36,17 @@ def start(config: RankConfig) -> bool:
     else:
         dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
     return True
+
+
+def _check_complete(config: RankConfig) -> None:
+    given = set(config.world_variables)
+    missing = [name for name in _VARIABLES if name not in given]
+    if missing and given & {"RANK", "WORLD_SIZE"}:
+        raise OptionError(
+            f"the environment has {', '.join(sorted(given))} and not {', '.join(missing)}",
+            "ranks of a world need all of them to meet",
+            "Start ranks with distribution= or torchrun, or unset RANK and WORLD_SIZE to run alone",
+        )
 
 
 def take_device(config: RankConfig) -> None:

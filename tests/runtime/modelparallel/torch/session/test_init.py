@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from sagemaker_dist.contract.model_parallel import ModelParallel
+from sagemaker_dist.contract import ModelParallel, render
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core.layout import Axis
 from smdist.modelparallel.torch import identity, session
@@ -45,6 +45,23 @@ def test_a_session_has_options_hosts_and_groups(world):
         assert (0, 0, 1, 1) == hosts
         assert (rank % 2, 2) == local
         assert (rank // 2, 0, rank % 2) == (place.pp, place.tp, place.rdp)
+
+
+def _by_job(rank, size, document):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SMDIST_MODEL_PARALLEL", document)
+        alone = session.init().options
+        session.end()
+        beside = session.init({"partitions": 1, "microbatches": 3}).options
+        identity_of_stage = identity.pp_size()
+    return alone, (beside.pipeline_parallel_degree, beside.microbatches), identity_of_stage
+
+
+def test_the_job_says_how_to_split(world):
+    """What the launcher left for the rank counts, beside a configuration in the script too."""
+    job = ModelParallel(pipeline_parallel_degree=2, seed=3)
+
+    assert [(job, (2, 3), 2)] * 2 == world.run(_by_job, render(job), size=2)
 
 
 def _twice(rank, size, path):

@@ -8,7 +8,7 @@ import pytest
 
 from sagemaker_dist.contract.model_parallel import ModelParallel
 from sagemaker_dist.contract.options import DataParallel
-from sagemaker_dist.errors import OptionError
+from sagemaker_dist.errors import OptionError, OptionErrors
 from smdist.modelparallel.torch.session.options import chosen, read
 
 
@@ -140,3 +140,24 @@ def test_the_engine_is_the_jobs():
 
     assert DataParallel() == chosen(script, ModelParallel(seed=1)).engine
     assert engine == chosen(script, ModelParallel(engine=engine)).engine
+
+
+def test_an_engine_for_ranks_that_run_already_is_refused():
+    """Each option with where it belongs; fusion_bytes is the script's own matter."""
+    late = ModelParallel(engine=DataParallel(lanes=4, processes_per_host=2, fusion_bytes=1 << 20))
+    with pytest.raises(OptionErrors) as caught:
+        chosen(late, None)
+
+    assert ["engine.processes_per_host=2", "engine.lanes=4"] == [
+        fault.what.split()[-1] for fault in caught.value.faults
+    ]
+    assert ["distribution=", "set SMDIST_LANES"] == [
+        fault.mend.removeprefix("Pass it to the job as ").split(", or ")[-1]
+        for fault in caught.value.faults
+    ]
+    assert (
+        1 << 20
+        == chosen(
+            ModelParallel(engine=DataParallel(fusion_bytes=1 << 20)), None
+        ).engine.fusion_bytes
+    )
