@@ -33,7 +33,7 @@ def find_plan(
     else:
         where = f"in source_dir {source.directory!r}"
     if Path(name).is_absolute() or ".." in Path(name).parts:
-        problem = "it is no path below the directory of the script: there is nothing else"
+        problem = "only paths below the directory of the script travel, and it is looked for"
         return PlanFile(path=name, where=where, problem=problem)
     found = next((each for each in _places(name, source, dependencies) if each.is_file()), None)
     if found is None:

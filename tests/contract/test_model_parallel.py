@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sagemaker_dist.contract import DataParallel, ModelParallel, read_distribution
+from sagemaker_dist.contract import DataParallel, ModelParallel, read_distribution, render
 from sagemaker_dist.contract.pipelines import PIPELINES
 from sagemaker_dist.contract.sizes import size_of
 from sagemaker_dist.contract.smp.keys import V1
@@ -262,6 +262,16 @@ def test_what_the_planner_finds_is_open():
     assert model.batch_per_replica(6) is None
     assert 10 == model.iterations(640)
     assert ModelParallel().iterations(640) is None
+
+
+def test_documents_have_every_option():
+    """The docstring, with a sentence for each, and docs/wire.md; its example is what we write."""
+    text = (Path(__file__).parents[2] / "docs/wire.md").read_text()
+    names = [each.name for each in fields(ModelParallel)]
+
+    assert [] == [name for name in names if f"{name}: " not in ModelParallel.__doc__]
+    assert [] == [name for name in names if f"`modelparallel.{name}`" not in text]
+    assert render(ModelParallel()) in text
 
 
 def test_schedules_are_those_of_the_runtime():

@@ -36,7 +36,9 @@ def test_json(capsys, job_file):
     document = json.loads(capsys.readouterr().out)
 
     assert 0 == status
-    assert {"request", "placeholders", "hosts", "ranks", "warnings", "asks"} == set(document)
+    assert {"request", "placeholders", "hosts", "ranks", "split", "warnings", "asks"} == set(
+        document
+    )
     assert "arn:aws:iam::<account>:role/training" == document["request"]["RoleArn"]
     assert ["<account>"] == list(document["placeholders"])
     assert (16, 8) == (document["ranks"], document["hosts"][0]["ranks_per_host"])
@@ -163,6 +165,53 @@ def test_groups(capsys, job_file):
     assert 0 == status, captured.err
     assert "2 hosts x 4 ranks + 3 hosts, no ranks = 8" in captured.out
     assert "\ngpu ml.g5.12xlarge\n" in captured.out
+
+
+MODEL = """
+entry_point = "train.py"
+instance_type = "local_process"
+instance_count = 4
+[distribution.smdist.modelparallel]
+pipeline_parallel_degree = 4
+microbatches = 4
+global_batch_size = 64
+[distribution.smdist.modelparallel.engine]
+processes_per_host = 2
+"""
+
+
+def test_a_model_that_is_split(capsys, job_file):
+    """2 replicas of 4 stages; 32 samples for each of 64; 640 are 10 steps."""
+    path = job_file(MODEL)
+    status = main(["plan", path])
+    captured = capsys.readouterr()
+    main(["plan", path, "--json"])
+    document = json.loads(capsys.readouterr().out)
+
+    assert 0 == status, captured.err
+    assert "4 stages x 2 replicas = 8 ranks" in captured.out
+    assert "64 = 2 replicas x 32, each in 4 microbatches of 8" in captured.out
+    assert "1 per 64 samples: 10 for 640" in captured.out
+    assert {"split", "batch", "steps"} == set(document["split"])
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("smdist.modelparallel.microbatches=5", "--set: microbatches is 5 and the batch of a"),
+        ("smdist.modelparallel.seed=-1", "--set: seed is -1: random numbers start from it"),
+        ("smdist.modelparallel.seeds=1", "Did you mean 'seed'"),
+        ("smdist.modelparallel.engine.lanes=99", "--set: lanes is 99"),
+        ("smdist.modelparallel.engine.lane=4", "Did you mean 'lanes'"),
+    ],
+)
+def test_faults_of_a_model_that_is_split(capsys, job_file, setting, said):
+    """With the line, or the option of the command line."""
+    status = main(["plan", job_file(MODEL), "--set", f"distribution.{setting}"])
+    error = " ".join(capsys.readouterr().err.split())
+
+    assert 2 == status
+    assert said in error
 
 
 def test_of_this_machine(capsys, job_file):

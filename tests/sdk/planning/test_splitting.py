@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model that is split is checked against ranks, batch and plan before a job starts."""
+
+import json
+import warnings
+
+import pytest
+
+from sagemaker_dist import (
+    DataParallel,
+    ModelParallel,
+    OptionError,
+    PyTorch,
+    SMPv1,
+    TrainingJob,
+)
+from sagemaker_dist.contract import in_our_image, read_distribution
+from sagemaker_dist.planning import Job, construction_faults, construction_warnings
+from sagemaker_dist.planning.splitting import describe_split, ranks_per_host
+
+P4D, C5 = "ml.p4d.24xlarge", "ml.c5.xlarge"
+PLAN = {
+    "version": 1,
+    "pipeline_parallel_degree": 2,
+    "data_parallel_degree": 2,
+    "batch_size": 32,
+    "num_microbatches": 4,
+}
+
+
+def job(option, hosts=2, kind=P4D, **facts):
+    asked = in_our_image(read_distribution(option))
+    return Job(distribution=asked, instance_type=kind, instance_count=hosts, **facts)
+
+
+def faults(*args, **facts):
+    return [str(fault) for fault in construction_faults(job(*args, **facts))]
+
+
+@pytest.mark.parametrize(
+    ("option", "hosts", "kind"),
+    [
+        (ModelParallel(pipeline_parallel_degree=4), 2, P4D),
+        (ModelParallel(pipeline_parallel_degree=4), 4, C5),
+        (ModelParallel(pipeline_parallel_degree=4, engine={"processes_per_host": 2}), 2, C5),
+        (ModelParallel(pipeline_parallel_degree=4), 3, "local_process"),  # its GPUs are unknown
+        (ModelParallel(), 3, C5),
+        (ModelParallel(pipeline_parallel_degree=4), None, P4D),
+        (SMPv1(pipeline_parallel_degree=4, processes_per_host=2), 2, P4D),
+    ],
+)
+def test_what_fits_is_no_fault(option, hosts, kind):
+    assert [] == faults(option, hosts, kind)
+
+
+@pytest.mark.parametrize(
+    ("option", "hosts", "kind", "said"),
+    [
+        (
+            ModelParallel(pipeline_parallel_degree=4),
+            3,
+            C5,
+            "a world of 3 (3 hosts x 1 process) has pipeline_parallel_degree=4: 4 ranks hold a"
+            " whole model, and 3 is no multiple of 4. Use 4 hosts, or pipeline_parallel_degree=3.",
+        ),
+        (
+            ModelParallel(pipeline_parallel_degree=4, engine={"processes_per_host": 2}),
+            3,
+            "local_process",
+            "a world of 6 (3 hosts x 2 processes) has pipeline_parallel_degree=4: 4 ranks hold a"
+            " whole model, and 6 is no multiple of 4. Use 2 or 4 hosts, or"
+            " pipeline_parallel_degree=3 or 6.",
+        ),
+        (
+            SMPv1(pipeline_parallel_degree=4, processes_per_host=3),
+            2,
+            P4D,
+            "a world of 6 (2 hosts x 3 processes) has pipeline_parallel_degree=4: 4 ranks hold a"
+            " whole model, and 6 is no multiple of 4. Use 4 hosts, or pipeline_parallel_degree=3"
+            " or 6.",
+        ),
+        (
+            ModelParallel(pipeline_parallel_degree=4, global_batch_size=62),
+            2,
+            P4D,
+            "global_batch_size is 62 and there are 4 replicas: each trains on as many samples, and"
+            " 62 is no multiple of 4. Pass global_batch_size=60 or 64.",
+        ),
+    ],
+)
+def test_what_does_not_divide_is_refused_with_both_numbers(option, hosts, kind, said):
+    assert [said] == faults(option, hosts, kind)
+
+
+def test_all_faults_of_awss_request_come_at_once():
+    """Also where mpi is wrong."""
+    parameters = {"pipeline_parallel_degree": 2, "fp16": True, "ddp": True, "contiguous": True}
+    section = {"modelparallel": {"enabled": True, "parameters": parameters}}
+    mpi = {"enabled": True, "processes_per_host": 8, "custom_mpi_options": "-v"}
+    found = faults({"smdistributed": section, "mpi": mpi})
+
+    assert ["contiguous=True", "fp16=True", "custom_mpi_options='-v'"] == [
+        fault.partition(" has ")[2].partition(":")[0] for fault in found
+    ]
+
+
+def test_what_has_no_effect_is_warned_of():
+    option = SMPv1(pipeline_parallel_degree=2, static_mode=True, processes_per_host=2)
+
+    assert any(
+        "static_mode=True has no effect" in each for each in construction_warnings(job(option))
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "world", "rows"),
+    [
+        (ModelParallel(), 8, {"split": "as many stages as the planner finds the fastest"}),
+        (
+            ModelParallel(pipeline_parallel_degree=4, microbatches=4, global_batch_size=64),
+            8,
+            {
+                "split": "4 stages x 2 replicas = 8 ranks",
+                "batch": "64 = 2 replicas x 32, each in 4 microbatches of 8",
+                "steps": "1 per 64 samples: 10 for 640",
+            },
+        ),
+        (ModelParallel(pipeline_parallel_degree=4), None, {"split": "4 stages"}),
+        (
+            ModelParallel(pipeline_parallel_degree=1, global_batch_size=8),
+            1,
+            {
+                "split": "1 stage x 1 replica = 1 rank",
+                "batch": "8 = 1 replica x 8",
+                "steps": "1 per 8 samples: 10 for 80",
+            },
+        ),
+    ],
+)
+def test_people_read_how_ranks_and_batch_are_shared_out(option, world, rows):
+    assert rows == describe_split(option, world)
+
+
+def test_ranks_of_a_host_are_counted_as_the_launcher_counts():
+    assert [8, 1, None, 3] == [
+        ranks_per_host(job(DataParallel(), kind=P4D)),
+        ranks_per_host(job(DataParallel(), kind=C5)),
+        ranks_per_host(job(DataParallel(), kind="local_process")),
+        ranks_per_host(job(DataParallel(processes_per_host=3), kind="local_process")),
+    ]
+
+
+@pytest.fixture
+def start(script, tmp_path):
+    """Makes a job of two hosts with two ranks each whose model is split by plan.json."""
+
+    def make(kind, text=None, **options):
+        source = script()
+        if text is not None:
+            (tmp_path / "src/plan.json").write_text(text)
+        engine = DataParallel(processes_per_host=2)
+        model = {"plan": "plan.json", "engine": engine, **options}
+        settings = {
+            "entry_point": "train.py",
+            "source_dir": source,
+            "instance_type": "local_process",
+            "instance_count": 2,
+            "distribution": ModelParallel(**model),
+        }
+        kind(**settings).validate()
+
+    return make
+
+
+@pytest.mark.parametrize("kind", [PyTorch, TrainingJob])
+def test_a_plan_below_the_source_is_found(start, kind):
+    """And agrees with what was asked beside it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        start(
+            kind, json.dumps(PLAN), pipeline_parallel_degree=2, microbatches=4, global_batch_size=64
+        )
+
+
+@pytest.mark.parametrize("kind", [PyTorch, TrainingJob])
+@pytest.mark.parametrize(
+    ("plan", "options", "said"),
+    [
+        (None, {}, "plan is 'plan.json': there is no such file in source_dir "),
+        ("{", {}, "plan is 'plan.json': it cannot be read: Expecting property name"),
+        ("[]", {}, "plan is 'plan.json': it is no plan, the file in source_dir "),
+        ({**PLAN, "batch_size": "2"}, {}, "plan is 'plan.json': it is no plan, the file"),
+        (
+            PLAN,
+            {"plan": "/etc/passwd"},
+            "plan is '/etc/passwd': only paths below the directory of the",
+        ),
+        (PLAN, {"plan": "../src/plan.json"}, "plan is '../src/plan.json': only paths below the"),
+        (
+            {**PLAN, "data_parallel_degree": 4},
+            {},
+            "plan 'plan.json' is for 8 ranks (2 x 4): the job has 4. Start 8 ranks, or plan for 4",
+        ),
+        (
+            PLAN,
+            {"microbatches": 8},
+            "microbatches is 8 beside plan='plan.json': the plan has 4. Leave microbatches out",
+        ),
+        (
+            PLAN,
+            {"pipeline_parallel_degree": 4},
+            "pipeline_parallel_degree is 4 beside plan='plan.json': the plan has 2.",
+        ),
+        (
+            PLAN,
+            {"global_batch_size": 32},
+            "global_batch_size is 32 beside plan='plan.json': the plan is for 64: 32 for each of 2",
+        ),
+    ],
+)
+def test_a_plan_that_does_not_go_with_the_job_is_refused(start, kind, plan, options, said):
+    with pytest.raises(OptionError) as caught:
+        start(kind, plan if plan is None or isinstance(plan, str) else json.dumps(plan), **options)
+
+    assert str(caught.value).startswith(said)
+
+
+@pytest.mark.parametrize("has_plan", [True, False])
+def test_without_source_dir_a_plan_is_a_dependency(script, tmp_path, has_plan):
+    """Only the script and its dependencies travel."""
+    source = script()
+    (tmp_path / "src/plan.json").write_text(json.dumps(PLAN))
+    settings = {
+        "entry_point": f"{source}/train.py",
+        "instance_type": "local_process",
+        "instance_count": 4,
+        "distribution": ModelParallel(plan="plan.json", engine={"processes_per_host": 1}),
+        "dependencies": [f"{source}/plan.json"] if has_plan else [],
+    }
+    if has_plan:
+        TrainingJob(**settings)
+    else:
+        with pytest.raises(OptionError, match="no such file among the dependencies, beside which"):
+            TrainingJob(**settings)
