@@ -13,6 +13,7 @@ from sagemaker_dist.errors import OptionError, raise_all, require
 from smdist.modelparallel.torch import session
 from smdist.modelparallel.torch.optimizer.rewriting import local_parameters, rewrite
 from smdist.modelparallel.torch.parallel import active
+from smdist.modelparallel.torch.replicas.clip import clip_grad_norm_
 
 _SCALER = "Use smp.amp.GradScaler with torch.autocast"
 
@@ -91,8 +92,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
             mend="Run the step yourself, then call optimizer.step()",
         )
         if self._max_norm is not None:
-            from smdist.modelparallel.torch.replicas.clip import clip_grad_norm_
-
             clip_grad_norm_(self._parameters(), self._max_norm)
         return self._inner.step()
 

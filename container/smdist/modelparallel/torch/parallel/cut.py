@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from torch import nn
 
@@ -14,7 +15,8 @@ from smdist.modelparallel.core.placement import Placement
 from smdist.modelparallel.core.plan import Plan
 from smdist.modelparallel.core.schedule import Action, Do, Schedule
 from smdist.modelparallel.torch.capture import Captured
-from smdist.modelparallel.torch.executor import Executor, StageHooks
+from smdist.modelparallel.torch.checkpoint.leftovers import keep_unused
+from smdist.modelparallel.torch.executor import Executor, OnEvent, StageHooks
 from smdist.modelparallel.torch.groups import Groups
 from smdist.modelparallel.torch.parallel.mirror import Mirror
 from smdist.modelparallel.torch.parallel.settings import Settings
@@ -36,6 +38,7 @@ class Split:
         compared: Signatures whose first batch all ranks of the pipeline had in common.
         executors: Of the plan's schedule by None; those that go forward only by microbatches.
         serving: Which executor is set for which capture.
+        on_event: Who is told what executors do.
     """
 
     plan: Plan
@@ -50,6 +53,7 @@ class Split:
     compared: set[Hashable] = field(default_factory=set)
     executors: dict[int | None, Executor] = field(default_factory=dict)
     serving: tuple[int | None, Captured] | None = None
+    on_event: OnEvent | None = None
 
     @property
     def last_rank(self) -> int:
@@ -68,6 +72,11 @@ class Split:
         self.known.move_to_end(key)
         return self.known[key]
 
+    def tell(self, *event: Any) -> None:
+        """An executor has done something."""
+        if self.on_event is not None:
+            self.on_event(*event)
+
     def executor(
         self, parts: int | None, schedule: Callable[[], Schedule], hooks: StageHooks
     ) -> Executor:
@@ -75,7 +84,7 @@ class Split:
         if parts not in self.executors:
             group = self.groups.of(Axis.PP)
             self.executors[parts] = Executor(
-                self.stages, self.placement, schedule(), group, hooks=hooks
+                self.stages, self.placement, schedule(), group, hooks=hooks, on_event=self.tell
             )
         if (
             self.serving is None
@@ -102,6 +111,7 @@ def cut(
     schedule = plan.actions
     own = schedule.stages_of[groups.pp_rank]
     stages = {number: StageModule(captured, placement, number) for number in own}
+    keep_unused(model, captured.program, placement, stages)
     bare = skeleton(model)
     mirror = Mirror(model, bare)
     release(model, stages)

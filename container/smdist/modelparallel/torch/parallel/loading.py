@@ -30,8 +30,7 @@ def load(model: Parallel, values: Mapping[str, Any], *, strict: bool) -> Any:
     if model.is_cut:
         _into(model, plain, strict)
     elif is_partial or on_meta:
-        model._state.is_loaded = True
-        model.when_cut(lambda: _into(model, plain, strict))
+        model.when_cut(lambda: _into(model, plain, strict), loads=True)
     else:
         return model.module.load_state_dict(plain, strict=strict)
     return torch.nn.modules.module._IncompatibleKeys([], [])

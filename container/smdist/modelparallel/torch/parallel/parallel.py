@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -19,6 +20,7 @@ from smdist.modelparallel.torch.parallel import active, alone
 from smdist.modelparallel.torch.parallel.cut import Split
 from smdist.modelparallel.torch.parallel.settings import Settings
 from smdist.modelparallel.torch.parallel.state import State
+from smdist.modelparallel.torch.parallel.tracing import Trace
 from smdist.modelparallel.torch.parallel.work import normal
 from smdist.modelparallel.torch.stage import StageModule
 
@@ -120,11 +122,16 @@ class Parallel(nn.Module):
             )
         return self._state.split
 
-    def when_cut(self, function: Callable[[], None]) -> None:
-        """Call a function once the model is cut: at once if it is."""
+    def when_cut(self, function: Callable[[], None], *, loads: bool = False) -> None:
+        """Call a function once the model is cut: at once if it is.
+
+        Args:
+            loads: Whether it loads all values, so that none are missed where there are none yet.
+        """
         if self.is_cut:
             function()
         else:
+            self._state.is_loaded |= loads
             self._state.waiting.append(function)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -187,6 +194,20 @@ class Parallel(nn.Module):
         from smdist.modelparallel.torch.step.faces import evaluate
 
         return evaluate(self, batch, loss, targets)
+
+    @contextmanager
+    def traced(self) -> Iterator[Trace]:
+        """Record the steps that run within; `gather()` of it brings all ranks together.
+
+        Raises:
+            OptionError: The model is not cut yet.
+        """
+        split, trace = self._split, Trace.of(self._split)
+        before, split.on_event = split.on_event, trace.recorder
+        try:
+            yield trace
+        finally:
+            split.on_event = before
 
     # What a module is made of: the model's before the cut, the stages' after it.
 
