@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One sheet as one figure: stages and memory above, the step below."""
+"""One sheet as one figure: a plan's stages and memory above its step, or the steps of a run."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Final
 from sagemaker_dist.errors import SetupError
 from smdist.modelparallel.picture import colours
 from smdist.modelparallel.picture.bars import draw_memory, draw_stages
-from smdist.modelparallel.picture.sheet import Sheet
-from smdist.modelparallel.picture.timeline import draw_timeline
+from smdist.modelparallel.picture.sheet import RunSheet, Sheet
+from smdist.modelparallel.picture.timeline import draw_step, draw_timeline
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _WIDTH: Final = 13.0  # inches, as all of these
@@ -40,16 +41,46 @@ def draw(sheet: Sheet) -> Figure:
     across = (_WIDTH - _LEFT - _RIGHT) / _WIDTH
     step = figure.add_axes((_LEFT / _WIDTH, _BOTTOM / height, across, rows / height))
     for axes in (stages, memory, step):
-        axes.tick_params(labelsize=8)
-        axes.spines[["top", "right"]].set_visible(False)
-    left = _LEFT / _WIDTH
-    figure.text(left, 1 - 0.3 / height, sheet.title, fontsize=13, weight="bold", va="center")
-    place = 1 - 0.56 / height
-    figure.text(left, place, sheet.subtitle, fontsize=9, color=colours.PALE, va="center")
+        _style(axes)
+    _write_titles(figure, sheet)
     draw_stages(stages, sheet)
     draw_memory(memory, sheet)
     draw_timeline(step, sheet)
     return figure
+
+
+def draw_run(sheet: RunSheet) -> Figure:
+    """Draw steps one below the other.
+
+    Raises:
+        SetupError: There is no matplotlib.
+    """
+    made = figure_class()
+    rows = [min(_MOST, max(_LEAST, _ROW * panel.num_ranks + 0.3)) for panel in sheet.panels]
+    height = _TOP + sum(rows) + _BETWEEN * (len(rows) - 1) + _BOTTOM
+    figure = made(figsize=(_WIDTH, height), dpi=110)
+    _write_titles(figure, sheet)
+    across, top = (_WIDTH - _LEFT - _RIGHT) / _WIDTH, height - _TOP
+    seconds = max(panel.end for panel in sheet.panels)
+    for panel, tall in zip(sheet.panels, rows, strict=True):
+        place = (_LEFT / _WIDTH, (top - tall) / height, across, tall / height)
+        axes = figure.add_axes(place)
+        _style(axes)
+        draw_step(axes, panel, seconds=seconds)
+        top -= tall + _BETWEEN
+    return figure
+
+
+def _style(axes: Axes) -> None:
+    axes.tick_params(labelsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _write_titles(figure: Figure, sheet: Sheet | RunSheet) -> None:
+    left, height = _LEFT / _WIDTH, figure.get_figheight()
+    figure.text(left, 1 - 0.3 / height, sheet.title, fontsize=13, weight="bold", va="center")
+    place = 1 - 0.56 / height
+    figure.text(left, place, sheet.subtitle, fontsize=9, color=colours.PALE, va="center")
 
 
 def figure_class() -> type[Figure]:

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from smdist.modelparallel.core.plan import Forecast, Plan
 from smdist.modelparallel.core.simulate import Timeline
-from smdist.modelparallel.picture.sheet import MemoryBar, Sheet, Span, StageBar, UnitBar
+from smdist.modelparallel.picture.of_run import spans_of
+from smdist.modelparallel.picture.sheet import MemoryBar, Sheet, StageBar, UnitBar
 from smdist.modelparallel.picture.words import time_unit
 
 _VISIBLE: Final = 1e-6  # of a stage; less is what adding up in another order changes
@@ -44,7 +45,7 @@ def sheet_of(
             for each in forecast.memory
         ),
         limit_bytes=forecast.memory_limit_bytes,
-        spans=tuple(_spans(timeline)),
+        spans=tuple(spans_of(timeline)),
     )
 
 
@@ -56,26 +57,6 @@ def _stage_bar(
     between = seconds - sum(bar.seconds for bar in bars)
     is_visible = between > _VISIBLE * seconds
     return StageBar(rank=rank, units=bars, between_seconds=between if is_visible else 0.0)
-
-
-def _spans(timeline: Timeline) -> Iterator[Span]:
-    schedule = timeline.schedule
-    chunk_of = {stage: chunk for stages in schedule.stages_of for chunk, stage in enumerate(stages)}
-    for event in timeline.events():
-        yield Span(
-            rank=event.rank,
-            do=event.action.do,
-            chunk=chunk_of[event.action.stage],
-            microbatch=event.action.microbatch,
-            start=event.start,
-            end=event.end,
-        )
-    for each in timeline.reductions:
-        if each.end > each.start:
-            chunk = 0 if each.stage is None else chunk_of[each.stage]
-            yield Span(
-                rank=each.rank, do=None, chunk=chunk, microbatch=0, start=each.start, end=each.end
-            )
 
 
 def _title(plan: Plan) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A drawn plan: a file, or an image where a notebook shows it."""
+"""A drawn plan or run: a file, or an image where a notebook shows it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from sagemaker_dist.errors import OptionError
-from smdist.modelparallel.picture.draw import draw, figure_class
-from smdist.modelparallel.picture.sheet import Sheet
+from smdist.modelparallel.picture.draw import draw, draw_run, figure_class
+from smdist.modelparallel.picture.sheet import RunSheet, Sheet
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,8 +27,8 @@ class Picture:
         SetupError: There is no matplotlib.
     """
 
-    def __init__(self, sheet: Sheet) -> None:
-        self.figure: Figure = draw(sheet)
+    def __init__(self, sheet: Sheet | RunSheet) -> None:
+        self.figure: Figure = draw_run(sheet) if isinstance(sheet, RunSheet) else draw(sheet)
 
     def save(self, path: str | Path) -> None:
         """Write it as the path's ending says: .png, .svg, .pdf.

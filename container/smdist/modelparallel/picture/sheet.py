@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a picture of a plan shows, as plain data: nothing here draws, and nothing below plans."""
+"""What a picture of a plan or a run shows, as plain data: nothing here draws or plans."""
 
 from __future__ import annotations
 
@@ -92,3 +92,38 @@ class Sheet:
     def end(self) -> float:
         """When the step is over."""
         return max((span.end for span in self.spans), default=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSheet:
+    """One step alone.
+
+    Attributes:
+        title: One line.
+        num_ranks: Of the pipeline.
+        spans: In any order.
+    """
+
+    title: str
+    num_ranks: int
+    spans: tuple[Span, ...]
+
+    @property
+    def end(self) -> float:
+        """When the step is over."""
+        return max((span.end for span in self.spans), default=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSheet:
+    """Several steps, one below the other, on one scale.
+
+    Attributes:
+        title: One line.
+        subtitle: One line, smaller.
+        panels: From top to bottom.
+    """
+
+    title: str
+    subtitle: str
+    panels: tuple[StepSheet, ...]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lower panel: what every rank does when, in one step."""
+"""A panel of time: what every rank does when, in one step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from smdist.modelparallel.core.schedule.actions import Do
 from smdist.modelparallel.picture import colours
 from smdist.modelparallel.picture.paper import inches_of, width_of
-from smdist.modelparallel.picture.sheet import Sheet, Span
+from smdist.modelparallel.picture.sheet import Sheet, Span, StepSheet
 from smdist.modelparallel.picture.words import time_unit
 
 if TYPE_CHECKING:
@@ -35,12 +35,22 @@ _SUMS: Final = "sum of gradients"  # over replicas, or of tied weights
 
 
 def draw_timeline(axes: Axes, sheet: Sheet) -> None:
-    """Ranks from top to bottom, time from left to right, numbers of microbatches where they fit."""
-    scale, unit = time_unit(sheet.end)
-    axes.set_title("One step", loc="left", fontsize=10)
+    """The step of a plan."""
+    step = StepSheet(title="One step", num_ranks=sheet.num_ranks, spans=sheet.spans)
+    draw_step(axes, step, seconds=step.end)
+
+
+def draw_step(axes: Axes, sheet: StepSheet, *, seconds: float) -> None:
+    """Ranks from top to bottom, time from left to right, numbers of microbatches where they fit.
+
+    Args:
+        seconds: What the whole width stands for.
+    """
+    scale, unit = time_unit(seconds)
+    axes.set_title(sheet.title, loc="left", fontsize=10)
     axes.set_xlabel(unit)
     axes.set_ylabel("rank")
-    axes.set_xlim(0, max(sheet.end / scale, 1e-12))
+    axes.set_xlim(0, max(seconds / scale, 1e-12))
     axes.set_ylim(sheet.num_ranks - 0.45, -0.55)
     axes.set_yticks(range(0, sheet.num_ranks, max(1, -(-sheet.num_ranks // _MOST_TICKS))))
     axes.set_facecolor("#F2F2F2")
@@ -48,7 +58,7 @@ def draw_timeline(axes: Axes, sheet: Sheet) -> None:
     rows: dict[tuple[int, Do | None, int], list[Span]] = defaultdict(list)
     for span in sheet.spans:
         rows[span.rank, span.do, span.chunk].append(span)
-    inches, _ = _inches(axes, sheet)
+    inches, _ = _inches(axes, sheet, seconds)
     usual = median([span.end - span.start for span in sheet.spans] or [0.0])
     edge = "white" if usual * inches > _INCHES_AN_EDGE else "face"  # it would hide thin ones
     for (rank, do, chunk), spans in rows.items():
@@ -58,12 +68,13 @@ def draw_timeline(axes: Axes, sheet: Sheet) -> None:
         high = _HIGH if do is not None else _LOW  # sums go on beside the rank's work
         place = (rank + _HIGH / 2 - high, high)
         axes.broken_barh(bars, place, facecolors=face, edgecolors=edge, linewidth=0.3)
-    _draw_numbers(axes, sheet, scale)
+    _draw_numbers(axes, sheet, seconds)
     _draw_legend(axes, sheet, most + 1)
 
 
-def _draw_numbers(axes: Axes, sheet: Sheet, scale: float) -> None:
-    inches, row = _inches(axes, sheet)
+def _draw_numbers(axes: Axes, sheet: StepSheet, seconds: float) -> None:
+    inches, row = _inches(axes, sheet, seconds)
+    scale, _ = time_unit(seconds)
     if row < _INCHES_A_LINE:
         return
     size, fitting = _numbered(sheet, inches)
@@ -75,7 +86,7 @@ def _draw_numbers(axes: Axes, sheet: Sheet, scale: float) -> None:
         axes.text(middle, span.rank, text, ha="center", va="center", fontsize=size)
 
 
-def _numbered(sheet: Sheet, inches: float) -> tuple[float, list[Span]]:
+def _numbered(sheet: StepSheet, inches: float) -> tuple[float, list[Span]]:
     """The largest size at which no microbatch is left out that a smaller one would show."""
     fitting = {size: _fitting(sheet, inches, size) for size in _SIZES}
     shown = {size: {span.microbatch for span in spans} for size, spans in fitting.items()}
@@ -83,7 +94,7 @@ def _numbered(sheet: Sheet, inches: float) -> tuple[float, list[Span]]:
     return best, fitting[best]
 
 
-def _fitting(sheet: Sheet, inches: float, size: float) -> list[Span]:
+def _fitting(sheet: StepSheet, inches: float, size: float) -> list[Span]:
     """Bars that any number would fit into: no row has some of its numbers and lacks others."""
     widest = max((str(span.microbatch) for span in sheet.spans), key=len, default="")
     room = width_of("0" * len(widest), size) + _MARGIN
@@ -94,13 +105,13 @@ def _fitting(sheet: Sheet, inches: float, size: float) -> list[Span]:
     ]
 
 
-def _inches(axes: Axes, sheet: Sheet) -> tuple[float, float]:
+def _inches(axes: Axes, sheet: StepSheet, seconds: float) -> tuple[float, float]:
     """On paper: of one second, and of one rank's row."""
     wide, high = inches_of(axes)
-    return wide / max(sheet.end, 1e-12), high / max(1, sheet.num_ranks)
+    return wide / max(seconds, 1e-12), high / max(1, sheet.num_ranks)
 
 
-def _draw_legend(axes: Axes, sheet: Sheet, num_chunks: int) -> None:
+def _draw_legend(axes: Axes, sheet: StepSheet, num_chunks: int) -> None:
     from matplotlib.patches import Patch
 
     used = {span.do for span in sheet.spans}

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which send belongs to which receive: that of the stage at the other end of an edge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from smdist.modelparallel.core.placement import Edge
+from smdist.modelparallel.core.record.event import ACTIONS, RECEIVE, SEND, Event, Track
+
+
+class Transfer(NamedTuple):
+    """What went from one rank to another, as both ends saw it.
+
+    Attributes:
+        sent: When it was handed over; the action that made it, where only that was recorded.
+        received: When it was waited for.
+    """
+
+    sender: Track
+    sent: Event
+    receiver: Track
+    received: Event
+
+
+_Place = tuple[int, int, int, int, bool]  # replica, step, microbatch, stage, is forward
+
+
+def transfers(tracks: Sequence[Track], edges: Sequence[Edge]) -> Iterator[Transfer]:
+    """All of which both ends were recorded, in the order of the receives of each rank."""
+    sends: dict[_Place, tuple[Track, Event]] = {}
+    for track in tracks:
+        for event in track.events:
+            place = _place(track, event, event.stage)
+            if event.kind == SEND:
+                sends[place] = track, event
+            elif event.kind in ACTIONS:
+                sends.setdefault(place, (track, event))
+    for track in tracks:
+        for event in track.events:
+            if event.kind == RECEIVE:
+                for stage in _sources(event, edges):
+                    sender, sent = sends.get(_place(track, event, stage), (track, None))
+                    if sent is not None and sender.rank != track.rank:
+                        yield Transfer(sender, sent, track, event)
+
+
+def _place(track: Track, event: Event, stage: int) -> _Place:
+    return track.replica, event.step, event.microbatch, stage, event.is_forward
+
+
+def _sources(event: Event, edges: Sequence[Edge]) -> list[int]:
+    """Stages that send what a stage waits for, each once."""
+    if event.is_forward:
+        found = (edge.source for edge in edges if edge.target == event.stage)
+    else:
+        found = (e.target for e in edges if e.source == event.stage and e.has_gradient)
+    return list(dict.fromkeys(found))

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A recorded run in the simulator: is a step as long as its parts and its schedule say?
+
+What each stage took goes in, on average over steps, microbatches and replicas, and how long
+messages were on their way. What comes out is how long the step should have taken if nothing else
+had disturbed it. What a rank does between two actions counts with the one that follows.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from sagemaker_dist.errors import OptionError
+from smdist.modelparallel.core.cost import Link, NodeCost
+from smdist.modelparallel.core.placement import Edge
+from smdist.modelparallel.core.record import ACTIONS, RECEIVE, Event, Track, transfers
+from smdist.modelparallel.core.schedule.actions import Action, Do, Schedule
+from smdist.modelparallel.core.simulate.simulation import simulate
+from smdist.modelparallel.core.simulate.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """Predicted beside measured, for the pipeline: from the first action to the last.
+
+    Attributes:
+        predicted: The simulated step.
+        measured_seconds: Of one step, on average.
+        measured_idle: Share of it in which a rank waited, by pipeline rank.
+        num_steps: How many were measured; those of several replicas count as several.
+    """
+
+    predicted: Timeline
+    measured_seconds: float
+    measured_idle: tuple[float, ...]
+    num_steps: int
+
+    @property
+    def predicted_seconds(self) -> float:
+        """Of one step."""
+        return self.predicted.pipeline_seconds
+
+    @property
+    def predicted_idle(self) -> tuple[float, ...]:
+        """Share of it in which a rank waits, by pipeline rank."""
+        seconds = self.predicted_seconds
+        return tuple(idle / seconds for idle in self.predicted.idle_seconds)
+
+    @property
+    def measured_bubble(self) -> float:
+        """Share of all ranks' time in which they waited."""
+        return fmean(self.measured_idle)
+
+    @property
+    def error(self) -> float:
+        """How far the prediction is off, as a part of what was measured."""
+        return self.predicted_seconds / self.measured_seconds - 1
+
+    def __str__(self) -> str:
+        seconds = (self.predicted_seconds * 1e3, self.measured_seconds * 1e3)
+        steps = f"{self.num_steps} step{'s' * (self.num_steps > 1)}"
+        lines = [
+            f"{steps} of schedule {self.predicted.schedule.name}: predicted from its parts,"
+            f" and measured",
+            f"{'':12}{'predicted':>12}{'measured':>12}",
+            f"{'step':12}{seconds[0]:>9.2f} ms{seconds[1]:>9.2f} ms   {self.error:+.1%}",
+        ]
+        pairs = zip(self.predicted_idle, self.measured_idle, strict=True)
+        for rank, (predicted, measured) in enumerate(pairs):
+            lines.append(f"{f'rank {rank} waits':12}{predicted:>12.1%}{measured:>12.1%}")
+        bubbles = (self.predicted.bubble_fraction, self.measured_bubble)
+        lines.append(f"{'all ranks':12}{bubbles[0]:>12.1%}{bubbles[1]:>12.1%}")
+        return "\n".join(lines)
+
+
+def replay(
+    schedule: Schedule, edges: Sequence[Edge], tracks: Sequence[Track], *, skip: int | None = None
+) -> Replay:
+    """Predict the steps of a run from their own parts.
+
+    Args:
+        schedule: Of each pipeline.
+        edges: Between its stages.
+        tracks: Of all ranks.
+        skip: How many steps at the beginning do not count; by default one, where there are more.
+
+    Raises:
+        OptionError: No step was recorded whole, or none is left.
+    """
+    steps = _steps(schedule, tracks)
+    first = min(len({number for _, number in steps}) - 1, 1) if skip is None else skip
+    begin = sorted({number for _, number in steps})[first:]
+    chosen = [step for (_, number), step in steps.items() if number in begin]
+    if not chosen:
+        raise OptionError(
+            f"{len(steps)} whole steps were recorded, and {max(first, 0)} are left out",
+            "a step is replayed from all actions of all its ranks",
+            "Record more steps with a backward pass",
+        )
+    costs = _costs(schedule, chosen)
+    links = _links(tracks, edges, frozenset(begin))
+    predicted = simulate(schedule, costs, edges=edges, link=lambda *ranks: links.get(ranks, Link()))
+    return Replay(
+        predicted=predicted,
+        measured_seconds=fmean(step.seconds for step in chosen),
+        measured_idle=tuple(
+            fmean(1 - step.busy(rank) / step.seconds for step in chosen)
+            for rank in range(schedule.num_ranks)
+        ),
+        num_steps=len(chosen),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One step of one pipeline: actions and the seconds they took, by pipeline rank."""
+
+    work: tuple[Mapping[Action, float], ...]
+    seconds: float
+
+    def busy(self, rank: int) -> float:
+        return sum(self.work[rank].values())
+
+
+def _steps(schedule: Schedule, tracks: Sequence[Track]) -> dict[tuple[int, int], _Step]:
+    """All that are whole, by replica and number."""
+    events: defaultdict[tuple[int, int], dict[int, list[Event]]] = defaultdict(dict)
+    for track in tracks:
+        for event in track.events:
+            by_rank = events[track.replica, event.step]
+            by_rank.setdefault(track.pipeline_rank, []).append(event)
+    steps = {}
+    for place, by_rank in events.items():
+        work = tuple(_work(by_rank.get(rank, ())) for rank in range(schedule.num_ranks))
+        if all(
+            each.keys() == set(order) for each, order in zip(work, schedule.orders, strict=True)
+        ):
+            actions = [e for each in by_rank.values() for e in each if e.kind in ACTIONS]
+            begin = min(event.start for event in actions)
+            steps[place] = _Step(work, max(event.end for event in actions) - begin)
+    return steps
+
+
+def _work(events: Sequence[Event]) -> dict[Action, float]:
+    """What each action took, with what came before it but for waiting."""
+    work: dict[Action, float] = {}
+    before, waited = None, 0.0
+    for event in events:
+        if event.kind == RECEIVE:
+            waited += event.seconds
+        elif event.kind in ACTIONS:
+            since = event.start if before is None else before + waited
+            work[Action(Do(event.kind), event.stage, event.microbatch)] = event.end - since
+            before, waited = event.end, 0.0
+    return work
+
+
+def _costs(schedule: Schedule, steps: Sequence[_Step]) -> list[NodeCost]:
+    seconds: defaultdict[tuple[int, Do], list[float]] = defaultdict(list)
+    for step in steps:
+        for work in step.work:
+            for action, took in work.items():
+                seconds[action.stage, action.do].append(took)
+    mean = {place: fmean(each) for place, each in seconds.items()}
+    return [_cost({do: mean.get((stage, do)) for do in Do}) for stage in range(schedule.num_stages)]
+
+
+def _cost(seconds: Mapping[Do, float | None]) -> NodeCost:
+    """A whole backward pass is I where its parts were not measured."""
+    whole, first, second = (seconds[do] for do in (Do.B, Do.I, Do.W))
+    if first is None:
+        first = whole
+    return NodeCost(
+        forward_seconds=seconds[Do.F] or 0.0,
+        input_gradient_seconds=first or 0.0,
+        weight_gradient_seconds=second or 0.0,
+    )
+
+
+def _links(
+    tracks: Sequence[Track], edges: Sequence[Edge], steps: frozenset[int]
+) -> dict[tuple[int, ...], Link]:
+    """How long messages were on their way, of those that somebody waited for from the start."""
+    waited: defaultdict[tuple[int, ...], list[float]] = defaultdict(list)
+    for each in _awaited(tracks, edges, steps):
+        waited[each[0]].append(each[1])
+    return {ranks: Link(latency_seconds=median(times)) for ranks, times in waited.items()}
+
+
+def _awaited(
+    tracks: Sequence[Track], edges: Sequence[Edge], steps: frozenset[int]
+) -> Iterator[tuple[tuple[int, ...], float]]:
+    for each in transfers(tracks, edges):
+        if each.received.step in steps and each.received.start <= each.sent.end:
+            ranks = each.sender.pipeline_rank, each.receiver.pipeline_rank
+            yield ranks, max(0.0, each.received.end - each.sent.end)

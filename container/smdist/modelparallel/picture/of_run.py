@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a recorded run to what a picture shows: a step as it was, above the same step predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from sagemaker_dist.errors import OptionError
+from smdist.modelparallel.core.record import ACTIONS, Event, Track
+from smdist.modelparallel.core.schedule.actions import Do, Schedule
+from smdist.modelparallel.core.simulate import Timeline
+from smdist.modelparallel.core.simulate.replay import Replay
+from smdist.modelparallel.picture.sheet import RunSheet, Span, StepSheet
+from smdist.modelparallel.picture.words import time_unit
+
+
+def sheet_of_run(
+    schedule: Schedule,
+    tracks: Sequence[Track],
+    replayed: Replay,
+    *,
+    replica: int = 0,
+    step: int | None = None,
+) -> RunSheet:
+    """One step of one pipeline.
+
+    Args:
+        replayed: All steps, predicted from their parts.
+        replica: Which pipeline.
+        step: Counted from the first recorded one; None is the last that every rank has ended.
+
+    Raises:
+        OptionError: It was not recorded whole.
+    """
+    pipeline = [track for track in tracks if track.replica == replica]
+    number = _checked(schedule, pipeline, replica, step)
+    events = [
+        (track.pipeline_rank, event)
+        for track in pipeline
+        for event in track.events
+        if event.step == number
+    ]
+    scale, unit = time_unit(replayed.measured_seconds)
+    return RunSheet(
+        title=f"Schedule {schedule.name} on {schedule.num_ranks} ranks,"
+        f" {schedule.num_microbatches} microbatches: step {number}",
+        subtitle=f"steps take {replayed.measured_seconds / scale:.3g} {unit} and ranks wait"
+        f" {replayed.measured_bubble:.1%} of it; predicted from their parts:"
+        f" {replayed.predicted_seconds / scale:.3g} {unit} and"
+        f" {replayed.predicted.bubble_fraction:.1%}",
+        panels=(
+            StepSheet(
+                title="Measured",
+                num_ranks=schedule.num_ranks,
+                spans=tuple(_measured(schedule, events)),
+            ),
+            StepSheet(
+                title="Predicted",
+                num_ranks=schedule.num_ranks,
+                spans=tuple(spans_of(replayed.predicted)),
+            ),
+        ),
+    )
+
+
+def spans_of(timeline: Timeline) -> Iterator[Span]:
+    """Everything in a simulated step."""
+    chunk_of = _chunks(timeline.schedule)
+    for event in timeline.events():
+        yield Span(
+            rank=event.rank,
+            do=event.action.do,
+            chunk=chunk_of[event.action.stage],
+            microbatch=event.action.microbatch,
+            start=event.start,
+            end=event.end,
+        )
+    for each in timeline.reductions:
+        if each.end > each.start:
+            chunk = 0 if each.stage is None else chunk_of[each.stage]
+            yield Span(
+                rank=each.rank, do=None, chunk=chunk, microbatch=0, start=each.start, end=each.end
+            )
+
+
+def _measured(schedule: Schedule, events: Sequence[tuple[int, Event]]) -> Iterator[Span]:
+    chunk_of = _chunks(schedule)
+    actions = [(rank, event) for rank, event in events if event.kind in ACTIONS]
+    begin = min(event.start for _, event in actions)
+    for rank, event in actions:
+        yield Span(
+            rank=rank,
+            do=Do(event.kind),
+            chunk=chunk_of[event.stage],
+            microbatch=event.microbatch,
+            start=event.start - begin,
+            end=event.end - begin,
+        )
+
+
+def _chunks(schedule: Schedule) -> dict[int, int]:
+    """Which of its rank's stages a stage is."""
+    return {stage: chunk for of in schedule.stages_of for chunk, stage in enumerate(of)}
+
+
+def _checked(schedule: Schedule, pipeline: Sequence[Track], replica: int, step: int | None) -> int:
+    wanted = [len(order) for order in schedule.orders]
+    counts: dict[int, dict[int, int]] = {}
+    for track in pipeline:
+        for event in track.events:
+            if event.kind in ACTIONS:
+                by_rank = counts.setdefault(event.step, {})
+                by_rank[track.pipeline_rank] = by_rank.get(track.pipeline_rank, 0) + 1
+    whole = [
+        number
+        for number, by_rank in sorted(counts.items())
+        if [by_rank.get(rank, 0) for rank in range(schedule.num_ranks)] == wanted
+    ]
+    if not whole or (step is not None and step not in whole):
+        raise OptionError(
+            f"step {'of' if step is None else f'{step} of'} pipeline {replica} cannot be drawn",
+            f"recorded whole, forward and backward, were {', '.join(map(str, whole)) or 'none'}",
+            "Pass one of these" if whole else "Record a whole step",
+        )
+    return whole[-1] if step is None else step
