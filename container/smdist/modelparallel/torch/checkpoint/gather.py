@@ -129,8 +129,18 @@ def gather_state_dict(model: nn.Module, to_rank0: bool = False) -> dict[str, Any
     """
     team, holding = Team.here(), hold(model)
     check_complete(holding, team)
-    found = dict(gathered(holding.values, team, to_rank0=to_rank0))
+    found = {
+        key: value.clone() if _is_same(value, holding.values.get(key)) else value
+        for key, value in gathered(holding.values, team, to_rank0=to_rank0)
+    }
     if not found:
         return {}
     names = [name for entry in holding.entries for name in (entry.name, *entry.aliases)]
     return {name: found[holding.first[name]] for name in names}
+
+
+def _is_same(value: Any, own: Any) -> bool:
+    """Whether it is the model's own memory: what is gathered is all of one moment."""
+    if not isinstance(value, Tensor) or not isinstance(own, Tensor) or isinstance(own, DTensor):
+        return False
+    return value.data_ptr() == own.data_ptr()
