@@ -117,6 +117,7 @@ def _difference(ranks: Sequence[int], told: list[dict[str, str]]) -> Disagreemen
     first = told[0]
     at, other = next((at, each) for at, each in enumerate(told) if each != first)
     kinds = [kind for kind in {**first, **other} if first.get(kind) != other.get(kind)]
+    kinds = ["inputs"] if "inputs" in kinds else kinds  # the rest follows from them
     parts = [
         f"rank {ranks[0]} has {first.get(kind, 'nothing')}, rank {ranks[at]} has"
         f" {other.get(kind, 'nothing')}"

@@ -1,37 +1,102 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model called outside of a step: one forward pass, on all ranks."""
+"""The model called outside of a step: one forward pass on all ranks, or training of one stage."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from sagemaker_dist.errors import OptionError
+from smdist.modelparallel.torch import session
 from smdist.modelparallel.torch.batch import Batch
 from smdist.modelparallel.torch.capture import arguments_of
 from smdist.modelparallel.torch.executor import Arguments
-from smdist.modelparallel.torch.parallel import stepping
+from smdist.modelparallel.torch.parallel import reducing, stepping
+from smdist.modelparallel.torch.parallel.first import prepare_for
+from smdist.modelparallel.torch.parallel.looking import look
 from smdist.modelparallel.torch.parallel.state import State
-from smdist.modelparallel.torch.parallel.work import Work, example_of
+from smdist.modelparallel.torch.parallel.work import (
+    Scene,
+    Work,
+    example_of,
+    plain_backward,
+    watched,
+)
 
 
 def forward(state: State, arguments: Arguments) -> Any:
     """One forward pass of the whole batch; every rank calls this with the same.
 
     Raises:
-        OptionError: Gradients are enabled.
+        OptionError: Gradients are enabled and there are several stages.
     """
-    if torch.is_grad_enabled():
+    if not torch.is_grad_enabled():
+        return stepping.run(state, _whole(state, arguments), parts=1)[0]
+    if not _has_one_stage(state):
         raise OptionError(
             f"{type(state.model).__name__} is called outside of a step, with gradients enabled",
             "the backward pass has to go through stages on other ranks",
             "Call it in a function with @smp.step, or under torch.no_grad()",
         )
-    return stepping.run(state, whole(state, arguments), parts=1)[0]
+    if state.split is None:
+        prepare_for(state, Batch.of(example_of(arguments, state.model)))
+    return _one_stage(state, arguments)
 
 
-def whole(state: State, arguments: Arguments) -> Work:
+def backward(state: State, tensors: Any, gradients: Any) -> None:
+    """Go back through the one stage that there is, and reduce gradients as a step does.
+
+    Raises:
+        OptionError: There are several stages, or a tensor has no gradient.
+    """
+    split = state.split
+    if split is None or not _has_one_stage(state):
+        raise OptionError(
+            "model.backward() outside of a step",
+            "the backward pass goes through stages on other ranks",
+            "Call it in a function with @smp.step",
+        )
+    scene = Scene(answer=lambda _: None)
+    scene.backward(tensors, gradients)
+    state.is_returning = True
+    try:
+        with reducing.complete(state, split) as is_last:
+            split.replicas.hooks.before_backward(0, is_last)
+            roots, given = zip(*scene.roots, strict=True)
+            torch.autograd.backward(roots, given)
+            split.replicas.hooks.after_backward(0, is_last)
+    finally:
+        state.is_returning = False
+
+
+def _one_stage(state: State, arguments: Arguments) -> Any:
+    split = state.split
+    assert split is not None
+    seen = look(split, arguments)
+    split.captured, split.placement, split.serving = seen.captured, seen.placement, None
+    (stage,) = split.stages.values()
+    stage.serve(seen.captured, seen.placement)
+    output = stage.output(stage({}, arguments, state.draws(0, 1).around))
+
+    def refuse_plain(_: Tensor) -> None:
+        if not state.is_returning:
+            raise plain_backward()
+
+    return watched(output, refuse_plain)
+
+
+def _has_one_stage(state: State) -> bool:
+    if state.split is not None:
+        return len(state.split.plan.stages) == 1
+    plan, degree = state.settings.plan, state.settings.options.pipeline_parallel_degree
+    if plan is not None:
+        return len(plan.stages) == 1
+    return degree == 1 or (degree == "auto" and session.current().size == 1)
+
+
+def _whole(state: State, arguments: Arguments) -> Work:
     """The model's call and nothing around it."""
     example = example_of(arguments, state.model)
 

@@ -151,15 +151,12 @@ class Parallel(nn.Module):
         Gradients are the mean over microbatches, and over replicas.
 
         Raises:
-            OptionError: This is outside of a step, or a tensor has no gradient.
+            OptionError: Outside of a step there are several stages, or a tensor has no gradient.
         """
-        if self._state.scene is None:
-            raise OptionError(
-                "model.backward() outside of a step",
-                "the backward pass goes through stages on other ranks",
-                "Call it in a function with @smp.step",
-            )
-        self._state.scene.backward(tensors, grad_tensors)
+        if self._state.scene is not None:
+            self._state.scene.backward(tensors, grad_tensors)
+        else:
+            alone.backward(self._state, tensors, grad_tensors)
 
     def train_step(
         self, batch: Any, loss: Callable[..., Any] | None = None, *, targets: Any = None

@@ -31,6 +31,7 @@ class State:
         passes: Of them, those since gradients were reduced.
         waiting: What is to happen once the model is cut, in order.
         is_loaded: Whether values are among that.
+        is_returning: Whether a backward pass outside of a step is under way.
     """
 
     model: nn.Module
@@ -42,6 +43,7 @@ class State:
     passes: int = 0
     waiting: list[Callable[[], None]] = field(default_factory=list)
     is_loaded: bool = False
+    is_returning: bool = False
 
     @contextmanager
     def acting(self, scene: Scene) -> Iterator[None]:

@@ -16,6 +16,7 @@ from smdist.modelparallel.torch.parallel.agreement import agree, checksum, descr
 from smdist.modelparallel.torch.parallel.cut import Split, forward_only
 from smdist.modelparallel.torch.parallel.first import cut_for_work
 from smdist.modelparallel.torch.parallel.looking import Seen, look
+from smdist.modelparallel.torch.parallel.reducing import Hooks, complete
 from smdist.modelparallel.torch.parallel.state import State, probe
 from smdist.modelparallel.torch.parallel.work import Scene, Work
 from smdist.modelparallel.torch.tree import map_leaves
@@ -84,20 +85,13 @@ def _feed(
 
 
 def _train(state: State, split: Split, feed: Any, count: int) -> list[Any] | None:
-    """Forward and backward; gradients are reduced where a series of passes is complete."""
-    replicas, passes = split.replicas, state.settings.passes_per_step
-    if state.passes % passes == 0:
-        replicas.begin()
-    state.passes += 1
-    if state.settings.broadcasts_buffers:
-        replicas.share_buffers()
-    results = _executor(state, split, None).run(
-        feed, draws=lambda at: state.draws(at, count), backward=True
-    )
-    if state.passes % passes == 0:
-        replicas.finish()
-    state.step_number += 1
-    return results
+    """Forward and backward."""
+    with complete(state, split):
+        if state.settings.broadcasts_buffers:
+            split.replicas.share_buffers()
+        return _executor(state, split, None).run(
+            feed, draws=lambda at: state.draws(at, count), backward=True
+        )
 
 
 def _executor(state: State, split: Split, parts: int | None) -> Executor:
@@ -106,28 +100,7 @@ def _executor(state: State, split: Split, parts: int | None) -> Executor:
     def schedule() -> Schedule:
         return split.plan.actions if parts is None else forward_only(split.plan, parts)
 
-    return split.executor(parts, schedule, _Hooks(state))
-
-
-class _Hooks:
-    """Those of the replicas, which reduce only where a series of passes is complete."""
-
-    def __init__(self, state: State) -> None:
-        self._state = state
-
-    def before_backward(self, stage: int, is_last: bool) -> None:
-        """Before each backward action."""
-        assert self._state.split is not None
-        self._state.split.replicas.hooks.before_backward(stage, is_last and self._reduces)
-
-    def after_backward(self, stage: int, is_last: bool) -> None:
-        """After it."""
-        assert self._state.split is not None
-        self._state.split.replicas.hooks.after_backward(stage, is_last and self._reduces)
-
-    @property
-    def _reduces(self) -> bool:
-        return self._state.passes % self._state.settings.passes_per_step == 0
+    return split.executor(parts, schedule, Hooks(state))
 
 
 def _detached(result: Any) -> Any:

@@ -73,10 +73,7 @@ class Scene:
             mend="Put both calls into one module and give that to the model, or use two steps",
         )
         output = self.answer(arguments)
-        for leaf in flatten(output)[0]:
-            if isinstance(leaf, Tensor) and leaf.requires_grad:
-                leaf.register_hook(self._refuse_early)  # type: ignore[no-untyped-call]
-        return output
+        return watched(output, self._refuse_early)
 
     def backward(self, tensors: Any, gradients: Any) -> None:
         """Note where the backward pass starts.
@@ -115,11 +112,24 @@ class Scene:
 
     def _refuse_early(self, _: Tensor) -> None:
         if self.is_open:
-            raise OptionError(
-                "loss.backward() in a step function",
-                "the backward pass goes through stages on other ranks, after this function",
-                "Call model.backward(loss)",
-            )
+            raise plain_backward()
+
+
+def watched(output: Any, hook: Callable[[Tensor], None]) -> Any:
+    """What a model returns; the hook is called where a backward pass begins to go through it."""
+    for leaf in flatten(output)[0]:
+        if isinstance(leaf, Tensor) and leaf.requires_grad:
+            leaf.register_hook(hook)  # type: ignore[no-untyped-call]
+    return output
+
+
+def plain_backward() -> OptionError:
+    """Somebody called `backward` of a tensor."""
+    return OptionError(
+        "loss.backward() of what the model returned",
+        "the backward pass goes through all stages and sums over replicas: the model does that",
+        "Call model.backward(loss)",
+    )
 
 
 @contextmanager

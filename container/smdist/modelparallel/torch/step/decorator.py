@@ -13,7 +13,7 @@ from smdist.modelparallel.torch.parallel import active, stepping
 from smdist.modelparallel.torch.parallel.parallel import Parallel
 from smdist.modelparallel.torch.parallel.work import Work
 from smdist.modelparallel.torch.step.output import gathered
-from smdist.modelparallel.torch.step.slicing import Slicing
+from smdist.modelparallel.torch.step.slicing import Slicing, named
 
 Function = Callable[..., Any]
 
@@ -91,7 +91,7 @@ def step_of(function: Function, slicing: Slicing, detaches: bool) -> Function:
             name=function.__qualname__,
             function=function,
             cut=lambda number: slicing.cut(function, (args, kwargs), number),
-            inputs=_data((args, kwargs)),
+            inputs=_data(function, (args, kwargs)),
             size=slicing.size(function, (args, kwargs)) if not model.is_cut else 0,
             detaches=detaches,
         )
@@ -132,10 +132,10 @@ def _models(value: Any) -> Iterator[Parallel]:
         yield from _models(list(value.values()))
 
 
-def _data(arguments: Arguments) -> Any:
-    """The arguments without models: what ranks compare."""
-    args, kwargs = arguments
-    return (
-        tuple(each for each in args if not isinstance(each, Parallel)),
-        {name: each for name, each in kwargs.items() if not isinstance(each, Parallel)},
-    )
+def _data(function: Function, arguments: Arguments) -> dict[str, Any]:
+    """The arguments without models, by name: what ranks compare."""
+    found: dict[str, Any] = {}
+    for name, value in named(function, arguments):
+        if not isinstance(value, Parallel):
+            found[f"{name} {len(found)}" if name in found else name] = value
+    return found

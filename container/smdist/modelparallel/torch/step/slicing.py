@@ -61,9 +61,9 @@ class Slicing:
         Raises:
             OptionError: Something cannot be cut so; all of it, by argument.
         """
-        named = _named(function, arguments)
-        raise_all(self._faults(named, number))
-        return [self._piece(named, arguments, (number, at)) for at in range(number)]
+        found = named(function, arguments)
+        raise_all(self._faults(found, number))
+        return [self._piece(found, arguments, (number, at)) for at in range(number)]
 
     def size(self, function: Callable[..., Any], arguments: Arguments) -> int:
         """Samples in a batch: of the first thing that is cut.
@@ -71,7 +71,7 @@ class Slicing:
         Raises:
             OptionError: Nothing is.
         """
-        for _, leaf, axis in self._leaves(_named(function, arguments)):
+        for _, leaf, axis in self._leaves(named(function, arguments)):
             if isinstance(leaf, Tensor):
                 return leaf.shape[axis]
         raise OptionError(
@@ -80,13 +80,13 @@ class Slicing:
             "Pass the batch to it, and not a DataLoader or the name of one",
         )
 
-    def _leaves(self, named: list[tuple[str, Any]]) -> Iterator[Leaf]:
-        for name, value in named:
+    def _leaves(self, found: list[tuple[str, Any]]) -> Iterator[Leaf]:
+        for name, value in found:
             if name not in self.whole:
                 yield from _walk(name, value, self.axes.get(name, 0))
 
-    def _faults(self, named: list[tuple[str, Any]], number: int) -> Iterator[OptionError]:
-        for path, leaf, axis in self._leaves(named):
+    def _faults(self, found: list[tuple[str, Any]], number: int) -> Iterator[OptionError]:
+        for path, leaf, axis in self._leaves(found):
             if not isinstance(leaf, Tensor):
                 continue
             if not -leaf.dim() <= axis < leaf.dim():
@@ -96,10 +96,10 @@ class Slicing:
             elif leaf.shape[axis] % number or not leaf.shape[axis]:
                 yield _uneven(path, leaf.shape[axis], number)
 
-    def _piece(self, named: list[tuple[str, Any]], arguments: Arguments, part: Any) -> Arguments:
+    def _piece(self, found: list[tuple[str, Any]], arguments: Arguments, part: Any) -> Arguments:
         parts = [
             value if name in self.whole else _cut(value, self.axes.get(name, 0), part)
-            for name, value in named
+            for name, value in found
         ]
         count = len(arguments[0])
         return tuple(parts[:count]), dict(zip(arguments[1], parts[count:], strict=True))
@@ -114,8 +114,12 @@ def _uneven(path: str, length: int, number: int) -> OptionError:
     )
 
 
-def _named(function: Callable[..., Any], arguments: Arguments) -> list[tuple[str, Any]]:
-    """Positional arguments, then keywords, each with its name."""
+def named(function: Callable[..., Any], arguments: Arguments) -> list[tuple[str, Any]]:
+    """Positional arguments, then keywords, each with its name.
+
+    Raises:
+        TypeError: They do not fit the function: Python's own.
+    """
     args, kwargs = arguments
     names: list[str] = []
     for each in inspect.signature(function).parameters.values():
@@ -123,7 +127,7 @@ def _named(function: Callable[..., Any], arguments: Arguments) -> list[tuple[str
             names += [each.name] * (len(args) - len(names))
         elif each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD):
             names.append(each.name)
-    inspect.signature(function).bind(*args, **kwargs)  # Python's own error where they do not fit
+    inspect.signature(function).bind(*args, **kwargs)
     return [*zip(names, args, strict=False), *kwargs.items()]
 
 
