@@ -8,6 +8,7 @@ different inputs are tried and compared.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -21,6 +22,7 @@ from smdist.modelparallel.torch.capture.state import snapshots
 from smdist.modelparallel.torch.tree import Form, flatten, unflatten
 
 LARGEST_BYTES = 2**30
+STANDS_IN = "_smp_stands_in"  # on a tensor without values: this machine had the real one
 
 
 class ProbeError(Exception):
@@ -114,9 +116,10 @@ class Probe:
         if not real.is_meta:
             return real
         self._bytes += real.numel() * real.element_size()
-        if self._bytes > LARGEST_BYTES:
+        is_large = self._bytes > LARGEST_BYTES
+        if is_large and not hasattr(real, STANDS_IN):
             raise TooLargeError(f"over {LARGEST_BYTES:,} bytes")
-        made = torch.zeros(real.shape, dtype=real.dtype, device=fake.device)
+        made = _zeros(real, fake.device, is_lazy=is_large)
         if isinstance(real, nn.Parameter):
             return nn.Parameter(made, requires_grad=real.requires_grad)
         return made
@@ -172,6 +175,15 @@ class _Trial:
             result.shape, result.stride(), dtype=result.dtype, device=result.device
         )
         return made.requires_grad_().clone() if result.requires_grad else made
+
+
+def _zeros(like: Tensor, device: torch.device, *, is_lazy: bool) -> Tensor:
+    """Zeros; lazy ones take memory on the CPU only where they are written to."""
+    if not is_lazy or device.type != "cpu":
+        return torch.zeros(like.shape, dtype=like.dtype, device=device)
+    size = max(1, like.numel()) * like.element_size()
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(pages, dtype=like.dtype, count=like.numel()).view(like.shape)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from smdist.modelparallel.torch.capture.probe import STANDS_IN
 from smdist.modelparallel.torch.residence.tensors import entries, hollow
 
 
@@ -39,6 +40,8 @@ def _without_values(model: nn.Module) -> dict[int, Any]:
     for tensor in entries(model.modules()):
         if id(tensor) not in memo or memo[id(tensor)] is tensor:
             memo[id(tensor)] = hollow(tensor)
+            if not tensor.is_meta:
+                setattr(memo[id(tensor)], STANDS_IN, True)
     return memo
 
 

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What other ranks run leaves memory, and a state dict loses nothing on the way."""
+
+import weakref
+
+import pytest
+import torch
+from tied import HALVES, IDS, tied
+from torch import nn
+
+from smdist.modelparallel.core.placement import place
+from smdist.modelparallel.torch.capture import capture
+from smdist.modelparallel.torch.residence import keep_unused, release
+from smdist.modelparallel.torch.stage import StageModule
+
+
+def cut(model, example, stage_of, *own):
+    captured = capture(model, example)
+    placement = place(captured.graph, stage_of)
+    return captured, {number: StageModule(captured, placement, number) for number in own}
+
+
+def test_parameters_of_other_stages_are_gone_while_the_model_is_held():
+    """And their gradients; those of this rank are the same objects as before."""
+    model = tied()
+    captured, stages = cut(model, IDS, HALVES, 1)
+    model.layers[0].weight.grad = torch.ones(6, 6)
+    gone = weakref.ref(model.layers[0].weight), weakref.ref(model.layers[0].weight.grad)
+    kept = dict(stages[1].named_parameters())
+    let_go = release(captured.model, stages)
+
+    assert [None, None] == [ref() for ref in gone]
+    assert model.layers[0].weight.is_meta
+    assert (6, 6) == model.layers[0].weight.shape
+    assert model.layers[2].weight is kept["layers.2.weight"]
+    assert model.last.weight is model.first.weight is kept["last.weight"]
+    assert not model.last.weight.is_meta
+    assert 4 * (2 * (36 + 6) + 4 + 2) == let_go
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.head = nn.LSTM(3, 3), nn.Linear(3, 3)
+        self.norm = nn.BatchNorm1d(3)
+
+    def forward(self, x):
+        return self.head(self.norm(self.rnn(x)[0][0]))
+
+
+def test_modules_that_keep_their_parameters_twice_let_go_of_both():
+    """An LSTM has a list of its own; buffers go too."""
+    model = Recurrent()
+    _, stages = cut(model, torch.ones(2, 2, 3), {"rnn": 0, "norm": 0, "head": 1}, 1)
+    gone = weakref.ref(model.rnn.weight_ih_l0), weakref.ref(model.norm.running_mean)
+    release(model, stages)
+
+    assert [None, None] == [ref() for ref in gone]
+    assert all(tensor.is_meta for tensor in model.rnn._flat_weights)
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_what_nothing_reads_is_kept_by_stage_0(stage):
+    """Under its own name, so that all stages together have the whole state dict."""
+    model = tied()
+    model.unused.register_buffer("count", torch.ones(1))
+    captured, stages = cut(model, IDS, HALVES, stage)
+    names = keep_unused(captured, stages)
+    release(model, stages)
+
+    assert ("unused.weight", "unused.bias", "unused.count") == names
+    assert (stage == 0) == set(names).issubset(stages[stage].state_dict())
+    assert (stage == 1) == model.unused.weight.is_meta
