@@ -114,11 +114,11 @@ def make_groups(layout: Layout) -> Groups:
             "every rank has its place in the layout",
             "Make the layout for the world that there is",
         )
+    rank = world.rank()
     made = {tuple(range(layout.size)): world}
     for members in _in_order(layout):
-        if members not in made:
+        if members not in made and (len(members) > 1 or rank in members):
             made[members] = new_group(members, world)
-    rank = world.rank()
     return Groups(
         layout=layout,
         rank=rank,
@@ -127,13 +127,19 @@ def make_groups(layout: Layout) -> Groups:
 
 
 def new_group(members: Iterable[int], world: dist.ProcessGroup) -> Any:
-    """A group of some ranks that waits as long as the world does; every rank makes all of them.
+    """A group of some ranks that waits as long as the world does.
 
-    Only its members can use it.
+    Every rank makes all groups, in the same order, but for those of a single rank: that one alone
+    makes its own, since all ranks would meet once for each rank.
     """
+    members = list(members)
     backend = world._get_backend(torch.device("cpu"))
-    options = getattr(backend, "options", None)  # ours has its own way to pass it on
-    return dist.new_group(list(members), timeout=getattr(options, "_timeout", None))
+    options = getattr(backend, "options", None)  # ours sees to it by itself
+    return dist.new_group(
+        members,
+        timeout=getattr(options, "_timeout", None),
+        use_local_synchronization=len(members) == 1,
+    )
 
 
 def default_group() -> dist.ProcessGroup:

@@ -44,7 +44,8 @@ def init(config: Config = None) -> Session:
     rank_config = read_rank_config()
     running = _running()
     if running is not None:
-        _check_same(running, chosen(config, rank_config.model_parallel))
+        if config is not None:
+            _check_same(running, chosen(config, rank_config.model_parallel))
         return running
     _sessions.clear()
     is_ours = start(rank_config)

@@ -91,6 +91,26 @@ def test_groups_are_cheap(world):
     assert max(world.run(_time_of_groups)) < 2
 
 
+def _alone_on_every_axis(rank, size):
+    """Ranks that made groups of their own before still agree on what follows."""
+    if rank == 1:
+        dist.new_group([1], use_local_synchronization=True)
+    groups = make_groups(_layout(size, 2))
+    mine = torch.tensor(float(rank))
+    dist.all_reduce(mine, group=groups.of(Axis.TP))
+    dist.broadcast(mine, group=groups.of(Axis.TP), group_src=0)
+    pipeline = torch.tensor(float(rank))
+    dist.all_reduce(pipeline, group=groups.of(Axis.PP))
+    return float(mine), groups.of(Axis.TP).size(), float(pipeline)
+
+
+def test_a_rank_alone_has_a_group_of_its_own(world):
+    """Its collectives give what it gave; the groups after it meet as ever."""
+    assert [(0.0, 1, 1.0), (1.0, 1, 1.0), (2.0, 1, 5.0), (3.0, 1, 5.0)] == world.run(
+        _alone_on_every_axis
+    )
+
+
 def _wrong_size(rank, size):
     with pytest.raises(OptionError) as caught:
         make_groups(_layout(8, 2))

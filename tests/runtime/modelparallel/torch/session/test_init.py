@@ -66,16 +66,16 @@ def test_the_job_says_how_to_split(world):
 
 def _twice(rank, size, path):
     first = session.init(TWO_STAGES)
-    again = session.init(path), session.init(ModelParallel.from_smp(TWO_STAGES))
+    again = [session.init(each) for each in (path, ModelParallel.from_smp(TWO_STAGES), None)]
     return [each is first for each in again], _refused(lambda: session.init({"partitions": 4}))
 
 
 def test_the_same_configuration_again_is_harmless_and_another_is_not(world, tmp_path):
-    """Also where it comes from a file, or as ModelParallel."""
+    """Also where it comes from a file, as ModelParallel, or is left out."""
     path = tmp_path / "smp.json"
     path.write_text(json.dumps(TWO_STAGES))
     for again, refusal in world.run(_twice, str(path), size=2):
-        assert [True, True] == again
+        assert [True, True, True] == again
         assert "smp.init was called again with another configuration" in refusal
 
 
