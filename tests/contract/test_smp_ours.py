@@ -82,7 +82,7 @@ NO = [
     ({"bf16": True}, "Pass a sharded_data_parallel_degree"),
     ({"load_partition": True}, "Use ModelParallel(plan="),
     ({"partition_file": "a"}, "Use ModelParallel(plan="),
-    ({"delayed_parameter_initialization": True}, "Make the model under torch.device('meta')"),
+    ({"delayed_parameter_initialization": True}, "Make the model under smp.delay_param_init"),
     ({"pipeline": "_only_forward"}, "Pass 'simple' or 'interleaved'"),
     ({"pipeline": "simple", "active_microbatches": 2}, "Leave active_microbatches out"),
     ({"sharded_data_parallel_degree": 2, "sdp_reduce_bucket_size": 5}, "Leave it out"),

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from sagemaker_dist import DataParallel
+from sagemaker_dist import DataParallel, ModelParallel, OptionErrors
 from sagemaker_dist.contract import KEY, parse
-from sagemaker_dist.trainer import DataParallelConfig
+from sagemaker_dist.trainer import DataParallelConfig, ModelParallelConfig, check
 
 GIVEN = {"processes_per_host": 8, "fusion_bytes": 2**20, "lanes": 2, "shard_weights": [1, 2]}
 
@@ -90,3 +90,51 @@ def test_driver_directory_takes_nobodys_place(sdk):
 
     assert {ours.driver_script} == names
     assert not names & {path.name for path in theirs.iterdir()}
+
+
+MODEL = {"pipeline_parallel_degree": 4, "device_memory": "16GiB", "engine": {"lanes": 2}}
+
+
+def test_model_parallel_has_a_config_of_its_own():
+    """With all options and defaults of ModelParallel; its file is a document of version 3."""
+    config = ModelParallelConfig(**MODEL)
+    written = json.loads(json.dumps(config.model_dump()))
+
+    assert [each.name for each in fields(ModelParallel)] == list(type(config).model_fields)
+    assert ModelParallel() == ModelParallelConfig().options
+    assert ModelParallel(**MODEL) == config.options == parse(json.dumps(written[KEY]))
+    assert config == ModelParallelConfig.model_validate(written)
+
+
+def test_all_faults_of_a_split_come_at_once():
+    with pytest.raises(ValidationError) as caught:
+        ModelParallelConfig(microbatchs=1, bf16=True, engine={"lane": 4})
+
+    for part in (
+        "3 faults",
+        "ModelParallelConfig was given microbatchs=",
+        "bf16 is True",
+        "'lane'",
+    ):
+        assert part in str(caught.value)
+
+
+def test_awss_parameters_are_read():
+    config = ModelParallelConfig.from_smp({"partitions": 2}, engine=DataParallel(lanes=2))
+
+    assert ModelParallel.from_smp({"partitions": 2}, engine=DataParallel(lanes=2)) == config.options
+
+
+def test_a_split_that_does_not_fit_is_found(sdk, arguments, tmp_path):
+    """Ranks, and the plan: `check` asks nobody."""
+    model = {**MODEL, "pipeline_parallel_degree": 3, "plan": "plan.json"}
+    del model["device_memory"]
+    model["engine"] = {"processes_per_host": 2}
+    trainer = sdk.ModelTrainer(**arguments(distributed=ModelParallelConfig(**model)))
+    with pytest.raises(OptionErrors) as caught:
+        check(trainer)
+
+    found = [fault.what for fault in caught.value.faults]
+
+    assert ["a world of 4 (2 hosts x 2 processes) has pipeline_parallel_degree=3"] == found[:1]
+    assert ["plan is 'plan.json'"] == found[1:]

@@ -54,7 +54,7 @@ REFUSED: Final[Mapping[str, tuple[tuple[object, ...], str, str]]] = {  # fine va
     "delayed_parameter_initialization": (
         (False,),
         "a script says so itself",
-        "Make the model under torch.device('meta'), and leave it out",
+        "Make the model under smp.delay_param_initialization(), and leave it out",
     ),
 }
 _OF_SHARDS: Final = {  # refused where shards are asked for, without effect elsewhere
