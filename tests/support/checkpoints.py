@@ -218,11 +218,10 @@ def running(name: str, seed: int, *, cuts: bool = True) -> Iterator[Run]:
     if layout.size == 0:
         yield Run(layout, model, optimizer, scheduler)
         return
-    from smdist.modelparallel.torch import session
-    from smdist.modelparallel.torch.parallel import parallelize  # isort: skip
-    from smdist.modelparallel.torch.optimizer import DistributedOptimizer
-
     from sagemaker_dist.contract.model_parallel import ModelParallel
+    from smdist.modelparallel.torch import session
+    from smdist.modelparallel.torch.optimizer import DistributedOptimizer
+    from smdist.modelparallel.torch.parallel import parallelize
 
     session.init(ModelParallel(**layout.options))
     try:

@@ -10,11 +10,13 @@ from smdist.modelparallel.torch.checkpoint.calls import (
     save_checkpoint,
 )
 from smdist.modelparallel.torch.checkpoint.errors import CheckpointError
+from smdist.modelparallel.torch.checkpoint.exporting import export
 from smdist.modelparallel.torch.checkpoint.gather import gather_state_dict
 from smdist.modelparallel.torch.checkpoint.single import load, save
 
 __all__ = [
     "CheckpointError",
+    "export",
     "gather_state_dict",
     "load",
     "resume_from_checkpoint",

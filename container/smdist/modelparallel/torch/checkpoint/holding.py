@@ -29,6 +29,7 @@ class Holding:
         first: The first name of every name.
         values: What is here, by first name; tensors share memory with the model's.
         pieces: The modules here.
+        whole: The whole model, without values where it was cut.
         split: The split model; None for a plain one.
     """
 
@@ -37,6 +38,7 @@ class Holding:
     first: Mapping[str, str]
     values: Mapping[str, Any] = field(repr=False)
     pieces: tuple[nn.Module, ...] = field(repr=False)
+    whole: Any = field(repr=False, default=None)
     split: Any = field(repr=False, default=None)
 
     @property
@@ -91,6 +93,7 @@ def hold(model: nn.Module) -> Holding:
         first=first,
         values=_values(pieces, first),
         pieces=pieces,
+        whole=whole,
         split=split,
     )
 
