@@ -11,6 +11,7 @@ from sagemaker_dist.catalog import Instance, training_instances
 from sagemaker_dist.contract import Distribution
 from sagemaker_dist.jobs import TrainingJob
 from sagemaker_dist.jobs.checks import asked_of
+from sagemaker_dist.planning.splitting import ranks_per_host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,14 +75,5 @@ def counted(number: int, what: str) -> str:
 def _hosts(asked: Distribution, kind: str, count: int, group: str | None) -> Hosts:
     instance = training_instances().get(kind)
     trains = not asked.group_names or group in asked.group_names
-    ranks = _ranks(asked, instance) if asked.is_launched and trains else 0
+    ranks = ranks_per_host(asked, kind) if asked.is_launched and trains else 0
     return Hosts(type=kind, count=count, group=group, ranks=ranks, instance=instance)
-
-
-def _ranks(asked: Distribution, instance: Instance | None) -> int | None:
-    """As the launcher counts: what was asked for, else a rank per GPU, else one."""
-    if asked.ours is not None and asked.ours.processes_per_host is not None:
-        return asked.ours.processes_per_host
-    if instance is None:
-        return None
-    return max(1, instance.num_accelerators) if instance.has_gpu else 1

@@ -4,22 +4,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from sagemaker_dist.catalog import training_instances
-from sagemaker_dist.contract import ModelParallel
+from sagemaker_dist.contract import Distribution, ModelParallel
 from sagemaker_dist.contract.splitting import split_faults
 from sagemaker_dist.errors import OptionError
 from sagemaker_dist.planning.job import Job, PlanFile
 
 
-def ranks_per_host(job: Job) -> int | None:
+def ranks_per_host(asked: Distribution, kind: Any) -> int | None:
     """As the launcher counts: what was asked for, else a rank per GPU, else one.
 
-    None where the machine that runs the job decides.
+    None where the machine that runs the job decides, or nobody knows the instance type.
     """
-    asked, (kind, _) = job.distribution.ours, job.training_hosts
-    if asked is not None and asked.processes_per_host is not None:
-        return asked.processes_per_host
+    if asked.ours is not None and asked.ours.processes_per_host is not None:
+        return asked.ours.processes_per_host
     instance = training_instances().get(str(kind))
     if instance is None:
         return None
@@ -28,11 +28,12 @@ def ranks_per_host(job: Job) -> int | None:
 
 def model_faults(job: Job) -> Iterator[OptionError]:
     """What does not divide, and what the plan says otherwise; nothing of hosts nobody knows."""
-    model, (_, hosts), ranks = job.distribution.model, job.training_hosts, ranks_per_host(job)
+    model, (kind, hosts) = job.distribution.model, job.training_hosts
     if model is None:
         return
     if type(hosts) is not int or hosts < 1:
         hosts = None
+    ranks = ranks_per_host(job.distribution, kind)
     size = hosts * ranks if hosts and ranks else None
     if size is not None:
         yield from split_faults(model, world_size=size, num_hosts=hosts)

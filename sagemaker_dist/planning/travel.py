@@ -17,6 +17,7 @@ from sagemaker_dist.catalog import Instance, training_instances
 from sagemaker_dist.planning.job import Job
 
 _OURS: Final = 'init_process_group("cpu:smdist,cuda:nccl")'
+_SPLIT: Final = "smp.init()"  # which starts these
 _ANY: Final = 'init_process_group("nccl"), or "cpu:smdist,cuda:nccl",'
 _MEND: Final = (
     "Use {} in the script, and an image with a CUDA build"
@@ -31,12 +32,16 @@ def travel_warning(job: Job) -> str | None:
     if not job.distribution.is_launched or instance is None:
         return None
     ours = job.distribution.ours
-    return describe_travel(
+    splits = job.distribution.model is not None
+    said = describe_travel(
         instance,
         processes_per_host=ours.processes_per_host if ours else None,
         num_hosts=_integer(count),
-        backends=_OURS if ours else _ANY,
+        backends=_SPLIT if splits else _OURS if ours else _ANY,
     )
+    if said and splits and instance.has_gpu:
+        return f"{said} What stages send each other goes through the memory of their hosts."
+    return said
 
 
 def describe_travel(

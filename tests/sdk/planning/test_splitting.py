@@ -14,7 +14,7 @@ from sagemaker_dist import (
     SMPv1,
     TrainingJob,
 )
-from sagemaker_dist.contract import in_our_image, read_distribution
+from sagemaker_dist.contract import Distribution, in_our_image, read_distribution
 from sagemaker_dist.planning import Job, construction_faults, construction_warnings
 from sagemaker_dist.planning.splitting import describe_split, ranks_per_host
 
@@ -112,6 +112,15 @@ def test_what_has_no_effect_is_warned_of():
     )
 
 
+def test_the_script_of_a_split_starts_its_own_backends():
+    """On GPUs gradients travel by NCCL, and what stages send does not."""
+    (said,) = construction_warnings(job(ModelParallel(pipeline_parallel_degree=2)))
+
+    assert "Use smp.init() in the script" in said
+    assert said.endswith("What stages send each other goes through the memory of their hosts.")
+    assert [] == list(construction_warnings(job(ModelParallel(pipeline_parallel_degree=2), 2, C5)))
+
+
 @pytest.mark.parametrize(
     ("option", "world", "rows"),
     [
@@ -143,10 +152,13 @@ def test_people_read_how_ranks_and_batch_are_shared_out(option, world, rows):
 
 def test_ranks_of_a_host_are_counted_as_the_launcher_counts():
     assert [8, 1, None, 3] == [
-        ranks_per_host(job(DataParallel(), kind=P4D)),
-        ranks_per_host(job(DataParallel(), kind=C5)),
-        ranks_per_host(job(DataParallel(), kind="local_process")),
-        ranks_per_host(job(DataParallel(processes_per_host=3), kind="local_process")),
+        ranks_per_host(Distribution(ours=options), kind)
+        for options, kind in [
+            (DataParallel(), P4D),
+            (DataParallel(), C5),
+            (DataParallel(), "local_process"),
+            (DataParallel(processes_per_host=3), "local_process"),
+        ]
     ]
 
 
