@@ -113,7 +113,7 @@ class DistributedModel(Parallel):
 
     def local_state_dict(self, **options: Any) -> dict[str, Any]:
         """What is on this rank, marked as a part as SMP marks it."""
-        return {**super().state_dict(**options), "_smp_is_partial": True}
+        return {**self.local_values(**options), "_smp_is_partial": True}
 
     def state_dict(self, *, gather_to_rank0: bool = False, **options: Any) -> Any:
         """The whole model's, under its own names; collective once it is cut.

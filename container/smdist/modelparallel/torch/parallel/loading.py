@@ -37,7 +37,7 @@ def load(model: Parallel, values: Mapping[str, Any], *, strict: bool) -> Any:
 
 
 def _into(model: Parallel, values: Mapping[str, Any], strict: bool) -> None:
-    own = model.state_dict()
+    own = model.local_values()
     missing = [name for name in own if name not in values] if strict else []
     shaped = {name: t for name, t in own.items() if isinstance(t, Tensor) and name in values}
     wrong = [name for name, t in shaped.items() if t.shape != values[name].shape]

@@ -246,6 +246,10 @@ class Parallel(nn.Module):
 
     def state_dict(self, **options: Any) -> Any:
         """What is on this rank, under the model's names; options are those of a module."""
+        return self.local_values(**options)
+
+    def local_values(self, **options: Any) -> dict[str, Any]:
+        """What is on this rank, whatever `state_dict` of a subclass is."""
         found: dict[str, Any] = options.pop("destination", None) or {}
         for part in self._parts():
             found.update(part.state_dict(**options))

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A small model and its batch, for steps by SMP's names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import smdist.modelparallel.torch as smp
+
+
+class Net(nn.Module):
+    """Six equal blocks and a head; what it returns is a dict."""
+
+    def __init__(self, *, norm: type[nn.Module] = nn.LayerNorm, tied: bool = False) -> None:
+        super().__init__()
+        blocks = [nn.Sequential(nn.Linear(8, 8), norm(8), nn.Tanh()) for _ in range(6)]
+        self.layers = nn.Sequential(*blocks)
+        self.head = nn.Linear(8, 8)
+        if tied:
+            self.head.weight = self.layers[0][0].weight
+
+    def forward(self, x: Tensor, scale: float = 1.0, *, extra: Tensor | None = None) -> Any:
+        """Logits of eight classes."""
+        hidden = self.layers(x) * scale
+        if extra is not None:
+            hidden = hidden + extra
+        return {"logits": self.head(hidden), "width": 8}
+
+
+def net(**options: Any) -> Net:
+    """The same one each time."""
+    torch.set_num_threads(1)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return Net(**options)
+
+
+def batch(rows: int = 8) -> tuple[Tensor, Tensor]:
+    """Samples and their classes."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(rows, 8, generator=generator)
+    return x, torch.randint(0, 8, (rows,), generator=generator)
+
+
+def start(degree: int | str, **options: Any) -> None:
+    """A session with four microbatches, unless said otherwise."""
+    plain = {"microbatches": 4, "pipeline": "interleaved", "pipeline_parallel_degree": degree}
+    smp.init(smp.ModelParallel(**{**plain, **options}))
+
+
+def loss_of(model: Any, x: Tensor, y: Tensor, **options: Any) -> Tensor:
+    """Of one microbatch."""
+    return nn.functional.cross_entropy(model(x, **options)["logits"], y)
+
+
+@smp.step
+def train_step(model: Any, x: Tensor, y: Tensor) -> Tensor:
+    """Forward and backward."""
+    loss = loss_of(model, x, y)
+    model.backward(loss)
+    return loss
+
+
+def gradients(model: nn.Module) -> dict[str, Tensor]:
+    """Copies of those that there are, by name."""
+    found = model.named_parameters()
+    return {name: p.grad.clone() for name, p in found if p.grad is not None}
+
+
+def plain_gradients(model: nn.Module, parts: int, rows: int = 8, **options: Any) -> Any:
+    """Those of one process that adds up the same microbatches."""
+    x, y = batch(rows)
+    for a, b in zip(x.chunk(parts), y.chunk(parts), strict=True):
+        (loss_of(model, a, b, **options) / parts).backward()
+    return gradients(model)
+
+
+def merged(per_rank: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """What all ranks have together."""
+    return {name: tensor for each in per_rank for name, tensor in each.items()}
+
+
+def outcome(function: Any, *args: Any) -> tuple[str, str]:
+    """The type and the text of what a call raises, or of what it returns."""
+    try:
+        return "ok", str(function(*args))
+    except Exception as error:
+        return type(error).__name__, str(error)
