@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -63,6 +63,33 @@ class TensorFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Chance:
+    """Which of the forward pass's random numbers a call draws.
+
+    Functions that may draw are numbered in the order in which the whole forward pass calls them,
+    so a number does not depend on what is a unit, and on which stage.
+
+    Attributes:
+        first: How many such functions run before the call.
+        count: How many ran in it when it was captured.
+        functions: All that may draw.
+    """
+
+    first: int
+    count: int
+    functions: frozenset[Callable[..., Any]] = field(repr=False)
+
+    def name(self, index: int) -> str:
+        """What stands for one of them; more of them than were captured have names of their own."""
+        if index < self.count:
+            return str(self.first + index)
+        return f"{self.first + self.count}+{index - self.count}"
+
+
+NOTHING_DRAWN: Final = Chance(first=0, count=0, functions=frozenset())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """One step of the forward pass.
 
@@ -78,6 +105,7 @@ class Call:
         modes: Where they differ from the modes around the forward pass; None where they do not.
         checkpoint: Settings of `torch.utils.checkpoint` around a unit; None without.
         is_random: Whether it may draw random numbers.
+        chance: Which ones.
         has_state: Whether it changes buffers of its own.
         is_probed: Whether its result was found with real numbers, not with fake tensors.
     """
@@ -93,6 +121,7 @@ class Call:
     modes: Modes | None = None
     checkpoint: Mapping[str, Any] | None = None
     is_random: bool = False
+    chance: Chance = NOTHING_DRAWN
     has_state: bool = False
     is_probed: bool = False
 
@@ -131,6 +160,7 @@ class Program:
         base: The modes around the forward pass when it was captured.
         facts: Of every value, by name.
         aliases: Values that share memory have the same number here.
+        chance: Of the whole forward pass.
     """
 
     calls: tuple[Call, ...]
@@ -141,6 +171,7 @@ class Program:
     base: Modes
     facts: Mapping[str, TensorFacts]
     aliases: Mapping[str, int] = field(default_factory=dict)
+    chance: Chance = NOTHING_DRAWN
 
     @cached_property
     def call(self) -> Mapping[str, Call]:

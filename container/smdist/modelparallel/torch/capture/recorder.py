@@ -105,7 +105,8 @@ class Recorder(TorchFunctionMode):
         try:
             step = self._writer.step(function, leaves, form)
             self._writer.effects.clear()
-            result = function(*args, **kwargs)
+            with self._writer.chances.running(function, self._writer.effects.draws):
+                result = function(*args, **kwargs)
         except NEEDS_NUMBERS as error:
             title = title_of(function)
             self._writer.escalate(
@@ -135,7 +136,8 @@ class Recorder(TorchFunctionMode):
         """PyTorch calls this for each of its functions."""
         if not self._quiet:
             return self.function(func, args, kwargs or {})
-        result = func(*args, **(kwargs or {}))
+        with self._writer.chances.running(func, self._writer.effects.draws):
+            result = func(*args, **(kwargs or {}))
         if func.__name__ != "__get__" or isinstance(result, Tensor):
             self._borrowing.watch(args, kwargs or {})
             self._borrowing.mark(result)
@@ -233,6 +235,7 @@ class Recorder(TorchFunctionMode):
 
     def _try(self, module: nn.Module, step: Step, error: Exception) -> tuple[Any, list[int]]:
         self._writer.effects.clear()
+        self._writer.chances.drop()
         try:
             return self._probe.run(module, step.form, step.leaves, error)
         except TooLargeError as large:

@@ -66,7 +66,7 @@ def _run(
             raise writer.pending
         outputs, output_form = recorder.result(output)
         return Program(
-            calls=_wanted(writer.calls, outputs),
+            calls=_wanted(writer.chances.given_to(writer.calls), outputs),
             input_form=form,
             inputs=sources,
             output_form=output_form,
@@ -74,6 +74,7 @@ def _run(
             base=writer.base,
             facts=writer.ledger.facts,
             aliases=writer.ledger.aliases,
+            chance=writer.chances.of_all,
         )
 
 

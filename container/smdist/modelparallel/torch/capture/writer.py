@@ -15,6 +15,7 @@ from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
+from smdist.modelparallel.torch.capture.chances import Chances
 from smdist.modelparallel.torch.capture.errors import CaptureError, Escalation
 from smdist.modelparallel.torch.capture.fakes import FakeModel, memory
 from smdist.modelparallel.torch.capture.functions import WRITES_SECRETLY
@@ -39,6 +40,7 @@ class Writer:
         stack: The containers that run now, outermost first.
         checkpoints: Settings of those that run now, and how many calls there were before each.
         pending: What was raised first, though a forward function may have swallowed it.
+        chances: Which functions ran in each call, and which of all draw random numbers.
     """
 
     def __init__(self, fake: FakeModel) -> None:
@@ -49,6 +51,7 @@ class Writer:
         self.stack: list[Inside] = []
         self.checkpoints: list[tuple[dict[str, Any], int]] = []
         self.pending: Escalation | CaptureError | None = None
+        self.chances = Chances()
         self._count: Counter[str] = Counter()
 
     @property
@@ -127,6 +130,7 @@ class Writer:
         """Add the call; return its result as the forward function may use it."""
         effects = self.effects
         is_random = bool(effects.draws) or is_probed
+        self.chances.end_call(step.name)
         renewed = self._renew(step, positions)
         leaves, form = flatten(result)
         names = result_names(step.name, leaves)
