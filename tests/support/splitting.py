@@ -161,7 +161,7 @@ class Split:
             stage.zero_grad(set_to_none=True)
 
         def draws(microbatch: int) -> Draws:
-            return Draws(seed=seed, microbatch=microbatch)
+            return self.draws(microbatch, seed=seed)
 
         losses = self.executor.run(self.feed(loss), draws=draws, backward=backward)
         return Ran(
@@ -171,6 +171,11 @@ class Split:
                 name: b.clone() for s in self.stages.values() for name, b in s.named_buffers()
             },
         )
+
+    @staticmethod
+    def draws(microbatch: int, *, seed: int = 0) -> Draws:
+        """The random numbers that `plain_step` draws."""
+        return Draws(seed=seed, microbatch=microbatch)
 
     def parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Those of this rank, under their first names in the model, each once."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -72,8 +73,12 @@ class StageModule(Level):
 
     @property
     def running(self) -> Call | None:
-        """The call that runs now, or the one that failed."""
+        """The call that runs now or failed, forward or backward; a unit, in a backward pass."""
         return self._running
+
+    def rest(self) -> None:
+        """Nothing runs now."""
+        self._running = None
 
     def serve(self, captured: Captured, placement: Placement) -> None:
         """Run another program from now on: the same units, for inputs of other shapes or in
@@ -114,18 +119,31 @@ class StageModule(Level):
                 unit returned something of another form.
         """
         values: dict[str, Any] = {**self._program.bind(arguments), **received}
-        self._machine(around).run(self._following(), values)
+        self._machine(around).run(self._following(values), values)
         return {name: values[name] for name in self._route.keeps}
 
     def output(self, values: Mapping[str, Any]) -> Any:
         """What the model returns, from what the last stage's `forward` returned."""
         return self._program.assemble(values, self._held)
 
-    def _following(self) -> Iterator[Call]:
+    def _following(self, values: Mapping[str, Any]) -> Iterator[Call]:
+        """The calls, one after the other: whoever looks knows which one runs."""
         for call in self._route.calls:
             self._running = call
             yield call
+            if call.is_unit:
+                self._follow_back(call, values)
         self._running = None
+
+    def _follow_back(self, call: Call, values: Mapping[str, Any]) -> None:
+        """The same in the backward pass, which comes to a unit by what it returned."""
+        for name in call.writes:
+            node = getattr(values.get(name), "grad_fn", None)
+            if node is not None:
+                node.register_prehook(partial(self._enter, call))
+
+    def _enter(self, call: Call, _: Any) -> None:
+        self._running = call
 
     def _machine(self, around: Around) -> Machine:
         return Machine(

@@ -47,6 +47,7 @@ class Alarm:
         """
         fault = self._heard(error)
         if fault is not None:
+            self._close()
             return StepError(fault)
         if isinstance(error, LostError):
             return self._lost(error, action)
@@ -66,7 +67,9 @@ class Alarm:
 
     def _lost(self, error: LostError, action: str) -> StepError:
         """Nobody has said why: the other rank is gone."""
-        peer = f"rank {self._world(error.peer)} (pipeline rank {error.peer})"
+        peer = "another rank"
+        if error.peer is not None:
+            peer = f"rank {self._world(error.peer)} (pipeline rank {error.peer})"
         why = f"a message from or to {peer} was lost ({said(error.cause)})"
         fault = self._fault(action, f"a message of {peer}", why)
         self._tell(fault)
@@ -98,12 +101,10 @@ class Alarm:
         return self._group.get_group_store()
 
     def _close(self) -> None:
-        """Gloo closes all connections of a group where somebody has waited too long."""
+        """Gloo closes all connections of a group when somebody has waited too long for one."""
         own, size = dist.get_rank(self._group), dist.get_world_size(self._group)
-        if size == 1:
-            return
-        with suppress(RuntimeError):
-            nothing = torch.empty(1, dtype=torch.uint8)
-            work = dist.irecv(nothing, group=self._group, group_src=(own + 1) % size, tag=_TAG)
-            if work is not None:
-                work.wait(timedelta(milliseconds=1))
+        for peer in range(0 if self._is_ours else size):
+            with suppress(RuntimeError):  # time is over, or it is closed already
+                if peer != own:
+                    nothing = torch.empty(1, dtype=torch.uint8)
+                    self._group.recv([nothing], peer, _TAG).wait(timedelta(milliseconds=1))

@@ -87,9 +87,9 @@ class StepInterruptedError(StepError, KeyboardInterrupt):
 
 
 class LostError(Exception):
-    """A message failed: another rank is gone, or it ended the step."""
+    """A message failed: another rank is gone, or it ended the step. Whose it was, if one's."""
 
-    def __init__(self, peer: int, cause: BaseException) -> None:
+    def __init__(self, peer: int | None, cause: BaseException) -> None:
         super().__init__(peer, str(cause))
         self.peer, self.cause = peer, cause
 

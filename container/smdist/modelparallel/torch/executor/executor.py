@@ -104,6 +104,7 @@ class Executor:
         with self._ending(step), seeds() as seed:
             step.run(feed, draws, seed)
             post.flush()
+            post.meet()  # the step has ended on all ranks, or on none
         if self._schedule.rank_of[-1] != self._rank:
             return None
         return [step.results[each] for each in range(self._schedule.num_microbatches)]

@@ -26,7 +26,7 @@ _CPU = torch.device("cpu")
 
 @dataclass(slots=True)
 class Parcel:
-    """A message that is on its way here: None stands for one without bytes."""
+    """A message on its way, or one without bytes: that has no work."""
 
     peer: int
     work: Any
@@ -51,7 +51,8 @@ class Post:
         self._ledger.receive_bytes.add(buffer.nbytes)
         work = None
         if buffer.nbytes:
-            work = dist.irecv(_bytes(buffer), group=self._group, group_src=peer, tag=tag)
+            with _losing(peer):
+                work = dist.irecv(_bytes(buffer), group=self._group, group_src=peer, tag=tag)
         return Parcel(peer, work, buffer)
 
     def wait(self, parcel: Parcel) -> Tensor:
@@ -60,7 +61,7 @@ class Post:
         Raises:
             LostError: The message will not come.
         """
-        _wait(parcel)
+        self._await(parcel)
         return parcel.buffer
 
     def freed(self, buffer: Tensor) -> None:
@@ -83,7 +84,8 @@ class Post:
         self._reap(pending)
         while len(pending) >= most:
             self._done(pending.popleft())
-        work = dist.isend(_bytes(tensor), group=self._group, group_dst=way[0], tag=tag)
+        with _losing(way[0]):
+            work = dist.isend(_bytes(tensor), group=self._group, group_dst=way[0], tag=tag)
         pending.append(Parcel(way[0], work, tensor))
         self._ledger.send_bytes.add(tensor.nbytes)
 
@@ -97,12 +99,27 @@ class Post:
             while pending:
                 self._done(pending.popleft())
 
+    def meet(self) -> None:
+        """Wait until all ranks are here.
+
+        Raises:
+            LostError: One will not come.
+        """
+        if dist.get_world_size(self._group) > 1:
+            with _losing(None):
+                dist.barrier(self._group)
+
     def _reap(self, pending: deque[Parcel]) -> None:
         while pending and pending[0].work.is_completed():
             self._done(pending.popleft())
 
+    def _await(self, parcel: Parcel) -> None:
+        if parcel.work is not None:
+            with _losing(parcel.peer):
+                parcel.work.wait()
+
     def _done(self, parcel: Parcel) -> None:
-        _wait(parcel)
+        self._await(parcel)
         self._ledger.send_bytes.add(-parcel.buffer.nbytes)
 
 
@@ -134,10 +151,17 @@ def _bytes(tensor: Tensor) -> Tensor:
     return tensor.view(-1).view(torch.uint8)
 
 
-def _wait(parcel: Parcel) -> None:
-    if parcel.work is None:
-        return
-    try:
-        parcel.work.wait()
-    except (RuntimeError, ValueError) as error:  # DistBackendError is one of them
-        raise LostError(parcel.peer, error) from error
+class _losing:  # noqa: N801  as contextlib's own; a generator would take longer than the message
+    """What fails within is a message of a rank."""
+
+    __slots__ = ("_peer",)
+
+    def __init__(self, peer: int | None) -> None:
+        self._peer = peer
+
+    def __enter__(self) -> None:
+        """Nothing to do."""
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        if isinstance(error, (RuntimeError, ValueError)):  # DistBackendError is one of them
+            raise LostError(self._peer, error) from error

@@ -82,6 +82,7 @@ class Step:
             self._traffic.announce(action)
         for action, following in zip(stops, [*stops[1:], None], strict=True):
             self.action = action
+            self._tools.stages[action.stage].rest()
             if following is not None:
                 self._traffic.announce(following)
             if action.do is Do.F:

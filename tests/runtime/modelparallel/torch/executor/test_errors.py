@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A failure anywhere ends the step on all ranks, and all say where it was."""
+
+import os
+import signal
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+import zoo
+from splitting import Pipeline, Split
+from torch import nn
+
+from smdist.modelparallel.torch.capture import arguments_of
+from smdist.modelparallel.torch.executor import Fault, PassedOn, StepError
+from smdist.modelparallel.torch.randomness import Draws
+
+RANKS, SECONDS = 3, 10
+BACKENDS = ["smdist", "gloo"]
+
+
+class Wrong(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise ArithmeticError("no way back")
+
+
+class Unit(nn.Module):
+    """Does something else when it is told to, in the third microbatch."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        object.__setattr__(self, "trouble", {})
+
+    def forward(self, x):
+        y = self.linear(x)
+        trouble = self.trouble
+        if not trouble:
+            return y
+        trouble["calls"] = trouble.get("calls", 0) + 1
+        return trouble["do"](y) if trouble["calls"] == 3 else y
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.units = nn.ModuleList(Unit() for _ in range(RANKS))
+
+    def forward(self, x):
+        for unit in self.units:
+            x = unit(x)
+        return x
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("culprit", range(RANKS))
+def test_a_unit_fails(world, backend, culprit):
+    """All ranks name it; the one where it failed has the exception itself as the cause."""
+    found = world.run(failing, culprit, "fail", backend, size=RANKS, deadline=120)
+
+    for rank, told in enumerate(found):
+        assert (culprit, culprit, f"{culprit}F2", f"units.{culprit}") == told["place"]
+        assert "ValueError: 2 plus 2 is 5" in told["text"]
+        assert told["seconds"] < SECONDS
+        assert ("ValueError" in told["causes"]) == (rank == culprit)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "action", "words"),
+    [
+        ("interrupt", "1F2", "KeyboardInterrupt"),
+        ("exit", "1F2", "SystemExit: 3"),
+        ("backward", "1B2", "ArithmeticError: no way back"),
+        ("shape", "1F2", "is torch.float32(2, 8), not torch.float32(2, 4)"),
+        ("dtype", "1F2", "is torch.float64(2, 4), not torch.float32(2, 4)"),
+        ("form", "1F2", "returned something of another form"),
+    ],
+)
+def test_other_troubles(world, trouble, action, words):
+    found = world.run(failing, 1, trouble, "smdist", size=RANKS, deadline=120)
+
+    for rank, told in enumerate(found):
+        assert (1, 1, action) == told["place"][:3]
+        assert words in told["text"]
+        assert told["seconds"] < SECONDS
+        assert (trouble == "interrupt" and rank == 1) == told["is_interrupt"]
+
+
+def test_the_module_of_a_backward_pass_is_named(world):
+    found = world.run(failing, 1, "backward", "smdist", size=RANKS, deadline=120)
+
+    assert {"units.1"} == {told["place"][3] for told in found}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "rank", "words"),
+    [
+        ("before", 1, "ValueError: before the model"),
+        ("after", 2, "ValueError: after the model"),
+        ("never", 1, "never called the model"),
+        ("twice", 2, "called the model twice"),
+        ("swallowed", 0, "caught PassedOn"),
+        ("result", 2, "the feed returned Tensor"),
+    ],
+)
+def test_the_code_around_the_model_fails(world, wrong, rank, words):
+    found = world.run(feeding, wrong, rank, size=RANKS, deadline=120)
+
+    for told in found:
+        assert (rank, rank, f"{rank}F1", "code around the model") == told["place"]
+        assert words in told["text"]
+        assert told["seconds"] < SECONDS
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_rank_is_killed(world, backend):
+    """The others name it."""
+    outcomes = world.outcomes(failing, 1, "kill", backend, size=RANKS, deadline=120)
+
+    assert "died with exit code -9" in outcomes[1][1]
+    for rank in (0, 2):
+        is_told, told = outcomes[rank]
+        assert is_told, told
+        assert "rank 1" in told["text"]
+        assert told["seconds"] < SECONDS
+
+
+def test_a_fault_is_read_from_what_others_say():
+    fault = Fault(rank=5, pipeline_rank=1, action="1F3", module="h.4", why="it's 'so':\nsee")
+    error = StepError(fault)
+
+    assert fault == Fault.read(f"RuntimeError: {fault}")
+    assert Fault.read("rank 5 closed its connection") is None
+    assert "rank 5 (pipeline rank 1) failed in 1F3 of 'h.4'" in str(error)
+    assert str(error) == str(StepError(*error.args))
+
+
+def troubles(name):
+    def fail(_):
+        raise ValueError("2 plus 2 is 5")
+
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    def leave(_):
+        raise SystemExit(3)
+
+    def kill(_):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    return {
+        "fail": fail,
+        "interrupt": interrupt,
+        "exit": leave,
+        "kill": kill,
+        "backward": Wrong.apply,
+        "shape": lambda y: torch.cat([y, y], 1),
+        "dtype": lambda y: y.double(),
+        "form": lambda y: (y, y),
+    }[name]
+
+
+def split(backend="smdist"):
+    torch.set_num_threads(1)
+    specimen = zoo.Specimen(model=Model(), batch=(torch.ones(8, 4),))
+    group = dist.new_group(backend="gloo") if backend == "gloo" else None
+    return Split(specimen, Pipeline(schedule="1f1b", num_ranks=RANKS), group)
+
+
+def failing(rank, size, culprit, trouble, backend):
+    model_parts = split(backend)
+    if rank == culprit:
+        model_parts.specimen.model.units[rank].trouble["do"] = troubles(trouble)
+    return told_by(model_parts.executor, model_parts.feed())
+
+
+def feeding(rank, size, wrong, culprit):
+    parts = split()
+    usual = parts.feed()
+
+    def feed(microbatch, call):
+        if rank != culprit or microbatch != 1:
+            return usual(microbatch, call)
+        arguments = arguments_of(parts.parts[microbatch])
+        if wrong == "before":
+            raise ValueError("before the model")
+        if wrong == "never":
+            return None, []
+        try:
+            output = call(arguments)
+            output = call(arguments) if wrong == "twice" else output
+        except PassedOn:
+            if wrong != "swallowed":
+                raise
+            return None, []
+        if wrong == "result":
+            return output
+        raise ValueError("after the model")
+
+    return told_by(parts.executor, feed)
+
+
+def told_by(executor, feed):
+    begin = time.monotonic()
+    try:
+        executor.run(feed, draws=lambda microbatch: Draws(microbatch=microbatch), backward=True)
+    except StepError as error:
+        return {
+            "place": (error.rank, error.pipeline_rank, error.action, error.module),
+            "text": str(error),
+            "seconds": time.monotonic() - begin,
+            "causes": type(error.__cause__).__name__,
+            "is_interrupt": isinstance(error, KeyboardInterrupt),
+        }
+    raise AssertionError("the step did not fail")
