@@ -11,10 +11,10 @@ class CheckpointError(OptionError):
 
 
 def root_of(error: BaseException) -> BaseException:
-    """The fault of the file system behind an error, or the error itself."""
+    """The fault of the file system behind an error, or the error itself; ours say enough."""
     seen: BaseException | None = error
     while seen is not None:
-        if isinstance(seen, OSError):
+        if isinstance(seen, OSError | OptionError):
             return seen
         seen = seen.__cause__ or seen.__context__
     return error

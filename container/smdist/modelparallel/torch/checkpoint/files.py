@@ -12,6 +12,8 @@ path/
 from __future__ import annotations
 
 import os
+import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Final
@@ -94,11 +96,23 @@ def read_newest(path: Path) -> str:
         ) from None
 
 
+def new_save() -> str:
+    """The number of a save: larger than that of earlier ones, and never given twice."""
+    return f"{time.time_ns() // 1_000_000:012x}{uuid.uuid4().hex[:6]}"
+
+
 def partial_tags(path: Path) -> list[str]:
-    """Tags of whole checkpoints of all ranks, the newest first."""
-    found = path.glob(f"*{_PARTIAL}/{METADATA}")
-    dated = sorted(((each.stat().st_mtime_ns, each.parent.name) for each in found), reverse=True)
+    """Tags of whole checkpoints of all ranks, the newest first.
+
+    Numbers of saves tell their order, in the names of rank 0's files: copies have other dates.
+    """
+    found = [each.parent for each in path.glob(f"*{_PARTIAL}/{METADATA}")]
+    dated = sorted(((_last_save(folder), folder.name) for folder in found), reverse=True)
     return [name.removesuffix(_PARTIAL) for _, name in dated]
+
+
+def _last_save(folder: Path) -> str:
+    return max((each.name for each in folder.glob(f"*_0_0{SUFFIX}")), default="")
 
 
 def full_tags(path: Path) -> list[str]:

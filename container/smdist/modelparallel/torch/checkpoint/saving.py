@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import io
 import shutil
-import uuid
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from smdist.modelparallel.torch.checkpoint.files import (
     METADATA,
     SUFFIX,
     check_tag,
+    new_save,
     partial_folder,
     partial_tags,
     write_newest,
@@ -156,7 +156,7 @@ def _write(path: Path, tag: str, content: Content, team: Team, progress: Progres
     folder = partial_folder(path, tag)
     what = f"checkpoint {tag!r} cannot be written to {str(path)!r}"
     team.do(what, lambda: folder.mkdir(parents=True, exist_ok=True), mend=_MEND)
-    save = team.share(uuid.uuid4().hex[:12])
+    save = team.share(new_save())
     values = dict(content.values)
     if team.is_first:
         values |= {RECORD: content.record, USER_CONTENT: content.user_content}

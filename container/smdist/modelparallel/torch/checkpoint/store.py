@@ -164,7 +164,11 @@ class Reader(StorageReader):
             by_file.setdefault(self._info(item.storage_index).relative_path, []).append(item)
         torn: list[str] = []
         for name, items in by_file.items():
-            with (self._folder / name).open("rb") as stream:
+            try:
+                stream = (self._folder / name).open("rb")
+            except FileNotFoundError:
+                raise _elsewhere(name, self._folder) from None
+            with stream:
                 torn += [each for item in items for each in self._read(stream, item, planner)]
         if torn:
             raise _torn(torn, sorted(by_file))
@@ -260,6 +264,14 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return -1
+
+
+def _elsewhere(name: str, folder: Path) -> CheckpointError:
+    return CheckpointError(
+        f"{name} is not in {str(folder)!r}",
+        "a rank on another host wrote it there",
+        "Bring the folders of all hosts together, as S3 does before a restart",
+    )
 
 
 def _torn(names: list[str], files: list[str]) -> CheckpointError:

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a checkpoint holds is found by any name that its reader knows."""
+
+import json
+
+import pytest
+
+from sagemaker_dist.errors import OptionError, raise_all
+from smdist.modelparallel.core.manifest import (
+    Entry,
+    Group,
+    Manifest,
+    State,
+    model_faults,
+    options_for,
+    state_faults,
+)
+
+TIED = Entry(name="wte.weight", aliases=("head.weight",), shape=(4, 2), dtype="float32")
+BIAS = Entry(name="head.bias", shape=(4,), dtype="float32")
+SLOW, FAST = {"lr": 0.1}, {"lr": 0.9}
+
+
+def state(*groups, kind="SGD", options=("lr",)):
+    made = tuple(Group(names=names, options=of) for names, of in groups)
+    return State(kind=kind, options=options, groups=made, keys={"a": ("momentum_buffer",)})
+
+
+def test_it_survives_as_plain_types():
+    """Whoever reads it may have another version of the classes."""
+    manifest = Manifest(
+        model="GPT", entries=(TIED, BIAS), state=state((("a",), SLOW)), run={"step": 3}
+    )
+    document = manifest.document()
+
+    assert manifest == Manifest.from_document(document)
+    assert 2 == len(json.loads(json.dumps(document))["entries"])
+
+
+def test_tied_ones_are_found_by_every_name():
+    """Also where the reader has them untied, or in another order."""
+    saved = Manifest(model="GPT", entries=(TIED, BIAS))
+    turned = Entry(name="head.weight", aliases=("wte.weight",), shape=(4, 2))
+    untied = (Entry(name="wte.weight", shape=(4, 2)), Entry(name="head.weight", shape=(4, 2)), BIAS)
+
+    assert TIED == saved.found_for(turned)
+    assert [] == list(model_faults(saved, Manifest(model="GPT", entries=untied), strict=True))
+
+
+def test_every_fault_is_told():
+    """Missing, too much, of another shape."""
+    saved = Manifest(model="GPT", entries=(TIED, BIAS))
+    here = Manifest(model="MLP", entries=(Entry(name="head.bias", shape=(5,)), Entry(name="x")))
+    strict = list(model_faults(saved, here, strict=True))
+
+    assert ["x: the check", "wte.weight: ", "head.bias is"] == [f.what[:12] for f in strict]
+    assert 1 == len(list(model_faults(saved, here, strict=False)))
+    with pytest.raises(OptionError, match="3 faults"):
+        raise_all(strict)
+
+
+def test_options_follow_the_names():
+    """Whatever groups there are now; what had different options cannot be one group."""
+    saved = state((("a", "b"), SLOW), (("c",), FAST))
+    at = [Group(names=names, options={}) for names in (("c",), ("b",), ("a", "c"), ())]
+
+    assert FAST == options_for(saved, at[0], 0, 3)
+    assert SLOW == options_for(saved, at[1], 1, 3)
+    assert options_for(saved, at[2], 0, 2) is None
+    assert FAST == options_for(saved, at[3], 1, 2)
+    assert {} == options_for(saved, at[3], 1, 3)
+
+
+def test_optimizer_of_another_kind_is_told():
+    """By the options that only one of them has."""
+    saved = Manifest(model="GPT", entries=(), state=state((("a",), SLOW)))
+    adam = state((("a", "z"), SLOW), kind="Adam", options=("betas", "lr"))
+    [kind, names] = list(state_faults(saved, adam))
+
+    assert "only one of them has betas" == kind.why
+    assert "z: not trained in the checkpoint" == names.what

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""transformers opens what is exported, from one process and from stages."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import zoo
+from checkpoints import LAYOUTS
+
+from sagemaker_dist.contract.model_parallel import ModelParallel
+from sagemaker_dist.errors import OptionError
+from smdist.modelparallel.torch.checkpoint import export
+
+transformers = pytest.importorskip("transformers")
+IDS = torch.arange(3, 11)[None]
+
+
+def logits(model):
+    with torch.no_grad():
+        return model.eval()(input_ids=IDS, use_cache=False).logits
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_exported_model_computes_the_same(tmp_path, name):
+    """In several files with an index, tied weights once; then in one, without leftovers."""
+    model = zoo.tiny(name).model
+    export(tmp_path, model, max_file_bytes=20_000)
+    files = sorted(each.name for each in tmp_path.glob("model*"))
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    split = type(model).from_pretrained(tmp_path)
+    export(tmp_path, model)
+    whole = type(model).from_pretrained(tmp_path)
+
+    assert {*files} == {*index["weight_map"].values(), "model.safetensors.index.json"}
+    assert ("lm_head.weight" in index["weight_map"]) is not model.config.tie_word_embeddings
+    assert torch.equal(logits(model), logits(split))
+    assert torch.equal(logits(model), logits(whole))
+    assert ["model.safetensors"] == [each.name for each in tmp_path.glob("model*")]
+
+
+def export_stages(rank, size, sharding, folder):
+    from smdist.modelparallel.torch import session
+    from smdist.modelparallel.torch.parallel import parallelize
+
+    torch.set_num_threads(1)
+    specimen = zoo.tiny("gpt2")
+    session.init(ModelParallel(**{**LAYOUTS["two"].options, "sharding": sharding}))
+    try:
+        export(folder, parallelize(specimen.model, example=specimen.batch))
+    finally:
+        session.end()
+
+
+@pytest.mark.parametrize("sharding", ["none", "full"])
+def test_stages_write_a_file_each(world, tmp_path, sharding):
+    """Shards of replicas come together, tensor by tensor."""
+    world.run(export_stages, sharding, str(tmp_path), size=4 if sharding == "full" else 2)
+    model = zoo.tiny("gpt2").model
+    found = type(model).from_pretrained(tmp_path)
+
+    assert 2 == len(list(Path(tmp_path).glob("model-*-of-00002.safetensors")))
+    assert torch.equal(logits(model), logits(found))
+
+
+def test_types_that_the_format_lacks_are_named(tmp_path):
+    """Before anything is written."""
+    model = torch.nn.Module()
+    model.register_buffer("phase", torch.zeros(2, dtype=torch.complex64))
+
+    with pytest.raises(OptionError, match=r"'phase' is torch\.complex64"):
+        export(tmp_path / "new", model)
+    assert not (tmp_path / "new").exists()

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A checkpoint is there whole or not at all, and what is wrong with one is told."""
+
+import os
+import pickle
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoints import make
+from torch import nn
+
+from sagemaker_dist.errors import OptionError
+from smdist.modelparallel.torch.checkpoint import (
+    CheckpointError,
+    resume_from_checkpoint,
+    save_checkpoint,
+)
+
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, {support!r})
+from pathlib import Path
+from checkpoints import make
+from smdist.modelparallel.torch.checkpoint import save_checkpoint
+count, replace = 0, Path.replace
+def dying(self, target):
+    global count
+    count += 1
+    if count == {at}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return replace(self, target)
+model, optimizer, _ = make(0)
+save_checkpoint({path!r}, "old", model=model, optimizer=optimizer, user_content=1)
+with __import__("torch").no_grad():
+    model.spare += 1
+Path.replace = dying
+save_checkpoint({path!r}, {tag!r}, model=model, optimizer=optimizer, user_content=2)
+"""
+
+
+def weights(model):
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A model and its checkpoint "old"."""
+    model, optimizer, _ = make(0)
+    save_checkpoint(tmp_path, "old", model=model, optimizer=optimizer, user_content={"epoch": 3})
+    return model, optimizer
+
+
+def values_file(folder: Path) -> Path:
+    [found] = folder.glob("*.distcp")
+    return found
+
+
+@pytest.mark.parametrize("tag", ["new", "old"])
+@pytest.mark.parametrize("at", [1, 2])
+def test_kill_before_a_rename_leaves_the_older_one(tmp_path, tag, at):
+    """The metadata is renamed first, then `newest`: of the same tag, of another."""
+    support = str(Path(make.__code__.co_filename).parent)
+    script = KILLED.format(support=support, path=str(tmp_path), tag=tag, at=at)
+    run = subprocess.run([sys.executable, "-c", script], check=False, timeout=60)
+    model, optimizer, _ = make(1)
+    content = resume_from_checkpoint(tmp_path, model=model, optimizer=optimizer)
+    is_new = tag == "old" and at == 2  # newest says "old" already, and "old" is the new one
+
+    assert -signal.SIGKILL == run.returncode
+    assert (2 if is_new else 1) == content
+    assert (3.0 if is_new else 2.0) == model.spare[0]
+
+
+def test_leftovers_of_a_crash_go_with_the_next_save(tmp_path, saved):
+    """Files of a save that was killed are not those of the one that is there."""
+    model, optimizer = saved
+    folder = tmp_path / "old_partial"
+    (folder / "0123456789ab_0_0.distcp").write_bytes(b"half")
+    save_checkpoint(tmp_path, "old", model=model, optimizer=optimizer)
+
+    assert 2 == len(list(folder.iterdir()))
+
+
+def test_full_disk_leaves_the_older_one(tmp_path, saved):
+    """A limit on the size of files, as a full disk, is one error, and nothing stays behind."""
+    model, optimizer = saved
+    before = weights(model)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+        with pytest.raises(CheckpointError, match=r"rank 0: File too large.*Free space"):
+            save_checkpoint(tmp_path, "new", model=model, optimizer=optimizer)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+    other, _, _ = make(1)
+    resume_from_checkpoint(tmp_path, model=other, load_optimizer=False)
+
+    assert same(before, weights(other))
+    assert [] == list((tmp_path / "new_partial").iterdir())
+
+
+def test_torn_values_are_named_and_change_nothing(tmp_path, saved):
+    """One bit of one tensor: PyTorch itself would load it."""
+    file = values_file(tmp_path / "old_partial")
+    metadata = pickle.loads((tmp_path / "old_partial" / ".metadata").read_bytes())
+    [info] = [i for k, i in metadata.storage_data.items() if k.fqn == "model.blocks.2.up"]
+    data = bytearray(file.read_bytes())
+    data[info.offset + info.length // 2] ^= 1
+    file.write_bytes(data)
+    model, _, _ = make(1)
+    before = weights(model)
+
+    with pytest.raises(CheckpointError, match=r"model\.blocks\.2\.up are not those"):
+        resume_from_checkpoint(tmp_path, model=model, load_optimizer=False)
+    assert same(before, weights(model))
+
+
+def test_missing_file_of_the_newest_loads_the_next_older(tmp_path, saved):
+    """A folder that was copied half goes on, and says so; a tag that was asked for does not."""
+    model, optimizer = saved
+    save_checkpoint(tmp_path, "new", model=model, optimizer=optimizer, user_content="new")
+    file = values_file(tmp_path / "new_partial")
+    os.truncate(file, file.stat().st_size - 1)
+
+    with pytest.warns(UserWarning, match=r"'new'.*not all there.*Tag 'old' is loaded instead"):
+        assert {"epoch": 3} == resume_from_checkpoint(tmp_path, model=model, optimizer=optimizer)
+    with pytest.raises(CheckpointError, match=r"not all there.*tag='old'"):
+        resume_from_checkpoint(tmp_path, "new", model=model, optimizer=optimizer)
+
+
+def test_nothing_to_load_is_told(tmp_path, saved):
+    """No folder, another tag, the other kind, and half a checkpoint."""
+    model, _ = saved
+    (tmp_path / "half_partial").mkdir()
+
+    with pytest.raises(CheckpointError, match="it has no file 'newest'"):
+        resume_from_checkpoint(tmp_path / "other", model=model)
+    with pytest.raises(CheckpointError, match=r"no partial checkpoint 'odl'.*There are 'old'"):
+        resume_from_checkpoint(tmp_path, "odl", model=model)
+    with pytest.raises(CheckpointError, match="Pass partial=True: it was saved so"):
+        resume_from_checkpoint(tmp_path, partial=False, model=model)
+    with pytest.raises(CheckpointError, match="was not written to the end"):
+        resume_from_checkpoint(tmp_path, "half", model=model)
+
+
+class Other(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.embed = nn.Embedding(size, 8)
+        self.strange = nn.Linear(2, 2)
+
+
+def test_wrong_model_is_told_before_values_are_read(tmp_path, saved):
+    """What is missing, what is too much and what has another shape, all at once."""
+    model = Other(7)
+    before = weights(model)
+
+    with pytest.raises(OptionError) as told:
+        resume_from_checkpoint(tmp_path, model=model, load_optimizer=False)
+    text = str(told.value)
+    assert "strange.weight, strange.bias: the checkpoint has no such values" in text
+    assert "the checkpoint is of Model, the model is Other" in text
+    assert "more: the model has nothing of that name" in text
+    assert "embed.weight is (7, 8) here and (13, 8) there" in text
+    assert same(before, weights(model))
+
+
+def test_not_strict_loads_what_both_have(tmp_path, saved):
+    """Shapes still have to fit."""
+    model = Other(13)
+    strange = model.strange.weight.clone()
+    resume_from_checkpoint(tmp_path, strict=False, model=model, load_optimizer=False)
+
+    assert torch.equal(saved[0].embed.weight, model.embed.weight)
+    assert torch.equal(strange, model.strange.weight)
+
+
+def test_other_optimizer_is_told(tmp_path, saved):
+    """Another class, other parameters in it, other groups."""
+    model, _, _ = make(1)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    with pytest.raises(OptionError, match=r"is of AdamW, the optimizer is SGD"):
+        resume_from_checkpoint(tmp_path, model=model, optimizer=sgd)
+    mixed = torch.optim.AdamW(model.parameters())
+    with pytest.raises(OptionError, match=r"group 0 .*had different options"):
+        resume_from_checkpoint(tmp_path, model=model, optimizer=mixed)
+    save_checkpoint(tmp_path, "bare", model=model)
+    with pytest.raises(OptionError, match="the checkpoint has no optimizer"):
+        resume_from_checkpoint(tmp_path, model=model, optimizer=mixed)
+
+
+def test_only_so_many_partial_ones_are_kept(tmp_path, saved):
+    """The oldest go, and so does what a crash has left."""
+    model, optimizer = saved
+    (tmp_path / "crashed_partial").mkdir()
+    (tmp_path / "crashed_partial" / "0123456789ab_0_0.distcp").write_bytes(b"half")
+    for tag in range(3):
+        save_checkpoint(
+            tmp_path, tag, model=model, optimizer=optimizer, num_kept_partial_checkpoints=2
+        )
+
+    assert ["1_partial", "2_partial", "newest"] == sorted(each.name for each in tmp_path.iterdir())
+    assert "2" == (tmp_path / "newest").read_text()
+
+
+def test_what_cannot_be_pickled_is_named(tmp_path, saved):
+    """And nothing was written."""
+    model, _ = saved
+
+    with pytest.raises(CheckpointError, match="user_content cannot be pickled"):
+        save_checkpoint(tmp_path, "new", model=model, user_content=lambda: None)
+    with pytest.raises(CheckpointError, match="user_content cannot be pickled"):
+        save_checkpoint(tmp_path, "new", False, model=model, user_content=lambda: None)
+    assert "old" == (tmp_path / "newest").read_text()
+
+
+@pytest.mark.parametrize("tag", ["", "a/b", "newest", "x_partial", ".x", None, True])
+def test_tags_are_names_of_files(tmp_path, saved, tag):
+    """None is a tag that was forgotten."""
+    with pytest.raises(OptionError, match="the tag of a checkpoint is"):
+        save_checkpoint(tmp_path, tag, model=saved[0])
+
+
+def test_interrupt_while_saving_is_the_users_own(tmp_path, saved):
+    """Ctrl-C ends the script as ever, and the older one is whole."""
+    model, optimizer = saved
+
+    class Slow:
+        def __reduce__(self):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        save_checkpoint(tmp_path, "new", model=model, optimizer=optimizer, user_content=Slow())
+    assert {"epoch": 3} == resume_from_checkpoint(tmp_path, model=model, optimizer=optimizer)

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one layout saves every other loads, and training goes on alike."""
+
+import errno
+import random
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from checkpoints import batch, load_and_train, loaded_by, make, pairs, running, saved_by
+
+from smdist.modelparallel.torch.checkpoint import (
+    CheckpointError,
+    gather_state_dict,
+    resume_from_checkpoint,
+    save_checkpoint,
+)
+from smdist.modelparallel.torch.checkpoint.store import Writer
+
+
+def test_every_pair_goes_on_alike(world, tmp_path):
+    """One process without smp, replicas with shards, virtual stages; all layouts: `pairs`."""
+    found = pairs(world, tmp_path, ["plain", "sharded", "virtual"])
+
+    assert 9 == len(found)
+    assert 1e-5 > max(found.values())
+
+
+def test_file_of_the_whole_goes_on_alike(world, tmp_path):
+    """partial=False holds the optimizer too, and any script reads the model."""
+    expected = saved_by(world, "sharded", tmp_path)
+    found = [loaded_by(world, n, tmp_path, ["sharded"], partial=False) for n in ("two", "plain")]
+    model, _, _ = make(5)
+    document = torch.load(tmp_path / "sharded", weights_only=True)
+
+    for losses in found:
+        assert expected == pytest.approx(losses["sharded"], abs=1e-5)
+    assert [] == model.load_state_dict(document["model"]).missing_keys
+
+
+def parameters_survive(rank, size, name, folder):
+    with running(name, seed=0) as run:
+        run.steps(2)
+        save_checkpoint(folder, 1, model=run.model, optimizer=run.optimizer)
+        before = gather_state_dict(run.model)
+    with running(name, seed=1) as run:
+        resume_from_checkpoint(folder, model=run.model, optimizer=run.optimizer)
+        after = gather_state_dict(run.model)
+        on_first = gather_state_dict(run.model, to_rank0=True)
+    same = all(torch.equal(before[key], after[key]) for key in before)
+    return same, len(after), len(on_first), after["spare"][0].item(), after["head.weight"].dtype
+
+
+@pytest.mark.parametrize("name", ["sharded"])
+def test_parameters_are_the_same_bit_by_bit(world, tmp_path, name):
+    """Tied, frozen and unused ones, and buffers, too; aliases are there."""
+    found = world.run(parameters_survive, name, str(tmp_path), deadline=60)
+    count = len(make(0)[0].state_dict())
+
+    for rank, answer in enumerate(found):
+        assert (True, count, 0 if rank else count, 2.0, torch.float32) == answer
+
+
+def fails_on_one_rank(rank, size, folder):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with running("two", seed=0) as run:
+        save_checkpoint(folder, "old", model=run.model, user_content="old")
+        write, Writer.write_data = Writer.write_data, full if rank == 1 else Writer.write_data
+        try:
+            save_checkpoint(folder, "new", model=run.model)
+        except CheckpointError as error:
+            text = str(error)
+        finally:
+            Writer.write_data = write
+        return text, resume_from_checkpoint(folder, model=run.model)
+
+
+def test_failure_of_one_rank_is_that_of_all(world, tmp_path):
+    """It names the rank and the cause, and the older checkpoint is the newest."""
+    texts = world.run(fails_on_one_rank, str(tmp_path), size=2)
+
+    assert texts[0] == texts[1]
+    assert "rank 1: No space left on device. Free space" in texts[0][0]
+    assert "old" == texts[0][1]
+    assert [] == list((tmp_path / "new_partial").iterdir())
+
+
+def saves_on_its_own_host(rank, size, folder):
+    own = f"{folder}/host{rank}"
+    with running("two", seed=0) as run:
+        run.steps(3)
+        save_checkpoint(own, "two", True, run.model, run.optimizer, {"from": "two"},
+                        scheduler=run.scheduler, data=run.data)  # fmt: skip
+        try:
+            resume_from_checkpoint(own, model=run.model, optimizer=run.optimizer)
+        except CheckpointError as error:
+            return run.steps(2), str(error)
+
+
+def test_hosts_without_a_common_folder(world, tmp_path):
+    """Each keeps what its ranks wrote; copied to one place it is one checkpoint."""
+    answers = world.run(saves_on_its_own_host, str(tmp_path), size=2, hosts="ab")
+    losses, told = answers[0]
+    hosts = [tmp_path / "host0", tmp_path / "host1"]
+    names = [{str(f.relative_to(host)) for f in host.rglob("*") if f.is_file()} for host in hosts]
+    for host in hosts:
+        shutil.copytree(host, tmp_path / "all", dirs_exist_ok=True)
+    found = load_and_train(0, 1, "plain", str(tmp_path / "all"), ["two"])
+
+    assert set() == names[0] & names[1]
+    assert "Bring the folders of all hosts together" in told
+    assert losses == pytest.approx(found["two"], abs=1e-5)
+    with pytest.raises(CheckpointError, match=r"_1_0\.distcp of 2 files are missing"):
+        resume_from_checkpoint(hosts[0], "two", model=make(1)[0], load_optimizer=False)
+
+
+def draws(rank, size, name, folder):
+    """What each rank draws after a save, or after a resumption where there is something."""
+    with running(name, seed=rank) as run:
+        random.seed(rank)
+        np.random.seed(rank)
+        torch.manual_seed(rank)
+        if Path(folder, "newest").exists():
+            resume_from_checkpoint(folder, model=run.model)
+        else:
+            save_checkpoint(folder, 1, model=run.model)
+        return random.random(), np.random.rand(), torch.rand(1).item()
+
+
+def test_random_states_go_on(world, tmp_path):
+    """Each rank's own under the same layout, rank 0's under another."""
+    saved = world.run(draws, "two", str(tmp_path), size=2)
+    same = world.run(draws, "two", str(tmp_path), size=2)
+    other = world.run(draws, "one", str(tmp_path), size=1)
+
+    assert saved[0] != saved[1]
+    assert saved == same
+    assert saved[:1] == other
+
+
+def wrong_model(rank, size, folder):
+    with running("two", seed=0) as run:
+        save_checkpoint(folder, 1, model=run.model, optimizer=run.optimizer)
+    with running("two", seed=1, cuts=False) as run:
+        run.model.module.spare = torch.nn.Parameter(torch.ones(4))
+        try:
+            resume_from_checkpoint(folder, model=run.model, load_optimizer=False)
+        except ValueError as error:
+            return str(error), run.model.is_cut
+
+
+def test_wrong_model_is_told_before_it_is_cut(world, tmp_path):
+    """At once, not in the first step; the same on every rank."""
+    found = world.run(wrong_model, str(tmp_path), size=2)
+
+    assert found[0] == found[1]
+    assert "spare is (4,) here and (3,) there" in found[0][0]
+    assert not found[0][1]
+
+
+def test_positions_of_other_replicas_are_refused(tmp_path):
+    """Two replicas at two places in their data are not one."""
+    from smdist.modelparallel.torch.checkpoint.place import Place
+
+    place = Place(rank=0, replica=0, num_replicas=1, layout={}, run={})
+
+    assert {"at": 1} == place.data_of([(0, {"at": 1}), (1, {"at": 1})], 2)
+    with pytest.raises(CheckpointError, match="data positions of 2 replicas, and there are 1"):
+        place.data_of([(0, {"at": 1}), (1, {"at": 2})], 2)
+    assert 2 == len(batch(0))
