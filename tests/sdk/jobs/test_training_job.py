@@ -11,17 +11,14 @@ import pytest
 from moto import mock_aws
 
 from sagemaker_dist import (
-    MPI,
     DataParallel,
     FileSystemInput,
     InstanceGroup,
-    ModelParallel,
     OnInstanceGroup,
     OptionError,
     OptionErrors,
     S3Input,
     SetupError,
-    SMPv1,
     TorchDistributed,
     TrainingJob,
     metric_definitions,
@@ -70,25 +67,6 @@ def job(amazon, tmp_path):
         return TrainingJob(**{**arguments, **changes})
 
     return build
-
-
-@pytest.mark.parametrize("spelling", ["ours", "SMPv1", "file"])
-def test_a_model_that_is_split_is_asked_for_in_every_spelling(job, tmp_path, spelling):
-    """One document: our options, AWS's typed ones, and AWS's dict with parameters in a file."""
-    parameters = {"pipeline_parallel_degree": 2, "microbatches": 4}
-    (tmp_path / "smp.json").write_text(json.dumps(parameters))
-    section = {"enabled": True, "parameters": str(tmp_path / "smp.json")}
-    given = {
-        "ours": ModelParallel.from_smp(parameters, engine=DataParallel(processes_per_host=2)),
-        "SMPv1": SMPv1(processes_per_host=2, **parameters),
-        "file": {
-            "smdistributed": {"modelparallel": section},
-            **MPI(processes_per_host=2).distribution(),
-        },
-    }
-    asked = job(distribution=given[spelling]).request()
-
-    assert given["ours"] == parse(asked["HyperParameters"][KEY])
 
 
 def test_the_whole_request(job):

@@ -14,7 +14,13 @@ from sagemaker_dist import (
     SMPv1,
     TrainingJob,
 )
-from sagemaker_dist.contract import Distribution, in_our_image, read_distribution
+from sagemaker_dist.contract import (
+    KEY,
+    Distribution,
+    in_our_image,
+    parse,
+    read_distribution,
+)
 from sagemaker_dist.planning import Job, construction_faults, construction_warnings
 from sagemaker_dist.planning.splitting import describe_split, ranks_per_host
 
@@ -254,3 +260,25 @@ def test_without_source_dir_a_plan_is_a_dependency(script, tmp_path, has_plan):
     else:
         with pytest.raises(OptionError, match="no such file among the dependencies, beside which"):
             TrainingJob(**settings)
+
+
+@pytest.mark.parametrize("spelling", ["ours", "SMPv1", "file"])
+def test_a_job_by_boto3_asks_for_the_same_in_every_spelling(script, tmp_path, spelling):
+    """One document: our options, AWS's typed ones, and AWS's dict with parameters in a file."""
+    parameters = {"pipeline_parallel_degree": 2, "microbatches": 4}
+    (tmp_path / "smp.json").write_text(json.dumps(parameters))
+    section = {"enabled": True, "parameters": str(tmp_path / "smp.json")}
+    mpi = {"mpi": {"enabled": True, "processes_per_host": 2}}
+    given = {
+        "ours": ModelParallel.from_smp(parameters, engine=DataParallel(processes_per_host=2)),
+        "SMPv1": SMPv1(processes_per_host=2, **parameters),
+        "file": {"smdistributed": {"modelparallel": section}, **mpi},
+    }
+    job = TrainingJob(
+        entry_point="train.py",
+        source_dir=script(),
+        instance_type="local_process",
+        distribution=given[spelling],
+    )
+
+    assert given["ours"] == parse(job.request()["HyperParameters"][KEY])
