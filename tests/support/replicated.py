@@ -5,6 +5,8 @@ rank 0, rank 1     replica 0: microbatches 0 and 1 of 4
 rank 2, rank 3     replica 1: microbatches 2 and 3
 """
 
+import math
+
 from splitting import Pipeline, loss_of, parts_of, plain_step
 from torch.distributed.tensor import DTensor
 
@@ -47,21 +49,27 @@ class Replicated:
         )  # fmt: skip
 
     def step(self, *, seed=0, scale=1.0, backward=True):
-        """Gradients by the graph's names, whole."""
+        """A whole step; the losses where they are."""
+        if not backward:
+            losses = self.run(seed=seed, backward=False)
+            self.replicas.rest()
+            return losses
+        self.replicas.begin()
+        losses = self.run(seed=seed, scale=scale)
+        self.replicas.finish()
+        return losses
+
+    def run(self, *, seed=0, scale=1.0, backward=True):
+        """The executor alone."""
 
         def feed(microbatch, call):
             found = loss_of(call(arguments_of(self.parts[microbatch])))
             return found.detach(), [(found * scale / len(self.parts), None)]
 
-        if backward:
-            self.replicas.begin()
-        losses = self.executor.run(
-            feed,
-            draws=lambda microbatch: Draws(seed=seed, microbatch=self.first + microbatch),
-            backward=backward,
-        )
-        self.replicas.finish() if backward else self.replicas.rest()
-        return losses
+        def draws(microbatch):
+            return Draws(seed=seed, microbatch=self.first + microbatch)
+
+        return self.executor.run(feed, draws=draws, backward=backward)
 
     def gradients(self):
         return {name: whole(p.grad) for name, p in self.replicas.parameters.items()}
@@ -79,11 +87,15 @@ def whole(tensor):
 
 def furthest(expected, found):
     """The largest difference by the norm of what is expected, over what is found; its name."""
+    assert found
     return max(
-        (((each - expected[name]).norm() / (expected[name].norm() + 1e-12)).item(), name)
-        for name, each in found.items()
-        if each is not None
+        (_apart(expected[name], each), name) for name, each in found.items() if each is not None
     )
+
+
+def _apart(expected, found):
+    error = ((found - expected).norm() / (expected.norm() + 1e-12)).item()
+    return math.inf if math.isnan(error) else error
 
 
 __all__ = ["Pipeline", "Replicated", "furthest", "plain_step", "whole"]

@@ -32,6 +32,8 @@ def _alike(tensors: Iterable[Tensor], fusion_bytes: int) -> Iterator[list[Tensor
     """Of one type and device each, up to a size."""
     open_: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
     for tensor in tensors:
+        if not tensor.numel():
+            continue
         key = tensor.dtype, tensor.device
         found = open_.setdefault(key, [])
         size = sum(each.numel() for each in found) + tensor.numel()

@@ -138,8 +138,8 @@ class Replicas:
 
     def begin(self) -> None:
         """A step begins: gradients of earlier ones are put aside until `finish`."""
-        if self._is_open:
-            self.rest()  # a step has failed
+        self._is_open = False  # a step that has failed leaves it open
+        self.rest()
         self._is_open = True
         self._ended.clear()
         self._means.begin()
@@ -177,8 +177,11 @@ class Replicas:
         self._is_open = False
 
     def rest(self) -> None:
-        """After forward passes alone, or a failure: let go of what sharding has gathered."""
-        if self._shards is not None:
+        """After forward passes alone: let go of what sharding has gathered.
+
+        Between `begin` and `finish` it stays: gradients are in it.
+        """
+        if self._shards is not None and not self._is_open:
             self._shards.rest()
 
 

@@ -67,6 +67,8 @@ class Shards:
     def end(self, stage: int) -> None:
         """A stage has ended its last backward pass: reduce, and let go of whole parameters."""
         root = self._root(stage)
+        if not _has_run(root):
+            return
         root.set_is_last_backward(True)
         root.set_reshard_after_backward(True)
         root.set_requires_gradient_sync(True)
@@ -79,7 +81,9 @@ class Shards:
     def rest(self) -> None:
         """Let go of whole parameters, and of what a run has left that did not go backward."""
         for stage in self._stages:
-            self._root(stage).reset_iter_state()
+            root = self._root(stage)
+            if _has_run(root):
+                root.reset_iter_state()
 
     def gather(self) -> None:
         """Make all parameters whole; `rest` ends it."""
@@ -115,6 +119,11 @@ class Shards:
                 whole = part._unsharded_param
                 whole.grad = torch.zeros(whole.shape, dtype=whole.dtype, device=device)
                 _complete(part)
+
+
+def _has_run(root: FSDPModule) -> bool:
+    """FSDP finds out which module is the root in its first forward pass."""
+    return bool(root._get_fsdp_state()._is_root)
 
 
 def keeps_gathered(sharding: str, *, splits_backward: bool) -> bool:

@@ -11,11 +11,9 @@ from smdist.modelparallel.torch.residence.delay import delay_param_initializatio
 from smdist.modelparallel.torch.residence.materialize import materialize
 from smdist.modelparallel.torch.residence.release import release
 from smdist.modelparallel.torch.residence.skeleton import skeleton
-from smdist.modelparallel.torch.residence.unused import keep_unused
 
 __all__ = [
     "delay_param_initialization",
-    "keep_unused",
     "materialize",
     "model_creation",
     "release",

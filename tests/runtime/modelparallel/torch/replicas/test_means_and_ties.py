@@ -2,6 +2,7 @@
 """Gradients after a step: means over replicas, sums over the holders of a tied parameter."""
 
 import torch
+import torch.distributed as dist
 from tied import HALVES, IDS, share, tied
 
 from smdist.modelparallel.torch.replicas import Replicas
@@ -113,6 +114,39 @@ def steps_add_up(rank, size):
 def test_gradients_of_steps_without_zero_grad_add_up(world):
     """Neither means nor sums over ties are taken twice."""
     assert [True] * 4 == world.run(steps_add_up, hosts="aabb")
+
+
+def begun(rank, size):
+    """How many reductions have begun: before, and after the last backward pass of each stage."""
+    torch.set_num_threads(1)
+    stage_of = {"first": 0, "layers.0": 0, "layers.1": 1, "layers.2": 2, "norm": 3, "last": 3}
+    part = share(
+        tied(), IDS[:2], stage_of, size=size, degree=2, schedule="interleaved_1f1b", virtual=2
+    )
+    replicas = Replicas(
+        part.stages, part.placement, part.schedule, part.groups, graph=part.captured.graph
+    )
+    plain, calls = dist.all_reduce, []
+    dist.all_reduce = lambda *args, **options: calls.append(1) or plain(*args, **options)
+    try:
+        replicas.begin()
+        numbered(replicas, 1)
+        counts = [len(calls)]
+        for stage in sorted(part.stages, reverse=True):
+            replicas.hooks.after_backward(stage, False)
+            replicas.hooks.after_backward(stage, True)
+            counts.append(len(calls))
+        replicas.finish()
+    finally:
+        dist.all_reduce = plain
+    return counts, len(calls)
+
+
+def test_reduction_of_a_stage_starts_when_its_last_backward_pass_has_ended(world):
+    """While another stage of the rank has still to go backward."""
+    for counts, in_all in world.run(begun, hosts="aabb"):
+        assert [0, 1, 2] == counts
+        assert 2 == in_all
 
 
 def values(rank, size):
