@@ -17,6 +17,7 @@ from smdist.modelparallel.torch.activations import set_activation_checkpointing
 from smdist.modelparallel.torch.capture import CaptureError
 from smdist.modelparallel.torch.checkpoint import (
     CheckpointError,
+    export,
     load,
     resume_from_checkpoint,
     save,
@@ -129,6 +130,7 @@ __all__ = [
     "dp_rank",
     "dp_size",
     "end",
+    "export",
     "forecast",
     "get_dp_group",
     "get_dp_process_group",
