@@ -92,6 +92,15 @@ class StageModule(Level):
         raise_all(_missing(self, route))
         self._route, self._program = route, captured.program
 
+    def changing(self) -> frozenset[int]:
+        """Where the buffers lie that units change when they run."""
+        return frozenset(
+            buffer.untyped_storage().data_ptr()
+            for call in self._route.calls
+            if call.has_state
+            for buffer in self.unit(call.module).buffers()
+        )
+
     def unit(self, name: str) -> nn.Module:
         """The module of a name, as it is now: it may have been wrapped or replaced."""
         module: nn.Module = self

@@ -24,6 +24,7 @@ class Course:
     Attributes:
         stops: In order.
         last: Those that end the backward pass of a stage in this step.
+        split: Stages and microbatches whose backward pass is in two halves.
         window: A message waits until all but so many actions that sent before it, the same way,
             have been heard.
     """
@@ -31,6 +32,7 @@ class Course:
     stops: _Order
     last: frozenset[Action]
     window: int
+    split: frozenset[tuple[int, int]] = frozenset()
 
     @classmethod
     def of(cls, schedule: Schedule, rank: int, edges: Iterable[Edge], *, backward: bool) -> Course:
@@ -43,6 +45,7 @@ class Course:
         return cls(
             stops=orders[rank],
             last=frozenset(last.values()),
+            split=frozenset((a.stage, a.microbatch) for a in orders[rank] if a.do is Do.I),
             window=_AHEAD + _least_window(orders, schedule.rank_of, frozenset(_pairs(edges))),
         )
 

@@ -21,7 +21,7 @@ from smdist.modelparallel.torch.capture import Captured
 from smdist.modelparallel.torch.executor.alarm import Alarm
 from smdist.modelparallel.torch.executor.course import Course
 from smdist.modelparallel.torch.executor.errors import LostError
-from smdist.modelparallel.torch.executor.feed import Feed, seeds
+from smdist.modelparallel.torch.executor.feed import Feed
 from smdist.modelparallel.torch.executor.ledger import Ledger
 from smdist.modelparallel.torch.executor.post import Post
 from smdist.modelparallel.torch.executor.step import OnEvent, StageHooks, Step, Tools
@@ -29,7 +29,7 @@ from smdist.modelparallel.torch.executor.traffic import Traffic
 from smdist.modelparallel.torch.executor.where import module_of
 from smdist.modelparallel.torch.executor.wiring import Wiring
 from smdist.modelparallel.torch.program import Program
-from smdist.modelparallel.torch.randomness import Draws
+from smdist.modelparallel.torch.randomness import Draws, generators_kept
 from smdist.modelparallel.torch.stage import StageModule
 
 
@@ -43,9 +43,11 @@ class Executor:
         group: Its ranks are those of the pipeline, in order; any backend with tags.
         hooks: Called around backward actions.
         on_event: Called after each action and wait, with kind, stage, microbatch, start and end in
-            seconds of `time.perf_counter`, and detail. Kinds: F, B, I, W, "recv".
+            seconds of `time.perf_counter`, and detail. Kinds: F, B, I, W; "recv", which waits for
+            what the action reads, and "send", which is a part of the action.
 
     Attributes:
+        on_event: May be set between steps.
         ledger: Buffers and held microbatches, now and at most.
 
     Raises:
@@ -64,7 +66,7 @@ class Executor:
     ) -> None:
         raise_all(_faults(stages, placement, schedule, group))
         self._stages, self._schedule, self._group = dict(stages), schedule, group
-        self._hooks, self._on_event = hooks, on_event
+        self._hooks, self.on_event = hooks, on_event
         self._rank = dist.get_rank(group)
         self._alarm = Alarm(group)
         self._courses: dict[Any, Course] = {}
@@ -101,13 +103,28 @@ class Executor:
         post = Post(self._group, self.ledger)
         traffic = Traffic(post, self._wiring, course.window)
         step = Step(self._tools(), course, traffic, keeps=backward)
-        with self._ending(step), seeds() as seed:
-            step.run(feed, draws, seed)
+        with self._ending(step), generators_kept():
+            step.run(feed, draws)
             post.flush()
             post.meet()  # the step has ended on all ranks, or on none
         if self._schedule.rank_of[-1] != self._rank:
             return None
         return [step.results[each] for each in range(self._schedule.num_microbatches)]
+
+    @contextmanager
+    def guarded(self, doing: str) -> Iterator[None]:
+        """An exception within ends what all ranks do, as one in a step does.
+
+        Args:
+            doing: What this rank does there, outside of actions: "the sum of gradients".
+
+        Raises:
+            StepError: In place of any exception; the one of another rank, if that is the cause.
+        """
+        try:
+            yield
+        except BaseException as error:
+            raise self._alarm.error(error, doing, module_of(error, None)) from error
 
     def _tools(self) -> Tools:
         return Tools(
@@ -115,7 +132,7 @@ class Executor:
             wiring=self._wiring,
             ledger=self.ledger,
             hooks=self._hooks,
-            on_event=self._on_event,
+            on_event=self.on_event,
         )
 
     @contextmanager

@@ -12,15 +12,13 @@ around the model, such as autocast, is around each of its stages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-import torch
 from torch import Tensor
 
 from sagemaker_dist.errors import OptionError
-from smdist.modelparallel.torch.randomness import Draws
+from smdist.modelparallel.torch.randomness import Draws, seed_generators
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Call = Callable[[Arguments], Any]
@@ -89,29 +87,13 @@ class Turn:
         return _checked(answer)
 
 
-@contextmanager
-def seeds() -> Iterator[Callable[[Draws], None]]:
-    """Within it, what it yields sets torch's generators for a feed; after it they go on as before.
+def seed(draws: Draws) -> None:
+    """Set torch's generators for one run of the feed.
 
-    A rank with several stages runs the feed for each of them, and other ranks do too: all see the
-    same random numbers.
+    A rank with several stages runs it for each of them, and other ranks do too: all see the same
+    random numbers.
     """
-    has_gpu = torch.cuda.is_available()
-    before = torch.get_rng_state()
-    on_gpu = torch.cuda.get_rng_state() if has_gpu else None
-    try:
-        yield _seed
-    finally:
-        torch.set_rng_state(before)
-        if on_gpu is not None:
-            torch.cuda.set_rng_state(on_gpu)
-
-
-def _seed(draws: Draws) -> None:
-    seed = draws.seed_of(_NAME)
-    torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_available():
-        torch.cuda.manual_seed(seed)
+    seed_generators(draws.seed_of(_NAME))
 
 
 def _checked(answer: Any) -> tuple[Any, Roots]:

@@ -8,18 +8,19 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from smdist.modelparallel.core.schedule.actions import Action, Do
 from smdist.modelparallel.torch.executor.check import check_values
 from smdist.modelparallel.torch.executor.course import Course
-from smdist.modelparallel.torch.executor.feed import Arguments, Feed, Roots, Turn
+from smdist.modelparallel.torch.executor.feed import Arguments, Feed, Roots, Turn, seed
 from smdist.modelparallel.torch.executor.halves import Rest, backward_inputs
 from smdist.modelparallel.torch.executor.ledger import Ledger
 from smdist.modelparallel.torch.executor.traffic import Traffic
 from smdist.modelparallel.torch.executor.wiring import Wiring
 from smdist.modelparallel.torch.randomness import Draws
-from smdist.modelparallel.torch.replay import backward
 from smdist.modelparallel.torch.stage import StageModule
 
 OnEvent = Callable[[str, int, int, float, float, str], None]
@@ -44,12 +45,13 @@ class Kept:
 
     Attributes:
         received: What the stage has read, by name: leaves that get a gradient.
-        passed_on: What it has sent, by name, where a gradient may come back.
+        passed_on: Where gradients come back to, by name of what it has sent. Where the backward
+            pass is one, its place in the graph: the numbers themselves are let go.
         roots: Where the backward pass starts, besides.
     """
 
     received: Mapping[str, Tensor]
-    passed_on: Mapping[str, Tensor]
+    passed_on: Mapping[str, Tensor | GradientEdge]
     roots: Roots
 
 
@@ -71,11 +73,12 @@ class Step:
         self._tools, self._course, self._traffic, self._keeps = tools, course, traffic, keeps
         self._kept: dict[tuple[int, int], Kept] = {}
         self._rests: dict[tuple[int, int], Rest] = {}
+        self._changing: dict[int, frozenset[int]] = {}
         self.results: dict[int, Any] = {}
         self.action: Action | None = None
         self._last = len(tools.wiring.incoming) - 1
 
-    def run(self, feed: Feed, draws: Callable[[int], Draws], seed: Callable[[Draws], None]) -> None:
+    def run(self, feed: Feed, draws: Callable[[int], Draws]) -> None:
         """Run all actions: results of the last stage are in `results` by microbatch."""
         stops = self._course.stops
         for action in stops[:1]:
@@ -86,15 +89,13 @@ class Step:
             if following is not None:
                 self._traffic.announce(following)
             if action.do is Do.F:
-                self._forward(action, feed, draws(action.microbatch), seed)
+                self._forward(action, feed, draws(action.microbatch))
             else:
                 self._backward(action)
             self._traffic.release(action)
         self.action = None
 
-    def _forward(
-        self, action: Action, feed: Feed, draws: Draws, seed: Callable[[Draws], None]
-    ) -> None:
+    def _forward(self, action: Action, feed: Feed, draws: Draws) -> None:
         begin = perf_counter()
         received = self._leaves(action)
         start = self._tell("recv", action, begin)
@@ -121,19 +122,32 @@ class Step:
             values: dict[str, Any] = stage(received, arguments, draws.around)
             wires = self._tools.wiring.outgoing[action.stage]
             check_values(values, wires, stage.program, keeps=self._keeps)
-            self._traffic.pass_on(action, values)
+            begin = perf_counter()
+            self._traffic.pass_on(action, self._apart(action.stage, values))
+            self._tell("send", action, begin)
             return values
 
         return Turn(run, stage.output if action.stage == self._last else None)
+
+    def _apart(self, stage: int, values: dict[str, Any]) -> dict[str, Any]:
+        """The same, without memory that the stage's next microbatch changes: its statistics."""
+        if stage not in self._changing:
+            self._changing[stage] = self._tools.stages[stage].changing()
+        places = self._changing[stage]
+        if not places:
+            return values
+        return {name: _copied(value, places) for name, value in values.items()}
 
     def _keep(
         self, action: Action, received: dict[str, Tensor], values: dict[str, Any], roots: Roots
     ) -> None:
         bundles = self._tools.wiring.gradients_in[action.stage]
         names = {wire.edge.value for bundle in bundles for wire in bundle.wires}
-        self._kept[action.stage, action.microbatch] = Kept(
+        place = action.stage, action.microbatch
+        trained = {name: values[name] for name in names if values[name].requires_grad}
+        self._kept[place] = Kept(
             {name: value for name, value in received.items() if value.requires_grad},
-            {name: values[name] for name in names if values[name].requires_grad},
+            trained if place in self._course.split else _edges(trained),
             roots,
         )
         self._tools.ledger.held.add(1)
@@ -158,16 +172,18 @@ class Step:
             self._rests.pop(place).backward_parameters()
             return
         kept = self._kept.pop(place)
-        roots = [root for root in kept.roots if root[0].requires_grad]
+        roots: list[Any] = [root for root in kept.roots if root[0].requires_grad]
         passed_on = kept.passed_on.items()
         roots += [(value, gradients[name]) for name, value in passed_on if name in gradients]
         if action.do is Do.B:
-            backward(roots)
+            _backward(roots)
             found = {name: value.grad for name, value in kept.received.items()}
         else:
             given, self._rests[place] = backward_inputs(roots, list(kept.received.values()))
             found = dict(zip(kept.received, given, strict=True))
+        begin = perf_counter()
         self._traffic.pass_back(action, found)
+        self._tell("send", action, begin)
 
     def _tell(self, kind: str, action: Action, start: float, detail: str = "") -> float:
         """Report what has just ended; the time that it is."""
@@ -175,3 +191,18 @@ class Step:
         if self._tools.on_event is not None:
             self._tools.on_event(kind, action.stage, action.microbatch, start, end, detail)
         return end
+
+
+def _edges(values: Mapping[str, Tensor]) -> dict[str, Tensor | GradientEdge]:
+    return {name: get_gradient_edge(value) for name, value in values.items()}
+
+
+def _backward(roots: list[tuple[Tensor | GradientEdge, Tensor | None]]) -> None:
+    if roots:
+        starts, gradients = zip(*roots, strict=True)
+        torch.autograd.backward(starts, gradients)
+
+
+def _copied(value: Any, places: frozenset[int]) -> Any:
+    is_shared = isinstance(value, Tensor) and value.untyped_storage().data_ptr() in places
+    return value.clone() if is_shared else value

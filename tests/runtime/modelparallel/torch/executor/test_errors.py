@@ -14,7 +14,6 @@ from torch import nn
 
 from smdist.modelparallel.torch.capture import arguments_of
 from smdist.modelparallel.torch.executor import Fault, PassedOn, StepError
-from smdist.modelparallel.torch.randomness import Draws
 
 RANKS, SECONDS = 3, 10
 BACKENDS = ["smdist", "gloo"]
@@ -131,6 +130,14 @@ def test_a_rank_is_killed(world, backend):
         assert told["seconds"] < SECONDS
 
 
+def test_what_is_not_an_action_is_guarded(world):
+    """A sum of gradients, say: who waits elsewhere ends with the same words."""
+    found = world.run(guarding, size=RANKS, deadline=120)
+
+    assert {(2, 2, "the sum of gradients", "the step")} == {told["place"] for told in found}
+    assert all("ValueError: no sum" in told["text"] for told in found)
+
+
 def test_a_fault_is_read_from_what_others_say():
     fault = Fault(rank=5, pipeline_rank=1, action="1F3", module="h.4", why="it's 'so':\nsee")
     error = StepError(fault)
@@ -206,10 +213,27 @@ def feeding(rank, size, wrong, culprit):
     return told_by(parts.executor, feed)
 
 
+def guarding(rank, size):
+    executor = split().executor
+
+    def run():
+        with executor.guarded("the sum of gradients"):
+            if rank == 2:
+                raise ValueError("no sum")
+            dist.all_reduce(torch.ones(4))
+
+    return told(run)
+
+
 def told_by(executor, feed):
+    draws = Split.draws
+    return told(lambda: executor.run(feed, draws=draws, backward=True))
+
+
+def told(run):
     begin = time.monotonic()
     try:
-        executor.run(feed, draws=lambda microbatch: Draws(microbatch=microbatch), backward=True)
+        run()
     except StepError as error:
         return {
             "place": (error.rank, error.pipeline_rank, error.action, error.module),
