@@ -35,7 +35,7 @@ def option_faults(
         known.pop("microbatches", None)
     known["schedule"] = known.pop("pipeline", AUTO)
     base = {"cluster": cluster or Cluster(), "batch_size": batch_size or 1, "at": _never}
-    base |= {"auto_partition": known.pop("auto_partition", True)}
+    base |= {"auto_partition": known.pop("auto_partition", True), "marks": known.pop("marks", {})}
     found = _faults(base, known)
     for name, value in known.items():  # a wrong value hides what the others contradict
         if not any(name in fault.what for fault in found):

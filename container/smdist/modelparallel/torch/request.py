@@ -15,6 +15,7 @@ from smdist.modelparallel.core.cluster import Cluster
 from smdist.modelparallel.core.cost import StateBytes
 from smdist.modelparallel.torch.batch import Batch
 from smdist.modelparallel.torch.here import cluster_of
+from smdist.modelparallel.torch.marks import marks_of
 from smdist.modelparallel.torch.options import option_faults
 from smdist.modelparallel.torch.sampler import Sampler, check_source
 from smdist.modelparallel.torch.sizes import read_size
@@ -56,6 +57,8 @@ def read_request(
         batch = Batch.of(example)
     with _kept(faults):
         memory = None if device_memory is None else read_size(device_memory, "device_memory")
+    if options.get("auto_partition", True) is False and isinstance(model, nn.Module):
+        options["marks"] = marks_of(model)
     faults += option_faults(cluster, batch.size if batch else None, state=state, **options)
     with _kept(faults):
         check_source(costs)

@@ -13,6 +13,7 @@ from smdist.modelparallel.torch import session
 from smdist.modelparallel.torch.checkpoint import gather_state_dict
 from smdist.modelparallel.torch.model.wishes import Wishes
 from smdist.modelparallel.torch.parallel import active
+from smdist.modelparallel.torch.parallel.loading import PLAN
 from smdist.modelparallel.torch.parallel.parallel import Parallel
 from smdist.modelparallel.torch.parallel.settings import MIB, Settings
 
@@ -112,8 +113,9 @@ class DistributedModel(Parallel):
         return self.named_modules(memo, prefix)
 
     def local_state_dict(self, **options: Any) -> dict[str, Any]:
-        """What is on this rank, marked as a part as SMP marks it."""
-        return {**self.local_values(**options), "_smp_is_partial": True}
+        """What is on this rank, marked as a part as SMP marks it, and by which plan."""
+        part = {**self.local_values(**options), "_smp_is_partial": True}
+        return {**part, PLAN: self.plan.document()} if self.is_cut else part
 
     def state_dict(self, *, gather_to_rank0: bool = False, **options: Any) -> Any:
         """The whole model's, under its own names; collective once it is cut.
@@ -135,7 +137,8 @@ class DistributedModel(Parallel):
 
         Args:
             same_partition_load: Whether it is this rank's part, of the same stages. What
-                `local_state_dict` gave is known as such without.
+                `local_state_dict` gave is known as such without, and before the cut it brings
+                the plan that the model is cut by.
         """
         if same_partition_load:
             state_dict = {**state_dict, "_smp_is_partial": True}

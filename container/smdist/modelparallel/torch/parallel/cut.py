@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import nn
 
 from smdist.modelparallel.core.layout import Axis
@@ -39,6 +40,8 @@ class Split:
         executors: Of the plan's schedule by None; those that go forward only by microbatches.
         serving: Which executor is set for which capture.
         on_event: Who is told what executors do.
+        latest: The last call, in short, and its signature.
+        said: Which parameters are frozen, at a version of the mirror.
     """
 
     plan: Plan
@@ -54,6 +57,8 @@ class Split:
     executors: dict[int | None, Executor] = field(default_factory=dict)
     serving: tuple[int | None, Captured] | None = None
     on_event: OnEvent | None = None
+    latest: tuple[Hashable, Hashable] | None = None
+    said: tuple[int, str] = (-1, "")
 
     @property
     def last_rank(self) -> int:
@@ -71,6 +76,14 @@ class Split:
         """One that is known, the most recent one now."""
         self.known.move_to_end(key)
         return self.known[key]
+
+    def frozen(self) -> str:
+        """Which parameters are: for the other ranks of the pipeline."""
+        if self.said[0] != self.mirror.version:
+            parameters = self.skeleton.named_parameters()
+            names = [name for name, parameter in parameters if not parameter.requires_grad]
+            self.said = self.mirror.version, f", frozen: {', '.join(names)}" if names else ""
+        return self.said[1]
 
     def tell(self, *event: Any) -> None:
         """An executor has done something."""
@@ -115,7 +128,10 @@ def cut(
     bare = skeleton(model)
     mirror = Mirror(model, bare)
     release(model, stages)
-    materialize(model, stages, seed=settings.seed, strict=not is_loaded)
+    device = (
+        torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else None
+    )
+    materialize(model, stages, seed=settings.seed, device=device, strict=not is_loaded)
     replicas = Replicas(
         stages, placement, schedule, groups, graph=captured.graph, sharding=settings.sharding,
         shard_degree=settings.shard_degree, bf16=settings.bf16,

@@ -4,16 +4,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from sagemaker_dist.errors import OptionError, raise_all
+from smdist.modelparallel.core.plan import Plan
 
 if TYPE_CHECKING:
     from smdist.modelparallel.torch.parallel.parallel import Parallel
+
+PLAN: Final = "_smp_plan"  # in the state dict of one rank: what cut the model
 
 
 def load(model: Parallel, values: Mapping[str, Any], *, strict: bool) -> Any:
@@ -25,6 +28,8 @@ def load(model: Parallel, values: Mapping[str, Any], *, strict: bool) -> Any:
         OptionError: Something is missing, or has another shape.
     """
     plain = {key: value for key, value in values.items() if not key.startswith("_smp_")}
+    if PLAN in values and not model.is_cut:
+        model.cut_by(Plan.from_document(values[PLAN], where="the plan of this state dict"))
     is_partial = bool(values.get("_smp_is_partial"))
     on_meta = any(each.is_meta for each in model.module.parameters())
     if model.is_cut:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core.graph import Graph
@@ -21,6 +22,8 @@ from smdist.modelparallel.torch.executor import Arguments
 from smdist.modelparallel.torch.parallel.agreement import described
 from smdist.modelparallel.torch.parallel.cut import Split
 from smdist.modelparallel.torch.parallel.work import example_of
+
+_NOTHING = nn.Module()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +50,7 @@ def look(split: Split, arguments: Arguments) -> Seen:
         OptionError: The model has other units than when it was cut.
     """
     split.mirror.update()
-    key = signature(split.skeleton, arguments)
+    key = _key(split, arguments)
     if key not in split.known:
         split.keep(key, _captured(split, example_of(arguments, split.skeleton)))
     captured, placement = split.recall(key)
@@ -57,12 +60,18 @@ def look(split: Split, arguments: Arguments) -> Seen:
     )  # fmt: skip
 
 
+def _key(split: Split, arguments: Arguments) -> Hashable:
+    """The signature; the walk through all modules is spared where none of them has changed."""
+    short = split.mirror.version, signature(_NOTHING, arguments)
+    if split.latest is None or split.latest[0] != short:
+        split.latest = short, signature(split.skeleton, arguments)
+    return split.latest[1]
+
+
 def _told(split: Split, arguments: Arguments) -> str:
     mode = "in training" if split.skeleton.training else "in evaluation"
     grads = "with gradients" if torch.is_grad_enabled() else "without gradients"
-    frozen = [name for name, p in split.skeleton.named_parameters() if not p.requires_grad]
-    said = f", frozen: {frozen}" if frozen else ""
-    return f"{described(arguments)} {mode} {grads}{said}"
+    return f"{described(arguments)} {mode} {grads}{split.frozen()}"
 
 
 def _captured(split: Split, example: Any) -> tuple[Captured, Placement]:

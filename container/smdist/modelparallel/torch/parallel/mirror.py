@@ -2,7 +2,8 @@
 """Keeps the skeleton of a model as the model itself is set now.
 
 Users set modules to evaluation, freeze parameters and change settings on the modules that they
-have. Captures read the skeleton.
+have. Captures read the skeleton. It is looked after in each step, so what can be compared is
+found once.
 """
 
 from __future__ import annotations
@@ -15,15 +16,24 @@ from torch import Tensor, nn
 from sagemaker_dist.errors import OptionError
 
 _SCALARS = (bool, int, float, complex, str, bytes, type(None))
+_Pair = tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]  # source, copy, what to compare
 
 
 class Mirror:
-    """Two copies of a model, module by module."""
+    """Two copies of a model, module by module.
+
+    Attributes:
+        version: Grows when something was taken over.
+    """
 
     def __init__(self, model: nn.Module, skeleton: nn.Module) -> None:
-        self._model, self._names = model, [name for name, _ in model.named_modules()]
-        self._modules = list(zip(model.modules(), skeleton.modules(), strict=True))
-        self._settings = list(_settings(self._modules))
+        self.version = 0
+        self._model = model
+        self._modules = dict(model.named_modules())
+        self._children = [(m, tuple(m._modules.values())) for m in self._modules.values()]
+        modules = list(zip(model.modules(), skeleton.modules(), strict=True))
+        self._pairs = [_pair(real, bare) for real, bare in (*modules, *_settings(modules))]
+        self._parameters = list(zip(self._modules, modules, strict=True))
 
     def update(self) -> None:
         """Take over plain attributes, modes and what is frozen; what only one has stays its own.
@@ -31,34 +41,34 @@ class Mirror:
         Raises:
             OptionError: The model has other modules or parameters than when it was cut.
         """
-        self._check()
-        for real, bare in self._modules:
-            _take(vars(real), vars(bare))
-            for name, parameter in bare._parameters.items():
-                own = real._parameters.get(name)
-                if own is not None and parameter is not None:
-                    parameter.requires_grad_(own.requires_grad)
-        for settings, copied in self._settings:
-            _take(vars(settings), vars(copied))
+        for module, children in self._children:
+            if tuple(module._modules.values()) != children:
+                raise _changed(self._model, self._difference())
+        for source, copy, names in self._pairs:
+            for name in names:
+                value = source.get(name)
+                if value is not copy[name] and isinstance(value, _SCALARS):
+                    self.version += value != copy[name]
+                    copy[name] = value
+        for name, (real, bare) in self._parameters:
+            self._take(name, real._parameters, bare._parameters)
 
-    def _check(self) -> None:
-        """Whether stages still hold what the model is made of."""
-        now = list(self._model.modules())
-        was = [real for real, _ in self._modules]
-        if len(now) != len(was) or any(a is not b for a, b in zip(now, was, strict=True)):
-            raise _changed(self._model, self._difference())
-        for (real, bare), name in zip(self._modules, self._names, strict=True):
-            if real._parameters.keys() != bare._parameters.keys():
-                raise _changed(self._model, f"{name!r} has other parameters")
-            for key, own in real._parameters.items():
-                kept = bare._parameters[key]
-                if own is not None and kept is not None and own.shape != kept.shape:
-                    shapes = f"{tuple(own.shape)}, not {tuple(kept.shape)}"
-                    raise _changed(self._model, f"{f'{name}.{key}'.lstrip('.')!r} is {shapes}")
+    def _take(self, module: str, real: dict[str, Any], bare: dict[str, Any]) -> None:
+        if real.keys() != bare.keys():
+            raise _changed(self._model, f"{module!r} has other parameters")
+        for key, own in real.items():
+            copy = bare[key]
+            if own is None or copy is None:
+                continue
+            if own.requires_grad is not copy.requires_grad:
+                copy.requires_grad_(own.requires_grad)
+                self.version += 1
+            if own.shape != copy.shape:
+                how = f"{tuple(own.shape)}, not {tuple(copy.shape)}"
+                raise _changed(self._model, f"{f'{module}.{key}'.lstrip('.')!r} is {how}")
 
     def _difference(self) -> str:
-        now = dict(self._model.named_modules())
-        was = {name: real for name, (real, _) in zip(self._names, self._modules, strict=True)}
+        now, was = dict(self._model.named_modules()), self._modules
         found = [name for name in {**was, **now} if now.get(name) is not was.get(name)]
         more = f" and {len(found) - 1} more" if len(found) > 1 else ""
         return f"{found[0]!r}{more} is new, gone or another module" if found else "modules moved"
@@ -72,10 +82,9 @@ def _changed(model: nn.Module, how: str) -> OptionError:
     )
 
 
-def _take(source: dict[str, Any], target: dict[str, Any]) -> None:
-    for name, value in source.items():
-        if name in target and isinstance(value, _SCALARS) and target[name] is not value:
-            target[name] = value
+def _pair(source: object, copy: object) -> _Pair:
+    names = (name for name, value in vars(copy).items() if isinstance(value, _SCALARS))
+    return vars(source), vars(copy), tuple(names)
 
 
 def _settings(modules: list[tuple[nn.Module, nn.Module]]) -> Iterator[tuple[Any, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -133,6 +134,21 @@ class Parallel(nn.Module):
         else:
             self._state.is_loaded |= loads
             self._state.waiting.append(function)
+
+    def cut_by(self, plan: Plan) -> None:
+        """Cut the model by this plan in its first step.
+
+        Raises:
+            OptionError: It has been cut, or was to be cut by another plan.
+        """
+        given = self._state.settings.plan
+        if self.is_cut or (given is not None and given.basis != plan.basis):
+            raise OptionError(
+                f"{type(self._state.model).__name__} is to be cut by another plan",
+                "it has one already, and stages hold what that says",
+                "Load it into a model without a plan, or with the same one",
+            )
+        self._state.settings = replace(self._state.settings, plan=plan)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model: in a step its microbatch, else one forward pass on all ranks.

@@ -48,6 +48,7 @@ def run(state: State, work: Work, *, parts: int | None = None) -> list[Any]:
     else:
         executor = _executor(state, split, None if parts is None else count)
         results = executor.run(feed, draws=lambda at: state.draws(at, count), backward=False)
+        split.replicas.rest()
     return _shared(split, results)
 
 
