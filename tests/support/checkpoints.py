@@ -227,7 +227,7 @@ def running(name: str, seed: int, *, cuts: bool = True) -> Iterator[Run]:
     try:
         example = batch(0)[0][: ROWS // layout.replicas] if cuts else None
         wrapped = DistributedOptimizer(optimizer)
-        split = parallelize(model, example=example)
+        split = parallelize(model, example=example, costs="estimate")
         yield Run(layout, split, wrapped, scheduler)
     finally:
         session.end()

@@ -80,11 +80,15 @@ class Loading:
             parameters = self._parameters(holding)
             into |= self._targets(parameters, state)
         found = team.do(self._cannot, lambda: self._read(into, team), mend=_MEND)
-        holding.load({name: found[key] for name, key in keys.items()})
-        if groups is not None and state is not None:
-            inner = unwrapped(self.optimizer)
-            put(inner, parameters, state, found)
-            put_options(inner, state, groups)
+
+        def place() -> None:
+            holding.load({name: found[key] for name, key in keys.items()})
+            if groups is not None and state is not None:
+                inner = unwrapped(self.optimizer)
+                put(inner, parameters, state, found)
+                put_options(inner, state, groups)
+
+        team.do(self._cannot, place, mend="Load it again before you go on")
         if holding.split is not None and saved.run:
             holding.split.seed = saved.run["seed"]
             holding.split.step_number = saved.run["step"]

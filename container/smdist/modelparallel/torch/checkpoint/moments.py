@@ -43,7 +43,11 @@ def state_of(optimizer: Any, names: Mapping[int, str], team: Team) -> State:
     Raises:
         CheckpointError: A parameter is not the model's, or ranks have differing groups.
     """
-    mine = tuple(_group(group, names) for group in optimizer.param_groups)
+    mine = team.do(
+        "the optimizer's state has no names",
+        lambda: tuple(_group(group, names) for group in optimizer.param_groups),
+        mend="Make it of the parameters of the model that you pass",
+    )
     keys = {names[id(p)]: tuple(state) for p, state in optimizer.state.items() if id(p) in names}
     gathered = team.gather((mine, keys))
     groups = [each for each, _ in gathered]

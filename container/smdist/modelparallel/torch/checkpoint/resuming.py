@@ -15,7 +15,7 @@ from sagemaker_dist.errors import OptionError, raise_all
 from smdist.modelparallel.torch.checkpoint.chance import set_random_state
 from smdist.modelparallel.torch.checkpoint.errors import CheckpointError
 from smdist.modelparallel.torch.checkpoint.full import Translate, find_full
-from smdist.modelparallel.torch.checkpoint.holding import hold, is_split
+from smdist.modelparallel.torch.checkpoint.holding import is_split
 from smdist.modelparallel.torch.checkpoint.loading import Loading
 from smdist.modelparallel.torch.checkpoint.place import Place
 from smdist.modelparallel.torch.checkpoint.script import model_of, optimizer_of
@@ -63,8 +63,7 @@ class Resuming:
 
     def _wanted(self, model: nn.Module) -> Any:
         """The optimizer, if its state is wanted."""
-        is_shard = (isinstance(value, DTensor) for value in hold(model).values.values())
-        skips = not self.load_sharded_optimizer_state and any(is_shard)
+        skips = not self.load_sharded_optimizer_state and _is_sharded(model)
         return None if skips or not self.load_optimizer else optimizer_of(self.optimizer, model)
 
     def _go_on(self, source: Source, model: nn.Module, team: Team) -> None:
@@ -93,6 +92,14 @@ class Resuming:
                     f"it was saved without {name}=",
                     f"Pass {name}=None, or strict=False",
                 )
+
+
+def _is_sharded(model: nn.Module) -> bool:
+    """Whether replicas share its parameters out, or will when it is cut."""
+    if is_split(model):
+        split: Any = model
+        return bool(split._state.settings.sharding != "none")
+    return any(isinstance(parameter, DTensor) for parameter in model.parameters())
 
 
 def _faults(asked: Resuming) -> Iterator[OptionError]:

@@ -18,6 +18,7 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import WriteItem
 from torch.distributed.checkpoint.state_dict_saver import save as save_distributed
+from torch.distributed.tensor import DTensor
 
 from sagemaker_dist.errors import OptionError, raise_all
 from smdist.modelparallel.core.manifest import Manifest
@@ -97,13 +98,13 @@ class Saving:
         holding, state = hold(model), None
         check_complete(holding, team)
         is_mine = holding.is_cut or holding.split is None or team.is_first
-        values = {f"{MODEL}{name}": v for name, v in holding.values.items()} if is_mine else {}
+        place = Place.of(holding.split, team)
+        values = _values(holding, place) if is_mine else {}
         optimizer = optimizer_of(self.optimizer, model)
         if optimizer is not None:
             inner, names = local(optimizer, holding), holding.names()
             state = state_of(inner, names, team)
             values |= values_of(inner, names) if is_mine else {}
-        place = Place.of(holding.split, team)
         manifest = Manifest(
             model=holding.title,
             entries=holding.entries,
@@ -133,6 +134,16 @@ class Saving:
             "num_replicas": place.num_replicas,
             "scheduler": scheduler,
         }
+
+
+def _values(holding: Holding, place: Place) -> dict[str, Any]:
+    """The model's values by key. Replicas have the same parameters, and buffers of their own."""
+    parameters = holding.parameters()
+    return {
+        f"{MODEL}{name}": value
+        for name, value in holding.values.items()
+        if not place.replica or name in parameters or isinstance(value, DTensor)
+    }
 
 
 def _faults(tag: object, partial: object, translate: object, kept: object) -> Iterator[OptionError]:

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 import zoo
-from checkpoints import LAYOUTS
+from checkpoints import LAYOUTS, running
 
 from sagemaker_dist.contract.model_parallel import ModelParallel
 from sagemaker_dist.errors import OptionError
-from smdist.modelparallel.torch.checkpoint import export
+from smdist.modelparallel.torch.checkpoint import export, gather_state_dict
 
-transformers = pytest.importorskip("transformers")
+pytest.importorskip("transformers")
+load_file = pytest.importorskip("safetensors.torch").load_file
 IDS = torch.arange(3, 11)[None]
 
 
@@ -40,28 +41,47 @@ def test_exported_model_computes_the_same(tmp_path, name):
     assert ["model.safetensors"] == [each.name for each in tmp_path.glob("model*")]
 
 
-def export_stages(rank, size, sharding, folder):
+def export_stages(rank, size, folder):
     from smdist.modelparallel.torch import session
     from smdist.modelparallel.torch.parallel import parallelize
 
     torch.set_num_threads(1)
     specimen = zoo.tiny("gpt2")
-    session.init(ModelParallel(**{**LAYOUTS["two"].options, "sharding": sharding}))
+    session.init(ModelParallel(**LAYOUTS["two"].options))
     try:
-        export(folder, parallelize(specimen.model, example=specimen.batch))
+        split = parallelize(specimen.model, example=specimen.batch, costs="estimate")
+        export(folder, split)
     finally:
         session.end()
 
 
-@pytest.mark.parametrize("sharding", ["none", "full"])
-def test_stages_write_a_file_each(world, tmp_path, sharding):
-    """Shards of replicas come together, tensor by tensor."""
-    world.run(export_stages, sharding, str(tmp_path), size=4 if sharding == "full" else 2)
+def test_stages_write_a_file_each(world, tmp_path):
+    """What is tied over both is written by the first."""
+    world.run(export_stages, str(tmp_path), size=2)
     model = zoo.tiny("gpt2").model
     found = type(model).from_pretrained(tmp_path)
 
     assert 2 == len(list(Path(tmp_path).glob("model-*-of-00002.safetensors")))
     assert torch.equal(logits(model), logits(found))
+
+
+def export_shards(rank, size, folder):
+    with running("sharded", seed=0) as run:
+        run.steps(1)
+        export(folder, run.model)
+        return {name: value.tolist() for name, value in gather_state_dict(run.model).items()}
+
+
+def test_shards_come_together(world, tmp_path):
+    """Tensor by tensor, whatever the sizes."""
+    expected = world.run(export_shards, str(tmp_path))[0]
+    found = {}
+    for file in tmp_path.glob("*.safetensors"):
+        found |= load_file(file)
+
+    assert {"head.weight"} == set(expected) - set(found)
+    for name, value in found.items():
+        assert expected[name] == value.tolist()
 
 
 def test_types_that_the_format_lacks_are_named(tmp_path):

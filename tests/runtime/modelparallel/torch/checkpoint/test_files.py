@@ -64,8 +64,7 @@ def values_file(folder: Path) -> Path:
     return found
 
 
-@pytest.mark.parametrize("tag", ["new", "old"])
-@pytest.mark.parametrize("at", [1, 2])
+@pytest.mark.parametrize(("tag", "at"), [("new", 2), ("old", 1), ("old", 2)])
 def test_kill_before_a_rename_leaves_the_older_one(tmp_path, tag, at):
     """The metadata is renamed first, then `newest`: of the same tag, of another."""
     support = str(Path(make.__code__.co_filename).parent)

@@ -172,3 +172,38 @@ def test_positions_of_other_replicas_are_refused(tmp_path):
     with pytest.raises(CheckpointError, match="data positions of 2 replicas, and there are 1"):
         place.data_of([(0, {"at": 1}), (1, {"at": 2})], 2)
     assert 2 == len(batch(0))
+
+
+def differing_buffers(rank, size, folder):
+    with running("two_by_two", seed=0) as run:
+        for piece in run.model.stages.values():
+            for buffer in piece.buffers():
+                buffer.fill_(100 + run.model.groups.rdp_rank)
+        save_checkpoint(folder, 1, model=run.model)
+
+
+def test_buffers_are_those_of_the_first_replica(world, tmp_path):
+    """Each replica has its own: what is saved is of one of them."""
+    world.run(differing_buffers, str(tmp_path))
+    model, _, _ = make(1)
+    resume_from_checkpoint(tmp_path, model=model)
+
+    assert 100 == model.seen.count
+
+
+def foreign_optimizer(rank, size, folder):
+    with running("two", seed=0) as run:
+        if rank == 1:
+            run.optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
+        try:
+            save_checkpoint(folder, 1, model=run.model, optimizer=run.optimizer)
+        except CheckpointError as error:
+            return str(error)
+
+
+def test_parameters_of_something_else_on_one_rank_are_told_on_all(world, tmp_path):
+    """No rank waits for another."""
+    found = world.run(foreign_optimizer, str(tmp_path), size=2)
+
+    assert found[0] == found[1]
+    assert "rank 1: 1 parameters of the optimizer are not the model's" in found[0]
