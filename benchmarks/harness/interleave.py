@@ -3,14 +3,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import median, quantiles
-
-from benchmarks.harness.ranks import Ranks
+from typing import Any, Protocol
 
 _WARM_UPS = 2  # rounds that do not count
 _TURN_SECONDS = 0.08  # how long one turn of a peer should take, at least
+
+
+class Group(Protocol):
+    """Ranks of one peer."""
+
+    def call(self, function: str, **arguments: Any) -> list[Any]:
+        """What `module:function` returns on each rank."""
 
 
 @dataclass
@@ -39,7 +45,7 @@ class Series:
 
 
 def interleave(
-    everyone: dict[str, tuple[Ranks, str]], rounds: int, most: int = 200
+    everyone: Mapping[str, tuple[Group, str]], rounds: int, most: int = 200
 ) -> dict[str, Series]:
     """Measure `module:function` of each name, in turns.
 
@@ -57,7 +63,7 @@ def interleave(
     return series
 
 
-def _iterations(ranks: Ranks, function: str, most: int) -> int:
+def _iterations(ranks: Group, function: str, most: int) -> int:
     """As many as fill a turn."""
     ranks.call(function, iterations=1)
     once = max(wall for wall, _ in ranks.call(function, iterations=2)) / 2

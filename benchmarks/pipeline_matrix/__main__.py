@@ -31,6 +31,7 @@ from benchmarks.pipeline_matrix.tools import (
 PAGE = Path(__file__).parents[2] / "docs" / "pipelines.md"
 BEGIN, END = "<!-- begin: written by `make pipeline-matrix` -->\n", "<!-- end -->\n"
 GRADIENT, LOSS = 1e-6, 1e-5  # what counts as equal
+DEADLINE_SECONDS = 600.0  # of one case, which takes seconds on an idle machine
 Outcome = Difference | str
 
 
@@ -59,7 +60,8 @@ class Trials:
         if case.model not in self._expected:
             self._expected[case.model] = alone(case.model, self._steps)
         try:
-            return compared(self._world, case, self._expected[case.model])
+            expected = self._expected[case.model]
+            return compared(self._world, case, expected, deadline=DEADLINE_SECONDS)
         except Exception as failure:  # whatever it is, it is the result
             lines = str(failure).strip().splitlines() or [""]
             print(failure, flush=True)

@@ -44,9 +44,9 @@ def pipelines(models: list[str]) -> dict[tuple[str, int, str], Case]:
             schedule=column.schedule,
             virtual_stages=column.virtual_stages,
         )
-        for model in models
-        for ranks in RANKS
         for column in COLUMNS
+        for ranks in RANKS
+        for model in models
     }
 
 
@@ -56,7 +56,7 @@ def replicated(models: list[str]) -> dict[tuple[str, str], Case]:
         (model, title): Case(
             model=model, ranks=2, schedule="interleaved", replicas=2, sharding=sharding
         )
+        for title, sharding in REPLICAS.items()
         for model in models
         if model in REPLICATED
-        for title, sharding in REPLICAS.items()
     }

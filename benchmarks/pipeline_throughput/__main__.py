@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A GPT on two ranks of one thread each, beside torch's 1F1B and one process; see README.md."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from math import dist, hypot
+from typing import Any
+
+from benchmarks.harness.hosts import Host
+from benchmarks.harness.interleave import Series, interleave
+from benchmarks.harness.ranks import Ranks
+from benchmarks.harness.report import machine, save, table
+from benchmarks.pipeline_throughput.model import LAYERS, LENGTH, MICROBATCHES
+from benchmarks.pipeline_throughput.plot import draw
+
+MODULE = "benchmarks.pipeline_throughput.work"
+ONE, OURS, EQUAL = "one process", "smdist, cut by itself", (LAYERS // 2, LAYERS // 2)
+BARS = {"torch, equal layers": 1.10, "torch, best cut by hand": 0.97}
+COLUMNS = ["", "stages", "s/step", "10 % to 90 %", "tokens/s", "x one process", "CPU s/step"]
+Layers = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """Who takes part: its ranks, what they call it, and its layers by stage."""
+
+    ranks: Ranks
+    name: str
+    layers: str
+
+    def call(self, function: str, **arguments: Any) -> list[Any]:
+        """What a function of `work` returns on each rank, for this one."""
+        return self.ranks.call(function, name=self.name, **arguments)
+
+
+def main() -> None:
+    arguments = _arguments()
+    with ExitStack() as stack:
+        everyone = _contenders(stack, arguments.search_rounds)
+        series = _measured(everyone, arguments.rounds)
+    text = table(COLUMNS, [_cells(name, everyone[name], series) for name in everyone])
+    print(f"\n{machine()}; one thread a rank\n\n{text}\n")
+    print(*_verdicts(series), sep="\n")
+    save("pipeline_throughput", text, {k: asdict(each) for k, each in series.items()}, draw(series))
+
+
+def _contenders(stack: ExitStack, search_rounds: int) -> dict[str, Contender]:
+    """Those who are measured; each computes the gradients of one process."""
+    here = Host(0)
+    alone = stack.enter_context(Ranks("gloo", [here]))
+    theirs = stack.enter_context(Ranks("gloo", [here, here]))
+    ours = stack.enter_context(Ranks("smdist", [here, here]))
+    alone.call(f"{MODULE}:one_process")
+    best = _best_cut(theirs, search_rounds)
+    for layers in {EQUAL, best}:
+        theirs.call(f"{MODULE}:by_torch", layers=layers)
+    cut = ours.call(f"{MODULE}:by_us")[0]
+    everyone = {
+        ONE: Contender(ranks=alone, name="one", layers=str(LAYERS)),
+        "torch, equal layers": _by_torch(theirs, EQUAL),
+        "torch, best cut by hand": _by_torch(theirs, best),
+        OURS: Contender(ranks=ours, name="smdist", layers=cut),
+    }
+    _check(everyone)
+    return everyone
+
+
+def _best_cut(ranks: Ranks, rounds: int) -> Layers:
+    """Every number of layers on the first stage is tried, in turns."""
+    cuts = [(first, LAYERS - first) for first in range(1, LAYERS)]
+    for cut in cuts:
+        ranks.call(f"{MODULE}:by_torch", layers=cut)
+    series = _measured({_text(cut): _by_torch(ranks, cut) for cut in cuts}, rounds)
+    for text, each in series.items():
+        print(f"torch, {text} layers: {each.seconds:.3f} s", flush=True)
+    return min(cuts, key=lambda cut: series[_text(cut)].seconds)
+
+
+def _by_torch(ranks: Ranks, layers: Layers) -> Contender:
+    return Contender(ranks=ranks, name=f"torch {_text(layers)}", layers=_text(layers))
+
+
+def _measured(everyone: Mapping[str, Contender], rounds: int) -> dict[str, Series]:
+    return interleave({key: (each, f"{MODULE}:measure") for key, each in everyone.items()}, rounds)
+
+
+def _check(everyone: Mapping[str, Contender]) -> None:
+    found = {name: _gradients(each) for name, each in everyone.items()}
+    whole = found[ONE]
+    for name, gradients in found.items():
+        assert gradients.keys() == whole.keys(), f"{name} has other parameters"
+        worst = max(dist(gradients[key], whole[key]) / hypot(*whole[key]) for key in whole)
+        print(f"{name}: gradients differ by {worst:.0e}", flush=True)
+        assert worst <= 1e-5, f"{name} computes something else"
+
+
+def _gradients(contender: Contender) -> dict[str, Any]:
+    parts = contender.call(f"{MODULE}:gradients")
+    return {key: numbers for part in parts for key, numbers in part.items()}
+
+
+def _cells(name: str, contender: Contender, series: Mapping[str, Series]) -> list[str]:
+    own, (low, high) = series[name], series[name].spread
+    return [
+        name,
+        contender.layers,
+        f"{own.seconds:.3f}",
+        f"{low:.3f} to {high:.3f}",
+        f"{MICROBATCHES * LENGTH / own.seconds:.0f}",
+        f"{_times(series, name, ONE):.2f}",
+        f"{own.cpu_seconds:.2f}",
+    ]
+
+
+def _times(series: Mapping[str, Series], name: str, other: str) -> float:
+    return series[other].seconds / series[name].seconds
+
+
+def _verdicts(series: Mapping[str, Series]) -> list[str]:
+    """Ratios of medians, and whether they are what we want."""
+    ratios = {other: _times(series, OURS, other) for other in BARS}
+    return [
+        f"smdist is {ratios[other]:.2f} times as fast as {other}: {least:.2f} is "
+        f"{'met' if ratios[other] >= least else 'NOT met'}"
+        for other, least in BARS.items()
+    ]
+
+
+def _text(layers: Layers) -> str:
+    return f"{layers[0]}/{layers[1]}"
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser("pipeline_throughput", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--search-rounds", type=int, default=3, help="for the best cut by hand")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
