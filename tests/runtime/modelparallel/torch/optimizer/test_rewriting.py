@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Optimizers that were made before the cut go on with the parameters of their rank."""
+
+import pytest
+import torch
+from smp_nets import batch, net, outcome, start, train_step
+
+import smdist.modelparallel.torch as smp
+
+
+def grouped(model):
+    """Two groups, with a scheduler's options of their own."""
+    named = dict(model.named_parameters())
+    head = [named.pop("head.weight"), named.pop("head.bias")]
+    groups = [{"params": list(named.values())}, {"params": head, "lr": 0.5, "mark": "head"}]
+    return torch.optim.AdamW(groups, lr=0.01)
+
+
+def rewritten(rank, size, sharding):
+    start(2, sharding=sharding)
+    raw = net()
+    plain = grouped(raw)
+    optimizer = smp.DistributedOptimizer(plain)
+    model = smp.DistributedModel(raw)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    for _ in range(2):
+        optimizer.zero_grad()
+        train_step(model, *batch())
+        optimizer.step()
+        schedule.step()
+    local = {id(p) for p in model.parameters()}
+    held = [{id(p) for p in group["params"]} for group in optimizer.param_groups]
+    assert set().union(*held) == local
+    assert {id(p) for p in plain.state} <= local
+    assert isinstance(optimizer, torch.optim.Optimizer)
+    rates = [group["lr"] for group in plain.param_groups]
+    state = optimizer.local_state_dict()
+    assert state["_smp_is_partial"]
+    optimizer.load_state_dict(state)
+    optimizer.step()
+    return [len(each) for each in held], rates, optimizer.param_groups[1]["mark"]
+
+
+@pytest.mark.parametrize(("size", "sharding"), [(2, "none"), (4, "full")])
+def test_groups_keep_their_options_and_hold_what_is_here(world, size, sharding):
+    found = world.run(rewritten, sharding, size=size)
+
+    for lengths, rates, mark in found:
+        assert [0.0025, 0.125] == rates
+        assert "head" == mark
+        assert lengths[0] > 0
+    assert {0, 2} == {lengths[1] for lengths, _, _ in found}
+
+
+def late(rank, size):
+    """Made before the cut and after it."""
+    start(size, gradient_clipping=1e-6)
+    model = smp.DistributedModel(net())
+    first = smp.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.5))
+    told = outcome(first.step, lambda: None)
+    train_step(model, *batch())
+    before = [p.detach().clone() for p in model.parameters()]
+    first.step()
+    moved = [(p - q).norm().item() for p, q in zip(model.parameters(), before, strict=True)]
+    second = smp.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0))
+    return told, sum(moved), len(second.param_groups[0]["params"]) == len(before)
+
+
+def test_gradients_are_clipped_before_the_step_and_closures_are_refused(world):
+    for (kind, text), moved, is_local in world.run(late, size=2):
+        assert "OptionError" == kind
+        assert "closure" in text
+        assert 0 < moved < 1e-5
+        assert is_local
