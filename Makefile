@@ -5,6 +5,7 @@
 # make test-docker  the tests that need Docker; .ci/docker makes what they take
 # make programs  a thousand random programs of collectives
 # make split-matrix  ten models split in thirteen uses, for docs/models.md
+# make pipeline-matrix  the ten models on real ranks, beside one process, for docs/pipelines.md
 # make docs   the tables of docs/ that are written from the code
 # make lint   what pre-commit and CI check
 # Each sets up all it needs in .venv and build/, and does it once.
@@ -20,7 +21,7 @@ V3 := build/venv-v3
 RUNTIME_FILES := $(shell find container -type f -not -path '*/__pycache__/*' -not -path '*/build/*' \
   -not -path '*/image/*' -not -name 'Dockerfile*')
 
-.PHONY: demo test test-v3 test-docker programs split-matrix native docs lint clean
+.PHONY: demo test test-v3 test-docker programs split-matrix pipeline-matrix native docs lint clean
 
 demo: $(RUNTIME)
 	$(BIN)/python notebooks/digits/demo.py
@@ -39,6 +40,9 @@ programs: $(RUNTIME)
 
 split-matrix: $(RUNTIME)
 	$(BIN)/python -m benchmarks.split_matrix
+
+pipeline-matrix: $(RUNTIME)
+	$(BIN)/python -m benchmarks.pipeline_matrix
 
 native: native-address native-thread
 
