@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -67,7 +67,8 @@ class Probe:
         with unset_fake_temporarily(), self._real(module), _forked():
             try:
                 first = _Trial(self._made_up(leaves, seed=0), form, module)
-                second = _Trial(self._made_up(leaves, seed=1), form, module)
+                with _unseen():  # a recorder has seen the functions once
+                    second = _Trial(self._made_up(leaves, seed=1), form, module)
             except ProbeError:
                 raise
             except Exception as failed:
@@ -126,7 +127,8 @@ class Probe:
 
     def _made_up(self, leaves: list[Any], seed: int) -> list[Any]:
         torch.manual_seed(seed)
-        return [self._number(leaf, seed) for leaf in leaves]
+        with _unseen():
+            return [self._number(leaf, seed) for leaf in leaves]
 
     def _number(self, leaf: Any, seed: int) -> Any:
         if not isinstance(leaf, FakeTensor):
@@ -184,6 +186,12 @@ def _zeros(like: Tensor, device: torch.device, *, is_lazy: bool) -> Tensor:
     size = max(1, like.numel()) * like.element_size()
     pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     return torch.frombuffer(pages, dtype=like.dtype, count=like.numel()).view(like.shape)
+
+
+def _unseen() -> AbstractContextManager[None]:
+    """No mode is told of the functions that run within it."""
+    unseen: AbstractContextManager[None] = torch._C.DisableTorchFunction()
+    return unseen
 
 
 @contextmanager

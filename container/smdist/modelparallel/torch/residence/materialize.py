@@ -51,22 +51,27 @@ def materialize(
     Raises:
         OptionError: A module does not initialise all that is its own, or fails to; names each.
     """
-    names = _first_names(model)
-    held = {id(tensor) for stage in stages.values() for tensor in entries(stage.modules())}
-    old = {
-        names[id(tensor)]: tensor
-        for tensor in entries(model.modules())
-        if tensor.is_meta and id(tensor) in held
-    }
-    new = {name: _room(tensor, device or torch.device("cpu")) for name, tensor in old.items()}
+    old = _wanted(model, stages)
+    place = device or torch.device("cpu")
+    new = {name: _room(tensor, place) for name, tensor in old.items()}
     left = _initialize(model, new, seed) if new else ()
     if strict:
         raise_all(_without_values(model, name) for name in left)
     made = {id(tensor): new[name] for name, tensor in old.items()}
-    replace(model.modules(), made)
-    for stage in stages.values():
-        replace(stage.modules(), made)
+    for holder in (model, *stages.values()):
+        replace(holder.modules(), made)
     return left
+
+
+def _wanted(model: nn.Module, stages: Mapping[int, nn.Module]) -> dict[str, Tensor]:
+    """What stages hold without values, by its first name in the model."""
+    names = _first_names(model)
+    held = {id(tensor) for stage in stages.values() for tensor in entries(stage.modules())}
+    return {
+        names[id(tensor)]: tensor
+        for tensor in entries(model.modules())
+        if tensor.is_meta and id(tensor) in held
+    }
 
 
 def _first_names(model: nn.Module) -> dict[int, str]:
