@@ -40,26 +40,28 @@ def sheet_of_run(
         for event in track.events
         if event.step == number
     ]
-    scale, unit = time_unit(replayed.measured_seconds)
+    title = f"Schedule {schedule.name} on {schedule.num_ranks} ranks"
+    panels = {
+        "Measured": _measured(schedule, events),
+        "Predicted": spans_of(replayed.predicted),
+    }
     return RunSheet(
-        title=f"Schedule {schedule.name} on {schedule.num_ranks} ranks,"
-        f" {schedule.num_microbatches} microbatches: step {number}",
-        subtitle=f"steps take {replayed.measured_seconds / scale:.3g} {unit} and ranks wait"
+        title=f"{title}, {schedule.num_microbatches} microbatches: step {number}",
+        subtitle=_subtitle(replayed),
+        panels=tuple(
+            StepSheet(title=name, num_ranks=schedule.num_ranks, spans=tuple(spans))
+            for name, spans in panels.items()
+        ),
+    )
+
+
+def _subtitle(replayed: Replay) -> str:
+    scale, unit = time_unit(replayed.measured_seconds)
+    return (
+        f"steps take {replayed.measured_seconds / scale:.3g} {unit} and ranks wait"
         f" {replayed.measured_bubble:.1%} of it; predicted from their parts:"
         f" {replayed.predicted_seconds / scale:.3g} {unit} and"
-        f" {replayed.predicted.bubble_fraction:.1%}",
-        panels=(
-            StepSheet(
-                title="Measured",
-                num_ranks=schedule.num_ranks,
-                spans=tuple(_measured(schedule, events)),
-            ),
-            StepSheet(
-                title="Predicted",
-                num_ranks=schedule.num_ranks,
-                spans=tuple(spans_of(replayed.predicted)),
-            ),
-        ),
+        f" {replayed.predicted.bubble_fraction:.1%}"
     )
 
 

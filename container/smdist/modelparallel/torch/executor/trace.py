@@ -36,7 +36,7 @@ from smdist.modelparallel.picture.of_run import sheet_of_run
 _MOST_EVENTS: Final = 1 << 20
 _ROUND_TRIPS: Final = 16
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
-_Row = tuple[int, str, int, int, float, float, str]  # step, then what an executor tells
+_Row = tuple[Any, ...]  # step, then what an executor tells
 
 
 class Recorder:
@@ -65,17 +65,19 @@ class Recorder:
         self._seen: set[tuple[str, int, int]] = set()
         self._step, self._count = 0, 0
 
-    def __call__(
-        self, kind: str, stage: int, microbatch: int, start: float, end: float, detail: str = ""
-    ) -> None:
-        """Note what has just ended."""
+    def __call__(self, kind: str, stage: int, microbatch: int, *times: Any) -> None:
+        """Note what has just ended.
+
+        Args:
+            times: Start and end in seconds of the clock, and a detail where there is one.
+        """
         if kind in ACTIONS:
             action = (kind, stage, microbatch)
             if action in self._seen:
                 self._step += 1
                 self._seen.clear()
             self._seen.add(action)
-        self._rows.append((self._step, kind, stage, microbatch, start, end, detail))
+        self._rows.append((self._step, kind, stage, microbatch, *times))
         self._count += 1
 
     def clear(self) -> None:
@@ -187,13 +189,13 @@ def _with_actions(rows: Iterable[_Row]) -> list[_Row]:
         if row[1] in ACTIONS:
             after = row
         elif row[1] in (SEND, RECEIVE) and after is not None:
-            row = (after[0], *row[1:6], row[6] or after[1])
+            row = (after[0], *row[1:6], *([each for each in row[6:] if each] or [after[1]]))
         found.append(row)
     return found[::-1]
 
 
 def _event(row: _Row, offset: float) -> Event:
-    step, kind, stage, microbatch, start, end, detail = row
+    step, kind, stage, microbatch, start, end, *detail = row
     return Event(
         kind=kind,
         stage=stage,
@@ -201,7 +203,7 @@ def _event(row: _Row, offset: float) -> Event:
         step=step,
         start=start + offset,
         end=end + offset,
-        detail=detail,
+        detail=detail[0] if detail else "",
     )
 
 

@@ -5,43 +5,21 @@ import json
 from time import perf_counter
 
 import pytest
-import torch
 import torch.distributed as dist
-from sleeping import costs, sleepers
-from splitting import Pipeline, Split
+from recording import record
 
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core.placement import Edge
 from smdist.modelparallel.core.schedule import make_schedule
-from smdist.modelparallel.core.simulate import simulate
 from smdist.modelparallel.torch.executor.trace import Recorder, Run, gather
 
 PARTS = ("F", "B", "I", "W")
 
 
-def pipeline(rank, _size, name, virtual, seconds, steps):
-    """A few steps of stages that sleep, recorded."""
-    torch.set_num_threads(1)
-    ranks = dist.get_world_size()
-    times = [(seconds / virtual,) * 3] * (ranks * virtual)
-    shape = Pipeline(
-        schedule=name, num_ranks=ranks, num_microbatches=2 * ranks, virtual_stages=virtual
-    )
-    recorder = Recorder(rank=rank, pipeline_rank=rank)
-    split = Split(sleepers(times, rows=2 * ranks), shape, on_event=recorder)
-    split.step()
-    recorder.clear()
-    for _ in range(steps):
-        split.step()
-    run = gather(recorder, schedule=split.schedule, edges=split.placement.edges)
-    expected = simulate(split.schedule, costs(times, splits=split.schedule.splits_backward))
-    return run, expected.bubble_fraction
-
-
 @pytest.fixture(scope="module")
 def recorded(world):
     """Three steps on two ranks with two stages each, as every rank has them."""
-    answers = world.run(pipeline, "interleaved_1f1b", 2, 0.004, 3, size=2, deadline=120)
+    answers = world.run(record, "interleaved_1f1b", 2, 4, 0.004, 3, size=2, deadline=120)
     return [run for run, _ in answers]
 
 
@@ -133,10 +111,10 @@ def test_names_of_actions_have_the_stage_where_ranks_have_several(recorded):
 @pytest.mark.parametrize("name", ["1f1b", "zero_bubble"])
 def test_ranks_wait_as_long_as_theory_says(world, name):
     """Stages that sleep 20 ms each way; other programs take some of the rest."""
-    run, expected = world.run(pipeline, name, 1, 0.02, 2, size=2, deadline=120)[0]
+    run, expected = world.run(record, name, 1, 4, 0.02, 2, size=2, deadline=120)[0]
     replayed = run.replay()
 
-    assert expected == pytest.approx(replayed.measured_bubble, abs=0.08)
+    assert expected.bubble_fraction == pytest.approx(replayed.measured_bubble, abs=0.08)
     assert replayed.measured_seconds == pytest.approx(replayed.predicted_seconds, rel=0.1)
     assert 1 == replayed.num_steps, "the first of two does not count"
     assert "predicted" in str(replayed)

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A step that took what the simulator said is predicted to take just that."""
+
+import pytest
+from pipelines import cost
+
+from sagemaker_dist.errors import OptionError
+from smdist.modelparallel.core.cost import Link
+from smdist.modelparallel.core.record import Event, Track
+from smdist.modelparallel.core.schedule import make_schedule
+from smdist.modelparallel.core.simulate import simulate
+from smdist.modelparallel.core.simulate.replay import replay
+from smdist.modelparallel.core.simulate.tables import chain
+
+
+def tracks_of(timeline, *, steps=1, apart=1000.0):
+    """What an executor would record of simulated steps: each action after a wait for it."""
+    tracks = []
+    for rank, order in enumerate(timeline.schedule.orders):
+        events = []
+        for step in range(steps):
+            free = step * apart
+            for place, action in enumerate(order):
+                start = timeline.starts[rank][place] + step * apart
+                end = timeline.ends[rank][place] + step * apart
+                of = {"stage": action.stage, "microbatch": action.microbatch, "step": step}
+                kind = action.do.value
+                events.append(Event(kind="recv", start=free, end=start, detail=kind, **of))
+                events.append(Event(kind=kind, start=start, end=end, **of))
+                free = end
+        events = tuple(events)
+        tracks.append(Track(rank=rank, pipeline_rank=rank, replica=0, host="a", events=events))
+    return tracks
+
+
+@pytest.mark.parametrize("name", ["simple", "1f1b", "interleaved", "zero_bubble"])
+def test_a_simulated_step_is_replayed_exactly(name):
+    schedule = make_schedule(name, num_ranks=3, num_microbatches=6)
+    costs = [cost(1, 2, 1), cost(2, 2, 3), cost(1, 1, 1)]
+    timeline = simulate(schedule, costs, link=lambda *_: Link(latency_seconds=0.25))
+    found = replay(schedule, chain(3), tracks_of(timeline, steps=3))
+
+    assert timeline.pipeline_seconds == pytest.approx(found.measured_seconds)
+    assert timeline.pipeline_seconds == pytest.approx(found.predicted_seconds)
+    assert found.predicted_idle == pytest.approx(found.measured_idle)
+    assert 2 == found.num_steps, "the first of three does not count"
+
+
+def test_several_stages_on_a_rank_are_replayed():
+    schedule = make_schedule("interleaved_1f1b", num_ranks=2, num_microbatches=4, virtual_stages=2)
+    timeline = simulate(schedule, [cost(1, 1, 1), cost(2, 1, 1), cost(1, 1, 1), cost(1, 3, 1)])
+    found = replay(schedule, chain(4), tracks_of(timeline))
+
+    assert timeline.pipeline_seconds == pytest.approx(found.predicted_seconds)
+    assert 1 == found.num_steps
+
+
+def test_the_table_has_a_line_for_each_rank():
+    schedule = make_schedule("1f1b", num_ranks=2, num_microbatches=2)
+    found = replay(schedule, chain(2), tracks_of(simulate(schedule, [cost(), cost()])))
+    lines = str(found).splitlines()
+
+    assert [
+        "rank 0 waits       33.3%       33.3%",
+        "rank 1 waits       33.3%       33.3%",
+    ] == lines[3:5]
+
+
+def test_steps_that_are_left_out_are_told():
+    schedule = make_schedule("1f1b", num_ranks=2, num_microbatches=2)
+    tracks = tracks_of(simulate(schedule, [cost(), cost()]), steps=2)
+    with pytest.raises(OptionError, match="2 whole steps were recorded, and 2 are left out"):
+        replay(schedule, chain(2), tracks, skip=2)
