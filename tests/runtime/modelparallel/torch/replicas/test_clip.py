@@ -38,7 +38,7 @@ def clipped(rank, size, sharding, orders):
 @pytest.mark.parametrize("sharding", ["none", "optimizer"])
 def test_norms_are_those_of_one_process(world, sharding):
     """Of every order; the function was imported before any model was split."""
-    ranks = world.run(clipped, sharding, ORDERS, hosts="aabb")
+    ranks = world.run(clipped, sharding, ORDERS, hosts="aabb", deadline=110)
     for order, expected, norm, (error, name) in (each for found in ranks for each in found):
         assert expected == pytest.approx(norm, rel=1e-6), order
         assert error < 1e-6, (order, name)
