@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from smdist.modelparallel.core.placement import Edge
 from smdist.modelparallel.core.record.event import ACTIONS, RECEIVE, SEND, Event, Track
-from smdist.modelparallel.core.record.messages import transfers
+from smdist.modelparallel.core.record.messages import carries_something, transfers
 
 _MICROSECONDS: Final = 1e6
 _LEAST: Final = 1e-3  # microseconds: an arrow needs something to end at
@@ -36,7 +36,12 @@ def chrome_trace(
     begin = min((event.start for track in tracks for event in track.events), default=0.0)
     writer = _Writer(tracks, begin, has_stages)
     names = [row for track in tracks for row in writer.names(track)]
-    slices = [writer.slice(track, event) for track in tracks for event in track.events]
+    slices = [
+        writer.slice(track, event)
+        for track in tracks
+        for event in track.events
+        if not event.is_message or carries_something(event, edges)
+    ]
     arrows = writer.arrows(tracks, edges)
     timed = sorted([*slices, *arrows], key=lambda row: (row["ts"], -row.get("dur", 0.0)))
     return {"displayTimeUnit": "ms", "traceEvents": [*names, *timed]}

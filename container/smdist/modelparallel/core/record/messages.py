@@ -46,6 +46,15 @@ def transfers(tracks: Sequence[Track], edges: Sequence[Edge]) -> Iterator[Transf
                         yield Transfer(sender, sent, track, event)
 
 
+def carries_something(event: Event, edges: Sequence[Edge]) -> bool:
+    """Whether a stage has anything to send or to wait for: the first and the last have less."""
+    if event.kind == RECEIVE:
+        return bool(_sources(event, edges))
+    if event.is_forward:
+        return any(edge.source == event.stage for edge in edges)
+    return any(edge.target == event.stage and edge.has_gradient for edge in edges)
+
+
 def _place(track: Track, event: Event, stage: int) -> _Place:
     return track.replica, event.step, event.microbatch, stage, event.is_forward
 

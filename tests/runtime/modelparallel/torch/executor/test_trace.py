@@ -94,6 +94,14 @@ def test_arrows_lead_from_what_sends_to_what_waits(recorded):
     assert all(is_in_a_slice(event, slices) for event in [*starts.values(), *ends.values()])
 
 
+def test_stages_at_the_ends_show_no_messages_that_do_not_exist(recorded):
+    """The first one receives no activations and sends no gradients; the last one the other way."""
+    names = {event["name"] for event in recorded[0].document()["traceEvents"]}
+
+    assert {"recv 1F0", "send 0F0", "recv 0B0", "send 3B0"} <= names
+    assert names.isdisjoint({"recv 0F0", "send 0B0", "send 3F0", "recv 3B0"})
+
+
 def is_in_a_slice(event, slices):
     return any(
         (each["pid"], each["tid"]) == (event["pid"], event["tid"])
