@@ -12,6 +12,7 @@ from torch import Tensor
 from sagemaker_dist.errors import OptionError, raise_all, require
 from smdist.modelparallel.torch import session
 from smdist.modelparallel.torch.optimizer.rewriting import local_parameters, rewrite
+from smdist.modelparallel.torch.optimizer.state import load_state, local_state, whole_state
 from smdist.modelparallel.torch.parallel import active
 from smdist.modelparallel.torch.replicas.clip import clip_grad_norm_
 
@@ -21,9 +22,9 @@ _SCALER = "Use smp.amp.GradScaler with torch.autocast"
 class DistributedOptimizer(torch.optim.Optimizer):
     """Wraps an optimizer: it may be made before the model is cut, and schedulers take it.
 
-    As in SMP v1, `step` and `zero_grad` are for the parameters of this rank. What differs here:
-    `state_dict` is that of this rank, as PyTorch's; checkpoints of the whole, under any layout,
-    are `smp.save_checkpoint`'s. Loss scales are a GradScaler's.
+    As in SMP v1, `step` and `zero_grad` are for the parameters of this rank, and `state_dict`
+    gathers. What differs here: the whole state has names beside its numbers, so it loads under any
+    layout. Loss scales are a GradScaler's.
 
     Args:
         optimizer: Of `torch.optim` or like it, on the model's parameters.
@@ -100,24 +101,33 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._inner.zero_grad(set_to_none=set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of this rank."""
-        return self._inner.state_dict()
+        """The state of all ranks, numbered as the whole model is; collective once it is cut."""
+        model = active.model()
+        if model is None or not model.is_cut:
+            return self._inner.state_dict()
+        return whole_state(self._inner, model)
 
     def local_state_dict(self) -> dict[str, Any]:
-        """The same, by SMP's name, marked as a part as SMP marks it."""
-        return {**self.state_dict(), "_smp_is_partial": True}
+        """The state of this rank, marked as a part as SMP marks it."""
+        model = active.model()
+        if model is None or not model.is_cut:
+            return {**self._inner.state_dict(), "_smp_is_partial": True}
+        return local_state(self._inner, model)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Load what `local_state_dict` of the same rank, stages and layout gave.
+        """Load what `state_dict` gave, or `local_state_dict` of the same stages.
 
         Before the model is cut it waits until then.
+
+        Raises:
+            OptionError: It is of other parameters, such as another rank's; once the model is cut.
         """
-        plain = {key: value for key, value in state_dict.items() if not key.startswith("_smp_")}
         model = active.model()
-        if model is None or model.is_cut:
+        if model is None:
+            plain = {k: value for k, value in state_dict.items() if not k.startswith("_smp_")}
             self._inner.load_state_dict(plain)
         else:
-            model.when_cut(lambda: self._inner.load_state_dict(plain))
+            model.when_cut(lambda: load_state(self._inner, model, state_dict))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group, of parameters of this rank once the model is cut."""

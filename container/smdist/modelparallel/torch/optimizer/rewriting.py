@@ -69,7 +69,7 @@ def rewrite(optimizer: torch.optim.Optimizer, local: Mapping[str, nn.Parameter])
             if new is not None:
                 found[id(new)] = new
                 if state:
-                    optimizer.state[new] = {k: _spread(v, new) for k, v in state.items()}
+                    optimizer.state[new] = {k: spread(v, new) for k, v in state.items()}
         group["params"][:] = found.values()
 
 
@@ -80,7 +80,7 @@ def _now(parameter: nn.Parameter, local: Mapping[str, nn.Parameter]) -> nn.Param
     return next((local[name] for name in names if name in local), None)
 
 
-def _spread(value: Any, parameter: nn.Parameter) -> Any:
+def spread(value: Any, parameter: nn.Parameter) -> Any:
     """State of a whole parameter, for this rank's part of it."""
     if not isinstance(value, Tensor) or not isinstance(parameter, DTensor):
         return value

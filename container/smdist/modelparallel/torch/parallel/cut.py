@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -84,6 +85,13 @@ class Split:
             names = [name for name, parameter in parameters if not parameter.requires_grad]
             self.said = self.mirror.version, f", frozen: {', '.join(names)}" if names else ""
         return self.said[1]
+
+    @contextmanager
+    def guarded(self, doing: str) -> Iterator[None]:
+        """An exception within ends what all ranks do; one stage alone has no executor for it."""
+        executor = next(iter(self.executors.values()), None)
+        with nullcontext() if executor is None else executor.guarded(doing):
+            yield
 
     def tell(self, *event: Any) -> None:
         """An executor has done something."""

@@ -23,7 +23,8 @@ def complete(state: State, split: Split) -> Iterator[bool]:
     is_last = state.passes % series == 0
     yield is_last
     if is_last:
-        split.replicas.finish()
+        with split.guarded("the sum of gradients"):
+            split.replicas.finish()
     state.step_number += 1
 
 

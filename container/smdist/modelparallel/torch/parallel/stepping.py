@@ -88,11 +88,11 @@ def _feed(
 def _train(state: State, split: Split, feed: Any, count: int) -> list[Any] | None:
     """Forward and backward."""
     with complete(state, split):
+        executor = _executor(state, split, None)
         if state.settings.broadcasts_buffers:
-            split.replicas.share_buffers()
-        return _executor(state, split, None).run(
-            feed, draws=lambda at: state.draws(at, count), backward=True
-        )
+            with executor.guarded("the sharing of buffers"):
+                split.replicas.share_buffers()
+        return executor.run(feed, draws=lambda at: state.draws(at, count), backward=True)
 
 
 def _executor(state: State, split: Split, parts: int | None) -> Executor:
@@ -111,6 +111,7 @@ def _detached(result: Any) -> Any:
 def _shared(split: Split, results: list[Any] | None) -> list[Any]:
     """The results of the last stage's rank, on all ranks of the pipeline."""
     if split.groups.pp_size > 1:
-        results = share(results, split.last_rank, split.groups.of(Axis.PP))
+        with split.guarded("the sharing of results"):
+            results = share(results, split.last_rank, split.groups.of(Axis.PP))
     assert results is not None
     return results

@@ -41,26 +41,23 @@ def step(
 
         loss = train_step(model, x, y).reduce_mean()
 
-    As in SMP v1: every rank of a pipeline calls it with the same batch, which is cut along
-    dimension 0; the optimizer, clipping and the scaler's step belong outside; BatchNorm and
-    `len(x)` see a microbatch. The first call plans and cuts the model.
+    As in SMP v1: all ranks of a pipeline call it with the same batch, cut along dimension 0;
+    optimizer, clipping and the scaler's step belong outside; BatchNorm and `len(x)` see a
+    microbatch. The first call plans and cuts the model.
 
-    What differs here: on ranks without the last stage the function ends at the model's call, so
-    that code behind it, with its side effects, runs on one rank of the pipeline; what it returns
-    is there on all of them. Up to that call it runs once more for the first microbatch. The model
-    is called once in it. Gradients are there when the step returns, not within it. Random
-    numbers in it are the same under every layout. Where gradients are disabled, or nothing is
-    given to `model.backward`, there is only a forward pass.
+    What differs here: where the last stage is not, the function ends at the model's call, which
+    comes once in it; what it returns is there on all ranks. Up to that call it runs once more for
+    the first microbatch. Gradients are there when the step returns. Random numbers are the same
+    under every layout. Without gradients there is only a forward pass.
 
     Args:
         non_split_inputs: Names of arguments that every microbatch gets whole.
         input_split_axes: Another dimension than 0, by argument.
-        detach_outputs: Whether results are cut from the graph of gradients. If not, they are
-            part of it on the rank of the last stage alone, and their memory stays.
+        detach_outputs: Whether results are cut from the graph of gradients; if not, they are
+            part of it on the last stage's rank alone.
 
     Returns:
-        A function that returns what `function` does, with a `StepOutput` for each tensor and a
-        list by microbatch for each value that is none.
+        A function: a `StepOutput` for each tensor returned, else a list by microbatch.
 
     Raises:
         OptionError: An argument that is named is none of the function's; called: the batch

@@ -72,3 +72,41 @@ def test_gradients_are_clipped_before_the_step_and_closures_are_refused(world):
         assert "closure" in text
         assert 0 < moved < 1e-5
         assert is_local
+
+
+def saved(rank, size, sharding):
+    """State that is whole, this rank's, or another rank's."""
+    start(2, sharding=sharding)
+    raw = net()
+    optimizer = smp.DistributedOptimizer(grouped(raw))
+    model = smp.DistributedModel(raw)
+    train_step(model, *batch())
+    optimizer.step()
+    whole, part = optimizer.state_dict(), optimizer.local_state_dict()
+    train_step(model, *batch())
+    optimizer.step()
+    optimizer.load_state_dict(whole)
+    again = optimizer.state_dict()
+    foreign = smp.allgather(part, smp.PP_GROUP)[1 - smp.pp_rank()] if sharding == "none" else part
+    told = outcome(optimizer.load_state_dict, foreign)
+    bare = {key: value for key, value in whole.items() if not key.startswith("_smp")}
+    return whole, again, told, outcome(optimizer.load_state_dict, bare)
+
+
+@pytest.mark.parametrize(("size", "sharding"), [(2, "none"), (4, "full")])
+def test_whole_state_loads_by_name_and_as_pytorchs_in_one_process(world, size, sharding):
+    plain = net()
+    optimizer = grouped(plain)
+
+    for whole, again, told, bare in world.run(saved, sharding, size=size):
+        optimizer.load_state_dict({k: v for k, v in whole.items() if not k.startswith("_smp")})
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                assert parameter.shape == optimizer.state[parameter]["exp_avg"].shape
+        for number, state in whole["state"].items():
+            assert torch.equal(state["exp_avg"], again["state"][number]["exp_avg"])
+        assert 0.5 == whole["param_groups"][1]["lr"]
+        assert "no names" in bare[1]
+        if sharding == "none":
+            assert "OptionError" == told[0]
+            assert "has nothing of" in told[1]
