@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from sagemaker_dist.errors import OptionError, raise_all
 from smdist.modelparallel.core.placement import Placement
-from smdist.modelparallel.core.schedule.actions import Schedule
+from smdist.modelparallel.core.schedule.actions import Do, Schedule
 from smdist.modelparallel.torch.capture import Captured
 from smdist.modelparallel.torch.executor.alarm import Alarm
 from smdist.modelparallel.torch.executor.course import Course
@@ -143,7 +143,9 @@ class Executor:
         except BaseException as error:
             action = str(step.action) if step.action is not None else "the end of the step"
             stage = self._stages[step.action.stage] if step.action is not None else None
-            told = self._alarm.error(error, action, module_of(error, stage))
+            is_forward = step.action is None or step.action.do is Do.F
+            module = module_of(error, stage, is_forward=is_forward)
+            told = self._alarm.error(error, action, module)
             cause = error.cause if isinstance(error, LostError) else error
             raise told from cause
 
