@@ -33,12 +33,6 @@ def step(
 ) -> Any:  # fmt: skip
     """Make a function one step of a pipeline; it runs once per microbatch.
 
-        @smp.step
-        def train_step(model, x, y):
-            loss = F.cross_entropy(model(x), y)
-            model.backward(loss)
-            return loss
-
         loss = train_step(model, x, y).reduce_mean()
 
     As in SMP v1: all ranks of a pipeline call it with the same batch, cut along dimension 0;
@@ -60,8 +54,8 @@ def step(
         A function: a `StepOutput` for each tensor returned, else a list by microbatch.
 
     Raises:
-        OptionError: An argument that is named is none of the function's; called: the batch
-            cannot be cut into equal microbatches, on every rank before anything runs.
+        OptionError: An argument named is none of the function's; called: the batch cannot be cut
+            into equal microbatches, on every rank before anything runs.
         StepError: Called: some rank failed.
     """
     if function is None:
