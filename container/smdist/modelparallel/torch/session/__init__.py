@@ -20,7 +20,7 @@ from smdist.config import RankConfig, read_rank_config
 from smdist.modelparallel.torch.groups import default_group, new_group
 from smdist.modelparallel.torch.mail.post import gather
 from smdist.modelparallel.torch.session.agreement import Card, check, place
-from smdist.modelparallel.torch.session.options import Config, chosen
+from smdist.modelparallel.torch.session.options import Config, chosen, with_plan
 from smdist.modelparallel.torch.session.session import Session
 from smdist.modelparallel.torch.session.world import start, take_device
 
@@ -45,7 +45,7 @@ def init(config: Config = None) -> Session:
     running = _running()
     if running is not None:
         if config is not None:
-            _check_same(running, chosen(config, rank_config.model_parallel))
+            _check_same(running, with_plan(chosen(config, rank_config.model_parallel))[0])
         return running
     _sessions.clear()
     is_ours = start(rank_config)
@@ -119,15 +119,17 @@ def _exchange(
 ) -> tuple[ModelParallel, list[Card]]:
     """Read the options, and learn of all ranks what they read; a fault of one is that of all."""
     options: ModelParallel | None = None
+    plan = ""
     fault: Exception | None = None
     try:
-        options = chosen(config, rank_config.model_parallel)
+        options, plan = with_plan(chosen(config, rank_config.model_parallel))
         options.replicas(world.size())
         take_device(rank_config)
     except Exception as error:  # whatever it is, others wait for this rank
         fault = error
     card = Card(
         options=options,
+        plan=plan,
         fault=str(fault or ""),
         host=_host(rank_config),
         local_rank=rank_config.local_rank,

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 from sagemaker_dist.contract.model_parallel import ModelParallel
@@ -15,13 +15,15 @@ class Card:
     """One rank's.
 
     Attributes:
-        options: What it was given; None where that is wrong.
+        options: What it was given; None where that is wrong. Each host has its own path of a plan.
+        plan: Stands for what the plan's file says; "" without one.
         fault: What is wrong with it, as text.
         host: Equal for ranks of one host.
         local_rank: What the launcher calls it there, if it did.
     """
 
     options: ModelParallel | None
+    plan: str = ""
     fault: str = ""
     host: str = ""
     local_rank: int | None = None
@@ -38,12 +40,12 @@ def check(cards: Sequence[Card]) -> None:
             raise OptionError(
                 f"smp.init failed on rank {rank}", card.fault.rstrip("."), "Mend that one's"
             )
-    first = cards[0].options
     for rank, card in enumerate(cards):
-        if card.options != first:
+        differences = list(_differences(cards[0], card))
+        if differences:
             raise OptionError(
                 f"smp.init was given different configurations on ranks 0 and {rank}",
-                "; ".join(_differences(first, card.options)),
+                "; ".join(differences),
                 "Give every rank the same one",
             )
 
@@ -56,9 +58,10 @@ def place(cards: Sequence[Card], rank: int) -> tuple[int, int]:
     return (there.index(rank) if told is None else told), len(there)
 
 
-def _differences(one: object, other: object) -> list[str]:
-    return [
-        f"{each.name} is {getattr(one, each.name)!r} and {getattr(other, each.name)!r}"
-        for each in fields(ModelParallel)
-        if getattr(one, each.name) != getattr(other, each.name)
-    ]
+def _differences(first: Card, other: Card) -> Iterator[str]:
+    for each in fields(ModelParallel):
+        here, there = getattr(first.options, each.name), getattr(other.options, each.name)
+        if here != there and (each.name != "plan" or None in (here, there)):
+            yield f"{each.name} is {here!r} and {there!r}"
+    if first.plan != other.plan and first.plan and other.plan:
+        yield "the files of the plan say different things"

@@ -17,7 +17,9 @@ from typing import Any, Final
 
 from sagemaker_dist.contract.model_parallel import ModelParallel
 from sagemaker_dist.contract.options import DataParallel
-from sagemaker_dist.errors import OptionError, raise_all
+from sagemaker_dist.errors import OptionError, raise_all, require
+from smdist.modelparallel.core.plan import Plan
+from smdist.modelparallel.core.plan.fingerprint import digest
 
 Config = Mapping[str, Any] | str | os.PathLike[str] | ModelParallel | None
 _STARTED: Final = "processes_per_host"
@@ -49,6 +51,26 @@ def chosen(config: Config, of_job: ModelParallel | None) -> ModelParallel:
     taken = _of_job(of_job)
     _note(own, of_job, taken)
     return replace(own, **{name: getattr(of_job, name) for name in taken})
+
+
+def with_plan(options: ModelParallel) -> tuple[ModelParallel, str]:
+    """The options with the degree of their plan, and what stands for the plan's file.
+
+    Raises:
+        OptionError: The file cannot be read, or its plan has another degree.
+    """
+    if options.plan is None:
+        return options, ""
+    plan = Plan.load(options.plan)
+    degree = plan.pipeline_parallel_degree
+    require(
+        options.pipeline_parallel_degree in (_AUTO, degree),
+        what=f"pipeline_parallel_degree is {options.pipeline_parallel_degree!r}",
+        why=f"the plan in {options.plan!r} has {degree}",
+        mend="Leave it out, or name another plan",
+    )
+    said = digest([json.dumps(plan.document(), sort_keys=True)])
+    return replace(options, pipeline_parallel_degree=degree), said
 
 
 def read(config: Config) -> ModelParallel | None:

@@ -11,6 +11,8 @@ import torch.distributed as dist
 from sagemaker_dist.contract import ModelParallel, render
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core.layout import Axis
+from smdist.modelparallel.core.plan import Plan
+from smdist.modelparallel.core.plan.fingerprint import Fingerprint
 from smdist.modelparallel.torch import identity, session
 from smdist.modelparallel.torch.groups import new_group
 
@@ -239,3 +241,42 @@ def test_the_functions_of_smp_say_what_the_groups_are(world):
         assert is_world
         assert [rank % 2, rank % 2 + 2] == replica
         assert [rank // 2 * 2, rank // 2 * 2 + 1] == stage
+
+
+def _by_plan(rank, size, paths):
+    made = session.init(ModelParallel(plan=paths[rank]))
+    return made.options.pipeline_parallel_degree, made.is_decided, identity.pp_size()
+
+
+def test_a_plan_says_how_many_ranks_make_a_pipeline(world, tmp_path):
+    """Each host has a copy of its own, so paths differ and what they say does not."""
+    paths = [_saved(tmp_path / str(rank), degree=2) for rank in range(4)]
+
+    assert [(2, True, 2)] * 4 == world.run(_by_plan, paths)
+
+
+def _by_other_plan(rank, size, paths, degree):
+    config = ModelParallel(plan=paths[rank], pipeline_parallel_degree=degree)
+    return _refused(lambda: session.init(config))
+
+
+def test_plans_that_differ_and_degrees_that_no_plan_has_are_refused_everywhere(world, tmp_path):
+    same, other = (_saved(tmp_path / str(degree), degree=degree) for degree in (2, 1))
+    for said in world.run(_by_other_plan, [same, same, other, same], "auto"):
+        assert "on ranks 0 and 2: " in said
+        assert "the files of the plan say different things" in said
+    for said in world.run(_by_other_plan, [same] * 4, 4):
+        assert "pipeline_parallel_degree is 4: the plan in" in said
+
+
+def _saved(folder, *, degree):
+    folder.mkdir()
+    units = [f"layers.{number}" for number in range(degree)]
+    plan = Plan(
+        model="Model", pipeline_parallel_degree=degree, data_parallel_degree=4 // degree,
+        schedule="1f1b", batch_size=4, num_microbatches=4,
+        stages=tuple((unit,) for unit in units),
+        fingerprint=Fingerprint(units={}, others="", shapes=""),
+    )  # fmt: skip
+    plan.save(folder / "plan.json")
+    return str(folder / "plan.json")
