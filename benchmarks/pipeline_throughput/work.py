@@ -63,9 +63,11 @@ def by_torch(layers: tuple[int, int]) -> None:
     _ready(name_of(layers), step, module.named_parameters())  # a part keeps its numbers
 
 
-def by_us() -> str:
+def by_us(pipeline: str) -> str:
     """Our pipeline: the planner measures the model and cuts it; says first and last units."""
-    smp.init(ModelParallel(pipeline_parallel_degree=2, microbatches=MICROBATCHES))
+    smp.init(
+        ModelParallel(pipeline_parallel_degree=2, microbatches=MICROBATCHES, pipeline=pipeline)
+    )
     ids, labels = batch()
     model = smp.parallelize(gpt(), example=ids)
 
