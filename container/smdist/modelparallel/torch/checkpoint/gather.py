@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brings values of all ranks together, one at a time."""
+"""Brings values of several ranks together, one at a time.
+
+Each replica has all of a model, so it gathers for itself: the others need not take part, and SMP's
+scripts let dp_rank 0 alone do it. Where replicas share values out (FSDP2), it takes all of them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from smdist.modelparallel.torch.checkpoint.holding import check_complete, hold
+from smdist.modelparallel.core.layout import Axis
+from smdist.modelparallel.torch.checkpoint.holding import Holding, check_complete, hold
 from smdist.modelparallel.torch.checkpoint.team import Team
 
 
@@ -23,7 +28,7 @@ class Fact:
     Attributes:
         shape: None for what is no tensor.
         content: What is no tensor, itself.
-        ranks: Those that share it out among them.
+        ranks: Those that share it out among them, as the world counts.
     """
 
     shape: tuple[int, ...] | None
@@ -41,10 +46,20 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Where a value is: the first rank that has it, and what that says of it."""
+    """Where a value is: the first rank of a team that has it, and what that says of it."""
 
     owner: int
     fact: Fact
+
+
+def team_of(holding: Holding) -> Team:
+    """Who has all of a model together: the ranks of this replica, where replicas hold it alike.
+
+    The world, where they share it out, and of a model that is not cut.
+    """
+    if not holding.is_cut or holding.split.is_sharded:
+        return Team.here()
+    return Team.of(holding.split.groups.of(Axis.MP))
 
 
 def directory(values: Mapping[str, Any], team: Team) -> dict[str, Found]:
@@ -58,9 +73,9 @@ def directory(values: Mapping[str, Any], team: Team) -> dict[str, Found]:
 
 
 def _fact(value: Any, team: Team) -> Fact:
+    ranks = (team.in_world(team.rank),)
     if not isinstance(value, Tensor):
-        return Fact(None, None, value, (team.rank,))
-    ranks = (team.rank,)
+        return Fact(None, None, value, ranks)
     if isinstance(value, DTensor):
         ranks = tuple(value.device_mesh.mesh.flatten().tolist())
     return Fact(tuple(value.shape), value.dtype, None, ranks)
@@ -68,7 +83,7 @@ def _fact(value: Any, team: Team) -> Fact:
 
 def whole(value: Any, found: Found, team: Team) -> Tensor | None:
     """A tensor on the CPU of its owner; its shards come together from the ranks that have them."""
-    if team.rank not in found.fact.ranks or not isinstance(value, Tensor):
+    if team.in_world(team.rank) not in found.fact.ranks or not isinstance(value, Tensor):
         return None
     full = value.detach()
     if isinstance(full, DTensor):
@@ -77,7 +92,7 @@ def whole(value: Any, found: Found, team: Team) -> Tensor | None:
 
 
 def gathered(values: Mapping[str, Any], team: Team, *, to_rank0: bool) -> Iterator[tuple[str, Any]]:
-    """Every value, whole, on every rank or on rank 0 alone; collective.
+    """Every value, whole, on every rank of a team or on its first alone; collective there.
 
     Yields:
         Keys and values; nothing on other ranks with `to_rank0`.
@@ -110,25 +125,35 @@ def _moved(tensor: Tensor | None, found: Found, team: Team, to_rank0: bool) -> T
 
 def _move(data: Tensor, owner: int, team: Team, to_rank0: bool) -> None:
     if not to_rank0:
-        dist.broadcast(data, src=owner)
+        dist.broadcast(data, group=team.group, group_src=owner)
     elif team.rank == owner:
-        dist.send(data, dst=0)
+        dist.send(data, group=team.group, group_dst=0)
     elif team.is_first:
-        dist.recv(data, src=owner)
+        dist.recv(data, group=team.group, group_src=owner)
 
 
 def gather_state_dict(model: nn.Module, to_rank0: bool = False) -> dict[str, Any]:
-    """The state of a whole model under its own names, on the CPU; collective.
+    """The state of a whole model under its own names, on the CPU.
+
+    Collective over the ranks of one replica, once the model is cut: all replicas may call it, or
+    one, such as that of dp_rank 0. With sharding="optimizer" or "full", and before the cut, it is
+    collective over all ranks: where only some call it, these wait for the others.
 
     Args:
         model: What `smp.parallelize` returned, or a plain module.
-        to_rank0: Only rank 0 gets it; elsewhere the dictionary is empty.
+        to_rank0: Only rank 0 of the world gets it; elsewhere the dictionary is empty.
+
+    Returns:
+        Values by name; buffers are those of this replica, and of the first where it takes all.
 
     Raises:
         CheckpointError: Something of the model is on no rank.
     """
-    team, holding = Team.here(), hold(model)
+    holding = hold(model)
+    team = team_of(holding)
     check_complete(holding, team)
+    if to_rank0 and team.in_world(0) != 0:
+        return {}
     found = {
         key: value.clone() if _is_same(value, holding.values.get(key)) else value
         for key, value in gathered(holding.values, team, to_rank0=to_rank0)

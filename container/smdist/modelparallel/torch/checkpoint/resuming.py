@@ -98,7 +98,7 @@ def _is_sharded(model: nn.Module) -> bool:
     """Whether replicas share its parameters out, or will when it is cut."""
     if is_split(model):
         split: Any = model
-        return bool(split._state.settings.sharding != "none")
+        return bool(split.is_sharded)
     return any(isinstance(parameter, DTensor) for parameter in model.parameters())
 
 

@@ -7,7 +7,7 @@ A rank that went on alone would wait for the others in the next collective, for 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch.distributed as dist
@@ -20,15 +20,17 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """The ranks of the world, or this process by itself.
+    """The ranks of the world, or of a group, or this process by itself.
 
     Attributes:
-        rank: This one.
+        rank: This one, as the team counts.
         size: How many there are.
+        group: Theirs; None for the world.
     """
 
     rank: int = 0
     size: int = 1
+    group: dist.ProcessGroup | None = field(default=None, repr=False)
 
     @classmethod
     def here(cls) -> Team:
@@ -36,25 +38,34 @@ class Team:
         is_alone = not (dist.is_available() and dist.is_initialized())
         return cls() if is_alone else cls(dist.get_rank(), dist.get_world_size())
 
+    @classmethod
+    def of(cls, group: dist.ProcessGroup) -> Team:
+        """Those of a group that this rank is in."""
+        return cls(dist.get_rank(group), dist.get_world_size(group), group)
+
     @property
     def is_first(self) -> bool:
-        """Whether this is rank 0."""
+        """Whether this is the team's rank 0."""
         return self.rank == 0
+
+    def in_world(self, rank: int) -> int:
+        """A rank of the team, as the world counts."""
+        return rank if self.group is None else dist.get_global_rank(self.group, rank)
 
     def gather(self, value: _T) -> list[_T]:
         """What every rank passed, by rank."""
         if self.size == 1:
             return [value]
         found: list[Any] = [None] * self.size
-        dist.all_gather_object(found, value)
+        dist.all_gather_object(found, value, group=self.group)
         return found
 
     def share(self, value: _T | None) -> _T:
-        """What rank 0 passed."""
+        """What the first rank passed."""
         if self.size == 1:
             return value  # type: ignore[return-value]
         box: list[Any] = [value if self.is_first else None]
-        dist.broadcast_object_list(box, src=0)
+        dist.broadcast_object_list(box, group=self.group, group_src=0)
         found: _T = box[0]
         return found
 
@@ -72,7 +83,7 @@ class Team:
         """
         value, error = _caught(run)
         told = self.gather(None if error is None else in_words(error))
-        failed = {rank: text for rank, text in enumerate(told) if text is not None}
+        failed = {self.in_world(at): text for at, text in enumerate(told) if text is not None}
         if not failed:
             return value  # type: ignore[return-value]
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
@@ -82,13 +93,13 @@ class Team:
         raise failure(what, failed, mend) from error
 
     def do_first(self, what: str, run: Callable[[], _T], *, mend: str) -> _T:
-        """Run something on rank 0 and give its result to all.
+        """Run something on the first rank and give its result to all.
 
         Raises:
-            OptionError: It failed: the same error on all ranks, rank 0's own where it is one.
+            OptionError: It failed: the same error on all ranks, the first one's own if it is one.
         """
         value, error = _caught(run) if self.is_first else (None, None)
-        told = self.share((value, _error_for_all(error, what, mend)))
+        told = self.share((value, self._for_all(error, what, mend)))
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise error
         if told[1] is not None:
@@ -96,11 +107,10 @@ class Team:
         found: _T = told[0]  # type: ignore[assignment]
         return found
 
-
-def _error_for_all(error: BaseException | None, what: str, mend: str) -> OptionError | None:
-    if error is None or isinstance(error, OptionError):
-        return error
-    return failure(what, {0: in_words(error)}, mend)
+    def _for_all(self, error: BaseException | None, what: str, mend: str) -> OptionError | None:
+        if error is None or isinstance(error, OptionError):
+            return error
+        return failure(what, {self.in_world(0): in_words(error)}, mend)
 
 
 def failure(what: str, failed: dict[int, str], mend: str) -> CheckpointError:

@@ -81,6 +81,10 @@ class StepError(DistError):
         self.rank, self.pipeline_rank = fault.rank, fault.pipeline_rank
         self.action, self.module = fault.action, fault.module
 
+    def __str__(self) -> str:
+        end = "" if self.why.endswith((".", "?", "!")) else "."
+        return f"{self.what}: {self.why}{end} {self.mend}."
+
 
 class StepInterruptedError(StepError, KeyboardInterrupt):
     """A step that somebody interrupted: with Ctrl-C, for one."""

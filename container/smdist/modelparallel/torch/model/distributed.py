@@ -25,8 +25,15 @@ class DistributedModel(Parallel):
 
     What differs here: nothing is traced on a device; the model runs once on tensors without
     numbers, and units are measured where they are. `trace_device="cpu"` estimates their costs
-    instead, for models that no device holds. Replicas are kept alike by our own all-reduce, or
-    FSDP2 (`sharding=` of the options), not by DDP; parameters without a gradient keep none.
+    instead, for models that no device holds.
+
+    The plan follows from what was measured, so two runs of one job may be cut differently where
+    ranks are busy with other things. To keep a plan, save it on rank 0 once the model is cut,
+    `model.plan.save("plan.json")`, and pass it to later runs, `ModelParallel(plan="plan.json")`.
+    With `trace_device="cpu"` costs, and so the plan, are the same in every run.
+
+    Replicas are kept alike by our own all-reduce, or FSDP2 (`sharding=` of the options), not by
+    DDP; parameters without a gradient keep none.
 
     Args:
         module: Any module, on meta too.
@@ -118,10 +125,14 @@ class DistributedModel(Parallel):
         return {**part, PLAN: self.plan.document()} if self.is_cut else part
 
     def state_dict(self, *, gather_to_rank0: bool = False, **options: Any) -> Any:
-        """The whole model's, under its own names; collective once it is cut.
+        """The whole model's, under its own names.
+
+        Once it is cut this is collective over the ranks of one replica, as in SMP v1: all replicas
+        may call it, or that of dp_rank 0 alone. With sharding="optimizer" or "full" each replica
+        has a part, and all ranks must call it: where only some do, these wait for the others.
 
         Args:
-            gather_to_rank0: Whether rank 0 alone gets it; it is empty elsewhere then.
+            gather_to_rank0: Whether rank 0 of the world alone gets it; it is empty elsewhere then.
         """
         if not self.is_cut:
             return self.module.state_dict(**options)

@@ -101,7 +101,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._inner.zero_grad(set_to_none=set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of all ranks, numbered as the whole model is; collective once it is cut."""
+        """The state of all stages, numbered as the whole model is.
+
+        Once the model is cut it is collective over the ranks of one replica: all replicas may call
+        it, or that of dp_rank 0 alone. With sharding="optimizer" or "full" each replica has a part,
+        and all ranks must call it: where only some do, these wait for the others.
+        """
         model = active.model()
         if model is None or not model.is_cut:
             return self._inner.state_dict()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from sagemaker_dist.errors import OptionError, raise_all
 from smdist.modelparallel.core.manifest import Group, State
-from smdist.modelparallel.torch.checkpoint.gather import gathered
+from smdist.modelparallel.torch.checkpoint.gather import gathered, team_of
 from smdist.modelparallel.torch.checkpoint.holding import Holding, hold
 from smdist.modelparallel.torch.checkpoint.moments import (
     put,
@@ -24,7 +24,6 @@ from smdist.modelparallel.torch.checkpoint.moments import (
     trained,
     values_of,
 )
-from smdist.modelparallel.torch.checkpoint.team import Team
 from smdist.modelparallel.torch.optimizer.rewriting import spread
 
 NAMES: Final = "_smp_names"  # of parameters, by group, in the order of their numbers
@@ -32,9 +31,12 @@ _MEND: Final = "Load what state_dict() gave, or local_state_dict() of the same s
 
 
 def whole_state(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Any]:
-    """That of all ranks, numbered as the whole model's parameters are; collective."""
-    team, holding = Team.here(), hold(model)
-    names = holding.names()
+    """That of a replica's ranks, numbered as the whole model's parameters are.
+
+    Collective over them; over the world where replicas share it out.
+    """
+    holding = hold(model)
+    team, names = team_of(holding), holding.names()
     state = state_of(optimizer, names, team)
     values = {
         key: value.clone() if isinstance(value, Tensor) else value  # all of one moment

@@ -66,6 +66,11 @@ class Parallel(nn.Module):
         return self._state.split is not None
 
     @property
+    def is_sharded(self) -> bool:
+        """Whether replicas share its parameters or their state out, or will once it is cut."""
+        return self._state.settings.sharding != "none"
+
+    @property
     def stages(self) -> Mapping[int, StageModule]:
         """This rank's stages by number; none before the cut."""
         return self._state.split.stages if self._state.split else MappingProxyType({})

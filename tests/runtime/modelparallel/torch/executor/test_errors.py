@@ -12,8 +12,10 @@ import zoo
 from splitting import Pipeline, Split
 from torch import nn
 
+from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.torch.capture import arguments_of
 from smdist.modelparallel.torch.executor import Fault, PassedOn, StepError
+from smdist.modelparallel.torch.executor.errors import said
 
 RANKS, SECONDS = 3, 10
 BACKENDS = ["smdist", "gloo"]
@@ -148,7 +150,31 @@ def test_a_fault_is_read_from_what_others_say():
     assert str(error) == str(StepError(*error.args))
 
 
+@pytest.mark.parametrize(
+    ("mend", "end"),
+    [("Pass an even number", "Pass an even number. The log"), ("Even?", "Even? The log")],
+)
+def test_sentences_of_a_cause_end_once(mend, end):
+    cause = OptionError("width is 3", "heads are two", mend)
+    fault = Fault(rank=0, pipeline_rank=0, action="0F0", module="h", why=said(cause))
+    texts = [str(StepError(each)) for each in (fault, Fault.read(f"RuntimeError: {fault}"))]
+
+    assert {f"{fault.where}: OptionError: width is 3: heads are two. {end} of rank 0 has its"
+            " traceback."} == set(texts)  # fmt: skip
+
+
+def test_sentences_of_a_cause_end_once_on_all_ranks(world):
+    found = world.run(failing, 1, "option", "smdist", size=RANKS, deadline=120)
+
+    for told in found:
+        assert "it is 3: odd. Pass 4. The log of rank 1" in told["text"]
+        assert ".." not in told["text"]
+
+
 def troubles(name):
+    def option(_):
+        raise OptionError("it is 3", "odd", "Pass 4")
+
     def fail(_):
         raise ValueError("2 plus 2 is 5")
 
@@ -163,6 +189,7 @@ def troubles(name):
 
     return {
         "fail": fail,
+        "option": option,
         "interrupt": interrupt,
         "exit": leave,
         "kill": kill,
