@@ -13,6 +13,7 @@ import signal
 import sys
 import tempfile
 import traceback
+import zlib
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -169,7 +170,7 @@ def _serve(pipe: Connection, rank: int) -> None:
 
 
 def _load(path: str) -> Any:
-    name = f"ranks_{Path(path).stem}"
+    name = f"ranks_{Path(path).stem}_{zlib.crc32(path.encode()):x}"  # rooms have files of one name
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, path)
         sys.modules[name] = importlib.util.module_from_spec(spec)
