@@ -10,14 +10,17 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
 
 from sagemaker_dist.contract.model_parallel import ModelParallel
 from sagemaker_dist.contract.options import DataParallel
-from sagemaker_dist.errors import OptionError, raise_all, require
+from sagemaker_dist.contract.smp import smp_faults
+from sagemaker_dist.contract.smp.keys import V1, V2
+from sagemaker_dist.contract.spelling import MODEL, OPTIONS, OURS
+from sagemaker_dist.errors import OptionError, closest, raise_all, require
 from smdist.modelparallel.core.plan import Plan
 from smdist.modelparallel.core.plan.fingerprint import digest
 
@@ -32,6 +35,8 @@ _TOGETHER: Final = (  # options that only make sense beside each other
     frozenset(["optimize", "memory_weight", "auto_partition", "default_partition"]),
     frozenset(["sharding", "shard_degree", "bf16"]),
 )
+_OUR_KEYS: Final = frozenset(OPTIONS[MODEL])
+_WHERE: Final = "the configuration of smp.init"
 _OF_PLAN: Final = (_TOGETHER[0] | _TOGETHER[1]) | {"plan", "device_memory"}
 
 
@@ -74,9 +79,11 @@ def with_plan(options: ModelParallel) -> tuple[ModelParallel, str]:
 
 
 def read(config: Config) -> ModelParallel | None:
-    """smp.init's own: SMP v1's parameters, a JSON file of them, or ours; {} and None are none.
+    """smp.init's own: SMP v1's parameters, ours, or a JSON file; {} and None are none.
 
-    Beyond what SMP takes, degree, microbatches and pipeline may be "auto".
+    A dict with a key that only ModelParallel has is ModelParallel's, and so is what its
+    `distribution()` gives. Others are SMP's, with its defaults; beyond what it takes, degree,
+    microbatches and pipeline may be "auto" in them.
 
     Raises:
         OptionError: It is something else, or wrong; all faults of it.
@@ -87,15 +94,84 @@ def read(config: Config) -> ModelParallel | None:
         config = _file(Path(config))
     if not isinstance(config, Mapping):
         raise OptionError(
-            f"the configuration of smp.init is a {type(config).__name__}",
+            f"{_WHERE} is a {type(config).__name__}",
             "it holds the parameters of SMP v1, or ModelParallel's",
             "Pass a dict, the path of a JSON file of one, or ModelParallel(...)",
         )
-    return _from_smp(config) if config else None
+    if OURS in config:
+        return _from_ours(_section(config))
+    return _from_dict(config) if config else None
+
+
+def _section(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What `distribution=` has for us: {"smdist": {"modelparallel": {...}}}."""
+    part = config[OURS]
+    section = part.get(MODEL) if isinstance(part, Mapping) else None
+    require(
+        len(config) == 1 and isinstance(section, Mapping) and len(part) == 1,
+        what=f"{_WHERE} is {dict(config)!r}",
+        why=f"beside {OURS!r} and {MODEL!r} nothing stands in it, and the latter is a dict",
+        mend=f"Pass {{{OURS!r}: {{{MODEL!r}: {{...}}}}}}, or the innermost dict alone",
+    )
+    return {name: value for name, value in section.items() if (name, value) != ("enabled", True)}
+
+
+def _from_dict(config: Mapping[str, Any]) -> ModelParallel:
+    """Of whichever of the two it is."""
+    ours = [name for name in config if name in _OUR_KEYS and name not in V1]
+    smps = [name for name in config if name in V1 and name not in _OUR_KEYS]
+    require(
+        not (ours and smps),
+        what=f"{_WHERE} has keys of two kinds",
+        why=f"{_names(ours)}: only ModelParallel has them; {_names(smps)}: only SMP v1 has them",
+        mend="Keep the keys of one: those of ModelParallel(...), or those of SMP v1",
+    )
+    if ours:
+        return _from_ours(config)
+    unknown = _unknown(config, {*V1, *V2, *_OUR_KEYS})
+    if unknown:
+        rest = {name: value for name, value in config.items() if name in (*V1, *V2)}
+        closed = {name: value for name, value in rest.items() if not _is_open(name, value)}
+        raise_all([*unknown, *smp_faults(closed, version=1, where=_WHERE, is_ours=True)])
+    return _from_smp(config)
+
+
+def _from_ours(config: Mapping[str, Any]) -> ModelParallel:
+    """ModelParallel of its own keys."""
+    faults = _unknown(config, _OUR_KEYS)
+    known = {name: value for name, value in config.items() if name in _OUR_KEYS}
+    try:
+        options = ModelParallel(**known)
+    except OptionError as error:
+        raise_all([*faults, error])
+        raise
+    raise_all(faults)
+    return options
+
+
+def _unknown(config: Mapping[str, Any], known: Collection[str]) -> list[OptionError]:
+    """Keys that nobody has; what is meant may be of either kind."""
+    return [
+        OptionError(
+            f"{_WHERE} has the key {name!r}",
+            "no such key exists",
+            closest(str(name), {*V1, *_OUR_KEYS}),
+        )
+        for name in config
+        if name not in known
+    ]
+
+
+def _is_open(name: str, value: object) -> bool:
+    return name in _OPEN and value == _AUTO
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, sorted(names)))
 
 
 def _from_smp(config: Mapping[str, Any]) -> ModelParallel:
-    open_ones = {name for name in _OPEN if config.get(name) == _AUTO}
+    open_ones = {name for name, value in config.items() if _is_open(name, value)}
     closed = {name: value for name, value in config.items() if name not in open_ones}
     found = {_DEGREE if name == "partitions" else name for name in open_ones}
     if _DEGREE in found:
@@ -111,7 +187,7 @@ def _file(path: Path) -> Any:
         raise OptionError(
             f"the configuration {os.fspath(path)!r} of smp.init cannot be read",
             str(getattr(error, "strerror", None) or error),
-            "Pass the path of a JSON file with SMP's parameters",
+            "Pass the path of a JSON file of the dict",
         ) from error
 
 

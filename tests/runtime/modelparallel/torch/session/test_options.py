@@ -77,6 +77,58 @@ def test_an_unknown_key_is_refused_by_name():
         read({"partitions": 2, "mikrobatches": 4})
 
 
+def test_a_dict_with_a_key_of_ours_alone_is_ours():
+    """Its defaults are ModelParallel's; those of SMP's keys are SMP's."""
+    assert ModelParallel(sharding="full", microbatches=2) == read(
+        {"sharding": "full", "microbatches": 2}
+    )
+    assert "auto" == read({"seed": 3}).pipeline
+    assert "interleaved" == read({"partitions": 2}).pipeline
+
+
+def test_what_distribution_gives_is_read_back():
+    """As a dict, and from the file of one."""
+    options = ModelParallel(pipeline_parallel_degree=2, virtual_stages=2, engine={"lanes": 2})
+
+    assert options == read(options.distribution())
+    assert ModelParallel(pipeline_parallel_degree=2) == read(
+        {"smdist": {"modelparallel": {"enabled": True, "pipeline_parallel_degree": 2}}}
+    )
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"smdist": {"dataparallel": {}}},
+        {"smdist": 2},
+        {"smdist": {"modelparallel": {}}, "partitions": 2},
+    ],
+)
+def test_another_distribution_is_refused(config):
+    """One that asks for something else, or for something beside."""
+    with pytest.raises(OptionError, match="or the innermost dict alone"):
+        read(config)
+
+
+def test_keys_of_both_kinds_are_refused_with_their_names():
+    """Of one dict only one reading makes sense."""
+    with pytest.raises(
+        OptionError,
+        match="'seed', 'sharding': only ModelParallel has them; 'ddp', 'partitions': only SMP v1",
+    ):
+        read({"partitions": 2, "ddp": True, "sharding": "full", "seed": 1, "microbatches": 2})
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"), [("shardng", "sharding"), ("partitons", "partitions"), ("sead", "seed")]
+)
+@pytest.mark.parametrize("beside", [{}, {"seed": 1}, {"microbatches": 2}])
+def test_what_is_meant_may_be_of_either_kind(key, meant, beside):
+    """Whichever kind the rest of the dict is."""
+    with pytest.raises(OptionError, match=f"'{key}'.*Did you mean '{meant}'"):
+        read({key: 2, **beside})
+
+
 def test_options_are_taken_as_they_are():
     """ModelParallel passes through."""
     options = ModelParallel(virtual_stages=2, pipeline="interleaved_1f1b")
