@@ -78,7 +78,11 @@ def _one_stage(state: State, arguments: Arguments) -> Any:
     split.captured, split.placement, split.serving = seen.captured, seen.placement, None
     (stage,) = split.stages.values()
     stage.serve(seen.captured, seen.placement)
-    output = stage.output(stage({}, arguments, state.draws(0, 1).around))
+    if state.settings.broadcasts_buffers:
+        with split.guarded("the sharing of buffers"):
+            split.replicas.share_buffers()
+    draws = state.draws(0, 1, state.next_repeat())
+    output = stage.output(stage({}, arguments, draws.around))
 
     def refuse_plain(_: Tensor) -> None:
         if not state.is_returning:

@@ -117,6 +117,7 @@ class Split:
         return self.executors[parts]
 
 
+@torch.inference_mode(False)  # what is made here is trained later
 def cut(
     captured: Captured, plan: Plan, groups: Groups, settings: Settings, *, is_loaded: bool = False
 ) -> Split:

@@ -32,7 +32,8 @@ def cut_for_work(state: State, work: Work) -> None:
 
     def prepare(arguments: Arguments) -> None:
         example = example_of(arguments, model)
-        prepare_for(state, Sliced(example=example, size=work.size, cut_into=cut_into))
+        size = work.size or Batch.of(example).size
+        prepare_for(state, Sliced(example=example, size=size, cut_into=cut_into))
 
     probe(state, work, work.cut(1)[0], prepare)
 

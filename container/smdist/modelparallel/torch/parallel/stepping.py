@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -47,7 +48,9 @@ def run(state: State, work: Work, *, parts: int | None = None) -> list[Any]:
         results = _train(state, split, feed, count)
     else:
         executor = _executor(state, split, None if parts is None else count)
-        results = executor.run(feed, draws=lambda at: state.draws(at, count), backward=False)
+        repeat = state.next_repeat()
+        draws = partial(state.draws, count=count, repeat=repeat)
+        results = executor.run(feed, draws=draws, backward=False)
         split.replicas.rest()
     return _shared(split, results)
 

@@ -8,8 +8,7 @@ of the model; where it goes on behind it is for the rank of the last stage to kn
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +29,7 @@ class Work:
         function: Runs one microbatch, the model's call included.
         cut: The arguments of `function` for each of so many microbatches.
         inputs: What they are cut from: pipeline ranks compare it.
-        size: Samples in it.
+        size: Samples in it; 0 where objects cut themselves.
         detaches: Whether what `function` returns is cut from the graph of gradients.
     """
 
@@ -118,7 +117,7 @@ class Scene:
 def watched(output: Any, hook: Callable[[Tensor], None]) -> Any:
     """What a model returns; the hook is called where a backward pass begins to go through it."""
     for leaf in flatten(output)[0]:
-        if isinstance(leaf, Tensor) and leaf.requires_grad:
+        if isinstance(leaf, Tensor) and leaf.grad_fn is not None:  # parameters outlive the call
             leaf.register_hook(hook)  # type: ignore[no-untyped-call]
     return output
 
@@ -130,15 +129,6 @@ def plain_backward() -> OptionError:
         "the backward pass goes through all stages and sums over replicas: the model does that",
         "Call model.backward(loss)",
     )
-
-
-@contextmanager
-def same_numbers(seed: int) -> Iterator[None]:
-    """Within it, the user's code draws the same random numbers on all ranks of a pipeline."""
-    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed)
-        yield
 
 
 def example_of(arguments: Arguments, model: nn.Module) -> Any:

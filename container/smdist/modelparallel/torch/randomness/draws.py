@@ -34,11 +34,13 @@ class Draws:
         seed: Of the whole training run.
         step: The optimizer's.
         microbatch: Its number in the batch of all data-parallel replicas.
+        repeat: Forward passes before this one that were no steps, since the last step.
     """
 
     seed: int = 0
     step: int = 0
     microbatch: int = 0
+    repeat: int = 0
 
     def around(self, call: Call) -> AbstractContextManager[None]:
         """Within it, each function draws its own numbers; after it, generators are as before."""
@@ -46,7 +48,8 @@ class Draws:
 
     def seed_of(self, name: str) -> int:
         """What the generators start from for what has this name."""
-        text = f"{self.seed}/{self.step}/{self.microbatch}/{name}"
+        step = f"{self.step}+{self.repeat}" if self.repeat else self.step
+        text = f"{self.seed}/{step}/{self.microbatch}/{name}"
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
 
 

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
@@ -47,15 +48,24 @@ def evaluate(model: Parallel, batch: Any, loss: Loss, targets: Any) -> Any:
         return output if loss is None else _loss(output, target, loss)
 
     work = _work("evaluate", function, batch, targets)
+    with _evaluation(model), torch.no_grad():
+        planned = model.plan.num_microbatches if model.is_cut else 1
+        results = stepping.run(model._state, work, parts=gcd(work.size, planned))
+    return _joined(results) if loss is None else StepOutput(results).reduce_mean()
+
+
+@contextmanager
+def _evaluation(model: Parallel) -> Iterator[None]:
+    """After it, each module is in the mode that it was in."""
     was_training = model.training
+    modes = [(module, module.training) for module in model.module.modules()]
     model.eval()
     try:
-        with torch.no_grad():
-            planned = model.plan.num_microbatches if model.is_cut else 1
-            results = stepping.run(model._state, work, parts=gcd(work.size, planned))
+        yield
     finally:
-        model.train(was_training)
-    return _joined(results) if loss is None else StepOutput(results).reduce_mean()
+        model.train(was_training)  # those, too, that a cut has made
+        for module, mode in modes:
+            module.training = mode
 
 
 def _joined(results: list[Any]) -> Any:

@@ -66,14 +66,17 @@ class Slicing:
         return [self._piece(found, arguments, (number, at)) for at in range(number)]
 
     def size(self, function: Callable[..., Any], arguments: Arguments) -> int:
-        """Samples in a batch: of the first thing that is cut.
+        """Samples in a batch: of the first tensor that is cut; 0 where objects cut themselves.
 
         Raises:
             OptionError: Nothing is.
         """
-        for _, leaf, axis in self._leaves(named(function, arguments)):
+        leaves = list(self._leaves(named(function, arguments)))
+        for _, leaf, axis in leaves:
             if isinstance(leaf, Tensor):
                 return leaf.shape[axis]
+        if leaves:
+            return 0  # what they give the model tells
         raise OptionError(
             f"{function.__qualname__} got no tensor to cut into microbatches",
             "a step works on one batch, in parts",

@@ -104,6 +104,7 @@ def test_names_that_the_function_has_not_are_refused():
 
 
 def test_the_size_is_that_of_what_is_cut_first():
-    assert 6 == Slicing().size(function, (("model", [1, ROWS]), {}))
+    assert 6 == Slicing().size(function, (("model", [Sliced(), ROWS]), {}))
+    assert 0 == Slicing().size(function, (("model", Sliced()), {}))
     with pytest.raises(OptionError, match="no tensor to cut"):
         Slicing().size(function, (("model", "loader"), {}))
