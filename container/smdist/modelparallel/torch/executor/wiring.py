@@ -14,8 +14,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-import torch
-
 from smdist.modelparallel.core.placement import Edge, Placement
 from smdist.modelparallel.torch.program import TensorFacts
 
@@ -35,7 +33,6 @@ class Wire:
         shape: In the order of memory: of `permute(order)`.
         order: Dimensions from the largest stride on; None where that is the order they have.
         back: The inverse of `order`.
-        num_bytes: Of the value, or of its gradient.
     """
 
     number: int
@@ -46,7 +43,6 @@ class Wire:
     shape: tuple[int, ...]
     order: tuple[int, ...] | None
     back: tuple[int, ...] | None
-    num_bytes: int
 
     @property
     def is_local(self) -> bool:
@@ -113,7 +109,6 @@ class Wiring:
 def _wire(number: int, edge: Edge, facts: TensorFacts, rank_of: tuple[int, ...]) -> Wire:
     order = _order(facts)
     shape = facts.shape if order is None else tuple(facts.shape[each] for each in order)
-    elements = torch.Size(facts.shape).numel()
     return Wire(
         number=number,
         edge=edge,
@@ -123,7 +118,6 @@ def _wire(number: int, edge: Edge, facts: TensorFacts, rank_of: tuple[int, ...])
         shape=shape,
         order=order,
         back=None if order is None else tuple(order.index(at) for at in range(len(order))),
-        num_bytes=elements * facts.dtype.itemsize,
     )
 
 

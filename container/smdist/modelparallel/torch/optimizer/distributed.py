@@ -7,14 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from sagemaker_dist.errors import OptionError, raise_all, require
 from smdist.modelparallel.torch import session
 from smdist.modelparallel.torch.optimizer.rewriting import local_parameters, rewrite
 from smdist.modelparallel.torch.optimizer.state import load_state, local_state, whole_state
 from smdist.modelparallel.torch.parallel import active
-from smdist.modelparallel.torch.replicas.clip import clip_grad_norm_
 
 _SCALER = "Use smp.amp.GradScaler with torch.autocast"
 
@@ -51,7 +49,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         )
         raise_all(_refused(static_loss_scale, dynamic_loss_scale, dynamic_loss_args))
         self._inner = optimizer  # and no super().__init__: groups and state are the other's
-        self._max_norm = session.current().options.gradient_clipping
+        session.current()  # or it would not know where it is
         active.enter_optimizer(optimizer)
         active.enter_wrapped(self)
         model = active.model()
@@ -81,7 +79,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update the parameters of this rank; every rank calls it.
 
-        With `gradient_clipping` all gradients of the model are clipped together first.
+        With `gradient_clipping` all gradients of the model are clipped together first, as before
+        the step of any optimizer of the model.
 
         Raises:
             OptionError: There is a closure: it would have to be a step of the pipeline.
@@ -92,8 +91,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
             why="it would run steps of the pipeline on its own",
             mend="Run the step yourself, then call optimizer.step()",
         )
-        if self._max_norm is not None:
-            clip_grad_norm_(self._parameters(), self._max_norm)
         return self._inner.step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -137,9 +134,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group, of parameters of this rank once the model is cut."""
         self._inner.add_param_group(param_group)
-
-    def _parameters(self) -> Iterator[Tensor]:
-        return (each for group in self.param_groups for each in group["params"])
 
     def __getattr__(self, name: str) -> Any:
         if name == "_inner":

@@ -3,11 +3,15 @@
 
 Their groups keep their number, order and options, so that schedulers go on; a group of which this
 rank has nothing is empty.
+
+Before each step of an optimizer of the model, whoever wraps it, gradients are clipped as
+`gradient_clipping` says. An optimizer of the model has its parameters on some rank, so all ranks
+clip together, those that have none of them too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from weakref import WeakSet, ref
 
@@ -16,10 +20,13 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from sagemaker_dist.errors import require
 from smdist.modelparallel.torch.parallel import active
+from smdist.modelparallel.torch.replicas.clip import clip_grad_norm_
 
 _MOVED: Final = "_smp_moved"  # on a parameter that is not the model's any more: its names
 _seen: WeakSet[torch.optim.Optimizer] = WeakSet()
+_moved: WeakSet[torch.optim.Optimizer] = WeakSet()  # of a model that was cut
 _is_hooked = False
 
 
@@ -66,6 +73,8 @@ def rewrite(optimizer: torch.optim.Optimizer, local: Mapping[str, nn.Parameter])
         for parameter in group["params"]:
             new = _now(parameter, local)
             state = optimizer.state.pop(parameter, None) if new is not parameter else None
+            if new is not parameter:
+                _moved.add(optimizer)
             if new is not None:
                 found[id(new)] = new
                 if state:
@@ -97,9 +106,37 @@ def _watch_others() -> None:
         _is_hooked = True
 
 
-def _before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+def _before_step(
+    optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
     model = active.model()
-    if optimizer in _seen or model is None or not model.is_cut:
+    if model is None or not model.is_cut:
         return
-    _seen.add(optimizer)
-    rewrite(optimizer, local_parameters(model.stages))
+    if optimizer not in _seen:
+        _seen.add(optimizer)
+        rewrite(optimizer, local_parameters(model.stages))
+    max_norm = model.session.options.gradient_clipping
+    if max_norm is not None and _is_of(optimizer, model):
+        closure = kwargs.get("closure", next(iter(args[1:]), None))
+        _clip(optimizer, max_norm, closure)
+
+
+def _is_of(optimizer: torch.optim.Optimizer, model: nn.Module) -> bool:
+    """Whether it has parameters of the model, here or on other ranks."""
+    own = {id(parameter) for parameter in model.parameters()}
+    return optimizer in _moved or any(id(each) in own for each in _parameters(optimizer))
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
+    return (each for group in optimizer.param_groups for each in group["params"])
+
+
+def _clip(optimizer: torch.optim.Optimizer, max_norm: float, closure: object) -> None:
+    require(
+        closure is None,
+        what=f"{type(optimizer).__name__}.step got a closure, and gradient_clipping is {max_norm}",
+        why="gradients are clipped before the step, and a closure computes them in it",
+        mend="Run the step of the model yourself, then call optimizer.step()",
+    )
+    scale = getattr(optimizer, "grad_scale", None)  # a GradScaler's, where it unscales by itself
+    clip_grad_norm_(_parameters(optimizer), max_norm * (1.0 if scale is None else float(scale)))

@@ -5,24 +5,28 @@
 imported it: it looks up two helpers in its module each time, and those are ours then. They know
 gradients of split models and leave all others to torch's own.
 
-Every rank of the pipeline calls it, also one that has no gradients. A tied parameter counts once,
-by its first stage. Gradients of no stage, such as a loss function's own, count once too.
+Every rank of the pipeline calls it, also one that has no gradients, and one on which nothing is
+trained. A tied parameter counts once, by its first stage.
+
+A parameter of no stage, such as a loss function's own, has its gradient where losses are: it counts
+on the rank of the last stage. Nobody takes means of it over replicas, or gives its values to other
+ranks: a parameter that is to be trained belongs into the model.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FrameType
 from typing import Any, Protocol
-from weakref import WeakSet
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad
 
 from smdist.modelparallel.torch.groups import Groups
-from smdist.modelparallel.torch.replicas.held import local
+from smdist.modelparallel.torch.replicas.held import numbers
 from smdist.modelparallel.torch.replicas.norm import total_norm
 
 
@@ -33,22 +37,33 @@ class Clipped(Protocol):
     def groups(self) -> Groups:
         """Where this rank is."""
 
-    def trained(self) -> Iterable[nn.Parameter]:
-        """Parameters of this rank, as they are now."""
+    @property
+    def held(self) -> Mapping[str, nn.Parameter]:
+        """All parameters of this rank by name, frozen ones too."""
+
+    @property
+    def has_losses(self) -> bool:
+        """Whether this rank has the last stage."""
 
     def counted_elsewhere(self) -> Iterable[nn.Parameter]:
         """Those of them that another rank of the pipeline has, too, and counts."""
 
 
-_live: WeakSet[Any] = WeakSet()
+_registered: list[ref[Any]] = []  # in the order in which models are cut
 _plain: dict[str, Callable[..., Any]] = {}
 
 
 def register(split: Clipped) -> None:
     """Know the gradients of a split model for as long as it lives."""
-    _live.add(split)
+    _registered[:] = [ref(each) for each in (*_live(), split)]
     if not _plain:
         _hook()
+
+
+def name_of(parameter: Tensor) -> str:
+    """A parameter's in its split model, for messages; "" where it is of none."""
+    found = (name for s in _live() for name, each in s.held.items() if each is parameter)
+    return next(found, "")
 
 
 def clip_grad_norm_(
@@ -124,32 +139,41 @@ def _clip(
         return
     scale = torch.clamp(float(max_norm) / (total_norm + 1e-6), max=1.0)
     for gradient in gradients:
-        local(gradient).mul_(scale.to(gradient.device))
+        numbers(gradient).mul_(scale.to(gradient.device))
 
 
 def _split_of(gradients: list[Tensor]) -> Clipped | None:
     """The split model that one of these gradients is of."""
     wanted = {id(gradient) for gradient in gradients}
-    for split in _live:
-        if any(p.grad is not None and id(p.grad) in wanted for p in split.trained()):
-            return split  # type: ignore[no-any-return]
+    for split in _live():
+        if any(p.grad is not None and id(p.grad) in wanted for p in split.held.values()):
+            return split
     return None
 
 
+def _live() -> Iterator[Clipped]:
+    for reference in _registered:
+        split = reference()
+        if split is not None:
+            yield split
+
+
 def _split_by_caller(frame: FrameType) -> Clipped | None:
-    """The split model whose parameters have no gradient here: other ranks wait for this one."""
+    """The split model whose parameters have no gradient here: other ranks wait for this one.
+
+    Where nothing at all is passed it is the one that was cut last.
+    """
     passed = frame.f_locals.get("parameters")
     if isinstance(passed, list) and passed:
         wanted = {id(parameter) for parameter in passed}
-        known = (s for s in _live if any(id(p) in wanted for p in s.trained()))
+        known = (s for s in _live() if any(id(p) in wanted for p in s.held.values()))
         return next(known, None)
-    splits = list(_live)
-    return splits[0] if len(splits) == 1 else None
+    return next(reversed(list(_live())), None)
 
 
 def _counted(gradients: list[Tensor], split: Clipped) -> list[Tensor]:
     """Those that no other rank of the pipeline counts."""
     elsewhere = {id(p.grad) for p in split.counted_elsewhere()}
-    own = {id(p.grad) for each in _live for p in each.trained()}
-    is_first = split.groups.pp_rank == 0
-    return [g for g in gradients if id(g) not in elsewhere and (id(g) in own or is_first)]
+    own = {id(p.grad) for each in _live() for p in each.held.values()}
+    is_here = split.has_losses
+    return [g for g in gradients if id(g) not in elsewhere and (id(g) in own or is_here)]

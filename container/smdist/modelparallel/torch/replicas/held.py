@@ -50,6 +50,21 @@ def local(tensor: Tensor) -> Tensor:
     return tensor if tensor.layout is torch.strided else tensor.to_dense()
 
 
+def numbers(gradient: Tensor) -> Tensor:
+    """What a gradient of this rank is made of, to be scaled in place: a sparse one has less."""
+    return gradient._values() if gradient.is_sparse else local(gradient)
+
+
+def added(earlier: Tensor, more: Tensor) -> Tensor:
+    """The sum of two gradients, in place of one of them; sparse where both are."""
+    if earlier.is_sparse and not more.is_sparse:
+        earlier, more = more, earlier
+    if more.is_sparse:
+        return earlier.add_(more)
+    local(earlier).add_(local(more))
+    return earlier
+
+
 def flattened(parameters: list[nn.Parameter]) -> list[Tensor]:
     """Local gradients as vectors, zeros where there is none."""
     return [

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import torch
@@ -18,7 +18,7 @@ from smdist.modelparallel.core.schedule.actions import Schedule
 from smdist.modelparallel.torch.groups import Groups
 from smdist.modelparallel.torch.replicas import clip
 from smdist.modelparallel.torch.replicas.equal import broadcast
-from smdist.modelparallel.torch.replicas.held import held_parameters, local
+from smdist.modelparallel.torch.replicas.held import HeldParameter, added, held_parameters
 from smdist.modelparallel.torch.replicas.means import Means
 from smdist.modelparallel.torch.replicas.sharded import Shards, keeps_gathered
 from smdist.modelparallel.torch.replicas.ties import Ties
@@ -72,12 +72,27 @@ class Replicas:
 
     def _collect(self) -> None:
         group = self._groups.of(Axis.RDP)
-        held = held_parameters(self._stages, self._graph)
+        every = held_parameters(self._stages, self._graph, trained=False)
+        held = [each for each in every if each.parameter.requires_grad]
+        self._every = {each.name: each.parameter for each in every}
         self._held = {each.name: each.parameter for each in held}
         whole = [each for each in held if not isinstance(each.parameter, DTensor)]
         self._means = Means(whole, group, self._fusion_bytes)
+        self._ties = self._ties_of(held)
+        self._elsewhere = list(self._ties_of(every).counted_elsewhere())
+
+    def _ties_of(self, held: Sequence[HeldParameter]) -> Ties:
         pipeline = self._groups.of(Axis.PP)
-        self._ties = Ties(self._placement.ties, self._schedule.rank_of, held, pipeline)
+        return Ties(self._placement.ties, self._schedule.rank_of, held, pipeline)
+
+    def _follow(self) -> None:
+        """Parameters may be frozen, or trained again, between steps; all ranks do it alike."""
+        trained = [name for name, p in self._every.items() if p.requires_grad]
+        if trained == list(self._held):
+            return
+        self._collect()
+        if self._shards is not None:
+            self._shards.retrain()
 
     @property
     def parameters(self) -> Mapping[str, nn.Parameter]:
@@ -100,8 +115,7 @@ class Replicas:
         Collective. Parameters are other objects afterwards where they are sharded.
         """
         every = held_parameters(self._stages, self._graph, trained=False)
-        pipeline = self._groups.of(Axis.PP)
-        Ties(self._placement.ties, self._schedule.rank_of, every, pipeline).share()
+        self._ties_of(every).share()
         buffers = {id(b): b for stage in self._stages.values() for b in stage.buffers()}
         tensors = [*(each.parameter for each in every), *buffers.values()]
         broadcast(tensors, self._groups.of(Axis.RDP), self._fusion_bytes)
@@ -117,13 +131,19 @@ class Replicas:
             self._collect()
         clip.register(self)
 
-    def trained(self) -> Iterable[nn.Parameter]:
-        """Parameters of this rank that have gradients."""
-        return self._held.values()
+    @property
+    def held(self) -> Mapping[str, nn.Parameter]:
+        """All parameters of this rank by the graph's names, frozen ones too."""
+        return self._every
+
+    @property
+    def has_losses(self) -> bool:
+        """Whether this rank has the last stage, and what follows from it."""
+        return self._schedule.rank_of[-1] == self._groups.pp_rank
 
     def counted_elsewhere(self) -> Iterable[nn.Parameter]:
         """Those that another rank of the pipeline has, too, and comes first."""
-        return self._ties.counted_elsewhere()
+        return self._elsewhere
 
     def share_buffers(self) -> None:
         """Give all replicas the buffers of the first that forward passes change; collective."""
@@ -141,10 +161,11 @@ class Replicas:
         self._is_open = False  # a step that has failed leaves it open
         self.rest()
         self._is_open = True
+        self._follow()
         self._ended.clear()
         self._means.begin()
-        self._stash = {name: p.grad for name, p in self._held.items() if p.grad is not None}
-        for parameter in self._held.values():
+        self._stash = {name: p.grad for name, p in self._every.items() if p.grad is not None}
+        for parameter in self._every.values():
             parameter.grad = None
 
     def before_backward(self, stage: int, is_last: bool) -> None:
@@ -156,6 +177,8 @@ class Replicas:
             self._end(stage)
 
     def _end(self, stage: int) -> None:
+        if not self._ended:
+            self._follow()  # between the passes of one series
         self._ended.add(stage)
         self._means.end(stage)
         if self._shards is not None:
@@ -169,10 +192,9 @@ class Replicas:
         self._ties.finish()
         with torch.no_grad():
             for name, earlier in self._stash.items():
-                parameter = self._held[name]
-                if parameter.grad is not None:
-                    local(earlier).add_(local(parameter.grad))
-                parameter.grad = earlier
+                parameter = self._every[name]
+                now = parameter.grad
+                parameter.grad = earlier if now is None else added(earlier, now)
         self._stash = {}
         self._is_open = False
 

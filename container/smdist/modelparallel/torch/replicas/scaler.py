@@ -3,7 +3,7 @@
 
 `scale` is called where the loss is, on the last stage alone; `unscale_`, `step` and `update` on
 every rank. Gradients are searched on each, and what any has found counts everywhere, so that all
-ranks skip the same updates and have the same scale.
+ranks skip the same updates and have the same scale. What is refused on one is refused on all.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from smdist.modelparallel.torch.replicas.held import local
+from sagemaker_dist.errors import OptionError
+from smdist.modelparallel.torch.mail.post import gather
+from smdist.modelparallel.torch.replicas.clip import name_of
+from smdist.modelparallel.torch.replicas.held import numbers
 
 
 class GradScaler(torch.amp.GradScaler):
@@ -62,30 +65,57 @@ class GradScaler(torch.amp.GradScaler):
         found_inf: Tensor,
         allow_fp16: bool,
     ) -> dict[torch.device, Tensor]:
+        fault = "" if allow_fp16 else _half(optimizer)
         with torch.no_grad():
-            for gradients in _alike(optimizer, allow_fp16):
+            for gradients in () if fault else _alike(optimizer):
                 here = found_inf.to(gradients[0].device, copy=True)
                 scale = inv_scale.to(here.device)
                 torch._amp_foreach_non_finite_check_and_unscale_(gradients, here, scale)
                 found_inf = torch.maximum(found_inf, here.to(found_inf.device))
-            if dist.is_initialized():
-                dist.all_reduce(found_inf, dist.ReduceOp.MAX)
+            found_inf, any_fault = _largest(found_inf, fault)
+        if any_fault:
+            raise _refusal(fault)
         return {found_inf.device: found_inf}
 
 
-def _alike(optimizer: torch.optim.Optimizer, allow_fp16: bool) -> Iterator[list[Tensor]]:
+def _largest(found_inf: Tensor, fault: str) -> tuple[Tensor, bool]:
+    """What is found anywhere, and whether any rank has a fault; collective."""
+    told = torch.stack([found_inf, torch.full_like(found_inf, float(bool(fault)))])
+    if dist.is_initialized():
+        dist.all_reduce(told, dist.ReduceOp.MAX)
+    return told[0], bool(told[1])
+
+
+def _refusal(fault: str) -> OptionError:
+    """The first rank's that has a fault; collective."""
+    world = dist.group.WORLD
+    faults = [fault] if world is None else gather(fault, world)
+    rank, said = next((rank, each) for rank, each in enumerate(faults) if each)
+    return OptionError(
+        f"GradScaler cannot unscale gradients of rank {rank}: {said}",
+        "float16 has no room for the scale, and updates in it lose what is small",
+        "Keep parameters in float32, and use torch.autocast in the step",
+    )
+
+
+def _half(optimizer: torch.optim.Optimizer) -> str:
+    """Which gradient of this rank is of a type that is not unscaled; "" for none."""
+    for parameter in _trained(optimizer):
+        if parameter.grad is not None and parameter.grad.dtype is torch.float16:
+            name = name_of(parameter) or f"a parameter of shape {tuple(parameter.shape)}"
+            return f"that of {name} is {parameter.grad.dtype}"
+    return ""
+
+
+def _trained(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
+    return (each for group in optimizer.param_groups for each in group["params"])
+
+
+def _alike(optimizer: torch.optim.Optimizer) -> list[list[Tensor]]:
     """Gradients of this rank, those of one device and type together."""
     found: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if parameter.grad is None:
-                continue
-            gradient = _numbers(parameter.grad)
-            if gradient.dtype is torch.float16 and not allow_fp16:
-                raise ValueError("Attempting to unscale FP16 gradients.")
+    for parameter in _trained(optimizer):
+        if parameter.grad is not None:
+            gradient = numbers(parameter.grad)
             found.setdefault((gradient.device, gradient.dtype), []).append(gradient)
-    yield from found.values()
-
-
-def _numbers(gradient: Tensor) -> Tensor:
-    return gradient._values() if gradient.is_sparse else local(gradient)
+    return list(found.values())

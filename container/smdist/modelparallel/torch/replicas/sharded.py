@@ -85,12 +85,12 @@ class Shards:
             if _has_run(root):
                 root.reset_iter_state()
 
-    def gather(self) -> None:
-        """Make all parameters whole; `rest` ends it."""
-        for stage in self._stages.values():
-            for module in stage.modules():
-                if isinstance(module, FSDPModule):
-                    module.unshard()
+    def retrain(self) -> None:
+        """Other parameters are trained from now on: groups reduce in the types of those."""
+        for stage in self._stages:
+            root = self._root(stage)
+            for group in _groups(root) if _has_run(root) else ():
+                group._init_mp_dtypes()
 
     def _root(self, stage: int) -> FSDPModule:
         root = self._stages[stage]
@@ -257,13 +257,13 @@ def _odd(parameters: Iterable[nn.Parameter], apart: set[nn.Parameter]) -> set[nn
 
 def _parts(root: FSDPModule) -> list[Any]:
     """FSDP's parameters of a stage, in one order on all replicas."""
-    return [
-        part
-        for state in root._get_fsdp_state()._state_ctx.all_states
-        for group in state._fsdp_param_groups
-        for part in group.fsdp_params
-        if hasattr(part, "_unsharded_param")
-    ]
+    parts = (part for group in _groups(root) for part in group.fsdp_params)
+    return [part for part in parts if hasattr(part, "_unsharded_param")]
+
+
+def _groups(root: FSDPModule) -> list[Any]:
+    states = root._get_fsdp_state()._state_ctx.all_states
+    return [group for state in states for group in state._fsdp_param_groups]
 
 
 def _complete(part: Any) -> None:

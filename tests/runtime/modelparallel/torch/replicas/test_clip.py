@@ -111,3 +111,19 @@ def test_gradients_of_other_models_are_left_to_torch(world):
     for rank, (norm, rest) in enumerate(world.run(others, hosts="aabb", deadline=30)):
         assert norm == pytest.approx(2 * (rank + 1))
         assert rest == pytest.approx(0, abs=1e-6)
+
+
+def with_a_loss_of_its_own(rank, size):
+    """The last stage's rank has a gradient of a parameter that is in no stage."""
+    mine, lone = made(size), nn.Parameter(torch.zeros(2))
+    parameters = [*mine.replicas.parameters.values(), lone]
+    without = clip_grad_norm_(parameters, 1e9).item()
+    if mine.groups.pp_rank == mine.groups.pp_size - 1:
+        lone.grad = torch.tensor([3.0, 4.0])
+    return math.hypot(without, 5.0), clip_grad_norm_(parameters, 1e9).item()
+
+
+def test_parameters_of_a_loss_function_count_where_losses_are(world):
+    """Other ranks have no gradient of them."""
+    for expected, norm in world.run(with_a_loss_of_its_own, size=2, deadline=30):
+        assert expected == pytest.approx(norm, rel=1e-6)

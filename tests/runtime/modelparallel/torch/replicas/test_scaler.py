@@ -8,6 +8,7 @@ import tied
 import torch
 from replicated import Pipeline, Replicated, furthest, plain_step
 
+from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.torch.amp import GradScaler
 
 START = 2.0**10
@@ -74,6 +75,25 @@ def without_gradients(rank, size):
 def test_a_rank_without_gradients_takes_part(world):
     """torch's own refuses to step there."""
     assert [(2 * START, 2 * START)] * 4 == world.run(without_gradients, hosts="aabb", deadline=30)
+
+
+def half_on_one_rank(rank, size):
+    mine, optimizer, scaler = made(size)
+    mine.step(scale=scaler.get_scale())
+    if rank == 1:
+        mine.replicas.parameters["norm.bias"].data = torch.zeros(6, dtype=torch.float16)
+        mine.replicas.parameters["norm.bias"].grad = torch.zeros(6, dtype=torch.float16)
+    with pytest.raises(OptionError) as caught:
+        scaler.unscale_(optimizer)
+    return str(caught.value)
+
+
+def test_gradients_in_float16_are_refused_on_all_ranks(world):
+    """By name: nobody waits for the rank that has them."""
+    said = world.run(half_on_one_rank, hosts="aabb", deadline=30)
+
+    assert 1 == len(set(said))
+    assert "rank 1: that of norm.bias is torch.float16" in said[0]
 
 
 def test_scaler_that_is_off_changes_nothing():

@@ -15,12 +15,11 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from sagemaker_dist.errors import OptionError
+from smdist.modelparallel.torch.executor.feed import Roots
 from smdist.modelparallel.torch.executor.halves.products import Gradients, later
 from smdist.modelparallel.torch.executor.halves.survey import Branch, Entry, Survey, survey
 
 _TOGETHER_BYTES: Final = 4 << 20  # gradients that wait for one pass of the engine: each costs 50 us
-
-Roots = list[tuple[Tensor, Tensor | None]]
 
 
 class _Start(NamedTuple):
