@@ -10,7 +10,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from sagemaker_dist.errors import OptionError, OptionErrors
 from smdist.dataparallel.torch import monitored_barrier
+from smdist.dataparallel.torch.backend import reason_of
 
 
 def refused(rank, size, tensor):
@@ -187,3 +189,13 @@ def test_messages_that_do_not_fit_name_both_sides(world):
         assert not ok
         assert "called send(float32, 4)" in said
         assert "called receive(float32, 5)" in said
+
+
+def test_all_faults_of_a_request_are_in_the_reason_why_a_rank_ends():
+    """On one line, which is all that other ranks and the log of the job keep."""
+    faults = (OptionError("a is 1", "it is odd", "Pass 2"), OptionError("b", "no", "Leave it"))
+
+    assert (
+        "rank 1 on vm raised OptionErrors: 2 faults in this request:"
+        " 1. a is 1: it is odd. Pass 2. 2. b: no. Leave it."
+    ) == reason_of("rank 1 on vm", OptionErrors(faults))

@@ -26,6 +26,7 @@ from smdist.dataparallel.torch.reporting import finish
 
 NAME = "smdist"
 _DEFAULT_GROUP = 0
+_MOST_WORDS = 1000  # characters of the reason why a rank ends
 _TORCH_DEFAULT_SECONDS = 1800.0
 _live: list[tuple[_C.Engine, str]] = []  # engines, with what others call this rank
 _world: list[tuple[_C.Engine, float]] = []  # the default group's, if that is ours; its timeout
@@ -105,8 +106,13 @@ def _say_goodbye() -> None:
     while _live:
         engine, name = _live.pop()
         if error is not None:
-            engine.abort(f"{name} raised {type(error).__name__}: {error}"[:500])
+            engine.abort(reason_of(name, error))
         engine.shutdown()
+
+
+def reason_of(name: str, error: BaseException) -> str:
+    """Why a rank ends, on one line: logs and other ranks may keep no more of it."""
+    return f"{name} raised {type(error).__name__}: {' '.join(str(error).split())}"[:_MOST_WORDS]
 
 
 def _leave_to_the_parent() -> None:

@@ -22,11 +22,13 @@ from smdist.modelparallel.torch.executor.errors import (
     LostError,
     StepError,
     StepInterruptedError,
+    gone_in,
     said,
 )
 
 _OURS: Final = "smdist.dataparallel.torch.backend"
 _KEY: Final = "smdist/step/fault"
+_CLOSED: Final = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")  # Gloo's
 _TAG: Final = (1 << 24) - 1  # nobody sends it
 
 
@@ -51,7 +53,7 @@ class Alarm:
             return StepError(fault)
         if isinstance(error, LostError):
             return self._lost(error, action)
-        fault = self._fault(action, module, said(error))
+        fault = self._fault(action, module, said(error), gone=self._gone(error))
         self._tell(fault)
         kind = StepInterruptedError if isinstance(error, KeyboardInterrupt) else StepError
         return kind(fault)
@@ -71,14 +73,26 @@ class Alarm:
         if error.peer is not None:
             peer = f"rank {self._world(error.peer)} (pipeline rank {error.peer})"
         why = f"a message from or to {peer} was lost ({said(error.cause)})"
-        fault = self._fault(action, f"a message of {peer}", why)
+        gone = self._gone(error)
+        fault = self._fault(action, f"a message of {peer}", why, gone=gone)
         self._tell(fault)
-        return StepError(fault, f"Look in the logs for a rank that ended before, such as {peer}")
+        mend = f"Look in the logs for a rank that ended before, such as {peer}"
+        return StepError(fault, mend if gone is None else "")
 
-    def _fault(self, action: str, module: str, why: str) -> Fault:
+    def _gone(self, error: BaseException) -> int | None:
+        """The rank whose end this error is of, among all; other waits fail with it, too."""
+        cause = error.cause if isinstance(error, LostError) else error
+        if self._is_ours:
+            return gone_in(cause) if isinstance(cause, dist.DistBackendError) else None
+        if not isinstance(error, LostError) or error.peer is None:
+            return None
+        is_closed = any(word in str(cause) for word in _CLOSED)
+        return self._world(error.peer) if is_closed else None
+
+    def _fault(self, action: str, module: str, why: str, *, gone: int | None) -> Fault:
         own = dist.get_rank(self._group)
         rank = self._world(own)
-        return Fault(rank=rank, pipeline_rank=own, action=action, module=module, why=why)
+        return Fault(rank=rank, pipeline_rank=own, action=action, module=module, why=why, gone=gone)
 
     def _world(self, rank: int) -> int:
         return dist.get_global_rank(self._group, rank)

@@ -11,7 +11,12 @@ from sagemaker_dist.errors import DistError
 
 MOST_BYTES: Final = 3000  # of a reason on its way to other ranks
 _FOUND: Final = re.compile(
-    r"rank (\d+) \(pipeline rank (\d+)\) failed in (.+?) of '([^'\n]*)': (.*)", re.DOTALL
+    r"(?:rank (\d+) is gone: )?"
+    r"rank (\d+) \(pipeline rank (\d+)\) (?:failed|missed it) in (.+?) of '([^'\n]*)': (.*)",
+    re.DOTALL,
+)
+_GONE: Final = re.compile(  # what our engine says of a process that has ended without a word
+    r"rank (\d+)(?: on \S+)? (?:closed its connection|refused the connection)"
 )
 
 
@@ -25,6 +30,7 @@ class Fault:
         action: As in the schedule: "1F3"; or what else it did.
         module: The unit that ran, or whose forward function it was; what else, where it was none.
         why: One sentence, or a few.
+        gone: The rank that ended without a word, among all, if that is why.
     """
 
     rank: int
@@ -32,15 +38,19 @@ class Fault:
     action: str
     module: str
     why: str
+    gone: int | None = None
 
     def __str__(self) -> str:
         return f"{self.where}: {self.why}"
 
     @property
     def where(self) -> str:
-        """Rank, action and module."""
+        """Rank, action and module; before them the rank that is gone."""
         who = f"rank {self.rank} (pipeline rank {self.pipeline_rank})"
-        return f"{who} failed in {self.action} of '{self.module}'"
+        did = f"{self.action} of '{self.module}'"
+        if self.gone is not None:
+            return f"rank {self.gone} is gone: {who} missed it in {did}"
+        return f"{who} failed in {did}"
 
     @property
     def line(self) -> str:
@@ -53,13 +63,14 @@ class Fault:
         found = _FOUND.search(text)
         if found is None:
             return None
-        rank, pipeline_rank, action, module, why = found.groups()
+        gone, rank, pipeline_rank, action, module, why = found.groups()
         return cls(
             rank=int(rank),
             pipeline_rank=int(pipeline_rank),
             action=action,
             module=module,
             why=why,
+            gone=None if gone is None else int(gone),
         )
 
 
@@ -71,15 +82,17 @@ class StepError(DistError):
         pipeline_rank: Which, in its pipeline.
         action: What it did there: "1F3" is stage 1, forward, microbatch 3.
         module: What ran.
+        gone: The rank that ended without a word, if that is why; `rank` is one that missed it.
     """
 
     def __init__(self, fault: Fault, mend: str = "") -> None:
-        mend = mend or f"The log of rank {fault.rank} has its traceback"
+        mend = mend or _mend(fault)
         super().__init__(fault.where, fault.why, mend)
         self.args = (fault, mend)  # pickles
         self.fault = fault
         self.rank, self.pipeline_rank = fault.rank, fault.pipeline_rank
         self.action, self.module = fault.action, fault.module
+        self.gone = fault.gone
 
     def __str__(self) -> str:
         end = "" if self.why.endswith((".", "?", "!")) else "."
@@ -96,6 +109,21 @@ class LostError(Exception):
     def __init__(self, peer: int | None, cause: BaseException) -> None:
         super().__init__(peer, str(cause))
         self.peer, self.cause = peer, cause
+
+
+def gone_in(error: BaseException) -> int | None:
+    """The rank whose process has ended, as far as an error of our engine says."""
+    found = _GONE.search(str(error))
+    return None if found is None else int(found[1])
+
+
+def _mend(fault: Fault) -> str:
+    if fault.gone is None:
+        return f"The log of rank {fault.rank} has its traceback"
+    return (
+        f"Look at the end of the log of rank {fault.gone}: it was killed, for memory perhaps, or"
+        " it ended by itself"
+    )
 
 
 def said(error: BaseException) -> str:

@@ -106,13 +106,13 @@ def read(config: Config) -> ModelParallel | None:
 def _section(config: Mapping[str, Any]) -> dict[str, Any]:
     """What `distribution=` has for us: {"smdist": {"modelparallel": {...}}}."""
     part = config[OURS]
-    section = part.get(MODEL) if isinstance(part, Mapping) else None
-    require(
-        len(config) == 1 and isinstance(section, Mapping) and len(part) == 1,
-        what=f"{_WHERE} is {dict(config)!r}",
-        why=f"beside {OURS!r} and {MODEL!r} nothing stands in it, and the latter is a dict",
-        mend=f"Pass {{{OURS!r}: {{{MODEL!r}: {{...}}}}}}, or the innermost dict alone",
-    )
+    section = part.get(MODEL) if isinstance(part, Mapping) and len(part) == 1 else None
+    if len(config) != 1 or not isinstance(section, Mapping):
+        raise OptionError(
+            f"{_WHERE} is {dict(config)!r}",
+            f"beside {OURS!r} and {MODEL!r} nothing stands in it, and the latter is a dict",
+            f"Pass {{{OURS!r}: {{{MODEL!r}: {{...}}}}}}, or the innermost dict alone",
+        )
     return {name: value for name, value in section.items() if (name, value) != ("enabled", True)}
 
 

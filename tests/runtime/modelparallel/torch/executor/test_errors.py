@@ -4,6 +4,7 @@
 import os
 import signal
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -128,8 +129,21 @@ def test_a_rank_is_killed(world, backend):
     for rank in (0, 2):
         is_told, told = outcomes[rank]
         assert is_told, told
-        assert "rank 1" in told["text"]
+        assert told["text"].startswith("rank 1 is gone: rank ")
+        assert "Look at the end of the log of rank 1:" in told["text"]
         assert told["seconds"] < SECONDS
+
+
+def test_a_rank_is_killed_that_sends_nothing_to_others(world):
+    """Who waits for somebody else names it, too."""
+    outcomes = world.outcomes(summing_without_one, size=RANKS, deadline=120)
+
+    assert "died with exit code -9" in outcomes[2][1]
+    for rank in (0, 1):
+        is_told, text = outcomes[rank]
+        assert is_told, text
+        assert text.startswith(f"rank 2 is gone: rank {rank} (pipeline rank {rank}) missed it in ")
+        assert "Look at the end of the log of rank 2:" in text
 
 
 def test_what_is_not_an_action_is_guarded(world):
@@ -143,8 +157,11 @@ def test_what_is_not_an_action_is_guarded(world):
 def test_a_fault_is_read_from_what_others_say():
     fault = Fault(rank=5, pipeline_rank=1, action="1F3", module="h.4", why="it's 'so':\nsee")
     error = StepError(fault)
+    lost = replace(fault, gone=2)
 
     assert fault == Fault.read(f"RuntimeError: {fault}")
+    assert lost == Fault.read(f"RuntimeError: {lost}")
+    assert str(lost).startswith("rank 2 is gone: rank 5 (pipeline rank 1) missed it in 1F3")
     assert Fault.read("rank 5 closed its connection") is None
     assert "rank 5 (pipeline rank 1) failed in 1F3 of 'h.4'" in str(error)
     assert str(error) == str(StepError(*error.args))
@@ -250,6 +267,18 @@ def guarding(rank, size):
             dist.all_reduce(torch.ones(4))
 
     return told(run)
+
+
+def summing_without_one(rank, size):
+    executor = split().executor
+    try:
+        with executor.guarded("the sum of gradients"):
+            if rank == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            dist.all_reduce(torch.ones(4))
+    except StepError as error:
+        return str(error)
+    return "no error"
 
 
 def told_by(executor, feed):
