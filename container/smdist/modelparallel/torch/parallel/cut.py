@@ -34,6 +34,7 @@ class Split:
     """A model that was cut: what of it this rank has, and what runs it.
 
     Attributes:
+        model: The user's; what other ranks have is without values in it.
         captured, placement: Of the signature that stages serve now.
         skeleton: The whole model without values.
         known: Captures by signature, the least recent first.
@@ -43,8 +44,10 @@ class Split:
         on_event: Who is told what executors do.
         latest: The last call, in short, and its signature.
         said: Which parameters are frozen, at a version of the mirror.
+        agreed: Which were, where all ranks last agreed on it.
     """
 
+    model: nn.Module
     plan: Plan
     groups: Groups
     stages: Mapping[int, StageModule]
@@ -59,7 +62,8 @@ class Split:
     serving: tuple[int | None, Captured] | None = None
     on_event: OnEvent | None = None
     latest: tuple[Hashable, Hashable] | None = None
-    said: tuple[int, str] = (-1, "")
+    said: tuple[int, tuple[str, ...]] = (-1, ())
+    agreed: tuple[str, ...] = ()
 
     @property
     def last_rank(self) -> int:
@@ -78,13 +82,19 @@ class Split:
         self.known.move_to_end(key)
         return self.known[key]
 
-    def frozen(self) -> str:
-        """Which parameters are: for the other ranks of the pipeline."""
+    def frozen(self) -> tuple[str, ...]:
+        """Which parameters are: all ranks of the pipeline see the same."""
         if self.said[0] != self.mirror.version:
             parameters = self.skeleton.named_parameters()
             names = [name for name, parameter in parameters if not parameter.requires_grad]
-            self.said = self.mirror.version, f", frozen: {', '.join(names)}" if names else ""
+            self.said = self.mirror.version, tuple(names)
         return self.said[1]
+
+    def aliases(self, name: str) -> list[str]:
+        """All names of the parameter that has this one."""
+        parameter = self.skeleton.get_parameter(name)
+        every = self.skeleton.named_parameters(remove_duplicate=False)
+        return [alias for alias, other in every if other is parameter]
 
     @contextmanager
     def guarded(self, doing: str) -> Iterator[None]:
@@ -148,10 +158,12 @@ def cut(
     )  # fmt: skip
     replicas.prepare()
     captured = replace(captured, example=None)
-    return Split(
-        plan=plan, groups=groups, stages=stages, captured=captured, placement=placement,
-        skeleton=bare, mirror=mirror, replicas=replicas,
+    split = Split(
+        model=model, plan=plan, groups=groups, stages=stages, captured=captured,
+        placement=placement, skeleton=bare, mirror=mirror, replicas=replicas,
     )  # fmt: skip
+    split.agreed = split.frozen()
+    return split
 
 
 def forward_only(plan: Plan, num_microbatches: int) -> Schedule:

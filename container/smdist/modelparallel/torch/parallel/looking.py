@@ -71,7 +71,9 @@ def _key(split: Split, arguments: Arguments) -> Hashable:
 def _told(split: Split, arguments: Arguments) -> str:
     mode = "in training" if split.skeleton.training else "in evaluation"
     grads = "with gradients" if torch.is_grad_enabled() else "without gradients"
-    return f"{described(arguments)} {mode} {grads}{split.frozen()}"
+    frozen = split.frozen()
+    last = f", frozen: {', '.join(frozen)}" if frozen else ""
+    return f"{described(arguments)} {mode} {grads}{last}"
 
 
 def _captured(split: Split, example: Any) -> tuple[Captured, Placement]:
