@@ -40,8 +40,9 @@ def forward(state: State, arguments: Arguments) -> Any:
             "the backward pass has to go through stages on other ranks",
             "Call it in a function with @smp.step, or under torch.no_grad()",
         )
+    state.check_caught_up()
     if state.split is None:
-        prepare_for(state, Batch.of(example_of(arguments, state.model)))
+        prepare_for(state, lambda: Batch.of(example_of(arguments, state.model)))
     return _one_stage(state, arguments)
 
 
@@ -115,5 +116,7 @@ def _whole(state: State, arguments: Arguments) -> Work:
         parts = (batch.microbatch(number, at) for at in range(number))
         return [((arguments_of(part),), {}) for part in parts]
 
-    size = Batch.of(example).size if state.split is None else 1
-    return Work(name="the model's call", function=function, cut=cut, inputs=arguments, size=size)
+    return Work(
+        name="the model's call", function=function, cut=cut, inputs=arguments,
+        size=lambda: Batch.of(example).size,
+    )  # fmt: skip

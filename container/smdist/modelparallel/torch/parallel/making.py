@@ -13,7 +13,7 @@ from smdist.modelparallel.torch.batch import Batch
 from smdist.modelparallel.torch.groups import Groups
 from smdist.modelparallel.torch.parallel.first import prepare_for
 from smdist.modelparallel.torch.parallel.parallel import Parallel
-from smdist.modelparallel.torch.parallel.settings import MIB, Settings
+from smdist.modelparallel.torch.parallel.settings import MIB, Settings, checked
 
 
 def parallelize(
@@ -41,9 +41,9 @@ def parallelize(
         costs: "measure", "estimate" or "auto", as of `smp.plan`.
 
     Raises:
-        OptionError: All that is wrong with the plan for this model and these ranks.
+        OptionError: All that is wrong with the plan for this model, these ranks and options.
     """
-    options = session.current().options
+    options = checked(session.current().options, plan)
     settings = Settings(
         options=options, plan=plan, groups=groups, fusion_bytes=fusion_bytes, costs=costs,
         sharding=options.sharding if sharding is None else sharding,
@@ -53,5 +53,5 @@ def parallelize(
     )  # fmt: skip
     made = Parallel(model, settings)
     if example is not None:
-        prepare_for(made._state, Batch.of(example))
+        prepare_for(made._state, lambda: Batch.of(example))
     return made

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sagemaker_dist.errors import require
+from sagemaker_dist.errors import OptionError, require
 from smdist.modelparallel.core.cluster import Cluster
 from smdist.modelparallel.core.plan import Plan
 from smdist.modelparallel.torch import session
@@ -19,7 +19,8 @@ from smdist.modelparallel.torch.comm import share
 from smdist.modelparallel.torch.groups import Groups
 from smdist.modelparallel.torch.here import cluster_of
 from smdist.modelparallel.torch.identity import WORLD
-from smdist.modelparallel.torch.parallel.settings import Settings
+from smdist.modelparallel.torch.parallel.settings import Settings, checked
+from smdist.modelparallel.torch.parallel.together import in_words, raise_first
 from smdist.modelparallel.torch.planning import plan as find
 
 _PASSED = (
@@ -45,28 +46,40 @@ class Sliced(Batch):
         return self.cut_into(num_microbatches)
 
 
+def given_plan(settings: Settings) -> Plan | None:
+    """The plan that the user has: what the call was given, or that of a file.
+
+    Raises:
+        OptionError: The file cannot be read, or options say otherwise.
+    """
+    if settings.plan is not None or settings.options.plan is None:
+        return settings.plan
+    plan = Plan.load(settings.options.plan)
+    checked(settings.options, plan)
+    return plan
+
+
 def planned(model: nn.Module, batch: Batch, settings: Settings) -> Plan:
     """Find the plan; collective over the world, and the same on all ranks.
 
     Raises:
         OptionError: There is none, on every rank.
     """
-    given = settings.plan
-    if given is None and settings.options.plan is not None:
-        given = Plan.load(settings.options.plan)
-    if given is not None:
-        return given
-    found: Plan | Exception | None = None
+    found: Plan | BaseException | None = None
     if session.current().rank == 0:
         try:
             found = _found(model, batch, settings)
-        except Exception as error:
+        except BaseException as error:  # whatever it is, others wait for this rank
             found = error
-    found = share(found, 0, WORLD)
-    if isinstance(found, Exception):
+    answer = share(found if isinstance(found, Plan) else _portable(found), 0, WORLD)
+    if isinstance(found, BaseException):
         raise found
-    assert found is not None
-    return found
+    if isinstance(answer, Plan):
+        return answer
+    if isinstance(answer, str):
+        raise_first({0: answer}, "the search for a plan")
+    assert isinstance(answer, OptionError)
+    raise answer
 
 
 def groups_of(plan: Plan, settings: Settings) -> Groups:
@@ -92,6 +105,11 @@ def groups_of(plan: Plan, settings: Settings) -> Groups:
         mend="Pass the groups of a layout with that degree",
     )
     return settings.groups
+
+
+def _portable(fault: BaseException | None) -> OptionError | str:
+    """An error that was found for all ranks, or else words."""
+    return fault if isinstance(fault, OptionError) else in_words(fault)
 
 
 def _found(model: nn.Module, batch: Batch, settings: Settings) -> Plan:

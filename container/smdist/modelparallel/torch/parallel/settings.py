@@ -3,13 +3,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from sagemaker_dist.contract.model_parallel import ModelParallel
+from sagemaker_dist.errors import OptionError, raise_all
 from smdist.modelparallel.core.plan import Plan
 from smdist.modelparallel.torch.groups import Groups
 
 MIB = 1 << 20
+
+_SAID: Final = {  # what no plan contradicts: the planner's choice, and SMP's own defaults
+    "microbatches": ("auto", 1),
+    "pipeline": ("auto", "interleaved"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,3 +51,25 @@ class Settings:
     passes_per_step: int = 1
     broadcasts_buffers: bool = True
     costs: str = "auto"
+
+
+def checked(options: ModelParallel, plan: Plan | None) -> ModelParallel:
+    """The options; a plan that the user gives decides some, so these say the same or nothing.
+
+    Raises:
+        OptionError: One says otherwise; all that do.
+    """
+    raise_all(_contradictions(plan, options) if plan is not None else ())
+    return options
+
+
+def _contradictions(plan: Plan, options: ModelParallel) -> Iterator[OptionError]:
+    decided = {"microbatches": plan.num_microbatches, "pipeline": plan.schedule}
+    for name, value in decided.items():
+        option = getattr(options, name)
+        if option not in (*_SAID[name], value):
+            yield OptionError(
+                f"{name} is {option!r} beside a plan",
+                f"the plan decides it, and has {value!r}",
+                f"Leave {name} out, or plan anew with it",
+            )

@@ -12,7 +12,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from sagemaker_dist.errors import OptionError
+from sagemaker_dist.errors import OptionError, require
 from smdist.modelparallel.torch.executor import Arguments, PassedOn
 from smdist.modelparallel.torch.parallel.cut import Split
 from smdist.modelparallel.torch.parallel.settings import Settings
@@ -34,6 +34,7 @@ class State:
         waiting: What is to happen once the model is cut, in order.
         is_loaded: Whether values are among that.
         is_returning: Whether a backward pass outside of a step is under way.
+        has_trained: Whether a batch was found as large as the options say.
         forwards: Forward passes since the last such step, with and without gradients.
     """
 
@@ -47,6 +48,7 @@ class State:
     waiting: list[Callable[[], None]] = field(default_factory=list)
     is_loaded: bool = False
     is_returning: bool = False
+    has_trained: bool = False
     forwards: Counter[tuple[int, bool]] = field(default_factory=Counter)
 
     @contextmanager
@@ -63,6 +65,53 @@ class State:
         replica = self.split.groups.rdp_rank if self.split is not None else 0
         number = replica * count + microbatch
         return Draws(seed=self.seed, step=self.step_number, microbatch=number, repeat=repeat)
+
+    def catch_up(self) -> None:
+        """Do what waited for the cut, in order; what fails is left, and all that is behind it."""
+        waiting, self.waiting = self.waiting, []
+        for at, each in enumerate(waiting):
+            try:
+                each()
+            except BaseException:
+                self.waiting = waiting[at:] + self.waiting
+                raise
+
+    def check_caught_up(self) -> None:
+        """Nothing that waited for the cut is left.
+
+        Raises:
+            OptionError: Something is: it failed, and values may be missing.
+        """
+        require(
+            self.split is None or not self.waiting,
+            what=f"{type(self.model).__name__} is not ready for a step",
+            why=f"{len(self.waiting)} of the functions that waited for its cut, such as the"
+            " loading of a checkpoint, have not run, since one of them failed",
+            mend="Mend what failed there, and start anew",
+        )
+
+    def check_size(self, size: int) -> None:
+        """A batch that is trained on is as large as was said; later ones may be smaller.
+
+        Args:
+            size: Samples of one replica; 0 where that is not known.
+
+        Raises:
+            OptionError: It is not.
+        """
+        wanted = self.settings.options.global_batch_size
+        assert self.split is not None
+        replicas = self.split.groups.rdp_size
+        total = size * replicas
+        if wanted and total and (total > wanted or (total < wanted and not self.has_trained)):
+            raise OptionError(
+                f"global_batch_size is {wanted}",
+                f"the batch of this step has {size} samples on each of {replicas} replicas:"
+                f" {total}",
+                f"Pass global_batch_size={total}"
+                + ("" if wanted % replicas else f", or batches of {wanted // replicas}"),
+            )
+        self.has_trained = True
 
     def next_repeat(self) -> int:
         """For a forward pass that makes no step: each draws numbers of its own."""

@@ -7,15 +7,22 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from smdist.modelparallel.core.layout import Axis
 from smdist.modelparallel.core.schedule import Schedule
 from smdist.modelparallel.torch.comm import share
 from smdist.modelparallel.torch.executor import Arguments, Executor, Roots
-from smdist.modelparallel.torch.parallel.agreement import agree, checksum, described
+from smdist.modelparallel.torch.parallel.agreement import (
+    DifferenceError,
+    agree,
+    checksum,
+    described,
+)
 from smdist.modelparallel.torch.parallel.cut import Split, forward_only
 from smdist.modelparallel.torch.parallel.first import cut_for_work
+from smdist.modelparallel.torch.parallel.freezing import settle
 from smdist.modelparallel.torch.parallel.looking import Seen, look
 from smdist.modelparallel.torch.parallel.reducing import Hooks, complete
 from smdist.modelparallel.torch.parallel.state import State, probe
@@ -36,12 +43,14 @@ def run(state: State, work: Work, *, parts: int | None = None) -> list[Any]:
         OptionError: The batch cannot be cut, or ranks are about to do different things.
         StepError: Something failed on some rank.
     """
+    state.check_caught_up()
+    axis = Axis.WORLD if parts is None and torch.is_grad_enabled() else Axis.PP
     if state.split is None:
         cut_for_work(state, work)
     assert state.split is not None
     split = state.split
     count = split.plan.num_microbatches if parts is None else parts
-    seen, pieces = _agreed(state, split, work, count)
+    seen, pieces = _agreed(state, work, count, axis)
     split.captured, split.placement = seen.captured, seen.placement
     feed = _feed(state, work, pieces)
     if seen.has_gradients and parts is None:
@@ -55,8 +64,21 @@ def run(state: State, work: Work, *, parts: int | None = None) -> list[Any]:
     return _shared(split, results)
 
 
-def _agreed(state: State, split: Split, work: Work, count: int) -> tuple[Seen, list[Arguments]]:
-    """What every rank of the pipeline is about to do."""
+def _agreed(state: State, work: Work, count: int, axis: Axis) -> tuple[Seen, list[Arguments]]:
+    """The same, where ranks have frozen parameters of theirs since the last step, too."""
+    try:
+        return _looked(state, work, count, axis)
+    except DifferenceError:
+        assert state.split is not None
+        if not settle(state.split, axis):
+            raise
+    return _looked(state, work, count, axis)
+
+
+def _looked(state: State, work: Work, count: int, axis: Axis) -> tuple[Seen, list[Arguments]]:
+    """What every rank of the pipeline is about to do; none goes on if a rank asked cannot."""
+    split = state.split
+    assert split is not None
     fault: BaseException | None = None
     seen, pieces, said = None, [], {}
     try:
@@ -64,11 +86,14 @@ def _agreed(state: State, split: Split, work: Work, count: int) -> tuple[Seen, l
         seen = probe(state, work, pieces[0], lambda arguments: look(split, arguments))
         said = {"inputs": described(work.inputs), "model": f"{count} x {seen.text}"}
         said["data"] = "" if seen.key in split.compared else checksum(work.inputs)
-    except Exception as error:
+        if axis is Axis.WORLD and seen.has_gradients:
+            state.check_size(work.size())
+    except BaseException as error:  # whatever it is, others wait for this rank
         fault = error
-    agree(split.groups, said, fault)
+    agree(split.groups, axis, said, fault)
     assert seen is not None
     split.compared.add(seen.key)
+    split.agreed = split.frozen()
     return seen, pieces
 
 

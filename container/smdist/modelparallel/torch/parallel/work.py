@@ -29,7 +29,7 @@ class Work:
         function: Runs one microbatch, the model's call included.
         cut: The arguments of `function` for each of so many microbatches.
         inputs: What they are cut from: pipeline ranks compare it.
-        size: Samples in it; 0 where objects cut themselves.
+        size: Counts the samples in it; 0 where objects cut themselves.
         detaches: Whether what `function` returns is cut from the graph of gradients.
     """
 
@@ -37,7 +37,7 @@ class Work:
     function: Callable[..., Any]
     cut: Callable[[int], list[Arguments]]
     inputs: Any
-    size: int
+    size: Callable[[], int]
     detaches: bool = True
 
 

@@ -83,7 +83,7 @@ def step_of(function: Function, slicing: Slicing, detaches: bool) -> Function:
             function=function,
             cut=lambda number: slicing.cut(function, (args, kwargs), number),
             inputs=_data(function, (args, kwargs)),
-            size=slicing.size(function, (args, kwargs)) if not model.is_cut else 0,
+            size=lambda: slicing.size(function, (args, kwargs)),
             detaches=detaches,
         )
         return gathered(stepping.run(model._state, work))

@@ -50,7 +50,7 @@ def evaluate(model: Parallel, batch: Any, loss: Loss, targets: Any) -> Any:
     work = _work("evaluate", function, batch, targets)
     with _evaluation(model), torch.no_grad():
         planned = model.plan.num_microbatches if model.is_cut else 1
-        results = stepping.run(model._state, work, parts=gcd(work.size, planned))
+        results = stepping.run(model._state, work, parts=_parts(work, planned))
     return _joined(results) if loss is None else StepOutput(results).reduce_mean()
 
 
@@ -92,14 +92,23 @@ def _loss(output: Any, target: Any, loss: Loss) -> Any:
     return found
 
 
-def _work(name: str, function: Callable[..., Any], batch: Any, targets: Any) -> Work:
-    whole = Batch.of(batch)
-    aims = None if targets is None else Batch.of(targets)
+def _parts(work: Work, planned: int) -> int:
+    """As many microbatches as planned, or fewer that divide the batch."""
+    try:
+        return gcd(work.size(), planned)
+    except OptionError:
+        return planned  # the step says it to all ranks
 
+
+def _work(name: str, function: Callable[..., Any], batch: Any, targets: Any) -> Work:
     def cut(number: int) -> list[Arguments]:
+        whole, aims = Batch.of(batch), None if targets is None else Batch.of(targets)
         return [
             ((arguments_of(whole.microbatch(number, at)), aims and aims.microbatch(number, at)), {})
             for at in range(number)
         ]
 
-    return Work(name=name, function=function, cut=cut, inputs=(batch, targets), size=whole.size)
+    return Work(
+        name=name, function=function, cut=cut, inputs=(batch, targets),
+        size=lambda: Batch.of(batch).size,
+    )  # fmt: skip

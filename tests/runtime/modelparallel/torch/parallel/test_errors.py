@@ -52,7 +52,7 @@ def requests(rank, size):
 WORDS = [
     ["'x' has 6 samples", "4 equal microbatches", "1, 2, 3, 6 microbatches"],
     ["rank 1", "other inputs than rank 0", "x torch.float32[8, 8]", "x torch.float32[4, 8]"],
-    ["rank 1", "other data than rank 0", "rank=smp.dp_rank()"],
+    ["rank 1", "other data than rank 0", "they differ in 'x'", "rank=smp.dp_rank()"],
     ["never returned without calling the model"],
     ["no such file"],
     ["called in another step"],

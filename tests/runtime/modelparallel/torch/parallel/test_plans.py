@@ -23,7 +23,7 @@ def test_marks_place_what_they_mark(world):
 
 def given(rank, size, folder):
     """The same loss by a plan that is passed, from a file, and by that of another run's part."""
-    start("auto")
+    start("auto", microbatches=2, pipeline="1f1b")
     options = {"pipeline_parallel_degree": size, "microbatches": 2, "pipeline": "1f1b"}
     plan = smp.allgather(smp.plan(net(), batch()[:1], size, costs="estimate", **options))[0]
     passed = smp.parallelize(net(), plan)
@@ -55,3 +55,26 @@ def test_plans_are_taken_from_calls_files_and_parts_of_state(world, tmp_path):
         assert 1 == len(set(losses))
         assert "OptionError" == kind
         assert "another plan" in text
+
+
+def contradicted(rank, size, folder):
+    """A plan with other microbatches than the session: from a call, and from a file."""
+    options = {"pipeline_parallel_degree": size, "microbatches": 2, "pipeline": "1f1b"}
+    start(size, pipeline="simple")
+    plan = smp.allgather(smp.plan(net(), batch()[:1], size, costs="estimate", **options))[0]
+    refused = outcome(smp.parallelize, net(), plan)
+    if rank == 0:
+        plan.save(f"{folder}/plan.json")
+    smp.barrier()
+    smp.end()
+    start(size, plan=f"{folder}/plan.json", pipeline="auto")
+    return refused, outcome(train_step, smp.DistributedModel(net()), *batch())
+
+
+def test_options_that_differ_from_a_plan_are_refused(world, tmp_path):
+    """Both values are named; what the planner may choose, and SMP's defaults, differ from none."""
+    for (kind, text), (later, of_file) in world.run(contradicted, str(tmp_path), size=2):
+        assert ("OptionErrors", "OptionError") == (kind, later)
+        assert "microbatches is 4 beside a plan: the plan decides it, and has 2" in text
+        assert "pipeline is 'simple' beside a plan: the plan decides it, and has '1f1b'" in text
+        assert "microbatches is 4" in of_file
