@@ -12,7 +12,7 @@ clip together, those that have none of them too.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet, ref
 
 import torch
@@ -23,6 +23,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from sagemaker_dist.errors import require
 from smdist.modelparallel.torch.parallel import active
 from smdist.modelparallel.torch.replicas.clip import clip_grad_norm_
+
+if TYPE_CHECKING:
+    from smdist.modelparallel.torch.parallel.parallel import Parallel
 
 _MOVED: Final = "_smp_moved"  # on a parameter that is not the model's any more: its names
 _seen: WeakSet[torch.optim.Optimizer] = WeakSet()
@@ -113,12 +116,28 @@ def _before_step(
     if model is None or not model.is_cut:
         return
     if optimizer not in _seen:
-        _seen.add(optimizer)
         rewrite(optimizer, local_parameters(model.stages))
+        _check_all_are_of(optimizer, model)
+        _seen.add(optimizer)
     max_norm = model.session.options.gradient_clipping
     if max_norm is not None and _is_of(optimizer, model):
         closure = kwargs.get("closure", next(iter(args[1:]), None))
         _clip(optimizer, max_norm, closure)
+
+
+def _check_all_are_of(optimizer: torch.optim.Optimizer, model: Parallel) -> None:
+    """A loss function's parameters would become others on each rank."""
+    if model.groups.mp_size * model.groups.rdp_size == 1 or not _is_of(optimizer, model):
+        return
+    own = {id(parameter) for parameter in model.parameters()}
+    others = [p for p in _parameters(optimizer) if p.requires_grad and id(p) not in own]
+    require(
+        not others,
+        what=f"{type(optimizer).__name__} has {len(others)} parameters that are in no stage, such "
+        f"as one of shape {tuple(others[0].shape) if others else ()}",
+        why="only ranks of the last stage have gradients of them, and no means over replicas",
+        mend="Put what the loss trains into the model, or step it with an optimizer of its own",
+    )
 
 
 def _is_of(optimizer: torch.optim.Optimizer, model: nn.Module) -> bool:

@@ -92,3 +92,24 @@ def test_gradients_that_are_still_scaled_are_clipped_to_a_scaled_norm(world):
     """What the parameters move by is what was asked for."""
     for far in world.run(fused, size=2):
         assert abs(far / NORM - 1) < 1e-2
+
+
+def with_a_loss_of_its_own(rank, size):
+    """One optimizer for a model and for what is in no stage; then one for each."""
+    start(size)
+    raw, lone = net(), nn.Parameter(torch.zeros(3))
+    optimizer = smp.DistributedOptimizer(torch.optim.SGD([*raw.parameters(), lone], lr=1.0))
+    model = smp.DistributedModel(raw)
+    train_step(model, *batch())
+    told = [outcome(optimizer.step), outcome(optimizer.step)]
+    lone.requires_grad_(False)
+    return told, outcome(optimizer.step)
+
+
+def test_an_optimizer_with_parameters_of_no_stage_is_refused(world):
+    """Each time; frozen ones do no harm."""
+    for told, (fine, _) in world.run(with_a_loss_of_its_own, size=2):
+        for kind, text in told:
+            assert "OptionError" == kind
+            assert "1 parameters that are in no stage, such as one of shape (3,)" in text
+        assert "OptionError" != fine
