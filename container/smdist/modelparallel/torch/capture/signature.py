@@ -8,7 +8,9 @@ holds besides tensors. A program has one answer to each of these inside it.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from typing import Any
+from enum import Enum
+from types import BuiltinFunctionType, FunctionType
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +20,12 @@ from smdist.modelparallel.torch.modes import current_modes
 from smdist.modelparallel.torch.tree import flatten
 
 _SCALARS = (bool, int, float, complex, str, bytes, type(None))
+_ATOMS = (
+    *_SCALARS, Enum, type, torch.dtype, torch.device, FunctionType, BuiltinFunctionType
+)  # fmt: skip
+_MODULES_OWN = frozenset(vars(nn.Module())) - {"training"}
+_DEPTH = 8  # of lists in lists
+OTHER: Final = object()
 
 
 def signature(model: nn.Module, arguments: tuple[Any, Any]) -> Hashable:
@@ -33,6 +41,29 @@ def signature(model: nn.Module, arguments: tuple[Any, Any]) -> Hashable:
     )
 
 
+def plain(value: Any, depth: int = _DEPTH) -> Hashable:
+    """A setting as something to compare: a number, a name, a function, or nested ones.
+
+    Returns:
+        `OTHER` for what is none, or holds something that is none.
+    """
+    if isinstance(value, _ATOMS):
+        return type(value), value
+    if not depth or not isinstance(value, (list, tuple, dict, set, frozenset)):
+        return OTHER
+    items = value.items() if isinstance(value, dict) else value
+    parts = [plain(each, depth - 1) for each in items]
+    if OTHER in parts:
+        return OTHER
+    ordered = not isinstance(value, (set, frozenset))
+    return type(value), tuple(parts) if ordered else frozenset(parts)
+
+
+def own_attributes(holder: Any) -> dict[str, Any]:
+    """Of a module or an object, without what all modules have."""
+    return {name: value for name, value in vars(holder).items() if name not in _MODULES_OWN}
+
+
 def _leaf(leaf: Any) -> Hashable:
     if isinstance(leaf, Tensor):
         return tuple(leaf.shape), leaf.dtype, leaf.device, leaf.requires_grad
@@ -43,20 +74,19 @@ def _settings(model: nn.Module) -> Iterator[Hashable]:
     """Plain attributes of all modules and, once each, of the objects that they hold."""
     seen: set[int] = set()
     for module in model.modules():
-        yield tuple(_plain(vars(module))), has_hooks(module)
+        yield tuple(_plain(module)), has_hooks(module)
         for value in vars(module).values():
             if _is_settings(value) and id(value) not in seen:
                 seen.add(id(value))
-                yield tuple(_plain(vars(value)))
+                yield tuple(_plain(value))
 
 
 def _is_settings(value: Any) -> bool:
     return hasattr(value, "__dict__") and not isinstance(value, (Tensor, nn.Module, type))
 
 
-def _plain(attributes: dict[str, Any]) -> Iterator[Hashable]:
-    for name, value in attributes.items():
-        if isinstance(value, _SCALARS):
-            yield name, value
-        elif isinstance(value, (list, tuple)) and all(isinstance(v, _SCALARS) for v in value):
-            yield name, tuple(value)
+def _plain(holder: Any) -> Iterator[Hashable]:
+    for name, value in own_attributes(holder).items():
+        found = plain(value)
+        if found is not OTHER:
+            yield name, found

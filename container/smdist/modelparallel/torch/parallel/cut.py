@@ -145,7 +145,6 @@ def cut(
     stages = {number: StageModule(captured, placement, number) for number in own}
     keep_unused(model, captured.program, placement, stages)
     bare = skeleton(model)
-    mirror = Mirror(model, bare)
     release(model, stages)
     device = (
         torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else None
@@ -157,6 +156,8 @@ def cut(
         fusion_bytes=settings.fusion_bytes,
     )  # fmt: skip
     replicas.prepare()
+    units = {call.module for call in captured.program.calls if call.is_unit}
+    mirror = Mirror(model, bare, units)
     captured = replace(captured, example=None)
     split = Split(
         model=model, plan=plan, groups=groups, stages=stages, captured=captured,

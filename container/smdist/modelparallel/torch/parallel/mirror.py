@@ -8,48 +8,60 @@ found once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Collection, Iterator
+from copy import deepcopy
+from typing import Any, Final
 
 from torch import Tensor, nn
 
 from sagemaker_dist.errors import OptionError
+from smdist.modelparallel.torch.capture.signature import OTHER, own_attributes, plain
 
-_SCALARS = (bool, int, float, complex, str, bytes, type(None))
-_Pair = tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]  # source, copy, what to compare
+_GONE: Final = object()
 
 
 class Mirror:
     """Two copies of a model, module by module.
 
+    Args:
+        units: Names of modules that stages run whole; what is read in others is in the program.
+
     Attributes:
         version: Grows when something was taken over.
     """
 
-    def __init__(self, model: nn.Module, skeleton: nn.Module) -> None:
+    def __init__(self, model: nn.Module, skeleton: nn.Module, units: Collection[str] = ()) -> None:
         self.version = 0
         self._model = model
         self._modules = dict(model.named_modules())
         self._children = [(m, tuple(m._modules.values())) for m in self._modules.values()]
         modules = list(zip(model.modules(), skeleton.modules(), strict=True))
-        self._pairs = [_pair(real, bare) for real, bare in (*modules, *_settings(modules))]
+        self._pairs = [_Pair(real, bare) for real, bare in (*modules, *_settings(modules))]
+        inside = tuple(f"{unit}." for unit in units)
+        self._fixed = [
+            (name, vars(module), _others(module))
+            for name, module in self._modules.items()
+            if name not in units and not name.startswith(inside)
+        ]
         self._parameters = list(zip(self._modules, modules, strict=True))
 
     def update(self) -> None:
         """Take over plain attributes, modes and what is frozen; what only one has stays its own.
 
         Raises:
-            OptionError: The model has other modules or parameters than when it was cut.
+            OptionError: The model has other modules or parameters than when it was cut, or other
+                objects that its forward function may have read.
         """
         for module, children in self._children:
             if tuple(module._modules.values()) != children:
                 raise _changed(self._model, self._difference())
-        for source, copy, names in self._pairs:
-            for name in names:
-                value = source.get(name)
-                if value is not copy[name] and isinstance(value, _SCALARS):
-                    self.version += value != copy[name]
-                    copy[name] = value
+        for module, attributes, others in self._fixed:
+            for key, value in others.items():
+                if attributes.get(key) is not value:
+                    how = f"{f'{module}.{key}'.lstrip('.')!r} is another {type(value).__name__}"
+                    raise _changed(self._model, how)
+        for pair in self._pairs:
+            self.version += pair.update()
         for name, (real, bare) in self._parameters:
             self._take(name, real._parameters, bare._parameters)
 
@@ -77,14 +89,46 @@ class Mirror:
 def _changed(model: nn.Module, how: str) -> OptionError:
     return OptionError(
         f"{type(model).__name__} changed after it was cut: {how}",
-        "stages run the modules and parameters of the first step",
+        "stages run the modules, parameters and objects of the first step",
         "Change the model before its first step, or wrap the new one",
     )
 
 
-def _pair(source: object, copy: object) -> _Pair:
-    names = (name for name, value in vars(copy).items() if isinstance(value, _SCALARS))
-    return vars(source), vars(copy), tuple(names)
+class _Pair:
+    """The attributes of a module, or of an object with settings, and those of its copy."""
+
+    def __init__(self, source: object, copy: object) -> None:
+        self._source, self._copy = vars(source), vars(copy)
+        found = own_attributes(copy)
+        self._names = {name for name, value in found.items() if plain(value) is not OTHER}
+        self._known = frozenset(self._source)
+
+    def update(self) -> bool:
+        """Take over settings that are other ones, new or gone; whether there were any."""
+        if self._source.keys() != self._known:
+            self._names |= self._source.keys() - self._known
+            self._known = frozenset(self._source)
+        taken = [self._take(name) for name in tuple(self._names)]
+        return any(taken)
+
+    def _take(self, name: str) -> bool:
+        value, own = self._source.get(name, _GONE), self._copy.get(name, _GONE)
+        if value is own:
+            return False
+        if value is _GONE:
+            del self._copy[name]
+            self._names.discard(name)
+            return True
+        key = plain(value)
+        if key is OTHER or key == plain(own):
+            return False
+        self._copy[name] = deepcopy(value)
+        return True
+
+
+def _others(module: nn.Module) -> dict[str, Any]:
+    """What a module has besides settings."""
+    return {name: value for name, value in own_attributes(module).items() if plain(value) is OTHER}
 
 
 def _settings(modules: list[tuple[nn.Module, nn.Module]]) -> Iterator[tuple[Any, Any]]:
