@@ -17,7 +17,8 @@ from smdist.modelparallel.core.plan import Plan
 from smdist.modelparallel.torch import session
 from smdist.modelparallel.torch.capture import Captured
 from smdist.modelparallel.torch.groups import Groups
-from smdist.modelparallel.torch.parallel import active, alone
+from smdist.modelparallel.torch.inside import refuse_inside
+from smdist.modelparallel.torch.parallel import active, alone, outside
 from smdist.modelparallel.torch.parallel.cut import Split
 from smdist.modelparallel.torch.parallel.settings import Settings
 from smdist.modelparallel.torch.parallel.state import State
@@ -49,6 +50,24 @@ class Parallel(nn.Module):
         self._session = session.current()
         self.training = model.training
         active.enter(self)
+        outside.watch(self)
+
+    def __getattr__(self, name: str) -> Any:
+        """What torch keeps; what the user's model has is named where it is.
+
+        Raises:
+            AttributeError: There is nothing of that name here.
+        """
+        try:
+            return super().__getattr__(name)
+        except AttributeError as error:
+            state = self.__dict__.get("_state")
+            if state is None or not hasattr(state.model, name):
+                raise
+            raise AttributeError(
+                f"{type(self).__name__} has no {name!r}, but {type(state.model).__name__} has:"
+                f" {_inside(self)}.{name}. What other ranks hold has no values there once it is cut"
+            ) from error
 
     @property
     def session(self) -> session.Session:
@@ -246,6 +265,15 @@ class Parallel(nn.Module):
         split = self._state.split
         return [self._state.model] if split is None else list(split.stages.values())
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients of this rank.
+
+        Raises:
+            OptionError: A step runs: those of its earlier microbatches would be gone.
+        """
+        refuse_inside("model.zero_grad()")
+        super().zero_grad(set_to_none)
+
     def train(self, mode: bool = True) -> Self:
         """Set all stages to training mode, on each rank that calls it: call it on all."""
         self.training = mode
@@ -283,3 +311,8 @@ class Parallel(nn.Module):
         from smdist.modelparallel.torch.parallel.loading import load
 
         return load(self, state_dict, strict=strict)
+
+
+def _inside(model: Parallel) -> str:
+    """How a script gets at the user's model."""
+    return "model.get_module()" if hasattr(type(model), "get_module") else "model.module"

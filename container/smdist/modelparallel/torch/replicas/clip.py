@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad
 
 from smdist.modelparallel.torch.groups import Groups
+from smdist.modelparallel.torch.inside import refuse_inside
 from smdist.modelparallel.torch.replicas.held import numbers
 from smdist.modelparallel.torch.replicas.norm import total_norm
 
@@ -115,6 +116,7 @@ def _norm(
     if split is None:
         norm: Tensor = _plain["_get_total_norm"](found, norm_type, error_if_nonfinite, foreach)
         return norm
+    refuse_inside("clip_grad_norm_()")
     total = total_norm(_counted(found, split), float(norm_type), split.groups)
     if error_if_nonfinite and not total.isfinite():
         raise RuntimeError(

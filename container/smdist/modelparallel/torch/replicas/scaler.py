@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from sagemaker_dist.errors import OptionError
+from smdist.modelparallel.torch.inside import refuse_inside
 from smdist.modelparallel.torch.mail.post import gather
 from smdist.modelparallel.torch.replicas.clip import name_of
 from smdist.modelparallel.torch.replicas.held import numbers
@@ -35,21 +36,22 @@ class GradScaler(torch.amp.GradScaler):
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
         """Divide gradients by the scale; every rank calls it."""
-        self._begin()
+        self._begin("unscale_")
         super().unscale_(optimizer)
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> float | None:
         """Update parameters unless a gradient on any rank is no number; every rank calls it."""
-        self._begin()
+        self._begin("step")
         return super().step(optimizer, *args, **kwargs)
 
     def update(self, new_scale: float | Tensor | None = None) -> None:
         """Set the scale of the next step; every rank calls it."""
-        self._begin()
+        self._begin("update")
         super().update(new_scale)
 
-    def _begin(self) -> None:
-        """The same scale where no loss was scaled."""
+    def _begin(self, what: str) -> None:
+        """The same scale where no loss was scaled; in a step other ranks would not be there."""
+        refuse_inside(f"GradScaler.{what}()")
         if self._enabled and self._scale is None:
             self._lazy_init_scale_growth_tracker(self._place())
 

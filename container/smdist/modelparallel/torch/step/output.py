@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sagemaker_dist.errors import OptionError
+from sagemaker_dist.errors import OptionError, require
 from smdist.modelparallel.torch.tree import flatten, unflatten
 
 
@@ -66,6 +66,32 @@ class StepOutput(Sequence[Tensor]):
 
     def __getitem__(self, index: Any) -> Any:
         return self.outputs[index]
+
+    def __format__(self, spec: str) -> str:
+        """Without a format as text; a number is asked of the mean.
+
+        Raises:
+            OptionError: There is a format.
+        """
+        require(
+            not spec,
+            what=f"a StepOutput was formatted as {spec!r}",
+            why=f"it has {len(self.outputs)} tensors, one per microbatch",
+            mend=f"Format the mean: f'{{loss.reduce_mean():{spec}}}'",
+        )
+        return repr(self)
+
+    def __float__(self) -> float:
+        """Not here: raises what to do instead."""
+        raise OptionError(
+            "a StepOutput is no number",
+            f"it has {len(self.outputs)} tensors, one per microbatch",
+            "Call float(loss.reduce_mean())",
+        )
+
+    def item(self) -> float:
+        """Not here: raises what to do instead."""
+        return float(self)
 
     def __repr__(self) -> str:
         return f"StepOutput({self.outputs!r})"

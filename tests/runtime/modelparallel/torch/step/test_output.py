@@ -34,6 +34,16 @@ def test_it_is_a_sequence():
     assert PARTS == list(output) == output.outputs
 
 
+def test_it_is_no_number():
+    """Each way to take it for one says how to get one."""
+    output = StepOutput([torch.tensor(1.0), torch.tensor(3.0)])
+
+    for use in (float, StepOutput.item, "{:.3f}".format):
+        with pytest.raises(OptionError, match=r"reduce_mean\(\)"):
+            use(output)
+    assert f"{output}" == repr(output)
+
+
 def test_other_shapes_can_be_joined_alone():
     output = StepOutput([torch.ones(1, 2), torch.ones(2, 2)])
 
