@@ -40,28 +40,40 @@ def sheet_of_run(
         for event in track.events
         if event.step == number
     ]
-    title = f"Schedule {schedule.name} on {schedule.num_ranks} ranks"
-    panels = {
-        "Measured": _measured(schedule, events),
-        "Predicted": spans_of(replayed.predicted),
+    spans = {
+        "Measured": tuple(_measured(schedule, events)),
+        "Predicted": tuple(spans_of(replayed.predicted)),
     }
+    panels = tuple(
+        StepSheet(title=name, num_ranks=schedule.num_ranks, spans=each)
+        for name, each in spans.items()
+    )
     return RunSheet(
-        title=f"{title}, {schedule.num_microbatches} microbatches: step {number}",
-        subtitle=_subtitle(replayed),
-        panels=tuple(
-            StepSheet(title=name, num_ranks=schedule.num_ranks, spans=tuple(spans))
-            for name, spans in panels.items()
-        ),
+        title=f"{_title(schedule, tracks, replica)}step {number}",
+        subtitle=_subtitle(replayed, panels[0].end),
+        panels=panels,
     )
 
 
-def _subtitle(replayed: Replay) -> str:
+def _title(schedule: Schedule, tracks: Sequence[Track], replica: int) -> str:
+    """All but the step; which replica it is of, where there are several."""
+    num_replicas = len({track.replica for track in tracks})
+    which = f"replica {replica} of {num_replicas}, " if num_replicas > 1 else ""
+    ranks = f"Schedule {schedule.name} on {schedule.num_ranks} ranks"
+    return f"{ranks}, {schedule.num_microbatches} microbatches: {which}"
+
+
+def _subtitle(replayed: Replay, seconds: float) -> str:
+    """The step that is drawn, what all of them took on average, and what was predicted of that."""
     scale, unit = time_unit(replayed.measured_seconds)
+    is_one = replayed.num_steps * replayed.num_replicas == 1
+    drawn = f"this step took {seconds / scale:.3g} {unit}; "
+    mean = "measured" if is_one else f"mean of {replayed.basis}"
+    bubble = replayed.predicted.bubble_fraction
     return (
-        f"steps take {replayed.measured_seconds / scale:.3g} {unit} and ranks wait"
-        f" {replayed.measured_bubble:.1%} of it; predicted from their parts:"
-        f" {replayed.predicted_seconds / scale:.3g} {unit} and"
-        f" {replayed.predicted.bubble_fraction:.1%}"
+        f"{drawn}{mean}: {replayed.measured_seconds / scale:.3g} {unit}, ranks wait"
+        f" {replayed.measured_bubble:.1%}; predicted from their parts:"
+        f" {replayed.predicted_seconds / scale:.3g} {unit}, {bubble:.1%}"
     )
 
 

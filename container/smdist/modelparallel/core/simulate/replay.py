@@ -28,15 +28,17 @@ class Replay:
 
     Attributes:
         predicted: The simulated step.
-        measured_seconds: Of one step, on average.
+        measured_seconds: Of one step, on average over steps and replicas.
         measured_idle: Share of it in which a rank waited, by pipeline rank.
-        num_steps: How many were measured; those of several replicas count as several.
+        num_steps: How many were measured; one that several replicas run is one.
+        num_replicas: How many of those were measured.
     """
 
     predicted: Timeline
     measured_seconds: float
     measured_idle: tuple[float, ...]
     num_steps: int
+    num_replicas: int = 1
 
     @property
     def predicted_seconds(self) -> float:
@@ -59,11 +61,16 @@ class Replay:
         """How far the prediction is off, as a part of what was measured."""
         return self.predicted_seconds / self.measured_seconds - 1
 
+    @property
+    def basis(self) -> str:
+        """What was measured: "1 step of 2 replicas"."""
+        steps = f"{self.num_steps} step{'s' * (self.num_steps > 1)}"
+        return f"{steps} of {self.num_replicas} replicas" if self.num_replicas > 1 else steps
+
     def __str__(self) -> str:
         seconds = (self.predicted_seconds * 1e3, self.measured_seconds * 1e3)
-        steps = f"{self.num_steps} step{'s' * (self.num_steps > 1)}"
         lines = [
-            f"{steps} of schedule {self.predicted.schedule.name}: predicted from its parts,"
+            f"{self.basis}, schedule {self.predicted.schedule.name}: predicted from its parts,"
             f" and measured",
             f"{'':12}{'predicted':>12}{'measured':>12}",
             f"{'step':12}{seconds[0]:>9.2f} ms{seconds[1]:>9.2f} ms   {self.error:+.1%}",
@@ -93,7 +100,8 @@ def replay(
     steps = _steps(schedule, tracks)
     first = min(len({number for _, number in steps}) - 1, 1) if skip is None else skip
     begin = sorted({number for _, number in steps})[first:]
-    chosen = [step for (_, number), step in steps.items() if number in begin]
+    places = [place for place in steps if place[1] in begin]
+    chosen = [steps[place] for place in places]
     if not chosen:
         raise OptionError(
             f"{len(steps)} whole steps were recorded, and {max(first, 0)} are left out",
@@ -110,7 +118,8 @@ def replay(
             fmean(1 - step.busy(rank) / step.seconds for step in chosen)
             for rank in range(schedule.num_ranks)
         ),
-        num_steps=len(chosen),
+        num_steps=len({number for _, number in places}),
+        num_replicas=len({replica for replica, _ in places}),
     )
 
 

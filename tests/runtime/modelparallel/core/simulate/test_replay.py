@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A step that took what the simulator said is predicted to take just that."""
 
+from dataclasses import replace
+
 import pytest
 from pipelines import cost
 
@@ -11,6 +13,7 @@ from smdist.modelparallel.core.schedule import make_schedule
 from smdist.modelparallel.core.simulate import simulate
 from smdist.modelparallel.core.simulate.replay import replay
 from smdist.modelparallel.core.simulate.tables import chain
+from smdist.modelparallel.picture.of_run import sheet_of_run
 
 
 def tracks_of(timeline, *, steps=1, apart=1000.0):
@@ -64,6 +67,51 @@ def test_the_table_has_a_line_for_each_rank():
         "rank 0 waits       33.3%       33.3%",
         "rank 1 waits       33.3%       33.3%",
     ] == lines[3:5]
+
+
+def of_replicas(timeline, *, steps):
+    """Two replicas, of which the second takes a quarter longer."""
+    tracks = tracks_of(timeline, steps=steps)
+    slower = [
+        replace(event, start=event.start * 1.25, end=event.end * 1.25)
+        for track in tracks
+        for event in track.events
+    ]
+    size = len(tracks[0].events)
+    second = [
+        replace(track, rank=2 + number, replica=1, events=tuple(slower[number * size :][:size]))
+        for number, track in enumerate(tracks)
+    ]
+    return [*tracks, *second]
+
+
+def test_a_step_that_replicas_run_is_one_step():
+    """Seconds are the mean over replicas, and it is said of how many."""
+    schedule = make_schedule("1f1b", num_ranks=2, num_microbatches=2)
+    timeline = simulate(schedule, [cost(), cost()])
+    found = replay(schedule, chain(2), of_replicas(timeline, steps=1))
+
+    assert (1, 2) == (found.num_steps, found.num_replicas)
+    assert str(found).startswith("1 step of 2 replicas, schedule 1f1b: predicted")
+    assert timeline.pipeline_seconds * 1.125 == pytest.approx(found.measured_seconds)
+
+
+@pytest.mark.parametrize(("replica", "factor"), [(0, 1.0), (1, 1.25)])
+def test_a_drawing_says_which_replica_it_is_of_and_how_long_its_own_step_took(replica, factor):
+    """As its axis has it; the mean is told apart from that."""
+    schedule = make_schedule("1f1b", num_ranks=2, num_microbatches=2)
+    timeline = simulate(schedule, [cost(), cost()])
+    tracks = of_replicas(timeline, steps=1)
+    replayed = replay(schedule, chain(2), tracks)
+    sheet = sheet_of_run(schedule, tracks, replayed, replica=replica)
+    seconds = timeline.pipeline_seconds
+
+    assert sheet.title.endswith(f"microbatches: replica {replica} of 2, step 0")
+    assert sheet.subtitle.startswith(
+        f"this step took {seconds * factor:.3g} s; mean of 1 step of 2 replicas:"
+        f" {seconds * 1.125:.3g} s, ranks wait"
+    )
+    assert seconds * factor == pytest.approx(sheet.panels[0].end)
 
 
 def test_steps_that_are_left_out_are_told():
