@@ -19,7 +19,7 @@ from sagemaker_dist.errors import OptionError
 from smdist.config import RankConfig, read_rank_config
 from smdist.modelparallel.torch.groups import default_group, new_group
 from smdist.modelparallel.torch.mail.post import gather
-from smdist.modelparallel.torch.session.agreement import Card, check, place
+from smdist.modelparallel.torch.session.agreement import Card, check, check_same, place
 from smdist.modelparallel.torch.session.options import Config, chosen, with_plan
 from smdist.modelparallel.torch.session.session import Session
 from smdist.modelparallel.torch.session.world import start, take_device
@@ -45,7 +45,7 @@ def init(config: Config = None) -> Session:
     running = _running()
     if running is not None:
         if config is not None:
-            _check_same(running, with_plan(chosen(config, rank_config.model_parallel))[0])
+            check_same(running.options, with_plan(chosen(config, rank_config.model_parallel))[0])
         return running
     _sessions.clear()
     is_ours = start(rank_config)
@@ -153,12 +153,3 @@ def _host(rank_config: RankConfig) -> str:
 def _numbered(hosts: Sequence[str]) -> tuple[int, ...]:
     order = list(dict.fromkeys(hosts))
     return tuple(order.index(host) for host in hosts)
-
-
-def _check_same(running: Session, options: ModelParallel) -> None:
-    if running.options != options:
-        raise OptionError(
-            "smp.init was called again with another configuration",
-            "there is one session, and its groups are made",
-            "Call smp.init once",
-        )

@@ -58,10 +58,26 @@ def place(cards: Sequence[Card], rank: int) -> tuple[int, int]:
     return (there.index(rank) if told is None else told), len(there)
 
 
+def check_same(running: ModelParallel, options: ModelParallel) -> None:
+    """Another call of smp.init has the options of the first.
+
+    Raises:
+        OptionError: Names those that differ.
+    """
+    differences = list(_differences(Card(options=running), Card(options=options)))
+    if running != options:
+        raise OptionError(
+            f"smp.init was called again with another configuration ({'; '.join(differences)})",
+            "there is one session, and its groups are made",
+            "Call smp.init once",
+        )
+
+
 def _differences(first: Card, other: Card) -> Iterator[str]:
     for each in fields(ModelParallel):
         here, there = getattr(first.options, each.name), getattr(other.options, each.name)
-        if here != there and (each.name != "plan" or None in (here, there)):
+        is_told = each.name != "plan" or None in (here, there) or not (first.plan or other.plan)
+        if here != there and is_told:
             yield f"{each.name} is {here!r} and {there!r}"
     if first.plan != other.plan and first.plan and other.plan:
         yield "the files of the plan say different things"

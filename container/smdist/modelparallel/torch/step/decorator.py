@@ -42,7 +42,8 @@ def step(
     What differs here: where the last stage is not, the function ends at the model's call, which
     comes once in it; what it returns is there on all ranks. Up to that call it runs once more for
     the first microbatch. Gradients are there when the step returns. Random numbers are the same
-    under every layout. Without gradients there is only a forward pass.
+    under every layout. Without gradients there is only a forward pass; with torch.no_grad()
+    around the call, a replica may run it alone.
 
     Args:
         non_split_inputs: Names of arguments that every microbatch gets whole.

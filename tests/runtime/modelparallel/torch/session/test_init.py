@@ -79,6 +79,7 @@ def test_the_same_configuration_again_is_harmless_and_another_is_not(world, tmp_
     for again, refusal in world.run(_twice, str(path), size=2):
         assert [True, True, True] == again
         assert "smp.init was called again with another configuration" in refusal
+        assert "(pipeline_parallel_degree is 2 and 4" in refusal
 
 
 def _undecided(rank, size):
