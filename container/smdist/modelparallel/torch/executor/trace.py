@@ -7,7 +7,7 @@
     run = gather(recorder, group, schedule=schedule, edges=placement.edges)
     run.save("trace.json"), run.plot("trace.png"), print(run.replay())
 
-Clocks of hosts differ. Every rank's is compared with the first one's by messages to and fro, of
+Clocks of hosts differ. Every rank's is compared with the first one's by messages there and back, of
 which the fastest counts: it is off by half its round trip at most. Ranks on one host share a clock.
 """
 

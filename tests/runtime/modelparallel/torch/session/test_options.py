@@ -120,7 +120,7 @@ def test_keys_of_both_kinds_are_refused_with_their_names():
 
 
 @pytest.mark.parametrize(
-    ("key", "meant"), [("shardng", "sharding"), ("partitons", "partitions"), ("sead", "seed")]
+    ("key", "meant"), [("shardng", "sharding"), ("particions", "partitions"), ("sead", "seed")]
 )
 @pytest.mark.parametrize("beside", [{}, {"seed": 1}, {"microbatches": 2}])
 def test_what_is_meant_may_be_of_either_kind(key, meant, beside):

@@ -11,6 +11,6 @@ What the halves leave is what one backward pass leaves. Nothing is computed in b
 only what W needs is kept: of a product, its other factor and its gradient.
 """
 
-from smdist.modelparallel.torch.executor.halves.split import Rest, Roots, backward_inputs
+from smdist.modelparallel.torch.executor.halves.split import Rest, backward_inputs
 
-__all__ = ["Rest", "Roots", "backward_inputs"]
+__all__ = ["Rest", "backward_inputs"]
