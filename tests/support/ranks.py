@@ -167,6 +167,15 @@ def _serve(pipe: Connection, rank: int) -> None:
         finally:
             if dist.is_initialized():
                 dist.destroy_process_group()
+            _forget_meshes()
+
+
+def _forget_meshes() -> None:
+    """DTensor takes equal meshes for one, and would look for groups of the call before."""
+    from torch.distributed.tensor import _redistribute, debug
+
+    debug._clear_sharding_prop_cache()
+    _redistribute._gen_transform_infos.cache_clear()
 
 
 def _load(path: str) -> Any:

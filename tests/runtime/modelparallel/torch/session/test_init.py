@@ -200,6 +200,7 @@ def _timeouts(rank, size, path):
         timeout=timedelta(seconds=77),
     )
     backend = new_group(range(size), dist.group.WORLD)._get_backend(torch.device("cpu"))
+    dist.barrier()  # nobody leaves while others still connect
     return backend.options._timeout.total_seconds()
 
 
