@@ -185,7 +185,7 @@ class Run:
         pieces = zip(inputs.chunk(MICROBATCHES), targets.chunk(MICROBATCHES), strict=True)
         for number, (words, wanted) in enumerate(pieces):
             draws = Draws(seed=0, step=self.data.step - 1, microbatch=number)
-            with drawing(program, self.model, draws):
+            with drawing(program, draws):
                 loss = loss_of(self.model(words), wanted) / MICROBATCHES
                 loss.backward()
             total += loss.item()

@@ -143,7 +143,7 @@ def worst(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
 def _accumulated(model: Any, program: Any, parts: list[Any], step: int) -> float:
     total = 0.0
     for number, part in enumerate(parts):
-        with drawing(program, model, Draws(step=step, microbatch=number)):
+        with drawing(program, Draws(step=step, microbatch=number)):
             loss = model(**part)["loss"]
         (loss / len(parts)).backward()
         total += loss.item() / len(parts)

@@ -92,7 +92,7 @@ def plain_step(
     losses = []
     for number, part in enumerate(parts):
         args, kwargs = arguments_of(part)
-        with drawing(captured.program, model, Draws(seed=seed, microbatch=number)):
+        with drawing(captured.program, Draws(seed=seed, microbatch=number)):
             found = loss(model(*args, **kwargs))
             backward([(found / num_microbatches, None)])
         losses.append(found.detach())

@@ -52,7 +52,7 @@ def _accumulated(captured: Captured, batch: Any, step: int) -> float:
     for number in range(MICROBATCHES):
         args, kwargs = arguments_of(whole.microbatch(MICROBATCHES, number))
         draws = Draws(step=step, microbatch=number)
-        with drawing(captured.program, captured.model, draws):
+        with drawing(captured.program, draws):
             loss = loss_of(captured.model(*args, **kwargs)) / MICROBATCHES
             loss.backward()
         total += float(loss.detach())

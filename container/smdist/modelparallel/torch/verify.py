@@ -153,7 +153,7 @@ class _Runs:
 
         def run(arguments: tuple[Any, Any], roots: Callable[[Any], Roots], draws: Draws) -> Any:
             args, kwargs = arguments
-            with drawing(self._captured.program, self._model, draws):
+            with drawing(self._captured.program, draws):
                 output = self._model(*args, **kwargs)
                 backward(roots(output))  # a checkpoint draws its numbers again
             return output

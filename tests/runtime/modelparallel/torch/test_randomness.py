@@ -54,7 +54,7 @@ def test_the_same_draws_give_the_same_numbers():
     program = capture(model, BATCH).program
 
     def run(**draws):
-        with drawing(program, model, Draws(**draws)):
+        with drawing(program, Draws(**draws)):
             return model(BATCH)
 
     assert torch.equal(run(step=3), run(step=3))
@@ -87,7 +87,7 @@ def test_a_split_model_draws_what_the_whole_one_draws(reentrant):
     """Also where a checkpoint computes again."""
     captured = capture(Blocks(reentrant), BATCH.clone().requires_grad_(), closed=("first",))
     model, batch = captured.model, BATCH.clone().requires_grad_()
-    with drawing(captured.program, model, Draws(step=2)):
+    with drawing(captured.program, Draws(step=2)):
         output = model(batch)
         output.sum().backward()
 

@@ -13,13 +13,14 @@ from smdist.modelparallel.torch.batch import Batch
 from smdist.modelparallel.torch.groups import Groups
 from smdist.modelparallel.torch.parallel.first import prepare_for
 from smdist.modelparallel.torch.parallel.parallel import Parallel
-from smdist.modelparallel.torch.parallel.settings import MIB, Settings, checked
+from smdist.modelparallel.torch.parallel.settings import Settings, checked
+from smdist.modelparallel.torch.replicas.replicas import FUSION_BYTES
 
 
 def parallelize(
     model: nn.Module, plan: Plan | None = None, example: Any = None, *,
     groups: Groups | None = None, sharding: str | None = None, shard_degree: int | None = None,
-    bf16: bool | None = None, seed: int | None = None, fusion_bytes: int = 25 * MIB,
+    bf16: bool | None = None, seed: int | None = None, fusion_bytes: int = FUSION_BYTES,
     costs: str = "auto",
 ) -> Parallel:  # fmt: skip
     """Put the stages of a model on the ranks; collective over the world.

@@ -11,6 +11,7 @@ from sagemaker_dist.contract.model_parallel import ModelParallel
 from sagemaker_dist.errors import OptionError, raise_all
 from smdist.modelparallel.core.plan import Plan
 from smdist.modelparallel.torch.groups import Groups
+from smdist.modelparallel.torch.replicas.replicas import FUSION_BYTES
 
 MIB = 1 << 20
 
@@ -46,7 +47,7 @@ class Settings:
     shard_degree: int | None = None
     bf16: bool = False
     seed: int = 0
-    fusion_bytes: int = 25 * MIB
+    fusion_bytes: int = FUSION_BYTES
     averages: bool = True
     passes_per_step: int = 1
     broadcasts_buffers: bool = True

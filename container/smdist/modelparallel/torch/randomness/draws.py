@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from smdist.modelparallel.torch.program import Call, Chance, Program
@@ -54,7 +53,7 @@ class Draws:
 
 
 @contextmanager
-def drawing(program: Program, model: nn.Module, draws: Draws) -> Iterator[None]:  # noqa: ARG001
+def drawing(program: Program, draws: Draws) -> Iterator[None]:
     """Within it, the unsplit model draws the numbers that its program draws."""
     with _seeded(Seeding(draws, program.chance)):
         yield

@@ -8,13 +8,12 @@ import pytest
 import torch
 import zoo
 from checkpoints import LAYOUTS, running
+from safetensors.torch import load_file
 
 from sagemaker_dist.contract.model_parallel import ModelParallel
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.torch.checkpoint import export, gather_state_dict
 
-pytest.importorskip("transformers")
-load_file = pytest.importorskip("safetensors.torch").load_file
 IDS = torch.arange(3, 11)[None]
 
 
