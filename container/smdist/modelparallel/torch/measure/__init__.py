@@ -38,7 +38,7 @@ def measure(
     budget_seconds: float = 60.0,
     title: str = "",
 ) -> Costs:
-    """Runs each kind of node by itself, forward and backward, and takes the medians.
+    """Runs each kind of node by itself, forward and backward, and takes the lower quartiles.
 
     The model stays as it is: parameters, gradients, buffers, attributes and random numbers. Units
     on meta get random weights, one at a time.
@@ -56,7 +56,7 @@ def measure(
     require(
         repeats >= 1,
         what=f"repeats is {repeats!r}",
-        why="a time is the median of at least one run",
+        why="a time is taken from at least one run",
         mend="Pass an integer of at least 1",
     )
     place = _device(captured.model) if device is None else torch.device(device)

@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +42,7 @@ class Work:
     detaches: bool = True
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, weakref_slot=True)
 class Scene:
     """One microbatch of a step, from the start of the user's code to its end.
 
@@ -72,7 +73,7 @@ class Scene:
             mend="Put both calls into one module and give that to the model, or use two steps",
         )
         output = self.answer(arguments)
-        return watched(output, self._refuse_early)
+        return watched(output, self._refusal())
 
     def backward(self, tensors: Any, gradients: Any) -> None:
         """Note where the backward pass starts.
@@ -109,9 +110,18 @@ class Scene:
         start = torch.ones_like(tensor) if gradient is None else gradient
         return tensor, start * self.scale
 
-    def _refuse_early(self, _: Tensor) -> None:
-        if self.is_open:
-            raise plain_backward()
+    def _refusal(self) -> Callable[[Tensor], None]:
+        """Belongs to the graph that the roots end, so it must not hold them: nothing would ever be
+        freed, as the graph is not seen by Python's collector of cycles.
+        """
+        scene = ref(self)
+
+        def refuse_early(_: Tensor) -> None:
+            found = scene()
+            if found is not None and found.is_open:
+                raise plain_backward()
+
+        return refuse_early
 
 
 def watched(output: Any, hook: Callable[[Tensor], None]) -> Any:
