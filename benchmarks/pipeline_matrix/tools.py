@@ -7,7 +7,19 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))
 
 import zoo
+from checkpoints import LAYOUTS, pairs
 from matrix import MICROBATCHES, Case, Difference, Run, alone, compared
 from ranks import World
 
-__all__ = ["MICROBATCHES", "Case", "Difference", "Run", "World", "alone", "compared", "zoo"]
+__all__ = [
+    "LAYOUTS",
+    "MICROBATCHES",
+    "Case",
+    "Difference",
+    "Run",
+    "World",
+    "alone",
+    "compared",
+    "pairs",
+    "zoo",
+]

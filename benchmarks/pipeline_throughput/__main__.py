@@ -19,8 +19,7 @@ from benchmarks.pipeline_throughput.plot import draw
 
 MODULE = "benchmarks.pipeline_throughput.work"
 ONE, EQUAL = "one process", (LAYERS // 2, LAYERS // 2)
-LIKE_THEIRS = "smdist, cut by itself"
-OURS = {LIKE_THEIRS: "interleaved", "smdist, cut and schedule by itself": "auto"}
+OURS = {"smdist, as it is by default": "auto", "smdist, interleaved": "interleaved"}
 BARS = {"torch, equal layers": 1.10, "torch, best cut by hand": 0.97}
 COLUMNS = ["", "stages", "s/step", "10 % to 90 %", "tokens/s", "x one process", "CPU s/step"]
 Layers = tuple[int, int]
@@ -128,11 +127,11 @@ def _times(series: Mapping[str, Series], name: str, other: str) -> float:
 
 def _verdicts(series: Mapping[str, Series]) -> list[str]:
     """Ratios of medians, and whether they are what we want."""
-    ratios = {other: _times(series, LIKE_THEIRS, other) for other in BARS}
+    ratios = {(name, other): _times(series, name, other) for name in OURS for other in BARS}
     return [
-        f"smdist is {ratios[other]:.2f} times as fast as {other}: {least:.2f} is "
-        f"{'met' if ratios[other] >= least else 'NOT met'}"
-        for other, least in BARS.items()
+        f"{name} is {ratio:.2f} times as fast as {other}: {BARS[other]:.2f} is "
+        f"{'met' if ratio >= BARS[other] else 'NOT met'}"
+        for (name, other), ratio in ratios.items()
     ]
 
 
@@ -142,8 +141,8 @@ def _text(layers: Layers) -> str:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser("pipeline_throughput", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--search-rounds", type=int, default=3, help="for the best cut by hand")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--search-rounds", type=int, default=5, help="for the best cut by hand")
     return parser.parse_args()
 
 

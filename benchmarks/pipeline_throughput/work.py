@@ -76,7 +76,7 @@ def by_us(pipeline: str) -> str:
         model.train_step(ids, loss_of, targets=labels)
 
     _ready("smdist", step, model.named_parameters())
-    return " | ".join(f"{units[0]} to {units[-1]}" for units in model.plan.stages)
+    return ", ".join(f"{units[0]} to {units[-1]}" for units in model.plan.stages)
 
 
 def name_of(layers: tuple[int, int]) -> str:
