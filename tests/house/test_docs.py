@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The documents say what the code does."""
 
+import ast
 import re
 import runpy
+import textwrap
 from dataclasses import fields
 from pathlib import Path
 
@@ -21,6 +23,15 @@ def test_links_within_the_repository_lead_somewhere(path):
     links = re.findall(r"\]\((?!https?://|#)([^)#]+)", path.read_text())
 
     assert [] == [link for link in links if not (path.parent / link).exists()]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_python_in_documents_can_be_read(path):
+    """Every block of Python is Python."""
+    blocks = re.findall(r"^( *)```python\n(.*?)^ *```", path.read_text(), re.DOTALL | re.MULTILINE)
+
+    for _, block in blocks:
+        ast.parse(textwrap.dedent(block))
 
 
 def test_distributions_are_those_of_the_code():
