@@ -58,7 +58,7 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--batch-size", type=int, default=32, help="over all replicas")
-    parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--training", type=Path, default=env.get("SM_CHANNEL_TRAINING"))
     parser.add_argument("--model-dir", type=Path, default=env.get("SM_MODEL_DIR"))
     parser.add_argument("--output-dir", type=Path, default=env.get("SM_OUTPUT_DATA_DIR"))
