@@ -16,7 +16,7 @@ from sagemaker_dist.contract.smp.keys import V1
 from sagemaker_dist.errors import OptionError, raise_all
 
 Given = Mapping[str, Any]
-WHERE: Final = "the parameters of modelparallel"
+WHERE: Final = "the dict of modelparallel"
 _STAGES: Final = "pipeline_parallel_degree"
 _SHARDED: Final = "sharded_data_parallel_degree"
 _CLIPPING: Final = "sdp_gradient_clipping"

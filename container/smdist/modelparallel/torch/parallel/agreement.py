@@ -147,7 +147,8 @@ def _difference(
 ) -> DifferenceError:
     """Of two ranks of one pipeline."""
     kinds = [kind for kind in {**first, **other} if first.get(kind) != other.get(kind)]
-    kinds = ["inputs"] if "inputs" in kinds else kinds  # the rest follows from them
+    first_kind = next((each for each in ("inputs", "model") if each in kinds), None)
+    kinds = kinds if first_kind is None else [first_kind]  # the rest follows from it
     parts = [
         f"they differ in {_arguments(first[kind], other[kind])}"
         if kind == "data" and kind in first and kind in other

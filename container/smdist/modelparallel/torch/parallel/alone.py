@@ -84,6 +84,7 @@ def _one_stage(state: State, arguments: Arguments) -> Any:
             split.replicas.share_buffers()
     draws = state.draws(0, 1, state.next_repeat())
     output = stage.output(stage({}, arguments, draws.around))
+    split.mirror.let_go()
 
     def refuse_plain(_: Tensor) -> None:
         if not state.is_returning:

@@ -38,7 +38,8 @@ class Split:
         captured, placement: Of the signature that stages serve now.
         skeleton: The whole model without values.
         known: Captures by signature, the least recent first.
-        compared: Signatures whose first batch all ranks of the pipeline had in common.
+        compared: What ranks have said of calls whose first batch they had in common; the same on
+            all ranks of the pipeline.
         executors: Of the plan's schedule by None; those that go forward only by microbatches.
         serving: Which executor is set for which capture.
         on_event: Who is told what executors do.
@@ -57,7 +58,7 @@ class Split:
     mirror: Mirror
     replicas: Replicas
     known: OrderedDict[Hashable, tuple[Captured, Placement]] = field(default_factory=OrderedDict)
-    compared: set[Hashable] = field(default_factory=set)
+    compared: set[str] = field(default_factory=set)
     executors: dict[int | None, Executor] = field(default_factory=dict)
     serving: tuple[int | None, Captured] | None = None
     on_event: OnEvent | None = None
@@ -74,8 +75,13 @@ class Split:
         """Know a signature from now on; the least recent one is forgotten."""
         self.known[key] = found
         while len(self.known) > MOST_KNOWN:
-            gone, _ = self.known.popitem(last=False)
-            self.compared.discard(gone)
+            self.known.popitem(last=False)
+
+    def compare(self, said: str) -> None:
+        """The batch of such a call has been compared."""
+        if len(self.compared) >= MOST_KNOWN:
+            self.compared.clear()
+        self.compared.add(said)
 
     def recall(self, key: Hashable) -> tuple[Captured, Placement]:
         """One that is known, the most recent one now."""
@@ -157,7 +163,8 @@ def cut(
     )  # fmt: skip
     replicas.prepare()
     units = {call.module for call in captured.program.calls if call.is_unit}
-    mirror = Mirror(model, bare, units)
+    own_units = {unit for stage in stages.values() for unit in stage.route.units}
+    mirror = Mirror(model, bare, units, own_units)
     captured = replace(captured, example=None)
     split = Split(
         model=model, plan=plan, groups=groups, stages=stages, captured=captured,

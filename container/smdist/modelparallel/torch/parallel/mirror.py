@@ -25,18 +25,31 @@ class Mirror:
 
     Args:
         units: Names of modules that stages run whole; what is read in others is in the program.
+        own_units: Those that run on this rank.
 
     Attributes:
         version: Grows when something was taken over.
     """
 
-    def __init__(self, model: nn.Module, skeleton: nn.Module, units: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        skeleton: nn.Module,
+        units: Collection[str] = (),
+        own_units: Collection[str] = (),
+    ) -> None:
         self.version = 0
         self._model = model
         self._modules = dict(model.named_modules())
         self._children = [(m, tuple(m._modules.values())) for m in self._modules.values()]
         modules = list(zip(model.modules(), skeleton.modules(), strict=True))
         self._pairs = [_Pair(real, bare) for real, bare in (*modules, *_settings(modules))]
+        own = tuple(f"{unit}." for unit in own_units)
+        self._running = [
+            pair
+            for name, pair in zip(self._modules, self._pairs, strict=False)
+            if name in own_units or name.startswith(own)
+        ]
         inside = tuple(f"{unit}." for unit in units)
         self._fixed = [
             (name, vars(module), _others(module))
@@ -64,6 +77,14 @@ class Mirror:
             self.version += pair.update()
         for name, (real, bare) in self._parameters:
             self._take(name, real._parameters, bare._parameters)
+
+    def let_go(self) -> None:
+        """Units have run: what they have changed in themselves, such as a counter, is no setting.
+
+        Else each step would be another call to capture the model for.
+        """
+        for pair in self._running:
+            pair.let_go()
 
     def _take(self, module: str, real: dict[str, Any], bare: dict[str, Any]) -> None:
         if real.keys() != bare.keys():
@@ -110,6 +131,15 @@ class _Pair:
             self._known = frozenset(self._source)
         taken = [self._take(name) for name in tuple(self._names)]
         return any(taken)
+
+    def let_go(self) -> None:
+        """Follow no setting any more that has changed since the last update, or is new."""
+        self._known = frozenset(self._source)
+        self._names -= {name for name in self._names if self._differs(name)}
+
+    def _differs(self, name: str) -> bool:
+        value, own = self._source.get(name, _GONE), self._copy.get(name, _GONE)
+        return value is not own and plain(value) != plain(own)
 
     def _take(self, name: str) -> bool:
         value, own = self._source.get(name, _GONE), self._copy.get(name, _GONE)

@@ -16,6 +16,7 @@ from sagemaker_dist.errors import OptionError, require
 from smdist.modelparallel.torch.executor import Arguments, PassedOn
 from smdist.modelparallel.torch.parallel.cut import Split
 from smdist.modelparallel.torch.parallel.settings import Settings
+from smdist.modelparallel.torch.parallel.steps import Steps
 from smdist.modelparallel.torch.parallel.work import Scene, Work
 from smdist.modelparallel.torch.randomness import Draws, generators_kept, seed_generators
 
@@ -36,6 +37,7 @@ class State:
         is_returning: Whether a backward pass outside of a step is under way.
         has_trained: Whether a batch was found as large as the options say.
         forwards: Forward passes since the last such step, with and without gradients.
+        steps: Counts them for the lines that rank 0 prints.
     """
 
     model: nn.Module
@@ -50,6 +52,7 @@ class State:
     is_returning: bool = False
     has_trained: bool = False
     forwards: Counter[tuple[int, bool]] = field(default_factory=Counter)
+    steps: Steps = field(default_factory=Steps)
 
     @contextmanager
     def acting(self, scene: Scene) -> Iterator[None]:

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -28,6 +29,11 @@ from smdist.modelparallel.torch.parallel.reducing import Hooks, complete
 from smdist.modelparallel.torch.parallel.state import State, probe
 from smdist.modelparallel.torch.parallel.work import Scene, Work
 from smdist.modelparallel.torch.tree import map_leaves
+
+_NO_BACKWARD: Final = (
+    "{} trained nothing: it ran in training with gradients enabled, and never called"
+    " model.backward(loss). Call it in the step, or evaluate under torch.no_grad()"
+)
 
 
 def run(state: State, work: Work, *, parts: int | None = None) -> list[Any]:
@@ -52,15 +58,20 @@ def run(state: State, work: Work, *, parts: int | None = None) -> list[Any]:
     count = split.plan.num_microbatches if parts is None else parts
     seen, pieces = _agreed(state, work, count, axis)
     split.captured, split.placement = seen.captured, seen.placement
-    feed = _feed(state, work, pieces)
+    feed = _UserCode(state, work, pieces)
     if seen.has_gradients and parts is None:
+        if split.skeleton.training:
+            state.steps.begin(work.size() * split.groups.rdp_size)
         results = _train(state, split, feed, count)
+        if results is not None and split.skeleton.training and not feed.has_roots:
+            warnings.warn(_NO_BACKWARD.format(work.name), stacklevel=2)
     else:
         executor = _executor(state, split, None if parts is None else count)
         repeat = state.next_repeat()
         draws = partial(state.draws, count=count, repeat=repeat)
         results = executor.run(feed, draws=draws, backward=False)
         split.replicas.rest()
+    split.mirror.let_go()
     return _shared(split, results)
 
 
@@ -80,37 +91,45 @@ def _looked(state: State, work: Work, count: int, axis: Axis) -> tuple[Seen, lis
     split = state.split
     assert split is not None
     fault: BaseException | None = None
-    seen, pieces, said = None, [], {}
+    seen, pieces, said, told = None, [], {}, ""
     try:
         pieces = work.cut(count)
         seen = probe(state, work, pieces[0], lambda arguments: look(split, arguments))
         said = {"inputs": described(work.inputs), "model": f"{count} x {seen.text}"}
-        said["data"] = "" if seen.key in split.compared else checksum(work.inputs)
+        told = repr(said)
+        said["data"] = "" if told in split.compared else checksum(work.inputs)
         if axis is Axis.WORLD and seen.has_gradients:
             state.check_size(work.size())
     except BaseException as error:  # whatever it is, others wait for this rank
         fault = error
     agree(split.groups, axis, said, fault)
     assert seen is not None
-    split.compared.add(seen.key)
+    split.compare(told)
     split.agreed = split.frozen()
     return seen, pieces
 
 
-def _feed(
-    state: State, work: Work, pieces: list[Arguments]
-) -> Callable[[int, Callable[[Arguments], Any]], tuple[Any, Roots]]:
-    """The user's code, one microbatch at a time."""
-    scale = 1.0 / len(pieces) if state.settings.averages else 1.0
+class _UserCode:
+    """The user's code as an executor's feed, one microbatch at a time.
 
-    def feed(microbatch: int, call: Callable[[Arguments], Any]) -> tuple[Any, Roots]:
-        scene = Scene(answer=call, scale=scale)
-        args, kwargs = pieces[microbatch]
-        with state.acting(scene):
-            result = work.function(*args, **kwargs)
-        return (_detached(result) if work.detaches else result), scene.roots
+    Attributes:
+        has_roots: Whether a backward pass has started in it.
+    """
 
-    return feed
+    def __init__(self, state: State, work: Work, pieces: list[Arguments]) -> None:
+        self._state, self._work, self._pieces = state, work, pieces
+        self._scale = 1.0 / len(pieces) if state.settings.averages else 1.0
+        self.has_roots = False
+
+    def __call__(
+        self, microbatch: int, call: Callable[[Arguments], Any]
+    ) -> tuple[Any, Roots]:
+        scene = Scene(answer=call, scale=self._scale)
+        args, kwargs = self._pieces[microbatch]
+        with self._state.acting(scene):
+            result = self._work.function(*args, **kwargs)
+        self.has_roots |= bool(scene.roots)
+        return (_detached(result) if self._work.detaches else result), scene.roots
 
 
 def _train(state: State, split: Split, feed: Any, count: int) -> list[Any] | None:

@@ -151,15 +151,15 @@ def _from_ours(config: Mapping[str, Any]) -> ModelParallel:
 
 def _unknown(config: Mapping[str, Any], known: Collection[str]) -> list[OptionError]:
     """Keys that nobody has; what is meant may be of either kind."""
-    return [
-        OptionError(
-            f"{_WHERE} has the key {name!r}",
-            "no such key exists",
-            closest(str(name), {*V1, *_OUR_KEYS}),
-        )
-        for name in config
-        if name not in known
-    ]
+    return [_no_key(str(name)) for name in config if name not in known]
+
+
+def _no_key(name: str) -> OptionError:
+    what = f"{_WHERE} has the key {name!r}"
+    if name in {*V1, *V2}:
+        why = "it is SMP's, and ModelParallel, whose keys the others are, has none like it"
+        return OptionError(what, why, "Leave it out; docs/distributions.md has all of them")
+    return OptionError(what, "no such key exists", closest(name, {*V1, *_OUR_KEYS}))
 
 
 def _is_open(name: str, value: object) -> bool:
