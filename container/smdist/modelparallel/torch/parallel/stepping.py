@@ -121,9 +121,7 @@ class _UserCode:
         self._scale = 1.0 / len(pieces) if state.settings.averages else 1.0
         self.has_roots = False
 
-    def __call__(
-        self, microbatch: int, call: Callable[[Arguments], Any]
-    ) -> tuple[Any, Roots]:
+    def __call__(self, microbatch: int, call: Callable[[Arguments], Any]) -> tuple[Any, Roots]:
         scene = Scene(answer=call, scale=self._scale)
         args, kwargs = self._pieces[microbatch]
         with self._state.acting(scene):

@@ -139,7 +139,9 @@ def lines(rank, size):
 def test_rank_0_prints_steps_and_samples(world):
     """Two replicas of two stages, four samples each."""
     first, *others = world.run(lines, size=4)
-    found = re.search(r"smdist: step=3 .*samples_per_second=([\d.]+) steps_per_second=([\d.]+)", first)
+    found = re.search(
+        r"smdist: step=3 .*samples_per_second=([\d.]+) steps_per_second=([\d.]+)", first
+    )
 
     assert "loss=0.5" in first
     assert 8 == pytest.approx(float(found[1]) / float(found[2]), rel=0.01)
