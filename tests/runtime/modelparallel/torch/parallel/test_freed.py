@@ -17,13 +17,14 @@ LAYOUTS = [
 ]
 
 
+ALIVE = WeakSet()
+
+
 class Note:
     """Lives as long as the node of the graph that it is attached to."""
 
-    alive: WeakSet["Note"] = WeakSet()
-
     def __init__(self):
-        self.alive.add(self)
+        ALIVE.add(self)
 
 
 class Noted(torch.autograd.Function):
@@ -51,9 +52,9 @@ def left(work):
     gc.collect()
     gc.disable()
     try:
-        before = set(map(id, Note.alive))
+        before = set(map(id, ALIVE))
         work()
-        return sum(id(note) not in before for note in Note.alive)
+        return sum(id(note) not in before for note in ALIVE)
     finally:
         gc.enable()
 
