@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keras compiles with XLA where it can (jit_compile="auto"); for collectives there is no kernel.
+
+"auto" asks only the model's layers, never its optimizer. So it is taught to ask, for models
+with a DistributedOptimizer; jit_compile=True reaches library.refuse_xla(), which says the mend.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from typing import Any, Final
+
+import keras
+
+_LOG: Final = logging.getLogger("smdist.dataparallel.tensorflow")
+_METHOD: Final = "_resolve_auto_jit_compile"
+
+
+@cache
+def let_auto_mean_no_xla() -> None:
+    """Let jit_compile="auto" be False for models with a DistributedOptimizer, from now on."""
+    original = getattr(keras.Model, _METHOD, None)
+    if original is None:  # before Keras 3.4: "auto" on a GPU meets the refusal
+        return
+
+    def resolve(model: Any) -> bool:
+        from smdist.dataparallel.tensorflow.keras.optimizer import is_distributed
+
+        wanted = bool(original(model))
+        if wanted and is_distributed(getattr(model, "optimizer", None)):
+            _say()
+            return False
+        return wanted
+
+    setattr(keras.Model, _METHOD, resolve)
+
+
+@cache
+def _say() -> None:
+    _LOG.warning('jit_compile="auto" is off: XLA has no kernel for DistributedOptimizer')
