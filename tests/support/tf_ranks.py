@@ -56,7 +56,7 @@ class Meeting:
         """
         path = Path(f"{self.place}-{name}")
         self.until(path.exists, name)
-        return pickle.loads(path.read_bytes())  # noqa: S301  our own file
+        return pickle.loads(path.read_bytes())
 
     def until(self, holds: Callable[[], bool], what: str) -> None:
         """Wait for a fact.

@@ -77,9 +77,9 @@ class Call final {
 
   void all_gather() {
     check_rows(received_, "received");
-    require(received_[rank_] == shape_[0],
-            "the tensor has " + std::to_string(shape_[0]) + " rows, but `received` says " +
-                std::to_string(received_[rank_]) + " for this rank");
+    require(received_[rank_] == shape_[0], "the tensor has " + std::to_string(shape_[0]) +
+                                               " rows, but `received` says " +
+                                               std::to_string(received_[rank_]) + " for this rank");
     make_result(rows(sum_of(received_)));
     const bool is_equal =
         std::all_of(received_.begin(), received_.end(), [&](int64_t n) { return n == shape_[0]; });
@@ -132,10 +132,9 @@ class Call final {
   }
 
   void check_all_rows(const Counts& counts, const std::string& name) const {
-    require(sum_of(counts) == shape_[0], "`" + name + "` sums up to " +
-                                             std::to_string(sum_of(counts)) +
-                                             " rows, but the tensor has " +
-                                             std::to_string(shape_[0]));
+    require(sum_of(counts) == shape_[0],
+            "`" + name + "` sums up to " + std::to_string(sum_of(counts)) +
+                " rows, but the tensor has " + std::to_string(shape_[0]));
   }
 
   Shape rows(int64_t count) const {

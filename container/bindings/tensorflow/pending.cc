@@ -92,8 +92,10 @@ void Pending::fail(const std::exception_ptr& error) const {
   try {
     std::rethrow_exception(error);
   } catch (const UsageError& usage) {
-    throw UsageError(std::string(usage.what()) + " (results of this op on this rank: " +
-                     title_of(results_) + ")");
+    throw UsageError(std::string(usage.what()) + ". The results on this rank would be " +
+                     title_of(results_) +
+                     ": all ranks must give tensors of the same dtype and shapes, and call the "
+                     "same operations in the same order.");
   }
 }
 
