@@ -2,14 +2,13 @@
 """Ranks that have imported TensorFlow, and live as long as the test session.
 
 As `ranks`, but a call gets no process group: it finds what a launcher would have set in the
-environment, for init(). A test of the ops alone takes the engine from joined() instead.
+environment, and calls init() or joined().
 """
 
 import contextlib
 import faulthandler
 import os
 import pickle
-import secrets
 import socket
 import sys
 import time
@@ -80,28 +79,17 @@ def meeting() -> Meeting:
 
 
 @contextlib.contextmanager
-def joined(timeout_seconds: float = 30) -> Iterator[tuple[Any, Any]]:
-    """The ops and the compiled module, over an engine of all ranks of this call."""
+def joined(timeout_seconds: int = 30) -> Iterator[tuple[Any, Any]]:
+    """The ops and the compiled module, between init() and shutdown()."""
+    import smdist.dataparallel.tensorflow as sdp
     from smdist.dataparallel.tensorflow import library
 
-    ops, compiled = library.operations(), library.compiled()
-    here = meeting()
-    if here.rank == 0:
-        here.tell("session", (secrets.token_bytes(16), secrets.token_bytes(32)))
-    session, secret = here.hear("session")
-    hosts, names = [0] * here.size, [f"rank {rank} on test" for rank in range(here.size)]
-    engine = compiled.Engine(
-        here.rank, here.size, "127.0.0.1", names, hosts, secret, session, 0, None
-    )
-    here.tell(f"endpoint-{here.rank}", engine.endpoint())
-    engine.join([here.hear(f"endpoint-{rank}") for rank in range(here.size)])
-    engine.add_group(0, list(range(here.size)))
-    compiled.adopt(engine, timeout_seconds)
+    os.environ["SMDIST_TIMEOUT_SECONDS"] = str(timeout_seconds)
+    sdp.init()
     try:
-        yield ops, compiled
+        yield library.operations(), library.compiled()
     finally:
-        compiled.release()
-        engine.shutdown()
+        sdp.shutdown()
 
 
 def _serve(pipe: Connection, rank: int) -> None:
@@ -116,7 +104,8 @@ def _serve(pipe: Connection, rank: int) -> None:
             return
         _of_call.append(Meeting(place, rank, size))
         try:
-            os.environ.update(environ | _environment(rank, size))
+            os.environ.update(dict.fromkeys(ranks._VARIABLES, "") | environ)
+            os.environ.update(_environment(rank, size))
             function = getattr(ranks._load(path), name)
             pipe.send((True, function(rank, size, *args)))
         except BaseException:
@@ -138,6 +127,7 @@ def _environment(rank: int, size: int) -> dict[str, str]:
         "LOCAL_WORLD_SIZE": str(size),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(here.hear("port")),
+        "SMDIST_TIMEOUT_SECONDS": "30",
     }
 
 

@@ -14,7 +14,6 @@ from tf_ranks import joined, meeting
 DTYPES = (
     "float16 bfloat16 float32 float64 int8 uint8 int16 int32 int64 bool".split()  # noqa: SIM905
 )
-ROWS = ([1, 2], [0, 3])  # what the two ranks of all_to_all send to each
 
 
 def _sums(rank, size, dtype):
@@ -139,10 +138,10 @@ def _waiting_for_the_dead(rank, size):
             os.kill(os.getpid(), signal.SIGKILL)
         begin = time.monotonic()
         handle = ops.smdist_start([tf.ones([4]), tf.ones([2])])
-        with pytest.raises(tf.errors.AbortedError, match="rank 1 on test"):
+        with pytest.raises(tf.errors.AbortedError, match="rank 1 on "):
             ops.smdist_wait(handle, T=tf.float32, N=2)
         seconds = time.monotonic() - begin
-        with pytest.raises(tf.errors.AbortedError, match="rank 1 on test"):  # for ever after
+        with pytest.raises(tf.errors.AbortedError, match="rank 1 on "):  # for ever after
             ops.smdist_wait(ops.smdist_start([tf.ones([4])]), T=tf.float32, N=1)
         del handle
         meeting().until(lambda: compiled.live_buffers() == 0, "buffers to be given back")
@@ -192,7 +191,7 @@ def _late(rank, size):
         if rank == 1:
             meeting().hear("timed-out")
             return
-        with pytest.raises(tf.errors.DeadlineExceededError, match="rank 1 on test"):
+        with pytest.raises(tf.errors.DeadlineExceededError, match="rank 1 on "):
             ops.smdist_wait(ops.smdist_start([tf.ones([4])]), T=tf.float32, N=1)
         meeting().tell("timed-out", True)
 
@@ -255,92 +254,6 @@ def _wrong_calls(rank, size):
 def test_wrong_calls_are_refused_and_harm_nobody(tf_world):
     """Each is InvalidArgumentError with its mend; the engine goes on."""
     tf_world.run(_wrong_calls, size=2)
-
-
-def _moves(rank, size, dtype):
-    import tensorflow as tf
-
-    mine = tf.cast(tf.reshape(tf.range(6), [3, 2]) + 10 * rank, dtype)
-    none = tf.zeros([0], tf.int64)
-    found = {}
-    with joined() as (ops, _):
-
-        def move(kind, value, sent=none, received=none, root=0):
-            handle = ops.smdist_move(value, sent, received, kind=kind, root=root)
-            found[kind] = ops.smdist_moved(handle, T=dtype).numpy().real.astype(int).tolist()
-
-        move("broadcast", mine, root=1)
-        move("all_gather", mine[: rank + 1], received=tf.constant([1, 2], tf.int64))
-        sent = tf.constant(ROWS[rank], tf.int64)
-        received = tf.constant([row[rank] for row in ROWS], tf.int64)
-        move("all_to_all", mine, sent, received)
-        move("barrier", mine)
-        even = ops.smdist_move(mine, none, tf.constant([3, 3], tf.int64), kind="all_gather")
-        found["even"] = ops.smdist_moved(even, T=dtype).shape.as_list()
-    return found
-
-
-@pytest.mark.parametrize("dtype", ["float32", "int16", "complex64"])
-def test_moves_bring_rows_where_they_belong(tf_world, dtype):
-    """Ranks have 0 to 5 and 10 to 15, two in a row, and may give different numbers of rows."""
-    first, second = tf_world.run(_moves, dtype, size=2)
-
-    assert [[10, 11], [12, 13], [14, 15]] == first["broadcast"] == second["broadcast"]
-    assert [[0, 1], [10, 11], [12, 13]] == first["all_gather"] == second["all_gather"]
-    assert [[0, 1]] == first["all_to_all"]
-    assert [[2, 3], [4, 5], [10, 11], [12, 13], [14, 15]] == second["all_to_all"]
-    assert [] == first["barrier"]
-    assert [6, 2] == first["even"]
-
-
-def _scattered(rank, size):
-    import tensorflow as tf
-
-    mine = tf.reshape(tf.range(4.0), [2, 2]) + 10.0 * rank
-    rows, none = tf.constant([1, 1], tf.int64), tf.zeros([0], tf.int64)
-    with joined() as (ops, compiled):
-        handle = ops.smdist_move(mine, none, rows, kind="reduce_scatter", op="average")
-        result = ops.smdist_moved(handle, T=tf.float32).numpy().tolist()
-        return result, compiled.activity("reduce_scatter")[0] > 0
-
-
-def test_reduce_scatter_gives_each_rank_its_rows(tf_world):
-    """Averages of 0 to 3 and 10 to 13; the activity of the process counts it."""
-    assert [([[5, 6]], True), ([[7, 8]], True)] == tf_world.run(_scattered, size=2)
-
-
-def _dropped(rank, size):
-    import tensorflow as tf
-
-    here = meeting()
-    with joined() as (ops, compiled):
-        results = ops.smdist_wait(ops.smdist_start([tf.ones([9])] * 3), T=tf.float32, N=3)
-        one = results[1]
-        del results
-        held = compiled.live_buffers()  # by one of its three parts
-        del one
-
-        @tf.function
-        def forgetful(x):
-            ops.smdist_start([x])
-            return x
-
-        @tf.function
-        def failing(x):
-            handle = ops.smdist_start([x])
-            with tf.control_dependencies([handle, tf.debugging.assert_less(x, 0.0)]):
-                return ops.smdist_wait(handle, T=tf.float32, N=1)[0]
-
-        forgetful(tf.ones([5]))
-        with pytest.raises(tf.errors.InvalidArgumentError):
-            failing(tf.ones([5]))
-        here.until(lambda: compiled.live_buffers() == 0, "buffers to be given back")
-        return held, compiled.open_handles(), compiled.under_way()
-
-
-def test_buffers_are_given_back(tf_world):
-    """With the last tensor, with a handle that nobody waits for, and after a failed step."""
-    assert [(1, 0, 0)] * 2 == tf_world.run(_dropped, size=2)
 
 
 def _forked(rank, size):
