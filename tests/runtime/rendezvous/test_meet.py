@@ -2,6 +2,7 @@
 """Ranks exchange names and places, and each makes an engine of them; the engine is a recording."""
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -82,6 +83,15 @@ def test_every_rank_knows_all_names_hosts_and_places():
         assert {0: [0, 1, 2, 3]} == engine.groups
     assert 1 == len({(engine.secret, engine.session) for engine in engines})
     assert (32, 16) == (len(engines[0].secret), len(engines[0].session))
+
+
+def test_many_ranks_meet_soon():
+    """What rank 0 has to answer grows with the ranks, not with their square."""
+    start = time.monotonic()
+    engines = meet_all(64)
+
+    assert [64] * 64 == [len(engine.peers) for engine in engines]
+    assert 15 > time.monotonic() - start
 
 
 def test_the_second_meeting_has_another_session():

@@ -163,6 +163,33 @@ def test_nothing_is_stored_before_the_proof(port):
     assert [b"1", b"0"] == among(port, disturb, secret=SECRET)
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff" * 64,
+        Frame(Kind.SET, 0, "word", b"x").to_bytes()[:-1],
+        Frame(Kind.WELCOME).to_bytes(),
+        struct.pack("!BqHI", Kind.SET, 0, 0, 2**32 - 1),
+        Frame(Kind.ADD, 1, "go").to_bytes(),
+    ],
+    ids=range(6),
+)
+def test_a_rank_that_breaks_the_protocol_ends_the_wait_of_the_others(port, data):
+    """Within seconds, with its name."""
+
+    def task(store, rank):
+        store.set("go", b"no number")
+        link, _ = dial(meeting_of(1, 2, port), "127.0.0.1")
+        link._connection.sendall(data)
+        link.close()
+        store.get("never", 60)
+
+    (error,) = meet([0], 2, port, task)
+
+    assert "rank 1 on host 1 has gone before all ranks had met" in str(error)
+
+
 def test_a_false_rank_0_learns_nothing_and_is_refused(port):
     """It echoes what it hears: greetings differ, and so do roles."""
 

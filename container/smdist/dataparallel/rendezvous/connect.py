@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from ipaddress import ip_address
 from typing import Any
@@ -48,13 +49,34 @@ class _Board:
     def say(self, what: str, word: bytes) -> None:
         self.store.set(f"{self.prefix}/{what}", word)
 
-    def hear(self, what: str, ranks: list[int]) -> list[bytes]:
+    def hear(self, what: str, ranks: Sequence[int]) -> list[bytes]:
         """The words of these ranks.
 
         Raises:
             LaunchError: Some were not said in time.
         """
-        end = time.monotonic() + self.patience_seconds
+        return self._words(what, ranks, self.patience_seconds)
+
+    def exchange(self, what: str, mine: dict[str, Any]) -> list[dict[str, Any]]:
+        """Every rank says something; every rank hears all, in rank order.
+
+        Rank 0 collects: the store is asked twice by each rank, not once for each pair.
+        """
+        self.say(f"{what}/{self.rank}", json.dumps(mine).encode())
+        if self.rank == 0:
+            words = self.hear(what, range(self.size))
+            self.say(f"{what}/all", b"[" + b",".join(words) + b"]")
+            return [json.loads(word) for word in words]
+        try:
+            collected = self.store.get(f"{self.prefix}/{what}/all", self.patience_seconds)
+        except TimeoutError:
+            self._words(what, range(self.size), 0)  # names who is missing
+            raise _absent([0], self.patience_seconds) from None
+        everything: list[dict[str, Any]] = json.loads(collected)
+        return everything
+
+    def _words(self, what: str, ranks: Sequence[int], seconds: float) -> list[bytes]:
+        end = time.monotonic() + seconds
         words, missing = [], []
         for rank in ranks:
             try:
@@ -65,11 +87,6 @@ class _Board:
         if missing:
             raise _absent(missing, self.patience_seconds)
         return words
-
-    def exchange(self, what: str, mine: dict[str, Any]) -> list[dict[str, Any]]:
-        """Every rank says something; every rank hears all, in rank order."""
-        self.say(f"{what}/{self.rank}", json.dumps(mine).encode())
-        return [json.loads(word) for word in self.hear(what, list(range(self.size)))]
 
 
 def connect(store: Store, rank: int, size: int, config: RankConfig, module: EngineModule[E]) -> E:

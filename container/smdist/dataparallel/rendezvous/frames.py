@@ -32,7 +32,7 @@ NONCE_BYTES: Final = 32
 PROOF_BYTES: Final = 32
 KEY_BYTES: Final = 256
 STRANGER_BYTES: Final = 4096  # of a value, until both sides know each other
-VALUE_BYTES: Final = 1 << 20
+VALUE_BYTES: Final = 1 << 24  # what all of 10,000 ranks say of themselves
 _HEAD: Final = struct.Struct("!BqHI")
 HEAD_BYTES: Final = _HEAD.size
 

@@ -185,14 +185,18 @@ class MeetingPlace:
         expect(frame, Kind.SET, Kind.ADD, Kind.GET)
         if frame.kind is Kind.GET:
             return await self._word(frame.key, frame.number / 1000)
-        word = frame.value
-        if frame.kind is Kind.ADD:
-            word = b"%d" % (int(self._words.get(frame.key, b"0")) + frame.number)
+        word = self._sum(frame) if frame.kind is Kind.ADD else frame.value
         self._words[frame.key] = word
         arrival = self._arrivals.pop(frame.key, None)
         if arrival:
             arrival.set_result(None)
         return Frame(Kind.VALUE, value=word if frame.kind is Kind.ADD else b"")
+
+    def _sum(self, frame: Frame) -> bytes:
+        try:
+            return b"%d" % (int(self._words.get(frame.key, b"0")) + frame.number)
+        except ValueError as error:
+            raise FrameError(f"{frame.key!r} is no number to add to") from error
 
     async def _word(self, key: str, patience_seconds: float) -> Frame:
         if key not in self._words and not self._failure:
