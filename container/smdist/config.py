@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from sagemaker_dist.contract import KEY, DataParallel, ModelParallel, parse
+from sagemaker_dist.contract import KEY, DataParallel, ModelParallel, parse, parse_framework
 from sagemaker_dist.errors import OptionError, raise_all
 from smdist.files import Drivers, Resources, read_drivers, read_object, read_resources
 from smdist.tuning import TuningConfig, read_tuning
@@ -79,6 +79,8 @@ class RuntimeConfig:
         options: What our own document asks of ranks; `launch.request` adds what flags of
             SageMaker's SDK do. None is one plain process per host.
         model: How the model is split among them; `options` is its engine then. None for not.
+        framework: What ranks train with; None asks what is installed.
+        strategy: The key of a strategy of TensorFlow's own that is asked for, or None.
         warnings: What SageMaker's SDK asked for that means nothing here.
         document: The text of these two as it travelled; empty where flags asked.
         distribution_groups: The instance groups that alone start ranks; () is every group.
@@ -96,6 +98,8 @@ class RuntimeConfig:
     framework_parameters: Mapping[str, Any] = field(default_factory=dict)
     options: DataParallel | None = None
     model: ModelParallel | None = None
+    framework: str | None = None
+    strategy: str | None = None
     warnings: tuple[str, ...] = ()
     document: str = ""
     distribution_groups: tuple[str, ...] = ()
@@ -207,6 +211,7 @@ def read_runtime_config(environ: Mapping[str, str] | None = None) -> RuntimeConf
         framework_parameters={k: v for k, v in decoded.items() if _is_frameworks(k)},
         options=asked.engine if isinstance(asked, ModelParallel) else asked,
         model=asked if isinstance(asked, ModelParallel) else None,
+        framework=parse_framework(document) if document else None,
         document=document,
         job_name=str(decoded.get("sagemaker_job_name") or environ.get("TRAINING_JOB_NAME", "")),
         log_level=_log_level(decoded.get("sagemaker_container_log_level", 20)),
