@@ -77,7 +77,7 @@ def start(tensors: list[Any], op: str) -> Any:
     Returns:
         A handle, int64 [], that wait() takes once.
     """
-    refuse_xla()
+    check_surroundings()
     return operations().smdist_start(values=tensors, op=op)
 
 
@@ -102,7 +102,7 @@ def move(
     Returns:
         A handle, int64 [], that moved() takes once.
     """
-    refuse_xla()
+    check_surroundings()
     return operations().smdist_move(
         value=value,
         sent=tf.cast(tf.reshape(sent, [-1]), tf.int64),
@@ -120,20 +120,26 @@ def moved(handle: Any, dtype: Any, shape: Any) -> Any:
     return result
 
 
-def refuse_xla() -> None:
-    """Refuse to be compiled by XLA, which has no kernel of ours and would say so in its words.
+def check_surroundings() -> None:
+    """Refuse XLA, which has no kernel of ours, and replicas that one process keeps itself.
 
     Raises:
-        OptionError: What is being traced is for XLA.
+        OptionError: What is being traced is for XLA, or for several replicas.
     """
-    if tf.executing_eagerly() or not _is_for_xla(tf.compat.v1.get_default_graph()):
-        return
-    raise OptionError(
-        "jit_compile is True around a collective of smdist.dataparallel.tensorflow",
-        "XLA has no kernel for it",
-        "Pass jit_compile=False to tf.function or Model.compile(); the model's own functions may "
-        "keep it",
-    )
+    if not tf.executing_eagerly() and _is_for_xla(tf.compat.v1.get_default_graph()):
+        raise OptionError(
+            "jit_compile is True around a collective of smdist.dataparallel.tensorflow",
+            "XLA has no kernel for it",
+            "Pass jit_compile=False to tf.function or Model.compile(); functions of the model "
+            "may keep it",
+        )
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    if replicas > 1:
+        raise OptionError(
+            f"a collective within a strategy of {replicas} replicas",
+            "each would call it, in an order of its own",
+            "Leave the strategy out, and start one rank for each GPU",
+        )
 
 
 def _is_for_xla(graph: Any) -> bool:

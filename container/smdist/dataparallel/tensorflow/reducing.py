@@ -88,7 +88,7 @@ def _run(tensors: list[Any], reduction: Reduction, mark: int) -> list[Any]:
 
 
 def _exchange(tensors: list[Any], reduction: Reduction, mark: int) -> list[Any]:
-    library.refuse_xla()
+    library.check_surroundings()
     if world.size() == 1:
         return tensors
     buckets = pack(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 from zlib import crc32
 
@@ -106,4 +107,4 @@ class BestModelCheckpoint(ModelCheckpoint):
 
 
 def _is_number(value: Any) -> bool:
-    return not isinstance(value, (str, bytes)) and getattr(value, "shape", ()) == ()
+    return isinstance(value, Real) or getattr(value, "shape", None) == ()

@@ -2,12 +2,13 @@
 """Keras compiles with XLA where it can (jit_compile="auto"); for collectives there is no kernel.
 
 "auto" asks only the model's layers, never its optimizer. So it is taught to ask, for models
-with a DistributedOptimizer; jit_compile=True reaches library.refuse_xla(), which says the mend.
+with a DistributedOptimizer; jit_compile=True reaches library.check_surroundings(), which says the mend.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
 
@@ -21,8 +22,14 @@ _METHOD: Final = "_resolve_auto_jit_compile"
 def let_auto_mean_no_xla() -> None:
     """Let jit_compile="auto" be False for models with a DistributedOptimizer, from now on."""
     original = getattr(keras.Model, _METHOD, None)
-    if original is None:  # before Keras 3.4: "auto" on a GPU meets the refusal
+    if original is None:  # an older Keras: "auto" on a GPU meets the refusal
         return
+
+    setattr(keras.Model, _METHOD, asking_the_optimizer(original))
+
+
+def asking_the_optimizer(original: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """What "auto" means: Keras's answer, unless the model's optimizer is distributed."""
 
     def resolve(model: Any) -> bool:
         from smdist.dataparallel.tensorflow.keras.optimizer import is_distributed
@@ -33,7 +40,7 @@ def let_auto_mean_no_xla() -> None:
             return False
         return wanted
 
-    setattr(keras.Model, _METHOD, resolve)
+    return resolve
 
 
 @cache
