@@ -169,12 +169,9 @@ def _order(rank, size):
     starts = [each for each in graph.get_operations() if each.type == "SmdistStart"]
     waits = [each for each in graph.get_operations() if each.type == "SmdistWait"]
     order = [list(each.inputs[0].shape) for each in starts]
-    between = [set(each.control_inputs) & set(starts) for each in starts]
-    return (
-        order,
-        [len(each) for each in between],
-        {starts[-1] in each.control_inputs for each in waits},
-    )
+    between = [len(set(each.control_inputs) & set(starts)) for each in starts]
+    needs = [{*each.control_inputs, *(value.op for value in each.inputs)} for each in waits]
+    return order, between, {starts[-1] in each for each in needs}
 
 
 def test_buckets_start_in_reverse_order_and_are_waited_for_afterwards(tf_world):

@@ -13,12 +13,13 @@ from sagemaker_dist.errors import require
 from smdist.dataparallel.tensorflow import forms, rows, sparse, world
 from smdist.dataparallel.tensorflow.compression import Compression, check_compression
 from smdist.dataparallel.tensorflow.forms import Factors
-from smdist.dataparallel.tensorflow.library import tf
+from smdist.dataparallel.tensorflow.library import as_written, tf
 from smdist.dataparallel.tensorflow.reduce_op import as_op, check_number
 from smdist.dataparallel.tensorflow.reducing import Reduction, all_reduce
 from smdist.dataparallel.tensorflow.variables import check_root
 
 
+@as_written
 def allreduce(
     tensor: Any,
     *positional: Any,
@@ -60,6 +61,7 @@ def allreduce(
         return all_reduce([tf.convert_to_tensor(tensor)], reduction)[0]
 
 
+@as_written
 def grouped_allreduce(
     tensors: Sequence[Any],
     *,
@@ -82,6 +84,7 @@ def grouped_allreduce(
     return all_reduce([tf.convert_to_tensor(tensor) for tensor in tensors], reduction)
 
 
+@as_written
 def oob_allreduce(tensor: Any, compression: Any = Compression.none, op: Any = None) -> Any:
     """Reduce what is no gradient, such as a loss: SMDDP's name; here it is allreduce().
 
@@ -91,6 +94,7 @@ def oob_allreduce(tensor: Any, compression: Any = Compression.none, op: Any = No
     return allreduce(tensor, op=op, compression=compression)
 
 
+@as_written
 def allgather(tensor: Any, name: str | None = None) -> Any:
     """All ranks' rows, in the order of ranks.
 
@@ -108,6 +112,7 @@ def allgather(tensor: Any, name: str | None = None) -> Any:
         return value if world.size() == 1 else rows.gather([value])[0]
 
 
+@as_written
 def broadcast(tensor: Any, root_rank: int, name: str | None = None) -> Any:
     """The tensor that `root_rank` has; shape and dtype are the same on all ranks.
 
@@ -120,6 +125,7 @@ def broadcast(tensor: Any, root_rank: int, name: str | None = None) -> Any:
         return value if world.size() == 1 else rows.broadcast(value, root_rank)
 
 
+@as_written
 def alltoall(tensor: Any, splits: Any = None, name: str | None = None) -> Any:
     """Send each rank its part of the rows.
 
@@ -145,6 +151,7 @@ def alltoall(tensor: Any, splits: Any = None, name: str | None = None) -> Any:
         return came if splits is None else (came, received)
 
 
+@as_written
 def reduce_scatter(tensor: Any, op: Any = None, name: str | None = None) -> Any:
     """This rank's share of the rows, reduced over all ranks.
 
@@ -168,6 +175,7 @@ def reduce_scatter(tensor: Any, op: Any = None, name: str | None = None) -> Any:
             return rows.scatter_reduced(tf.identity(value), chosen)
 
 
+@as_written
 def barrier() -> None:
     """Wait until every rank is here."""
     if world.size() == 1:

@@ -7,7 +7,8 @@ are, that goes along with the first buffer and is compared.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import Any
 from zlib import crc32
 
@@ -40,10 +41,12 @@ def reduce_gradients(
     kinds = "".join(_kind(gradient) for gradient in known)
     dense = [gradient for gradient in known if _kind(gradient) == _DENSE]
     slices = [gradient for gradient in known if _kind(gradient) == _SPARSE]
-    reduced = iter(_reduce_dense(dense, kinds, reduction))
-    gathered = iter(sparse.gather(slices, reduction) if slices else ())
-    next_of = {_DENSE: lambda: next(reduced), _SPARSE: lambda: next(gathered), _NONE: lambda: None}
-    return [next_of[kind]() for kind in kinds]
+    whole: dict[str, Iterator[Any]] = {
+        _DENSE: iter(_reduce_dense(dense, kinds, reduction)),
+        _SPARSE: iter(sparse.gather(slices, reduction) if slices else ()),
+        _NONE: repeat(None),
+    }
+    return [next(whole[kind]) for kind in kinds]
 
 
 def _reduce_dense(dense: list[Any], kinds: str, reduction: Reduction) -> list[Any]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 from sagemaker_dist.errors import OptionError, SetupError
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _FIRST: Final = (2, 16)
 _END: Final = (2, 22)
@@ -36,6 +39,11 @@ def check_version(version: str) -> None:
 
 
 check_version(tf.__version__)
+
+
+def as_written(function: F) -> F:
+    """Keep AutoGraph, which rewrites what a tf.function calls, away from it and its callees."""
+    return cast(F, tf.autograph.experimental.do_not_convert(function))
 
 
 @cache

@@ -9,7 +9,7 @@ from sagemaker_dist.errors import require
 from smdist.dataparallel.tensorflow.compression import Compression, check_compression
 from smdist.dataparallel.tensorflow.forms import Factors, check_devices
 from smdist.dataparallel.tensorflow.gradients import reduce_gradients
-from smdist.dataparallel.tensorflow.library import tf
+from smdist.dataparallel.tensorflow.library import as_written, tf
 from smdist.dataparallel.tensorflow.options import checked
 from smdist.dataparallel.tensorflow.reduce_op import ReduceOp, as_op
 from smdist.dataparallel.tensorflow.reducing import Reduction
@@ -62,6 +62,7 @@ class DistributedGradientTape:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tape, name)
 
+    @as_written
     def gradient(
         self,
         target: Any,

@@ -10,12 +10,13 @@ from zlib import crc32
 from sagemaker_dist.errors import OptionError, require
 from smdist.dataparallel.tensorflow import rows, world
 from smdist.dataparallel.tensorflow.buckets import Piece, pack
-from smdist.dataparallel.tensorflow.library import tf
+from smdist.dataparallel.tensorflow.library import as_written, tf
 from smdist.dataparallel.tensorflow.options import fusion_bytes
 from smdist.dataparallel.tensorflow.reduce_op import ReduceOp
 from smdist.dataparallel.tensorflow.reducing import Reduction, all_reduce
 
 
+@as_written
 def broadcast_variables(variables: Any, root_rank: int = 0) -> None:
     """Give every rank's variables the values they have on `root_rank`.
 

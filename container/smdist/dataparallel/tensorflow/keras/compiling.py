@@ -2,7 +2,7 @@
 """Keras compiles with XLA where it can (jit_compile="auto"); for collectives there is no kernel.
 
 "auto" asks only the model's layers, never its optimizer. So it is taught to ask, for models
-with a DistributedOptimizer; jit_compile=True reaches library.check_surroundings(), which says the mend.
+with a DistributedOptimizer; jit_compile=True is refused when the step is traced (library.py).
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import Any
 
 from sagemaker_dist.errors import OptionError
 from smdist.dataparallel.tensorflow.gradients import reduce_gradients
-from smdist.dataparallel.tensorflow.library import tf
+from smdist.dataparallel.tensorflow.library import as_written, tf
 from smdist.dataparallel.tensorflow.reduce_op import ReduceOp
 from smdist.dataparallel.tensorflow.reducing import Reduction, all_reduce
 
@@ -55,6 +55,7 @@ class _Made:
 class Reduced(_Made):
     """Reduces what apply() is given."""
 
+    @as_written
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
         """Apply gradients of all ranks."""
         grads = list(grads)
@@ -71,10 +72,12 @@ class Reduced(_Made):
 class ReducedOnUpdate(Reduced):
     """Reduces what has been added up, when it is applied."""
 
+    @as_written
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
         """Add gradients up, and apply those of all ranks when it is time."""
         return super(Reduced, self).apply(grads, trainable_variables)  # type: ignore[misc]  # idem
 
+    @as_written
     def _clip_gradients(self, grads: Any) -> Any:
         """Keras calls this first of all in an update, and in nothing else."""
         if self.smdist_course is not None:
@@ -85,6 +88,7 @@ class ReducedOnUpdate(Reduced):
 class ReducedScale(_Made):
     """A LossScaleOptimizer that skips a pass if any rank has to."""
 
+    @as_written
     def check_finite(self, grads: Any) -> Any:
         """Whether all ranks' gradients are finite."""
         mine = super().check_finite(grads)  # type: ignore[misc]  # idem
