@@ -18,10 +18,8 @@ import sys
 import time
 from typing import Final
 
-HELLO: Final = "smdist server "
-ENDED: Final = b"ended\n"
-FAILED: Final = b"failed\n"
-_MAX_LINE: Final = 256
+from smdist.dataparallel.bell import ENDED, FAILED, HELLO, MAX_LINE
+
 _PAUSE_SECONDS: Final = 0.1
 _DIAL_SECONDS: Final = 5.0
 
@@ -78,7 +76,7 @@ def _dial(host: str, port: int, patience_seconds: float) -> socket.socket:
 
 def _wait(bell: socket.socket) -> bytes:
     try:
-        return bell.recv(_MAX_LINE)
+        return bell.recv(MAX_LINE)
     except OSError:
         return b""
 

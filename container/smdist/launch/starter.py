@@ -25,14 +25,13 @@ from pathlib import Path
 from typing import Final
 
 from smdist.config import read_guard_config
-from smdist.dataparallel.task_server import ENDED, FAILED, HELLO
+from smdist.dataparallel.bell import ENDED, FAILED, HELLO, MAX_LINE
 from smdist.launch.processes import die_with_parent, hear_signals
 from smdist.launch.report import exit_status
 from smdist.launch.tasks import Task, Tasks
 
 Running = tuple[Task, subprocess.Popen[bytes]]
 
-_MAX_LINE: Final = 256
 _TICK_SECONDS: Final = 0.1
 _LATE_SECONDS: Final = 30.0  # for servers that have not called when the script has ended
 
@@ -53,7 +52,8 @@ class Bell:
 
     def close(self) -> None:
         """Hang up on everybody."""
-        for each in (*self._names, self._listener, self._selector):
+        self._selector.close()
+        for each in (*self._names, self._listener):
             each.close()
 
     def wait(self, seconds: float) -> str:
@@ -91,7 +91,7 @@ class Bell:
 
     def _hear(self, caller: socket.socket) -> str:
         try:
-            line = caller.recv(_MAX_LINE).decode("utf-8", "replace")
+            line = caller.recv(MAX_LINE).decode("utf-8", "replace")
         except OSError:
             line = ""
         name = self._names[caller]

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from sagemaker_dist.contract import KEY, DataParallel, render
-from smdist.dataparallel.task_server import ENDED, FAILED, HELLO
+from smdist.dataparallel.bell import ENDED, FAILED, HELLO
 from smdist.launch.starter import Bell
 
 pytestmark = pytest.mark.timeout(120)
