@@ -83,6 +83,30 @@ def test_models_that_fit_builds_begin_alike(tf_world):
     assert first == second
 
 
+def _dropping(rank, size):
+    import keras
+
+    import smdist.dataparallel.tensorflow.keras as hvd
+
+    hvd.init()
+    keras.utils.set_random_seed(rank)
+    dropout = keras.layers.Dropout(0.5)
+    model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1), dropout])
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    start = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    model.fit(*_data(rank), verbose=0, callbacks=[start])
+    weights = [np.array(each).tobytes() for each in model.weights]
+    return weights, np.array(dropout.seed_generator.state).tolist()
+
+
+def test_ranks_drop_different_units(tf_world):
+    """Weights begin alike; states of random numbers do not."""
+    (first, state), (second, other_state) = tf_world.run(_dropping, size=2)
+
+    assert first == second
+    assert state != other_state
+
+
 def _averaged(rank, size):
     import keras
 

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training on several ranks is training on one with all of the data."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -280,3 +283,46 @@ def test_auto_is_no_xla_for_models_with_our_optimizer_only(tf_world):
     [found] = tf_world.run(_auto, size=1)
 
     assert (True, False) == found
+
+
+def _decayed(rank, size):
+    """Two weights after a step without gradients, one of them excluded from weight decay."""
+    import keras
+    import tensorflow as tf
+
+    import smdist.dataparallel.tensorflow as sdp
+
+    sdp.init()
+    weights = [keras.Variable([1.0], name=name) for name in ("kernel", "bias")]
+    plain = keras.optimizers.SGD(1.0, weight_decay=0.5)
+    plain.exclude_from_weight_decay(var_names=["bias"])
+    sdp.DistributedOptimizer(plain).apply([tf.zeros([1])] * 2, weights)
+    return [float(weight[0]) for weight in weights]
+
+
+def test_exclusions_from_weight_decay_are_kept(tf_world):
+    [found] = tf_world.run(_decayed, size=1)
+
+    assert [0.5, 1.0] == found
+
+
+_REPLICAS = """
+import tensorflow as tf
+import smdist.dataparallel.tensorflow as sdp
+
+[cpu] = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+sdp.init()
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+strategy.run(lambda: sdp.allreduce(tf.ones([1])))
+"""
+
+
+def test_replicas_within_a_process_are_refused():
+    """MirroredStrategy's threads would call collectives in an order of their own."""
+    done = subprocess.run(
+        [sys.executable, "-c", _REPLICAS], capture_output=True, text=True, timeout=120
+    )
+
+    assert 1 == done.returncode
+    assert "start one rank for each GPU" in done.stderr

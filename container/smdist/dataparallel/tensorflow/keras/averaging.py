@@ -19,7 +19,8 @@ from smdist.dataparallel.tensorflow.variables import broadcast_variables, check_
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignore[misc]  # untyped
     """Give all ranks the model and optimizer of one, once, when training begins.
 
-    A model that its first batch builds is broadcast after that batch.
+    A model that its first batch builds is broadcast after that batch. States of random
+    numbers stay each rank's own, so that dropout differs between ranks.
 
     Raises:
         OptionError: There is no rank `root_rank`.
@@ -48,7 +49,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         if optimizer is not None and not optimizer.built:
             optimizer.build(self.model.trainable_variables)
         own = [] if optimizer is None else list(optimizer.variables)
-        broadcast_variables([*self.model.variables, *own], self.root_rank)
+        broadcast_variables([*self.model.weights, *own], self.root_rank)
         self._is_done = True
 
 

@@ -29,6 +29,7 @@ from smdist.dataparallel.tensorflow.options import checked
 from smdist.dataparallel.tensorflow.tape import reduction_of, refuse_groups
 
 _STEPS: Final = "gradient_accumulation_steps"
+_EXCLUDED: Final = "_exclude_from_weight_decay"  # what Keras keeps beside the configuration
 
 
 def DistributedOptimizer(  # noqa: N802  Horovod's and SMDDP's name
@@ -108,6 +109,9 @@ def _distributed(optimizer: Any, course: Course, passes: int, name: str | None) 
 def _twin(optimizer: Any, kind: type, course: Course, changes: dict[str, Any]) -> Any:
     base: Any = type(optimizer)
     made = _class(kind, base).from_config({**optimizer.get_config(), **changes})
+    for name, value in vars(optimizer).items():
+        if name.startswith(_EXCLUDED):
+            setattr(made, name, value)
     made.smdist_course = course
     return made
 
