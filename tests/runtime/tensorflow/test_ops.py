@@ -157,6 +157,43 @@ def test_a_dead_rank_is_named(tf_world):
     assert not survived
 
 
+def _waiting_when_it_dies(rank, size):
+    import tensorflow as tf
+
+    here = meeting()
+    with joined() as (ops, compiled):
+        if rank == 1:
+            ops.smdist_start([tf.ones([1])])
+            here.hear("three-under-way")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        @tf.function
+        def four(x):
+            handles = [ops.smdist_start([x[:n]]) for n in range(1, 5)]
+            return [ops.smdist_wait(handle, T=tf.float32, N=1)[0] for handle in handles]
+
+        watch = threading.Thread(target=_tell_of_three, args=(here, compiled))
+        watch.start()
+        with pytest.raises(tf.errors.AbortedError, match="rank 1 on "):
+            four(tf.ones([4]))
+        watch.join()
+        here.until(lambda: compiled.live_buffers() == 0, "buffers to be given back")
+        return compiled.open_handles()
+
+
+def _tell_of_three(here, compiled):
+    here.until(lambda: compiled.under_way() >= 3, "operations under way")
+    here.tell("three-under-way", True)
+
+
+def test_a_function_that_waits_ends_when_a_rank_dies(tf_world):
+    """Some operations are over and others on their way: no wait is left behind."""
+    (told, handles), _ = tf_world.outcomes(_waiting_when_it_dies, size=2)
+
+    assert told, handles
+    assert handles == 0
+
+
 def _of_other_shape(rank, size, seen_before):
     import tensorflow as tf
 
