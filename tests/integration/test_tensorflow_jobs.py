@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole jobs of TensorFlow on two emulated hosts: ranks, and TensorFlow's own strategies."""
 
+import io
 import json
 import signal
 import tarfile
 import time
 from importlib.util import find_spec
 
+import numpy as np
 import psutil
 import pytest
 from jobs import processes_of, wait_until
@@ -69,6 +71,23 @@ def test_two_ranks_on_each_of_two_hosts(job):
         (facts["WORLD_SIZE"], facts["LOCAL_WORLD_SIZE"], facts["MASTER_ADDR"], facts["TF_CONFIG"])
         for facts in told
     ]
+
+
+def test_keras_fit_over_four_ranks(job, channel):
+    """Bitwise the same weights on all, which read at least 90 % of the test pictures."""
+    estimator = job("tf_fit.py", DataParallel(processes_per_host=2))
+    estimator.fit({"training": channel})
+    with tarfile.open(estimator.model_data.removeprefix("file://")) as tar:
+        files = {each.name: tar.extractfile(each) for each in tar.getmembers() if each.isfile()}
+        ranks = {name: dict(np.load(io.BytesIO(file.read()))) for name, file in files.items()}
+    first = ranks["rank0-of-4.npz"]
+
+    assert {f"rank{rank}-of-4.npz" for rank in range(4)} == set(ranks)
+    assert 0.9 <= first["accuracy"]
+    for other in ranks.values():
+        assert [first[name].tobytes() for name in sorted(first)] == [
+            other[name].tobytes() for name in sorted(other)
+        ]
 
 
 def test_mirrored_workers_train_together(job):

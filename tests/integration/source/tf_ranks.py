@@ -5,8 +5,6 @@ import json
 import os
 from pathlib import Path
 
-import tensorflow as tf
-
 names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "TF_CONFIG")
-seen = {name: os.environ.get(name) for name in names} | {"version": tf.__version__}
+seen = {name: os.environ.get(name) for name in names}
 Path(os.environ["SM_MODEL_DIR"], f"rank{seen['RANK']}.json").write_text(json.dumps(seen))
