@@ -223,6 +223,16 @@ def _refused(rank, size):
         hvd.DistributedOptimizer(
             keras.optimizers.SGD(0.1, gradient_accumulation_steps=2), backward_passes_per_step=2
         )
+    plain = keras.optimizers.SGD(0.1)
+    with pytest.raises(OptionError, match="Leave use_locking out"):
+        hvd.DistributedOptimizer(plain, use_locking=True)
+    with pytest.raises(OptionError, match="Keep fusion_bytes"):
+        hvd.DistributedOptimizer(plain, fusion_bytes=2**20, bucket_cap_mb=1)
+    with pytest.raises(OptionError, match="fusion_bytes says"):
+        hvd.DistributedOptimizer(plain, num_groups=1)
+    with pytest.raises(TypeError, match="momentum"):
+        hvd.DistributedOptimizer(plain, momentum=1)
+    hvd.DistributedOptimizer(plain, bucket_cap_mb=2)
     with pytest.raises(OptionError, match="wraps optimizers of Keras 3"):
         hvd.DistributedOptimizer("sgd")
 

@@ -45,40 +45,33 @@ def DistributedOptimizer(  # noqa: N802  Horovod's and SMDDP's name
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = False,
     fusion_bytes: int | None = None,
-    bucket_cap_mb: int | None = None,
-    num_groups: int = 0,
-    groups: Any = None,
-    use_locking: bool = False,
+    **of_others: Any,
 ) -> Any:
     """Wrap the outermost optimizer, for model.fit and for apply_gradients() in a loop.
 
     Args:
-        optimizer: A Keras 3 optimizer; for loss scaling the LossScaleOptimizer. One that
-            has state keeps it.
+        optimizer: Of Keras 3, with its state; for loss scaling the LossScaleOptimizer.
         op: Default AVERAGE.
         sparse_as_dense: Make IndexedSlices dense; by default their rows are gathered.
-        backward_passes_per_step: Passes whose gradients are added up on this rank before
-            they are reduced and applied; Keras's own gradient_accumulation_steps does the
-            same and averages.
-        average_aggregated_gradients: Divide what was added up by the number of passes.
+        backward_passes_per_step: Passes that are added up here before they are reduced.
+        average_aggregated_gradients: Divide by the number of passes, as Keras's own
+            gradient_accumulation_steps does.
         fusion_bytes: Bytes per buffer; default what the job was given, 25 MiB.
-        bucket_cap_mb: SMDDP's: the same in MiB.
+        of_others: SMDDP's bucket_cap_mb: fusion_bytes in MiB.
 
     Raises:
         OptionError: A value is out of range, or it has no meaning here.
     """
     _check_optimizer(optimizer)
-    check_devices(device_dense=device_dense, device_sparse=device_sparse, use_locking=use_locking)
-    refuse_groups(num_groups, groups)
-    size = _fusion_bytes(fusion_bytes, bucket_cap_mb)
+    check_devices(device_dense=device_dense, device_sparse=device_sparse)
+    size = _fusion_bytes(fusion_bytes, **of_others)
     reduction = reduction_of(op, compression, gradient_predivide_factor, size)
     passes = _passes(optimizer, backward_passes_per_step)
-    factor = passes if backward_passes_per_step > 1 and not average_aggregated_gradients else 1
-    course = Course(reduction=reduction, sparse_as_dense=sparse_as_dense, factor=float(factor))
+    is_sum = backward_passes_per_step > 1 and not average_aggregated_gradients
+    factor = float(passes) if is_sum else 1.0
+    course = Course(reduction=reduction, sparse_as_dense=sparse_as_dense, factor=factor)
     compiling.let_auto_mean_no_xla()
-    made = _distributed(optimizer, course, passes, name)
-    _copy_state(optimizer, made)
-    return made
+    return _with_state_of(optimizer, _distributed(optimizer, course, passes, name))
 
 
 def is_distributed(optimizer: Any) -> bool:
@@ -121,13 +114,13 @@ def _class(kind: Any, base: Any) -> Any:
     return named_as(base, type(base.__name__, (kind, base), {}))
 
 
-def _copy_state(source: Any, target: Any) -> None:
-    if not source.built:
-        return
-    target.build(source._trainable_variables)
-    if len(source.variables) == len(target.variables):
-        for theirs, ours in zip(source.variables, target.variables, strict=True):
-            ours.assign(theirs)
+def _with_state_of(source: Any, target: Any) -> Any:
+    if source.built:
+        target.build(source._trainable_variables)
+        if len(source.variables) == len(target.variables):
+            for theirs, ours in zip(source.variables, target.variables, strict=True):
+                ours.assign(theirs)
+    return target
 
 
 def _check_optimizer(optimizer: Any) -> None:
@@ -151,7 +144,21 @@ def _check_optimizer(optimizer: Any) -> None:
     )
 
 
-def _fusion_bytes(fusion_bytes: int | None, bucket_cap_mb: int | None) -> int | None:
+def _fusion_bytes(
+    fusion_bytes: int | None,
+    *,
+    bucket_cap_mb: int | None = None,
+    num_groups: int = 0,
+    groups: Any = None,
+    use_locking: bool = False,
+) -> int | None:
+    refuse_groups(num_groups, groups)
+    require(
+        not use_locking,
+        what=f"use_locking is {use_locking!r}",
+        why="optimizers of Keras 3 have no locks",
+        mend="Leave use_locking out",
+    )
     require(
         fusion_bytes is None or bucket_cap_mb is None,
         what=f"fusion_bytes is {fusion_bytes!r} beside bucket_cap_mb {bucket_cap_mb!r}",
