@@ -26,10 +26,8 @@ from smdist.launch.command import plain_command
 MIRRORED: Final = "multi_worker_mirrored_strategy"
 SERVERS: Final = "parameter_server"
 _SERVER: Final = ("-m", "smdist.dataparallel.task_server")
-_SERVING: Final = {  # what a ps holds lies in memory of the host, and workers compute
-    "ps": {"CUDA_VISIBLE_DEVICES": ""},
-    "worker": {},
-}
+_NO_GPU: Final = {"CUDA_VISIBLE_DEVICES": ""}  # TensorFlow takes all that it sees
+_SERVING: Final[Mapping[str, Mapping[str, str]]] = {"ps": _NO_GPU, "worker": {}}  # who computes
 _FILE: Final = "tasks.json"
 
 
@@ -146,7 +144,7 @@ def _servers(
     ports = [first + 1 + index, first + 1 + size + index]
     if index:
         return Tasks(each=tuple(each), ports=tuple(ports))
-    chief = {"TF_CONFIG": _tf_config(cluster, "chief", 0)}
+    chief = {"TF_CONFIG": _tf_config(cluster, "chief", 0), **_NO_GPU}
     each.append(Task(command=tuple(plain_command(script)), environ=chief))
     return Tasks(
         each=tuple(each),

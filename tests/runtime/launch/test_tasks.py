@@ -102,7 +102,7 @@ def test_servers_wait_for_the_first_hosts_bell(tasks):
     assert [("algo-2 ps 1", *bell), ("algo-2 worker 1", *bell)] == [
         task.command[-3:] for task in second.each
     ]
-    assert ["", None] == [task.environ.get("CUDA_VISIBLE_DEVICES") for task in second.each]
+    assert ["", None, ""] == [task.environ.get("CUDA_VISIBLE_DEVICES") for task in first.each]
 
 
 @pytest.mark.parametrize("strategy", [None, "parameter_server", "multi_worker_mirrored_strategy"])
