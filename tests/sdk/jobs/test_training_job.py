@@ -390,14 +390,11 @@ def _refuse(*_, **__):
 
 def test_a_job_of_tensorflow_says_so(job):
     """Ranks of ours by the document, TensorFlow's strategies by SageMaker's flags."""
-    ours = job(framework="tensorflow", image_uri=IMAGE, distribution=DataParallel()).request()
-    stock = {"parameter_server": {"enabled": True}}
-    theirs = job(framework="tensorflow", image_uri=IMAGE, distribution=stock).request()
+    asked = (DataParallel(), {"parameter_server": {"enabled": True}})
+    jobs = [job(framework="tensorflow", distribution=each) for each in asked]
+    ours, theirs = (each.request()["HyperParameters"] for each in jobs)
 
-    assert "tensorflow" == parse_framework(ours["HyperParameters"][KEY])
-    assert "true" == theirs["HyperParameters"]["sagemaker_parameter_server_enabled"]
-
-
-def test_a_model_of_tensorflow_is_not_split(job):
+    assert "tensorflow" == parse_framework(ours[KEY])
+    assert "true" == theirs["sagemaker_parameter_server_enabled"]
     with pytest.raises(OptionError, match="splits no models of TensorFlow"):
-        job(framework="tensorflow", image_uri=IMAGE, distribution=ModelParallel()).request()
+        job(framework="tensorflow", distribution=ModelParallel())
