@@ -2,6 +2,7 @@
 # make demo   train real data on two emulated hosts: no Docker, no AWS
 # make test   every test that fits in a few minutes
 # make test-v3  the tests of ModelTrainer again, with SageMaker's SDK v3
+# make test-tf216  the tests of TensorFlow again, with the oldest that the same binary serves
 # make test-docker  the tests that need Docker; .ci/docker makes what they take
 # make programs  a thousand random programs of collectives
 # make split-matrix  ten models split in thirteen uses, for docs/models.md
@@ -18,10 +19,11 @@ SDK := $(VENV)/.sdk
 RUNTIME := $(VENV)/.runtime
 LINT := $(VENV)/.lint
 V3 := build/venv-v3
+TF216 := build/venv-tf216
 RUNTIME_FILES := $(shell find container -type f -not -path '*/__pycache__/*' -not -path '*/build/*' \
   -not -path '*/image/*' -not -name 'Dockerfile*')
 
-.PHONY: demo test test-v3 test-docker programs split-matrix pipeline-matrix native docs lint clean
+.PHONY: demo test test-v3 test-tf216 test-docker programs split-matrix pipeline-matrix native docs lint clean
 
 demo: $(RUNTIME)
 	$(BIN)/python notebooks/digits/demo.py
@@ -31,6 +33,9 @@ test: $(RUNTIME) native-address
 
 test-v3: $(V3)/.made
 	$(V3)/bin/python -m pytest tests/trainer
+
+test-tf216: $(TF216)/.made
+	$(TF216)/bin/python -m pytest tests/runtime/tensorflow
 
 test-docker: $(RUNTIME)
 	SMDIST_REQUIRE_DOCKER=1 $(BIN)/python -m pytest tests/docker --durations=10
@@ -87,6 +92,19 @@ $(V3)/.made: pyproject.toml
 	$(PYTHON) -m venv $(V3)
 	$(V3)/bin/python -m pip --disable-pip-version-check install --quiet sagemaker-train==1.27.0 \
 	  "pytest>=8.4,<10" "pytest-timeout>=2.3" --editable .
+	@touch $@
+
+# The binary is that of $(VENV), built against a newer TensorFlow.
+$(TF216)/.made: $(RUNTIME)
+	@echo "setting up $(TF216) with TensorFlow 2.16"
+	rm -rf build/wheels
+	$(PIP) wheel --quiet --no-build-isolation --no-deps --wheel-dir build/wheels \
+	  --config-settings=build-dir=$(abspath build/runtime) ./container
+	$(PYTHON) -m venv $(TF216)
+	$(TF216)/bin/python -m pip --disable-pip-version-check install --quiet --editable . \
+	  "tensorflow-cpu==2.16.*" "hypothesis>=6.100" "pytest>=8.4,<10" "pytest-timeout>=2.3" psutil
+	$(TF216)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps \
+	  --force-reinstall build/wheels/sagemaker_dist_runtime-*.whl
 	@touch $@
 
 $(LINT): $(SDK)

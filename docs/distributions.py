@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sagemaker_dist.contract.spelling import OURS
-from sagemaker_dist.planning.strategies import CLASSES, GENERIC, SUPPORT, TENSORFLOW
+from sagemaker_dist.planning.strategies import CLASSES, GENERIC, SUPPORT, TENSORFLOW, Support
 
 PAGE = Path(__file__).with_suffix(".md")
 BEGIN, END = "<!-- begin: written by distributions.py -->\n", "<!-- end -->\n"
@@ -28,13 +28,19 @@ def _table() -> Iterator[str]:
         options = ", ".join(f"`{name}`" for name in support.option.split(", "))
         cells = [_theirs(key, kind) for kind in FRAMEWORKS]
         ours = [support.in_our_image(kind) for kind in (GENERIC, TENSORFLOW)]
-        why = f"not in our image: {support.why_not}" if support.why_not else ""
-        to_know = "; ".join(filter(None, (support.note, why)))
+        to_know = "; ".join(filter(None, (support.note, *_why_not(support))))
         yield _row([f"`{key}`", options, *cells, *ours, to_know])
 
 
 def _theirs(key: str, kind: str) -> str:
     return "our image" if key == OURS else SUPPORT[key].in_their_image(kind)
+
+
+def _why_not(support: Support) -> Iterator[str]:
+    if support.why_not and support.not_tensorflow:
+        yield f"not in our image: {support.why_not}"
+    elif support.not_tensorflow:
+        yield f"not with `TensorFlow` in our image: {support.not_tensorflow}"
 
 
 def _row(cells: list[str]) -> str:

@@ -57,10 +57,21 @@ for name in (sys.argv[1], sys.argv[1] + "-cpu"):
 PYTHON
 }
 
+# What pip calls the framework here: of TensorFlow the half without CUDA, where there is none.
+package() {
+  if [ "$FRAMEWORK" != tensorflow ] || [ "$(uname -m)" != x86_64 ] || [ -e /usr/local/cuda ]; then
+    echo "$FRAMEWORK"
+  elif [ -n "$OFFLINE" ] && [ -z "$(find /mnt/wheelhouse -name 'tensorflow_cpu-*')" ]; then
+    echo tensorflow # what the wheelhouse holds instead, if anything
+  else
+    echo tensorflow-cpu
+  fi
+}
+
 install_framework() {
   version=$(found)
   if [ -z "$version" ]; then
-    install "$@" "$FRAMEWORK==$FRAMEWORK_VERSION"
+    install "$@" "$(package)==$FRAMEWORK_VERSION"
     site=$(python3 -c 'import site; print(site.getsitepackages()[0])')
     rm -rf "$site/torch/test" # torch's own, and nobody imports it
   elif [ "$version" != "$FRAMEWORK_VERSION" ]; then
@@ -88,8 +99,9 @@ compiler() {
 }
 
 tools() {
-  if [ "$FRAMEWORK" = torch ]; then install_framework --no-deps; fi
+  install_framework --no-deps
   install 'hatchling>=1.27' 'scikit-build-core>=0.11' cmake ninja
+  if [ "$FRAMEWORK" = tensorflow ]; then install pybind11; fi # torch brings its own
 }
 
 wheel() {
@@ -97,10 +109,7 @@ wheel() {
 }
 
 runtime() {
-  core_only=OFF
-  if [ "$FRAMEWORK" != torch ]; then core_only=ON; fi # it has no binding yet
-  wheel "--config-settings=cmake.define.SMDIST_CORE_ONLY=$core_only" \
-    --config-settings=build-dir=/native /mnt/runtime
+  wheel --config-settings=build-dir=/native /mnt/runtime
 }
 
 sdk() {
@@ -132,7 +141,12 @@ packages() {
     command -v $tool >/dev/null || fail "$tool is not on the PATH" \
       "pip puts programs elsewhere in this base image" "Choose another base image"
   done
-  if [ "$FRAMEWORK" = torch ]; then python3 -B -c 'import smdist.dataparallel.torch'; fi
+  case $FRAMEWORK in
+    torch) python3 -B -c 'import smdist.dataparallel.torch' ;;
+    tensorflow)
+      python3 -B -c 'from smdist.dataparallel.tensorflow.library import operations; operations()'
+      ;;
+  esac
 }
 
 "$@"

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from sagemaker_dist.contract import KEY, DataParallel, ModelParallel, parse
+from sagemaker_dist.contract import KEY, DataParallel, ModelParallel, parse, parse_framework
 from sagemaker_dist.errors import OptionError, raise_all
 from smdist.files import Drivers, Resources, read_drivers, read_object, read_resources
 from smdist.tuning import TuningConfig, read_tuning
@@ -79,6 +79,8 @@ class RuntimeConfig:
         options: What our own document asks of ranks; `launch.request` adds what flags of
             SageMaker's SDK do. None is one plain process per host.
         model: How the model is split among them; `options` is its engine then. None for not.
+        framework: What ranks train with; None asks what is installed.
+        strategy: The key of a strategy of TensorFlow's own that is asked for, or None.
         warnings: What SageMaker's SDK asked for that means nothing here.
         document: The text of these two as it travelled; empty where flags asked.
         distribution_groups: The instance groups that alone start ranks; () is every group.
@@ -96,6 +98,8 @@ class RuntimeConfig:
     framework_parameters: Mapping[str, Any] = field(default_factory=dict)
     options: DataParallel | None = None
     model: ModelParallel | None = None
+    framework: str | None = None
+    strategy: str | None = None
     warnings: tuple[str, ...] = ()
     document: str = ""
     distribution_groups: tuple[str, ...] = ()
@@ -145,7 +149,12 @@ class RankConfig:
         master_address: Where rank 0 runs, as torch has it.
         is_in_world: Whether this process was started as one rank of several
             that can meet, by our launcher or torchrun.
+        rank: This rank's number in the job.
+        size: How many ranks the job has.
         local_rank: This rank's number on its host.
+        local_size: How many ranks its host has.
+        master_port: Where rank 0 can be met, on its host.
+        job_name: As SageMaker calls the job; "" where nobody does.
         tuning: How the engine divides its work.
         world_variables: Which of torch's variables for such a process are set.
         model_parallel: How the job asks to split the model; None where it does not.
@@ -161,7 +170,12 @@ class RankConfig:
     secret_file: Path | None = None
     master_address: str = "127.0.0.1"
     is_in_world: bool = False
+    rank: int | None = None
+    size: int | None = None
     local_rank: int | None = None
+    local_size: int | None = None
+    master_port: int | None = None
+    job_name: str = ""
     tuning: TuningConfig = field(default_factory=TuningConfig)
     world_variables: tuple[str, ...] = ()
     model_parallel: ModelParallel | None = None
@@ -197,6 +211,7 @@ def read_runtime_config(environ: Mapping[str, str] | None = None) -> RuntimeConf
         framework_parameters={k: v for k, v in decoded.items() if _is_frameworks(k)},
         options=asked.engine if isinstance(asked, ModelParallel) else asked,
         model=asked if isinstance(asked, ModelParallel) else None,
+        framework=parse_framework(document) if document else None,
         document=document,
         job_name=str(decoded.get("sagemaker_job_name") or environ.get("TRAINING_JOB_NAME", "")),
         log_level=_log_level(decoded.get("sagemaker_container_log_level", 20)),
@@ -243,7 +258,6 @@ def read_rank_config(environ: Mapping[str, str] | None = None) -> RankConfig:
     timeout = _number(environ, "SMDIST_TIMEOUT_SECONDS")
     start = _number(environ, "SMDIST_START_TIMEOUT_SECONDS")
     secret = environ.get("SMDIST_SECRET_FILE")
-    local_rank = _number(environ, "LOCAL_RANK")
     return RankConfig(
         address=environ.get("SMDIST_ADDRESS") or None,
         interface=environ.get("SMDIST_INTERFACE") or None,
@@ -255,7 +269,12 @@ def read_rank_config(environ: Mapping[str, str] | None = None) -> RankConfig:
         secret_file=Path(secret) if secret else None,
         master_address=environ.get("MASTER_ADDR") or "127.0.0.1",
         is_in_world=all(environ.get(name) for name in _WORLD),
-        local_rank=None if local_rank is None else int(local_rank),
+        rank=_integer(environ, "RANK"),
+        size=_integer(environ, "WORLD_SIZE"),
+        local_rank=_integer(environ, "LOCAL_RANK"),
+        local_size=_integer(environ, "LOCAL_WORLD_SIZE"),
+        master_port=_integer(environ, "MASTER_PORT"),
+        job_name=environ.get("TRAINING_JOB_NAME", ""),
         tuning=read_tuning(environ),
         world_variables=tuple(name for name in _WORLD if environ.get(name)),
         model_parallel=_model_parallel(environ.get(MODEL_PARALLEL)),
@@ -281,6 +300,17 @@ def _number(environ: Mapping[str, str], name: str, default: float | None = None)
             "Correct it, or leave it out",
         )
     return value
+
+
+def _integer(environ: Mapping[str, str], name: str) -> int | None:
+    value = _number(environ, name)
+    if value is not None and not value.is_integer():
+        raise OptionError(
+            f"the environment variable {name} is {environ[name]!r}",
+            "it takes a whole number",
+            "Correct it, or leave it out",
+        )
+    return None if value is None else int(value)
 
 
 def _model_parallel(document: str | None) -> ModelParallel | None:

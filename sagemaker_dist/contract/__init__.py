@@ -12,7 +12,15 @@ from sagemaker_dist.contract.model_parallel import ModelParallel
 from sagemaker_dist.contract.options import DataParallel, host_faults
 from sagemaker_dist.contract.ranges import WEIGHTS, MiB, range_faults
 from sagemaker_dist.contract.smp import SMPv1, SMPv2, smp_faults, smp_world_faults
-from sagemaker_dist.contract.wire import KEY, VERSION, parse, parse_engine, render, spell
+from sagemaker_dist.contract.wire import (
+    KEY,
+    VERSION,
+    parse,
+    parse_engine,
+    parse_framework,
+    render,
+    spell,
+)
 from sagemaker_dist.contract.world import World, sort_hosts
 
 __all__ = [
@@ -32,6 +40,7 @@ __all__ = [
     "metric_definitions",
     "parse",
     "parse_engine",
+    "parse_framework",
     "range_faults",
     "read_distribution",
     "render",

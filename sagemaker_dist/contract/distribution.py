@@ -32,6 +32,7 @@ from sagemaker_dist.contract.spelling import (
     OPTIONS,
     OURS,
     STOCK,
+    STRATEGY_KEYS,
     spelling_faults,
 )
 from sagemaker_dist.contract.strategies import Strategy
@@ -132,7 +133,9 @@ def in_our_image(asked: Distribution) -> Distribution:
     if DATA in rest.get(AWS, ()) and not rest[AWS][DATA].get(MPI_OPTIONS):
         rest.pop(AWS)
         ours = ours or DataParallel()
-    served = [key for key in STOCK if key in rest and not rest[key].get(MPI_OPTIONS)]
+    served = [
+        key for key in (*STOCK, *STRATEGY_KEYS) if key in rest and not rest[key].get(MPI_OPTIONS)
+    ]
     stock = next(iter(served), None) if asked.ours is None else None
     if stock is not None:
         rest.pop(stock)

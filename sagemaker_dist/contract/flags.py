@@ -14,10 +14,13 @@ FLAGS: Final = {  # by the key of `distribution=`
     "pytorchddp": "sagemaker_pytorch_ddp_enabled",
     "smdistributed.dataparallel": "sagemaker_distributed_dataparallel_enabled",
 }
+STRATEGY_FLAGS: Final = {  # of strategies that TensorFlow itself has
+    "parameter_server": "sagemaker_parameter_server_enabled",
+    "multi_worker_mirrored_strategy": "sagemaker_multi_worker_mirrored_strategy_enabled",
+}
+SERVED_FLAGS: Final = {**FLAGS, **STRATEGY_FLAGS}
 OTHER_FLAGS: Final = (  # of launchers that our image does not have
     "sagemaker_mpi_enabled",
-    "sagemaker_parameter_server_enabled",
-    "sagemaker_multi_worker_mirrored_strategy_enabled",
     "sagemaker_pytorch_xla_multi_worker_enabled",
     "mp_parameters",
 )
@@ -33,6 +36,14 @@ def is_flag_on(value: object) -> bool | None:
     return text in _ON if text in (*_ON, *_OFF) else None
 
 
+def flagged_framework(hyperparameters: Mapping[str, Any]) -> str | None:
+    """What the flag that is on belongs to; None of SMDDP's, which both frameworks know."""
+    on = [key for key, flag in SERVED_FLAGS.items() if is_flag_on(hyperparameters.get(flag))]
+    if any(key in STRATEGY_FLAGS for key in on):
+        return "tensorflow"
+    return "torch" if any(not key.startswith("smdistributed") for key in on) else None
+
+
 def asks_for_ranks(hyperparameters: Mapping[str, Any]) -> bool:
     """Whether one of the flags is on."""
-    return any(is_flag_on(hyperparameters.get(flag)) for flag in FLAGS.values())
+    return any(is_flag_on(hyperparameters.get(flag)) for flag in SERVED_FLAGS.values())

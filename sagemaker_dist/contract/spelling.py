@@ -20,6 +20,7 @@ OURS: Final = "smdist"
 AWS: Final = "smdistributed"
 GROUPS: Final = "instance_groups"
 STOCK: Final = ("torch_distributed", "pytorchddp")  # SageMaker's keys that our launcher serves, too
+STRATEGY_KEYS: Final = ("parameter_server", "multi_worker_mirrored_strategy")  # and TensorFlow's
 DATA: Final = "dataparallel"
 MODEL: Final = "modelparallel"
 MPI_OPTIONS: Final = "custom_mpi_options"

@@ -3,11 +3,14 @@
 
     sagemaker_dist_config = {"version":2,"dataparallel":{"fusion_bytes":26214400,...}}
     sagemaker_dist_config = {"version":3,"modelparallel":{"microbatches":4,...,"engine":{...}}}
+    sagemaker_dist_config = {"version":4,"dataparallel":{...},"framework":"tensorflow"}
 
 Every option is written out, so that an image's own defaults never matter. A
 reader refuses a newer version and unknown keys; older documents parse forever
 (golden files in tests/contract/golden). What version 2 can say is written in
-version 2: images from before model parallelism go on running such jobs.
+version 2: images from before model parallelism go on running such jobs. The
+framework is written where it is TensorFlow, whose ranks no older image starts;
+without it a launcher asks what its image holds.
 
 SageMaker carries at most 2,500 characters per hyperparameter and no line break
 (AWS API reference, CreateTrainingJob, read 2026-11-21).
@@ -24,29 +27,34 @@ from sagemaker_dist.contract.options import DataParallel
 from sagemaker_dist.errors import OptionError, SkewError
 
 KEY: Final = "sagemaker_dist_config"
-VERSION: Final = 3  # the newest that is read
+VERSION: Final = 4  # the newest that is read
 MAX_CHARACTERS: Final = 2500
 Options = DataParallel | ModelParallel
 _DATA: Final = "dataparallel"
 _MODEL: Final = "modelparallel"
 _FIRST: Final = {_DATA: 1, _MODEL: 3}  # the version that each came with
 _WRITTEN: Final = {_DATA: 2, _MODEL: 3}  # and the oldest that says all of it
+_FRAMEWORK: Final = "framework"
+_FIRST_FRAMEWORK: Final = 4
+FRAMEWORKS: Final = ("torch", "tensorflow")
 
 
-def spell(options: Options) -> str:
-    """Write options as a document, however long."""
+def spell(options: Options, framework: str | None = None) -> str:
+    """Write options as a document, however long; torch needs no word in it."""
     section = _MODEL if isinstance(options, ModelParallel) else _DATA
-    document = {"version": _WRITTEN[section], section: asdict(options)}
+    document: dict[str, Any] = {"version": _WRITTEN[section], section: asdict(options)}
+    if framework not in (None, "torch"):
+        document |= {"version": _FIRST_FRAMEWORK, _FRAMEWORK: framework}
     return json.dumps(document, separators=(",", ":"), sort_keys=True)
 
 
-def render(options: Options) -> str:
+def render(options: Options, framework: str | None = None) -> str:
     """Write options as the value of the hyperparameter `KEY`.
 
     Raises:
         OptionError: The document is longer than SageMaker carries.
     """
-    text = spell(options)
+    text = spell(options, framework)
     if len(text) > MAX_CHARACTERS:
         raise OptionError(
             f"the distribution options take {len(text)} characters",
@@ -66,10 +74,12 @@ def parse(text: str, where: str = KEY) -> Options:
         SkewError: The document is newer than this reader, or is not ours.
         OptionError: An option in it is wrong.
     """
-    document = _decode(text, where)
-    version = _version(document, where)
+    document, version = _read(text, where)
     known = [section for section, first in _FIRST.items() if version >= first]
-    _check_keys(set(document) - {"version", *known}, version, where)
+    others = {"version", _FRAMEWORK} if version >= _FIRST_FRAMEWORK else {"version"}
+    _check_keys(set(document) - {*others, *known}, version, where)
+    if document.get(_FRAMEWORK, FRAMEWORKS[0]) not in FRAMEWORKS:
+        raise _not_ours(text, f"its framework is {document[_FRAMEWORK]!r}", where)
     sections = [section for section in known if section in document]
     if len(sections) != 1 or not isinstance(document[sections[0]], dict):
         raise _not_ours(text, f"it has no {' or '.join(map(repr, known))} section", where)
@@ -81,10 +91,21 @@ def parse(text: str, where: str = KEY) -> Options:
     return kind(**section)
 
 
+def parse_framework(text: str, where: str = KEY) -> str | None:
+    """What the ranks of a document that `parse` reads train with; None where it is left open."""
+    found: str | None = _read(text, where)[0].get(_FRAMEWORK)
+    return found
+
+
 def parse_engine(text: str) -> DataParallel:
     """What `parse` reads, of ranks and connections alone."""
     options = parse(text)
     return options.engine if isinstance(options, ModelParallel) else options
+
+
+def _read(text: str, where: str) -> tuple[dict[str, Any], int]:
+    document = _decode(text, where)
+    return document, _version(document, where)
 
 
 def _decode(text: str, where: str) -> dict[str, Any]:

@@ -154,11 +154,14 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
     def hyperparameters(self) -> dict[str, Any]:
         """The parent's, and what our launcher is asked for."""
         values: dict[str, Any] = {**super().hyperparameters()}
-        added = launch_parameters(self._asked, self.instance_type)
+        added = self._added()
         values.update(EstimatorBase._json_encode_hyperparameters(added))
         if self._script is not None:
             values[PROGRAM] = json.dumps(self._script)
         return values
+
+    def _added(self) -> dict[str, Any]:
+        return launch_parameters(self._asked, self.instance_type, self.framework)
 
     def validate(self, inputs: Any = None, job_name: str | None = None) -> None:
         """Check all that `fit` checks before it starts anything; asks neither AWS nor Docker.
@@ -171,7 +174,7 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
 
     def _parents_faults(self) -> Iterator[OptionError]:
         """What the parent would say only after it has uploaded the code."""
-        added: dict[str, Any] = launch_parameters(self._asked, self.instance_type)
+        added: dict[str, Any] = self._added()
         if self.configures and not self._asked.is_launched and not self._is_local:
             try:
                 added = getattr(self, self.configures)(self.distribution)

@@ -10,12 +10,12 @@ from typing import Any, Final
 from sagemaker.instance_group import InstanceGroup
 
 from sagemaker_dist.contract import KEY, parse
-from sagemaker_dist.contract.flags import FLAGS, GROUPS_KEY, INSTANCE_KEY, is_flag_on
-from sagemaker_dist.contract.spelling import GROUPS, STOCK
+from sagemaker_dist.contract.flags import GROUPS_KEY, INSTANCE_KEY, SERVED_FLAGS, is_flag_on
+from sagemaker_dist.contract.spelling import GROUPS, STOCK, STRATEGY_KEYS
 from sagemaker_dist.errors import OptionError
 from sagemaker_dist.gathering import service_limits
 
-_FLAGS: Final = {key: FLAGS[key] for key in STOCK}
+_FLAGS: Final = {key: SERVED_FLAGS[key] for key in (*STOCK, *STRATEGY_KEYS)}
 
 
 def asked_in(values: dict[str, Any], *, image_is_ours: bool) -> dict[str, Any]:

@@ -4,9 +4,11 @@
     TensorFlow(..., instance_type="local_process")    hosts are processes of this machine
     TensorFlow(..., instance_type="local")            hosts are containers of its Docker engine
 
-The runtime has no all-reduce for TensorFlow yet: jobs of our local modes run one
-process per host, and our distribution is refused. What SageMaker's images start, they
-start as with the parent.
+    distribution=DataParallel()                       ranks of ours, for Keras and custom loops
+    distribution=MultiWorkerMirroredStrategy()        TensorFlow's own, started by us
+    distribution=ParameterServer()                    the same
+
+In SageMaker's images everything is as with the parent.
 """
 
 from __future__ import annotations
@@ -30,10 +32,13 @@ class TensorFlow(Distributed, SageMakerTensorFlow):  # type: ignore[misc]  # Sag
 
     Takes what `sagemaker.tensorflow.TensorFlow` takes, and besides:
 
+    * `distribution`: `DataParallel(...)` and the strategies above in our image, unless a
+      framework_version names SageMaker's. `ModelParallel` is for torch.
     * `instance_type="local_process"`, `"local"` or `"local_gpu"`: as in `PyTorch`.
-    * `image_uri`: in our local modes, without a framework_version, defaults to the
-      image of `sagemaker-dist image build --framework tensorflow`.
-    * `model_dir`: in our local modes defaults to the directory that becomes
+    * `image_uri`: with such a distribution and in our local modes, without a
+      framework_version, defaults to the image of
+      `sagemaker-dist image build --framework tensorflow`.
+    * `model_dir`: in our image and our local modes defaults to the directory that becomes
       model.tar.gz, relative to the script's own for local processes.
 
     Raises:
@@ -64,6 +69,18 @@ class TensorFlow(Distributed, SageMakerTensorFlow):  # type: ignore[misc]  # Sag
             compiler_config=compiler_config,
             **{**kwargs, "distribution": distribution},
         )
+
+    def _distribution_configuration(self, distribution: Any) -> dict[str, Any]:
+        """What the parent adds for its own launchers; ours is asked by `_added`."""
+        if self._asked.is_launched:
+            return {}
+        added: dict[str, Any] = super()._distribution_configuration(distribution)
+        return added
+
+    def _default_s3_path(self, directory: str, mpi: bool = False) -> str:
+        """Where the script saves: with the parent a place in S3, but for ranks of MPI."""
+        place: str = super()._default_s3_path(directory, mpi or self._asked.is_launched)
+        return place
 
     @classmethod
     def _prepare_init_params_from_job_description(

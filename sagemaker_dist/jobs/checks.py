@@ -133,13 +133,17 @@ def _job(options: TrainingOptions, asked: Distribution, region: str | None) -> J
         checkpoint_local_path=options.checkpoint_local_path,
         base_job_name=options.base_job_name,
         job_name=options.job_name,
-        image_version=FRAMEWORKS["torch"].default,
+        image_version=_version(options.framework),
         terms=_terms(options, given, region),
         source=source,
         plan=find_plan(asked, source, options.dependencies),
         channels=_channels(options),
         **{name: given[name] for name in _PLACES},
     )
+
+
+def _version(framework: str) -> str:
+    return FRAMEWORKS[framework].default if framework in FRAMEWORKS else ""
 
 
 def _count(options: TrainingOptions) -> Any:

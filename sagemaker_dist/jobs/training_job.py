@@ -237,7 +237,7 @@ class TrainingJob(TrainingOptions):
             code=self._code(),
             script=None if script is None else str(script if self.source_dir else script.name),
             asked=asked,
-            parameters=launch_parameters(asked, self.instance_type),
+            parameters=launch_parameters(asked, self.instance_type, self.framework),
             metrics=with_our_metrics(given) if asked.is_launched else given,
         )
 

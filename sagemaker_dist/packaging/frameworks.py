@@ -20,17 +20,19 @@ class Framework:
 
     Attributes:
         default: The exact version unless another is asked for.
-        series: Versions begin with it: the binding is compiled for one minor
-            version. Empty if any will do.
+        series: Versions begin with one of these: the minor versions that the binding
+            is compiled for.
     """
 
     default: str
-    series: str = ""
+    series: tuple[str, ...]
 
 
 FRAMEWORKS: Final = {
-    "torch": Framework(default="2.13.0", series="2.13."),
-    "tensorflow": Framework(default="2.21.0"),
+    "torch": Framework(default="2.13.0", series=("2.13.",)),
+    "tensorflow": Framework(
+        default="2.21.0", series=tuple(f"2.{minor}." for minor in range(16, 22))
+    ),
 }
 
 
@@ -74,6 +76,11 @@ def framework_faults(framework: str, framework_version: str | None = None) -> It
     elif not framework_version.startswith(known.series):
         yield OptionError(
             what,
-            f"the runtime is compiled for {framework} {known.series}x",
+            f"the runtime is compiled for {framework}"
+            f" {' to '.join(f'{each}x' for each in _ends(known.series))}",
             f"Ask for {known.default}",
         )
+
+
+def _ends(series: tuple[str, ...]) -> tuple[str, ...]:
+    return series if len(series) == 1 else (series[0], series[-1])

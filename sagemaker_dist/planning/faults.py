@@ -29,7 +29,7 @@ from sagemaker_dist.planning.service.options import environment_faults, hyperpar
 from sagemaker_dist.planning.service.places import place_faults
 from sagemaker_dist.planning.service.terms import Terms
 from sagemaker_dist.planning.splitting import model_faults
-from sagemaker_dist.planning.strategies import TENSORFLOW, our_image_faults
+from sagemaker_dist.planning.strategies import our_image_faults
 from sagemaker_dist.planning.their_image import their_image_faults, their_image_warnings
 from sagemaker_dist.planning.travel import travel_warning
 
@@ -273,8 +273,7 @@ def _launch_faults(job: Job) -> Iterator[OptionError]:
                 f"Leave {name} out, or leave distribution out",
             )
     asked, held = job.framework_version, job.image_version
-    is_torch = job.kind != TENSORFLOW  # whose launched jobs are refused as a whole
-    if is_torch and asked is not None and not f"{held}.".startswith(f"{asked}."):
+    if asked is not None and not f"{held}.".startswith(f"{asked}."):
         yield OptionError(
             f"framework_version is {asked!r}",
             f"the image of this version of sagemaker_dist holds {held}",

@@ -18,8 +18,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from sagemaker_dist.catalog import LOCAL
-from sagemaker_dist.contract import KEY, DataParallel, host_faults, parse_engine
-from sagemaker_dist.contract.flags import asks_for_ranks
+from sagemaker_dist.contract import KEY, DataParallel, host_faults, parse_engine, parse_framework
+from sagemaker_dist.contract.flags import asks_for_ranks, flagged_framework
 from sagemaker_dist.errors import raise_all
 from sagemaker_dist.planning.local_channel import LocalChannel, plan_channels
 from sagemaker_dist.planning.locations import FILE, directory_of
@@ -120,6 +120,14 @@ class LocalJob:
     def has_world(self) -> bool:
         """Whether its ranks were asked for as one world, so that the launcher knows all hosts."""
         return KEY in self.hyperparameters or asks_for_ranks(self.hyperparameters)
+
+    @property
+    def framework(self) -> str | None:
+        """What its ranks train with; None where the launcher asks what its image holds."""
+        document = self.hyperparameters.get(KEY)
+        if document is not None:
+            return parse_framework(document)
+        return flagged_framework(self.hyperparameters)
 
     @property
     def arn(self) -> str:

@@ -27,6 +27,12 @@ CLASSES: Final = ("PyTorch", "HuggingFace", TENSORFLOW, GENERIC)
 _MODEL: Final = f"{AWS}.{MODEL}"
 _TORCH: Final[Mapping[str, Served]] = {"PyTorch": "runs", "HuggingFace": "runs"}
 _ALL: Final[Mapping[str, Served]] = {**_TORCH, TENSORFLOW: "runs"}
+_RANKS: Final = "pass DataParallel() for a rank per GPU"
+_TORCHRUN: Final = "it starts ranks of torch"
+_WHOLE: Final = "the runtime of sagemaker_dist splits no models of TensorFlow"
+_NO_XLA: Final = "the image of sagemaker_dist holds no XLA"
+_NO_MPI: Final = "the image of sagemaker_dist has no MPI"
+_THEIR_STRATEGY: Final = "it is a strategy of TensorFlow"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +45,8 @@ class Support:
             class does not say is refused.
         why_not: Why our launcher does not start it on torch; "" where it does.
         mend: What to ask for instead, if there is anything.
+        not_tensorflow: Why it does not on TensorFlow; "" where it does.
+        tensorflow_mend: What to ask for instead there.
         note: What else is to know.
     """
 
@@ -46,6 +54,8 @@ class Support:
     theirs: Mapping[str, Served] = field(default_factory=dict)
     why_not: str = ""
     mend: str = ""
+    not_tensorflow: str = ""
+    tensorflow_mend: str = _RANKS
     note: str = ""
 
     def in_their_image(self, kind: str) -> Served:
@@ -54,14 +64,22 @@ class Support:
 
     def in_our_image(self, kind: str) -> Served:
         """What our launcher makes of it."""
-        return "refused" if self.why_not or kind == TENSORFLOW else "runs"
+        return "refused" if self.refusal(kind) else "runs"
+
+    def refusal(self, kind: str) -> str:
+        """Why our launcher does not start it; "" where it does."""
+        return self.not_tensorflow if kind == TENSORFLOW else self.why_not
+
+    def instead(self, kind: str) -> str:
+        """What to ask our launcher for instead, or ""."""
+        return self.tensorflow_mend if kind == TENSORFLOW else self.mend
 
 
 SUPPORT: Final[Mapping[str, Support]] = {
     OURS: Support(
         option="DataParallel, ModelParallel",
         note="`smdist.dataparallel` and `smdist.modelparallel`, always in an image that holds our"
-        " runtime",
+        " runtime; with `TensorFlow` no `ModelParallel`",
     ),
     f"{AWS}.{DATA}": Support(
         option="SMDDP", theirs=_ALL, note="our image takes it for `DataParallel()`"
@@ -69,41 +87,49 @@ SUPPORT: Final[Mapping[str, Support]] = {
     _MODEL: Support(
         option="SMPv1, SMPv2",
         theirs=_ALL,
+        not_tensorflow=_WHOLE,
         note="v1 beside `mpi`, v2 beside `torch_distributed` and with `PyTorch` alone; our image"
         " takes v1 for `ModelParallel`, and refuses v2",
     ),
     "torch_distributed": Support(
         option="TorchDistributed",
         theirs={**_TORCH, TENSORFLOW: "ignored"},
+        not_tensorflow=_TORCHRUN,
         note="torchrun; DeepSpeed and FSDP are the script's own",
     ),
     "pytorchddp": Support(
         option="PyTorchDDP",
         theirs={**_TORCH, TENSORFLOW: "ignored"},
+        not_tensorflow=_TORCHRUN,
         note="SageMaker's `PyTorch` takes it for `smdistributed.dataparallel`",
     ),
     "pytorchxla": Support(
         option="PyTorchXLA",
         theirs={**_TORCH, TENSORFLOW: "ignored"},
-        why_not="the image of sagemaker_dist holds no XLA",
+        why_not=_NO_XLA,
+        not_tensorflow=_NO_XLA,
         note="needs a `compiler_config`",
     ),
     "mpi": Support(
         option="MPI",
         theirs=_ALL,
-        why_not="the image of sagemaker_dist has no MPI, its ranks are started by torchrun",
+        why_not=f"{_NO_MPI}, its ranks are started by torchrun",
+        not_tensorflow=f"{_NO_MPI}, its launcher starts the ranks",
         mend="pass {'torch_distributed': {'enabled': True}} for a rank per GPU",
     ),
     "parameter_server": Support(
         option="ParameterServer",
         theirs={"PyTorch": "ignored", "HuggingFace": "ignored", TENSORFLOW: "runs"},
-        why_not="the runtime of sagemaker_dist has no parameter servers",
+        why_not=_THEIR_STRATEGY,
+        mend=_RANKS,
+        note="one chief with the script, a worker and a server on every host",
     ),
     "multi_worker_mirrored_strategy": Support(
         option="MultiWorkerMirroredStrategy",
         theirs={TENSORFLOW: "runs"},
-        why_not="the runtime of sagemaker_dist starts no strategies of TensorFlow yet",
-        note="from framework_version 2.9 on",
+        why_not=_THEIR_STRATEGY,
+        mend=_RANKS,
+        note="one process per host; in SageMaker's images from framework_version 2.9 on",
     ),
     GROUPS: Support(
         option="OnInstanceGroup",
@@ -124,8 +150,8 @@ def asked_keys(asked: Distribution) -> list[str]:
 def our_image_faults(job: Job) -> Iterator[OptionError]:
     """What our launcher was asked for and does not start, by name."""
     asked = job.distribution
-    if job.kind == TENSORFLOW and asked.is_launched:
-        yield _tensorflow_fault(asked)
+    if (fault := _launched_fault(job)) is not None:
+        yield fault
         return
     keys = asked_keys(asked)
     if _MODEL in keys:  # who started it is no fault of its own
@@ -147,8 +173,8 @@ def our_image_faults(job: Job) -> Iterator[OptionError]:
                 "the launcher of sagemaker_dist starts ranks with torchrun and uses no MPI",
                 "Leave custom_mpi_options out",
             )
-        elif support.why_not:
-            yield OptionError(f"distribution asks for {key!r}", support.why_not, _mend(key, job))
+        elif why := support.refusal(job.kind):
+            yield OptionError(f"distribution asks for {key!r}", why, _mend(key, job))
         else:
             yield OptionError(
                 f"distribution asks for {_launcher(asked)} and for {key!r}",
@@ -163,7 +189,8 @@ def _launcher(asked: Distribution) -> str:
 
 def _mend(key: str, job: Job) -> str:
     """What to ask for instead, or which image serves it."""
-    instead = SUPPORT[key].mend if job.kind != TENSORFLOW else ""
+    has_ranks = job.distribution.ours is not None and job.distribution.model is None
+    instead = "" if has_ranks else SUPPORT[key].instead(job.kind)
     theirs = SUPPORT[key].in_their_image(job.kind) == "runs"
     if job.instance_type == LOCAL_PROCESS:
         image = "run it on SageMaker in its image (framework_version, py_version)"
@@ -179,14 +206,14 @@ def _mpi_options(asked: Distribution, key: str) -> Any:
     return part.get(MPI_OPTIONS) if key in (*STOCK, f"{AWS}.{DATA}") else None
 
 
-def _tensorflow_fault(asked: Distribution) -> OptionError:
-    options = asked.options
-    what = repr(asked.stock) if options is None else type(options).__name__
-    return OptionError(
-        f"distribution asks for {what}",
-        "the runtime of sagemaker_dist splits no models of TensorFlow"
-        if asked.model is not None
-        else "the runtime of sagemaker_dist has no all-reduce for TensorFlow yet",
-        "Leave distribution out for one process per host, or pass one that SageMaker's"
-        " images start: {'multi_worker_mirrored_strategy': {'enabled': True}}",
-    )
+def _launched_fault(job: Job) -> OptionError | None:
+    """What our launcher was asked for and starts for another framework alone."""
+    asked = job.distribution
+    if asked.model is not None and job.kind == TENSORFLOW:
+        key, what = _MODEL, "ModelParallel"
+    elif asked.stock is not None:
+        key, what = asked.stock, repr(asked.stock)
+    else:
+        return None
+    why = SUPPORT[key].refusal(job.kind)
+    return OptionError(f"distribution asks for {what}", why, _mend(key, job)) if why else None

@@ -15,6 +15,7 @@ from sagemaker_dist.contract import (
     ModelParallel,
     parse,
     parse_engine,
+    parse_framework,
     render,
     spell,
 )
@@ -119,7 +120,24 @@ def test_golden_version_3_parses_forever():
     assert expected == parse((GOLDEN / "v3.json").read_text())
 
 
-@pytest.mark.parametrize("version", [2, VERSION])
+def test_golden_version_4_parses_forever():
+    """The fourth document, of TensorFlow."""
+    text = (GOLDEN / "v4.json").read_text()
+
+    assert DataParallel(processes_per_host=4, shard_weights=(1, 2)) == parse(text)
+    assert "tensorflow" == parse_framework(text)
+
+
+@pytest.mark.parametrize("framework", [None, "torch"])
+def test_torch_needs_no_newer_image(framework):
+    """Images from before TensorFlow go on reading what they know."""
+    text = render(DataParallel(), framework)
+
+    assert render(DataParallel()) == text
+    assert parse_framework(text) is None
+
+
+@pytest.mark.parametrize("version", [2, 3, VERSION])
 def test_goldens_of_the_versions_that_we_write_are_what_we_write(version):
     """Changing a document without a new version is caught here.
 
@@ -127,7 +145,7 @@ def test_goldens_of_the_versions_that_we_write_are_what_we_write(version):
     """
     golden = (GOLDEN / f"v{version}.json").read_text().strip()
 
-    assert golden == render(parse(golden))
+    assert golden == render(parse(golden), parse_framework(golden))
 
 
 def test_document_fits_sagemaker():
@@ -180,6 +198,8 @@ def test_newer_document_names_both_versions():
         ('{"version":2,"modelparallel":{}}', r"unknown keys \['modelparallel'\]"),
         ('{"version":3}', "no 'dataparallel' or 'modelparallel' section"),
         ('{"version":3,"dataparallel":{},"modelparallel":{}}', "no 'dataparallel' or"),
+        ('{"version":3,"dataparallel":{},"framework":"tensorflow"}', r"\['framework'\]"),
+        ('{"version":4,"dataparallel":{},"framework":"jax"}', "its framework is 'jax'"),
         ('{"version":3,"modelparallel":{"lane":4}}', r"unknown keys \['lane'\]"),
         ('{"version":3,"modelparallel":{"engine":{"lane":4}}}', r"unknown keys \['lane'\]"),
     ],

@@ -105,6 +105,18 @@ void descriptors_tell_ranks_apart() {
   theirs.kind = Collective::kBroadcast;
   CHECK(!agree(ours, theirs));
   CHECK_CONTAINS("broadcast(float32, 10, root 0)", text_of(theirs));
+  theirs.to_bytes = theirs.from_bytes = 0xab;
+  CHECK_CONTAINS("broadcast(float32, 10, root 0, layout ab)", text_of(theirs));
+}
+
+void layouts_must_be_equal() {
+  Descriptor ours;
+  ours.kind = Collective::kAllReduce;
+  ours.to_bytes = ours.from_bytes = 7;
+  Descriptor theirs = ours;
+  CHECK(agree(ours, theirs));
+  theirs.to_bytes = theirs.from_bytes = 8;
+  CHECK(!agree(ours, theirs));
 }
 
 void splits_may_differ_if_they_fit() {
@@ -176,6 +188,7 @@ int main() {
   RUN(damaged_frames_are_refused_or_whole);
   RUN(lengths_are_bounded_by_type);
   RUN(descriptors_tell_ranks_apart);
+  RUN(layouts_must_be_equal);
   RUN(splits_may_differ_if_they_fit);
   RUN(unknown_descriptors_are_refused);
   RUN(faults_keep_their_class);

@@ -244,6 +244,11 @@ def test_rank_reads_what_the_launcher_set():
             "SMDIST_SECRET_FILE": "/secret",
             "SMDIST_LANES": "4",
             "LOCAL_RANK": "3",
+            "RANK": "7",
+            "WORLD_SIZE": "8",
+            "LOCAL_WORLD_SIZE": "4",
+            "MASTER_PORT": "7777",
+            "TRAINING_JOB_NAME": "digits-1",
         }
     )
 
@@ -251,7 +256,8 @@ def test_rank_reads_what_the_launcher_set():
     assert "here" == config.host_id
     assert (1048576, 60) == (config.fusion_bytes, config.timeout_seconds)
     assert (30, "10.0.0.1") == (config.start_timeout_seconds, config.master_address)
-    assert 3 == config.local_rank
+    assert (7, 8, 3, 4) == (config.rank, config.size, config.local_rank, config.local_size)
+    assert (7777, "digits-1") == (config.master_port, config.job_name)
     assert TuningConfig(lanes=4) == config.tuning
     assert Path("/secret") == config.secret_file
 

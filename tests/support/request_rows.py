@@ -35,6 +35,7 @@ from sagemaker_dist.packaging import default_tag
 
 REGISTRY: Final = "123456789012.dkr.ecr.us-west-2.amazonaws.com"
 TAG: Final = default_tag("torch").partition(":")[2]
+TENSORFLOW_TAG: Final = default_tag("tensorflow").partition(":")[2]
 CLASSES: Final = {
     "PyTorch": (PyTorch, pytorch.PyTorch),
     "HuggingFace": (HuggingFace, huggingface.HuggingFace),

@@ -44,6 +44,9 @@ class Engine final {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
+  int rank() const;
+  int size() const;
+
   // Where other ranks reach this one.
   Endpoint endpoint() const;
 

@@ -57,6 +57,10 @@ struct Operation {
   int root = 0;      // rank in the group
   int peer = 0;      // rank in the group: a send's receiver, a receive's sender or kAnyRank
   uint32_t tag = 0;  // of a send or receive
+
+  // What the buffers mean, as a hash of their caller's: ranks that say different numbers
+  // called different things. Not of an all_to_all, a send or a receive.
+  uint64_t layout = 0;
   std::vector<Span> inputs;
   std::vector<Span> outputs;
   int* source = nullptr;  // receive: where the sender's rank in the group is written, or null

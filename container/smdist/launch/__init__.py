@@ -8,6 +8,8 @@
     train ── torchrun ──┬── rank guard ── python train.py
                         └── rank guard ── python train.py
 
+    train ── starter ──── the same for ranks and servers of TensorFlow
+
 The launcher and the guards talk over one Unix socket (`link`), so a torchrun
 that hangs or dies changes neither how fast a rank hears SIGTERM nor what is
 known about its end. No framework is imported here.

@@ -26,7 +26,7 @@ from sagemaker_dist.contract.splitting import split_faults
 from sagemaker_dist.errors import DistError, LaunchError, raise_all
 from smdist.config import RuntimeConfig, read_base, read_runtime_config
 from smdist.launch.account import account_environment
-from smdist.launch.command import plain_command, torchrun_command
+from smdist.launch.command import plain_command, starter_command, torchrun_command
 from smdist.launch.environment import (
     call_arguments,
     rank_environment,
@@ -37,11 +37,12 @@ from smdist.launch.failure import write_failure
 from smdist.launch.hosts import wait_for_hosts
 from smdist.launch.machine import Machine, inspect_machine
 from smdist.launch.outlet import write_whole
-from smdist.launch.readiness import require_port, require_torch
+from smdist.launch.readiness import require_framework, require_port
 from smdist.launch.request import as_requested
 from smdist.launch.shown import shown_command
 from smdist.launch.source import fetch, install_requirements
 from smdist.launch.supervise import Order, Outcome, Supervisor
+from smdist.launch.tasks import SERVERS, tasks_of
 
 Say = Callable[[str], None]
 
@@ -126,7 +127,7 @@ def _run(place: Place, say: Say) -> Outcome:
         install_requirements(config.source, config.code, place.config.inherited)
         timeout = (config.options or DataParallel()).start_timeout_seconds
         addresses = wait_for_hosts(place.world, timeout, say)
-        _require(place)
+        place = _ready(place)
         order = plan(place, addresses, script, Path(folder))
         for warning in config.warnings:
             say(warning)
@@ -155,13 +156,15 @@ def _with_account(place: Place, directory: Path) -> Place:
     return replace(place, config=replace(place.config, inherited=environ))
 
 
-def _require(place: Place) -> None:
-    """Ranks need torch, and the first host's need a place to meet."""
+def _ready(place: Place) -> Place:
+    """Ranks need a framework, and the first host's need a place to meet."""
     config = place.config
-    if config.options:
-        require_torch(config.inherited)
-        if config.resources.current_host == place.world.hosts[0]:
-            require_port(config.port, place.label)
+    if not config.options:
+        return place
+    framework = require_framework(config.framework, config.inherited)
+    if config.resources.current_host == place.world.hosts[0]:
+        require_port(config.port, place.label)
+    return replace(place, config=replace(config, framework=framework))
 
 
 def _place() -> Place:
@@ -181,7 +184,13 @@ def plan(place: Place, addresses: dict[str, str], script: Path, directory: Path)
     """Everything about this host's ranks, before any is started."""
     config, world = place.config, place.world
     call = [str(script), *call_arguments(config)]
-    if config.options:
+    starter = "torchrun"
+    if config.options and config.framework == "tensorflow":
+        tasks = tasks_of(config, world, addresses, call)
+        for port in tasks.ports:
+            require_port(port, place.label)
+        starter, command = "the starter", starter_command(tasks.write(directory))
+    elif config.options:
         command = torchrun_command(config, world, addresses, call, directory / "torchrun")
     else:
         command = plain_command(call)
@@ -197,6 +206,7 @@ def plan(place: Place, addresses: dict[str, str], script: Path, directory: Path)
         directory=directory,
         label=place.label,
         stop_seconds=config.stop_seconds,
+        starter=starter,
     )
 
 
@@ -216,6 +226,10 @@ def _greeting(place: Place) -> str:
     if config.options is None:
         groups = ", ".join(config.distribution_groups)
         return f"starts {command}" if not groups else f"no ranks but in {groups}; starts {command}"
+    if config.strategy == SERVERS:
+        hosts = ", ".join(map(world.label, world.hosts))
+        where = world.label(world.hosts[0])
+        return f"starts servers of TensorFlow on {hosts}; on {where} {command}"
     first = world.rank(config.resources.current_host, 0)
     last = first + world.processes_per_host - 1
     hosts = ", ".join(map(world.label, world.hosts))

@@ -12,6 +12,7 @@ from sagemaker_dist.contract import World
 from smdist.config import RuntimeConfig
 
 GUARD = ("-m", "smdist.launch.rank")
+STARTER = ("-m", "smdist.launch.starter")
 
 
 def python_command(*arguments: str) -> list[str]:
@@ -22,6 +23,11 @@ def python_command(*arguments: str) -> list[str]:
 def plain_command(script: Sequence[str]) -> list[str]:
     """One process on this host, without a world."""
     return python_command(*GUARD, *script)
+
+
+def starter_command(tasks: Path) -> list[str]:
+    """Our own starter, for the processes that the file lists."""
+    return python_command(*STARTER, str(tasks))
 
 
 def torchrun_command(

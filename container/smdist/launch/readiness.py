@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torchrun would tell in a traceback or not for ten minutes is told before it starts."""
+"""What ranks would tell in a traceback or not for ten minutes is told before they start."""
 
 from __future__ import annotations
 
@@ -10,26 +10,38 @@ from collections.abc import Mapping
 from sagemaker_dist.errors import LaunchError
 from smdist.launch.command import python_command
 
-_FINDS_TORCH = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
+_FINDS = """
+from importlib.util import find_spec
+print(*(name for name in ("torch", "tensorflow") if find_spec(name) is not None))
+"""
 
 
-def require_torch(environ: Mapping[str, str]) -> None:
+def require_framework(framework: str | None, environ: Mapping[str, str]) -> str:
     """Ask as a rank would: requirements.txt may have brought it just now.
 
+    Returns what ranks train with: what was asked for, else torch before TensorFlow.
+
     Raises:
-        LaunchError: Ranks are asked for and torch is not installed.
+        LaunchError: Ranks are asked for and what they train with is not installed.
     """
-    asked = python_command("-c", _FINDS_TORCH)
-    if subprocess.run(asked, env=dict(environ), check=False).returncode:
-        raise LaunchError(
-            "the ranks cannot be started",
-            "torchrun starts them, and torch is not installed in this image",
-            "Use an image with torch, or leave distribution out for one plain process per host",
-        )
+    asked = python_command("-c", _FINDS)
+    done = subprocess.run(asked, env=dict(environ), stdout=subprocess.PIPE, text=True, check=False)
+    found = done.stdout.split()
+    wanted = framework or next(iter(found), None)
+    if wanted in found:
+        return str(wanted)
+    raise LaunchError(
+        "the ranks cannot be started",
+        f"they train with {wanted}, and {wanted} is not installed in this image"
+        if wanted
+        else "neither torch nor tensorflow is installed in this image",
+        f"Use an image with {wanted or 'one of them'}, or leave distribution out for one plain"
+        " process per host",
+    )
 
 
 def require_port(port: int, label: str) -> None:
-    """Listen for a moment where the first host's torchrun will.
+    """Listen for a moment where ranks of this host will.
 
     Raises:
         LaunchError: The port is taken, or this user may not have it.

@@ -10,6 +10,7 @@ from typing import Final
 
 MAX_ERROR: Final = 4096
 _SECONDARY: Final = ("PeerError", "DistBackendError", "DistNetworkError", "DistStoreError")
+ENDED_AS_TOLD: Final = 3  # a distance
 _LOST_PEER: Final = ("Connection closed by peer", "Connection reset by peer")
 
 
@@ -49,7 +50,7 @@ class Report:
         lost_peer = self._name in _SECONDARY or any(text in self.error for text in _LOST_PEER)
         if not self.stopped:
             return 2 if lost_peer else 0
-        return 1 if self.raised and not lost_peer else 3
+        return 1 if self.raised and not lost_peer else ENDED_AS_TOLD
 
     @property
     def raised(self) -> bool:

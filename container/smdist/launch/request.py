@@ -5,6 +5,9 @@
     DataParallel(...)                ranks, as our document says
     {"torch_distributed": ...}       ranks, as DataParallel() says
     {"pytorchddp": ...}              the same
+    {"multi_worker_mirrored_strategy": ...}
+                                     one rank per host, with TF_CONFIG
+    {"parameter_server": ...}        the script on the first host, servers of TensorFlow on all
     {"smdistributed":
       {"dataparallel": ...}}         the same
     ModelParallel(...)               ranks, and what they split the model by
@@ -26,22 +29,24 @@ from dataclasses import replace
 from typing import Any, Final
 
 from sagemaker_dist.contract import KEY, DataParallel
-from sagemaker_dist.contract.flags import FLAGS, GROUPS_KEY, is_flag_on
+from sagemaker_dist.contract.flags import (
+    FLAGS,
+    GROUPS_KEY,
+    STRATEGY_FLAGS,
+    flagged_framework,
+    is_flag_on,
+)
 from sagemaker_dist.errors import LaunchError, OptionError, closest, raise_all
 from smdist.config import RuntimeConfig
 from smdist.files import Resources
 from smdist.launch.split import asks_to_split, split_request, split_request_faults
 
 SERVED: Final = tuple(FLAGS.values())
+STRATEGIES: Final = tuple(STRATEGY_FLAGS.values())
 MPI: Final = "sagemaker_mpi_enabled"
 _RANKS: Final = "Pass distribution=DataParallel() or {'torch_distributed': {'enabled': True}}"
 REFUSED: Final = {  # why, mend
     MPI: ("this image starts ranks with torchrun and has no MPI", _RANKS),
-    "sagemaker_parameter_server_enabled": ("this image has no parameter server", _RANKS),
-    "sagemaker_multi_worker_mirrored_strategy_enabled": (
-        "this image has no multi-worker mirrored strategy of TensorFlow",
-        "Leave distribution out for one plain process per host, or use an image of AWS",
-    ),
     "sagemaker_pytorch_xla_multi_worker_enabled": ("this image has no PyTorch XLA", _RANKS),
 }
 COMPILER: Final = "sagemaker_training_compiler_enabled"
@@ -63,18 +68,28 @@ def as_requested(config: RuntimeConfig) -> RuntimeConfig:
     if asks_to_split(config):
         model, warnings = split_request(config)
         options = model.engine
+    strategy = next((key for key, flag in STRATEGY_FLAGS.items() if _is_on(config, flag)), None)
+    if strategy is not None:
+        options = DataParallel(processes_per_host=1)
     named = _named_groups(config) or ()
     _require_groups(named, config.resources)
     if named and not _is_among(config.resources, named):
-        options, model = None, None
+        options, model, strategy = None, None, None
     return replace(
-        config, options=options, model=model, warnings=warnings, distribution_groups=named
+        config,
+        options=options,
+        model=model,
+        framework=config.framework or flagged_framework(config.framework_parameters),
+        strategy=strategy,
+        warnings=warnings,
+        distribution_groups=named,
     )
 
 
 def _faults(config: RuntimeConfig) -> Iterator[OptionError]:
-    for flag in (*SERVED, *REFUSED):
+    for flag in (*SERVED, *STRATEGIES, *REFUSED):
         yield from _flag_faults(config, flag)
+    yield from _strategy_faults(config)
     yield from _compiler_faults(config)
     value = config.framework_parameters.get(MPI_OPTIONS)
     if value:
@@ -102,6 +117,22 @@ def _flag_faults(config: RuntimeConfig, flag: str) -> Iterator[OptionError]:
     elif is_on and flag in REFUSED:
         why, mend = REFUSED[flag]
         yield OptionError(f"the hyperparameter {flag} is true", why, mend)
+
+
+def _strategy_faults(config: RuntimeConfig) -> Iterator[OptionError]:
+    on = [flag for flag in (*SERVED, *STRATEGIES) if _is_on(config, flag)]
+    if len(on) > 1 and any(flag in STRATEGIES for flag in on):
+        yield OptionError(
+            f"the hyperparameters {' and '.join(on)} are true",
+            "each asks for processes of its own, and a job has one launcher",
+            "Keep one",
+        )
+    if config.framework == "tensorflow" and (config.model or asks_to_split(config)):
+        yield OptionError(
+            f"the hyperparameter {KEY} asks to split a model of TensorFlow",
+            "this runtime splits models of torch",
+            "Pass distribution=DataParallel()",
+        )
 
 
 def _compiler_faults(config: RuntimeConfig) -> Iterator[OptionError]:
@@ -143,7 +174,7 @@ def _group_faults(config: RuntimeConfig) -> Iterator[OptionError]:
 
 def _asks(config: RuntimeConfig) -> bool:
     """Whether anything asks for ranks, be it in vain."""
-    flags = any(_is_on(config, flag) for flag in (*SERVED, *REFUSED))
+    flags = any(_is_on(config, flag) for flag in (*SERVED, *STRATEGIES, *REFUSED))
     return bool(config.document) or flags or asks_to_split(config)
 
 

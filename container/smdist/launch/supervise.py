@@ -5,9 +5,10 @@
             ──▶ SIGTERM, SIGINT   ──▶ the ranks have stop_seconds      ──▶ all killed
             ──▶ all end well      ──▶ status 0
 
-The same loop watches torchrun with its guards and a single guard without it. It
-hears from the guards, never from torchrun: that waits up to 30 s for the others
-when a rank fails. What torchrun itself says is shown only if it fails alone.
+The same loop watches torchrun with its guards, our own starter with its, and a
+single guard. It hears from the guards, never from torchrun: that waits up to 30 s
+for the others when a rank fails. What a starter itself says is shown only if it
+fails alone.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from smdist.launch.processes import (
     hear_signals,
     kill_descendants,
 )
-from smdist.launch.report import Report, decode_report, exit_status, signal_name
+from smdist.launch.report import ENDED_AS_TOLD, Report, decode_report, exit_status, signal_name
 
 Say = Callable[[str], None]
 
@@ -51,10 +52,11 @@ class Order:
     """What to start and how patient to be.
 
     Attributes:
-        command: torchrun, or one guard.
+        command: torchrun, our own starter, or one guard.
         directory: An empty one of this run, where the command runs too: the
             user's modules must not stand in for torchrun's.
         label: What messages call this host.
+        starter: What messages call the command.
         stop_seconds: Time that ranks have after a signal.
         failure_seconds: Time that ranks have after another one failed.
     """
@@ -65,6 +67,7 @@ class Order:
     label: str
     stop_seconds: float
     failure_seconds: float = 5.0
+    starter: str = "torchrun"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,6 +230,8 @@ class Supervisor:
         if self._stop_signal:
             return Outcome(status=128 + self._stop_signal)
         culprit = first_failure(self._reports.values())
+        if status > 0 and culprit and culprit.distance == ENDED_AS_TOLD:
+            culprit = None  # the ranks were stopped because the starter had failed
         if culprit:
             text = describe(culprit, self._order.label)
             return Outcome(status=culprit.exit_code, failure=text)
@@ -235,9 +240,11 @@ class Supervisor:
         return Outcome(status=0)
 
     def _starter_failure(self, status: int) -> str:
-        """torchrun failed though no rank did: now its own words matter."""
+        """The starter failed though no rank did by itself: now its own words matter."""
         tail = (self._order.directory / _LOG).read_bytes()[-_LOG_BYTES:]
         write_whole(2, tail, None, _SPEECH_SECONDS)
         error, _ = find_culprit(tail, "")
         how = f"was killed by {signal_name(-status)}" if status < 0 else f"ended with code {status}"
-        return shorten(f"{self._order.label} could not start its ranks: torchrun {how}: {error}")
+        did = "had to stop" if self._reports else "could not start"
+        who = f"{self._order.label} {did} its ranks: {self._order.starter}"
+        return shorten(f"{who} {how}: {error}")

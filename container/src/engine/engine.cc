@@ -59,6 +59,7 @@ class Engine::Impl final {
         conductor_(options_, *transport_, completions_),
         tuning_(options_.tuning) {}
 
+  const Options& options() const { return options_; }
   Endpoint endpoint() const { return transport_->endpoint(); }
   void join(const std::vector<Endpoint>& peers) SMDIST_EXCLUDES(mutex_);
   void add_group(uint32_t id, std::vector<int> members) SMDIST_EXCLUDES(mutex_);
@@ -298,6 +299,8 @@ Engine::Engine(Options options, std::unique_ptr<Transport> transport)
     : impl_(std::make_unique<Impl>(std::move(options), std::move(transport))) {}
 Engine::~Engine() { shutdown(); }
 
+int Engine::rank() const { return impl_->options().rank; }
+int Engine::size() const { return impl_->options().size; }
 Endpoint Engine::endpoint() const { return impl_->endpoint(); }
 void Engine::join(std::vector<Endpoint> peers) { impl_->join(peers); }
 void Engine::add_group(uint32_t id, std::vector<int> members) {

@@ -82,6 +82,8 @@ std::string text_of(const Descriptor& descriptor) {
       text << ", " << descriptor.bytes / width;
     }
     if (is_rooted(descriptor.kind)) text << ", root " << descriptor.root;
+    const bool has_layout = descriptor.kind != Collective::kAllToAll && descriptor.to_bytes != 0;
+    if (has_layout) text << ", layout " << std::hex << descriptor.to_bytes << std::dec;
   }
   text << ")";
   return text.str();

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from sagemaker_dist.contract import KEY
-from sagemaker_dist.contract.flags import FLAGS, OTHER_FLAGS
+from sagemaker_dist.contract.flags import OTHER_FLAGS, SERVED_FLAGS
 from sagemaker_dist.errors import OptionError
 from sagemaker_dist.planning.service.limits import amount_faults, shown, text_faults
 from sagemaker_dist.planning.service.terms import Terms
@@ -99,7 +99,7 @@ def _amount_faults(terms: Terms, names: set[str], added: frozenset[str]) -> Iter
 
 
 def _launcher_faults(given: Mapping[Any, Any]) -> Iterator[OptionError]:
-    for name in (*FLAGS.values(), *OTHER_FLAGS):
+    for name in (*SERVED_FLAGS.values(), *OTHER_FLAGS):
         if given.get(name):
             yield OptionError(
                 f"hyperparameters has the name {name!r}",

@@ -88,10 +88,11 @@ def _check_image(client: DockerClient, name: str) -> ImageFacts:
 
 
 def _check_framework(job: LocalJob, image: ImageFacts) -> None:
-    if job.has_world and image.framework not in {None, "torch"}:
+    wanted = job.framework
+    if wanted is not None and image.framework not in {None, wanted}:
         raise SetupError(
-            f"image {image.name!r} holds {image.framework} without torch",
-            "the ranks of a distribution are started by torchrun",
+            f"image {image.name!r} holds {image.framework} without {wanted}",
+            f"the ranks of this distribution train with {wanted}",
             "Pass another image_uri, or leave distribution out for one process per host",
         )
 

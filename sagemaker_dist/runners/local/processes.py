@@ -20,6 +20,8 @@ from sagemaker_dist.runners.local.output import Output
 from sagemaker_dist.runners.local.tree import HostTree, host_environment
 
 LAUNCHER: Final = "smdist.launch"
+_PORTS_PER_HOST: Final = 3  # a chief or none, a worker and a ps: strategies of TensorFlow
+_TRIES: Final = 20
 
 
 @dataclass(slots=True)
@@ -72,7 +74,7 @@ class ProcessFleet:
 
     def start(self) -> list[ProcessHost]:
         """Start one launcher per host."""
-        port = _free_port()
+        port = _free_port(_PORTS_PER_HOST * len(self.job.hosts))
         return [self._start(host, port) for host in self.job.hosts]
 
     def _start(self, host: LocalHost, master_port: int) -> ProcessHost:
@@ -103,8 +105,22 @@ class ProcessFleet:
         kill_descendants()
 
 
-def _free_port() -> int:
+def _free_port(following: int) -> int:
+    """A port that nobody has, nor so many after it if that can be found."""
+    port = 0
+    for _ in range(_TRIES):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        if all(_is_free(port + number) for number in range(1, following + 1)):
+            break
+    return port
+
+
+def _is_free(port: int) -> bool:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+        try:
+            probe.bind(("127.0.0.1", port))
+        except (OSError, OverflowError):
+            return False
+    return True

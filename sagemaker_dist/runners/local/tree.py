@@ -23,7 +23,7 @@ from sagemaker_dist.runners.local.folder import JobFolder
 _FOLDERS: Final = ("input/config", "input/data", "model", "output/data", "code")
 _FOREIGN: Final = (  # a launcher around the driver would confuse ours
     "SM_", "TORCHELASTIC_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
-    "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK", "ROLE_RANK",
+    "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK", "ROLE_RANK", "TF_CONFIG",
 )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from hashlib import sha256
 
 import pytest
 
-from sagemaker_dist import DataParallel, JobError, SetupError, SkewError
+from sagemaker_dist import DataParallel, JobError, SetupError, SkewError, TorchDistributed
 from sagemaker_dist.packaging.engine import connect
 
 pytestmark = pytest.mark.timeout(90, func_only=True)
@@ -67,11 +67,10 @@ def test_an_image_of_another_version(job, engine, image, made):
 
 
 def test_an_image_without_torch(job, engine, image, made):
-    """A distribution needs torchrun; what the image holds instead is named."""
+    """torchrun is asked for by its name; what the image holds instead is named."""
     made.append(built(engine, image, "other:1", "LABEL sagemaker-dist.framework=tensorflow"))
-    distribution = DataParallel(processes_per_host=1)
     with pytest.raises(SetupError, match="'other:1' holds tensorflow without torch"):
-        job("", instance_count=1, image_uri=made[0], distribution=distribution).fit()
+        job("", instance_count=1, image_uri=made[0], distribution=TorchDistributed()).fit()
 
 
 def test_an_image_without_train(job, engine, image, made):

@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 
 from sagemaker_dist.errors import OptionError, OptionErrors
+from smdist.dataparallel.rendezvous.goodbye import reason_of
 from smdist.dataparallel.torch import monitored_barrier
-from smdist.dataparallel.torch.backend import reason_of
 
 
 def refused(rank, size, tensor):

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from sagemaker_dist.errors import LaunchError
-from smdist.dataparallel.torch.rendezvous import _read_secret
+from smdist.dataparallel.rendezvous.secret import read_secret
 
 
 def reduce_with_secret(rank, size, folder, differ):
@@ -60,4 +60,4 @@ def test_no_secret_in_the_file_is_said(tmp_path, content):
         path.write_text(content)
 
     with pytest.raises(LaunchError, match="cannot be read"):
-        _read_secret(path)
+        read_secret(path)

@@ -13,9 +13,9 @@ import pytest
 
 import sagemaker_dist
 import smdist
-from sagemaker_dist.contract import DataParallel
+from sagemaker_dist.contract import KEY, DataParallel, render
 from sagemaker_dist.errors import LaunchError
-from smdist.launch.readiness import require_port, require_torch
+from smdist.launch.readiness import require_framework, require_port
 
 
 @pytest.fixture(params=["0.0.0.0", "127.0.0.1", "::1"])
@@ -70,9 +70,17 @@ def python_without_torch(tmp_path_factory):
     return folder / "bin/python"
 
 
-def test_torch_is_asked_for_before_torchrun(stage, python_without_torch):
+@pytest.mark.parametrize(
+    ("framework", "said"),
+    [
+        (None, "neither torch nor tensorflow is installed in this image. Use an image with one"),
+        ("tensorflow", "tensorflow is not installed in this image. Use an image with tensorflow"),
+    ],
+)
+def test_a_framework_is_asked_for_before_ranks(stage, python_without_torch, framework, said):
     """One sentence instead of runpy's traceback."""
-    base = stage.base("", host="127.0.0.1", options=DataParallel(processes_per_host=1))
+    asked = render(DataParallel(processes_per_host=1), framework)
+    base = stage.base("", host="127.0.0.1", **{KEY: asked})
     done = subprocess.run(
         [python_without_torch, "-m", "smdist.launch"],
         env={"PATH": os.environ["PATH"], "SAGEMAKER_BASE_DIR": str(base)},
@@ -82,7 +90,7 @@ def test_torch_is_asked_for_before_torchrun(stage, python_without_torch):
     )
 
     assert 1 == done.returncode
-    assert "torch is not installed in this image. Use an image with torch" in done.stderr
+    assert said in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -100,7 +108,16 @@ def test_without_options_no_framework_is_needed(stage, python_without_torch):
     assert "[algo-1] fine" in done.stdout
 
 
-def test_torch_that_requirements_brought_counts(tmp_path):
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+def test_a_framework_that_requirements_brought_counts(tmp_path, framework):
     """The launcher itself started before it was there."""
-    (tmp_path / "torch.py").write_text("")
-    require_torch({"PYTHONPATH": str(tmp_path)})
+    (tmp_path / f"{framework}.py").write_text("")
+
+    assert framework == require_framework(framework, {"PYTHONPATH": str(tmp_path)})
+
+
+def test_torch_comes_first_where_nobody_says(tmp_path):
+    for name in ("torch", "tensorflow"):
+        (tmp_path / f"{name}.py").write_text("")
+
+    assert "torch" == require_framework(None, {"PYTHONPATH": str(tmp_path)})

@@ -19,6 +19,7 @@ from smdist.launch.request import (
     MPI_OPTIONS,
     REFUSED,
     SERVED,
+    STRATEGIES,
     as_requested,
 )
 from smdist.launch.split import MPI_OPTIONS as SMP_OPTIONS
@@ -275,6 +276,48 @@ def test_scripts_are_told_which_groups_have_ranks(ask, asked, host, groups, said
     assert said == json.loads(variables["SM_TRAINING_ENV"])["distribution_instance_groups"]
     assert list(groups or {}) == json.loads(variables["SM_INSTANCE_GROUPS"])
     assert set(asked) == set(json.loads(variables["SM_FRAMEWORK_PARAMS"]))
+
+
+@pytest.mark.parametrize("flag", STRATEGIES)
+def test_a_strategy_of_tensorflow_has_one_process_per_host(ask, flag):
+    asked = ask({flag: "true"})
+
+    assert DataParallel(processes_per_host=1) == asked.options
+    assert ("tensorflow", flag) == (asked.framework, f"sagemaker_{asked.strategy}_enabled")
+
+
+def test_a_host_outside_the_named_group_has_no_part_in_a_strategy(ask):
+    asked = ask({STRATEGIES[1]: "true", GROUPS: '["gpu"]'}, "algo-4", HOSTS)
+
+    assert (None, None) == (asked.options, asked.strategy)
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        (dict.fromkeys(STRATEGIES, "true"), "are true: each asks for processes of its own"),
+        ({STRATEGIES[0]: "true", TORCHRUN: "true"}, "are true: each asks for processes of its own"),
+        ({STRATEGIES[0]: "true", KEY: render(DataParallel())}, "are both there: each asks"),
+        ({KEY: render(ModelParallel(), "tensorflow")}, "this runtime splits models of torch"),
+    ],
+)
+def test_a_strategy_is_asked_for_alone(ask, asked, why):
+    with pytest.raises(OptionError, match=why):
+        ask(asked)
+
+
+@pytest.mark.parametrize(
+    ("asked", "framework"),
+    [
+        ({KEY: render(DataParallel())}, None),
+        ({KEY: render(DataParallel(), "tensorflow")}, "tensorflow"),
+        ({TORCHRUN: "true"}, "torch"),
+        ({SERVED[2]: "true"}, None),
+    ],
+)
+def test_the_request_says_what_ranks_train_with(ask, asked, framework):
+    """None asks what is installed."""
+    assert framework == ask(asked).framework
 
 
 def test_what_is_refused_here_is_refused_before_the_job_starts():

@@ -8,6 +8,7 @@ from sagemaker_dist import (
     Estimator,
     HuggingFace,
     LocalSession,
+    ModelParallel,
     OptionError,
     TensorFlow,
 )
@@ -38,11 +39,10 @@ def arguments(script):
     [
         (
             TensorFlow,
-            OURS,
-            "distribution asks for DataParallel: the runtime of sagemaker_dist has no all-reduce"
-            " for TensorFlow yet. Leave distribution out for one process per host, or pass one"
-            " that SageMaker's images start:"
-            " {'multi_worker_mirrored_strategy': {'enabled': True}}.",
+            {"distribution": ModelParallel(pipeline_parallel_degree=2)},
+            "distribution asks for ModelParallel: the runtime of sagemaker_dist splits no models"
+            " of TensorFlow. Pass DataParallel() for a rank per GPU, or name SageMaker's image by"
+            " framework_version and py_version, or leave it out.",
         ),
         (
             HuggingFace,
@@ -90,8 +90,8 @@ def arguments(script):
         (
             Estimator,
             {"image_uri": "mine:1", "distribution": {"smdist": {"dataparallel": {}}, **MWMS}},
-            "distribution asks for 'multi_worker_mirrored_strategy': the runtime of sagemaker_dist"
-            " starts no strategies of TensorFlow yet. Leave it out.",
+            "distribution asks for 'multi_worker_mirrored_strategy': it is a strategy of"
+            " TensorFlow. Leave it out.",
         ),
         (
             Estimator,
@@ -183,6 +183,6 @@ def test_the_old_name_of_distribution_is_read(arguments):
     """As the parent does, which knows it of TensorFlow alone."""
     with (
         pytest.warns(DeprecationWarning, match="distributions"),
-        pytest.raises(OptionError, match="asks for DataParallel"),
+        pytest.raises(OptionError, match="asks for ModelParallel"),
     ):
-        TensorFlow(**arguments, distributions=DataParallel())
+        TensorFlow(**arguments, distributions=ModelParallel())

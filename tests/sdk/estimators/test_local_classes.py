@@ -12,7 +12,9 @@ from sagemaker_dist import (
     Estimator,
     HuggingFace,
     LocalSession,
+    MultiWorkerMirroredStrategy,
     OptionError,
+    ParameterServer,
     PyTorch,
     PyTorchDDP,
     TensorFlow,
@@ -78,7 +80,7 @@ def test_a_job_without_our_distribution_is_one_process_per_host(build, runner, s
     assert '"train.py"' == job.hyperparameters["sagemaker_program"]
 
 
-@pytest.mark.parametrize("kind", [Estimator, HuggingFace, PyTorch])
+@pytest.mark.parametrize("kind", ALL)
 @pytest.mark.parametrize("has_folder", [True, False])
 def test_our_options_arrive(build, runner, script, monkeypatch, kind, has_folder):
     monkeypatch.chdir(script())
@@ -87,8 +89,11 @@ def test_our_options_arrive(build, runner, script, monkeypatch, kind, has_folder
     build(kind, distribution=options, **changes).fit(wait=False)
     (sent,) = runner.requests
 
+    job = plan_local_job(sent)
+
     assert options == parse(sent["HyperParameters"][KEY])
-    assert 3 == plan_local_job(sent).processes_per_host
+    assert (3, True) == (job.processes_per_host, job.has_world)
+    assert ("tensorflow" if kind is TensorFlow else None) == job.framework
 
 
 @pytest.mark.parametrize("kind", IMAGES)
@@ -135,6 +140,21 @@ def test_attach_finds_the_code_again(build, runner, script, monkeypatch, kind, h
 
     assert same
     assert json.loads(first) == json.loads(second.replace("second", "first"))
+
+
+@pytest.mark.parametrize("strategy", [ParameterServer(), MultiWorkerMirroredStrategy()])
+def test_strategies_of_tensorflow_are_asked_for_by_sagemakers_flags(build, runner, strategy):
+    """And attach finds them again."""
+    built = build(TensorFlow, distribution=strategy)
+    built.output_kms_key = "key"  # which the parent's attach wants back
+    built.fit(wait=False, job_name="job")
+    attached = TensorFlow.attach("job", sagemaker_session=built.sagemaker_session)
+    planned = plan_local_job(runner.requests[0])
+
+    assert "true" == planned.hyperparameters[f"sagemaker_{strategy.key}_enabled"]
+    assert ("tensorflow", True) == (planned.framework, planned.has_world)
+    assert strategy.distribution() == attached.distribution
+    assert built.hyperparameters() == attached.hyperparameters()
 
 
 @pytest.mark.parametrize(

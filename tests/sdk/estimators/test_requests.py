@@ -26,6 +26,7 @@ from request_rows import (
     RESOURCES,
     ROWS,
     TAG,
+    TENSORFLOW_TAG,
     THEIRS,
     image_arguments,
 )
@@ -53,6 +54,7 @@ MANIFEST = json.dumps(
 )
 IGNORES = re.compile(r"which SageMaker's \w+ ignores")
 DOCUMENT = render(DataParallel())  # golden in tests/contract
+TENSORFLOWS = render(DataParallel(), "tensorflow")
 OF_SDK = "SageMaker's SDK: "
 
 
@@ -72,7 +74,8 @@ def prepared(amazon):
     """The session, with our image pushed; tables of the SDK are read once."""
     ecr = amazon.boto_session.client("ecr")
     ecr.create_repository(repositoryName="sagemaker-dist")
-    ecr.put_image(repositoryName="sagemaker-dist", imageManifest=MANIFEST, imageTag=TAG)
+    for tag in (TAG, TENSORFLOW_TAG):
+        ecr.put_image(repositoryName="sagemaker-dist", imageManifest=MANIFEST, imageTag=tag)
     with pytest.MonkeyPatch.context() as patch:
         read = cache(image_uris.config_for_framework)
         patch.setattr(image_uris, "config_for_framework", read)
@@ -129,9 +132,12 @@ def short(value, name, instances):
     if not isinstance(value, str):
         return value
     kind = INSTANCES[instances].get("instance_type", "TYPE")
-    for long, brief in ((name, "NAME"), (kind, "TYPE"), (TAG, "TAG")):
+    names = [(name, "NAME"), (kind, "TYPE"), (TAG, "TAG"), (TENSORFLOW_TAG, "TENSORFLOW-TAG")]
+    for long, brief in names:
         value = value.replace(long, brief)
-    return value.replace(json.dumps(DOCUMENT), '"DOCUMENT"').replace(DOCUMENT, "DOCUMENT")
+    for long, brief in ((DOCUMENT, "DOCUMENT"), (TENSORFLOWS, "TENSORFLOW'S DOCUMENT")):
+        value = value.replace(json.dumps(long), f'"{brief}"').replace(long, brief)
+    return value
 
 
 def outcome_of(ask, kind, row, *, parent=False):

@@ -14,6 +14,7 @@ from sagemaker_dist import (
     DataParallel,
     FileSystemInput,
     InstanceGroup,
+    ModelParallel,
     OnInstanceGroup,
     OptionError,
     OptionErrors,
@@ -23,7 +24,7 @@ from sagemaker_dist import (
     TrainingJob,
     metric_definitions,
 )
-from sagemaker_dist.contract import KEY, parse
+from sagemaker_dist.contract import KEY, parse, parse_framework
 from sagemaker_dist.runners import RecordingRunner
 
 pytestmark = pytest.mark.timeout(60)
@@ -385,3 +386,15 @@ def test_code_that_cannot_be_read_is_named(job, monkeypatch):
 
 def _refuse(*_, **__):
     raise PermissionError(13, "Permission denied", "train.py")
+
+
+def test_a_job_of_tensorflow_says_so(job):
+    """Ranks of ours by the document, TensorFlow's strategies by SageMaker's flags."""
+    asked = (DataParallel(), {"parameter_server": {"enabled": True}})
+    jobs = [job(framework="tensorflow", distribution=each) for each in asked]
+    ours, theirs = (each.request()["HyperParameters"] for each in jobs)
+
+    assert "tensorflow" == parse_framework(ours[KEY])
+    assert "true" == theirs["sagemaker_parameter_server_enabled"]
+    with pytest.raises(OptionError, match="splits no models of TensorFlow"):
+        job(framework="tensorflow", distribution=ModelParallel())

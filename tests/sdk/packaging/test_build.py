@@ -2,6 +2,8 @@
 """Finding a docker that builds, running it, and reading its output; no engine takes part."""
 
 import os
+import platform
+import subprocess
 import sys
 from pathlib import Path
 
@@ -110,6 +112,26 @@ def test_full_disk():
     error = fault(1, ["write /a: No space left on device", "sagemaker-dist: a: b. c."], "/data")
 
     assert "no space is left where the Docker engine keeps its data, /data" == error.why
+
+
+@pytest.mark.parametrize(
+    ("environ", "package"),
+    [
+        ({"FRAMEWORK": "torch", "OFFLINE": ""}, "torch"),
+        ({"FRAMEWORK": "tensorflow", "OFFLINE": ""}, "tensorflow-cpu"),
+        ({"FRAMEWORK": "tensorflow", "OFFLINE": "1"}, "tensorflow"),
+    ],
+)
+def test_steps_name_the_wheel_of_the_framework(environ, package):
+    """Of TensorFlow the one without CUDA; offline what the wheelhouse holds, here nothing."""
+    if platform.machine() != "x86_64" or Path("/usr/local/cuda").exists():
+        package = environ["FRAMEWORK"]
+    steps = Path(__file__).parents[3] / "container/image/steps.sh"
+    done = subprocess.run(
+        ["sh", str(steps), "package"], env={**os.environ, **environ}, capture_output=True, text=True
+    )
+
+    assert package == done.stdout.strip()
 
 
 def test_steps_speak_the_form_that_is_read():

@@ -34,13 +34,27 @@ def test_dockerfile_has_our_defaults():
     assert str(wire.VERSION) == defaults["WIRE"]
 
 
-def test_framework_versions_are_those_of_the_runtime():
-    """The series that we build for is the one that the runtime's extra asks for."""
+@pytest.mark.parametrize(
+    ("framework", "package"), [("torch", "torch"), ("tensorflow", "tensorflow-cpu")]
+)
+def test_framework_versions_are_those_of_the_runtime(framework, package):
+    """The series that we build for are those that the runtime's extra asks for."""
     text = (ROOT / "container" / "pyproject.toml").read_text()
-    series = FRAMEWORKS["torch"].series.rstrip(".")
+    series = FRAMEWORKS[framework].series
+    first, (major, minor) = series[0].rstrip("."), series[-1].split(".")[:2]
 
-    assert f'"torch>={series},<' in text
-    assert FRAMEWORKS["torch"].default.startswith(series)
+    assert f'"{package}>={first},<{major}.{int(minor) + 1}"' in text
+    assert FRAMEWORKS[framework].default.startswith(series[-1])
+
+
+@pytest.mark.parametrize("version", ["2.15.1", "2.22.0"])
+def test_a_tensorflow_that_the_binding_does_not_know(version):
+    with pytest.raises(OptionError, match=r"compiled for tensorflow 2\.16\.x to 2\.21\.x"):
+        ImageOptions(framework="tensorflow", framework_version=version)
+
+    assert "2.18.0" == (
+        ImageOptions(framework="tensorflow", framework_version="2.18.0").exact_version
+    )
 
 
 def test_every_fault_at_once(tmp_path):

@@ -32,10 +32,10 @@ GROUPS = [
 ]
 SMP = {"smdistributed": {"modelparallel": {**ON, "parameters": {"partitions": 2}}}}
 THEIR_IMAGE = " Name SageMaker's image by framework_version and py_version, or leave it out."
-NO_TENSORFLOW = (
-    "the runtime of sagemaker_dist has no all-reduce for TensorFlow yet. Leave distribution out"
-    " for one process per host, or pass one that SageMaker's images start:"
-    " {'multi_worker_mirrored_strategy': {'enabled': True}}."
+INSTEAD = " Pass DataParallel() for a rank per GPU, or leave it out."
+INSTEAD_OR_THEIRS = (
+    " Pass DataParallel() for a rank per GPU, or name SageMaker's image by framework_version and"
+    " py_version, or leave it out."
 )
 
 
@@ -72,6 +72,14 @@ def test_our_launcher_starts_ranks_of_torch(kind, option):
 
 
 @pytest.mark.parametrize(
+    "option", [DataParallel(), SMDDP(), ParameterServer(), MultiWorkerMirroredStrategy()]
+)
+def test_our_launcher_starts_ranks_of_tensorflow(option):
+    assert [] == faults(option, kind="TensorFlow")
+    assert job(option).distribution.is_launched
+
+
+@pytest.mark.parametrize(
     ("option", "kind", "fault"),
     [
         (
@@ -84,20 +92,24 @@ def test_our_launcher_starts_ranks_of_torch(kind, option):
         (
             MPI(),
             "TensorFlow",
-            "'mpi': the image of sagemaker_dist has no MPI, its ranks are started by torchrun."
-            + THEIR_IMAGE,
+            "'mpi': the image of sagemaker_dist has no MPI, its launcher starts the ranks."
+            + INSTEAD_OR_THEIRS,
         ),
         (
             ParameterServer(),
-            "TensorFlow",
-            "'parameter_server': the runtime of sagemaker_dist has no parameter servers."
-            + THEIR_IMAGE,
+            "PyTorch",
+            "'parameter_server': it is a strategy of TensorFlow." + INSTEAD,
         ),
         (
             MultiWorkerMirroredStrategy(),
+            "Estimator",
+            "'multi_worker_mirrored_strategy': it is a strategy of TensorFlow." + INSTEAD,
+        ),
+        (
+            {**ParameterServer().distribution(), **MultiWorkerMirroredStrategy().distribution()},
             "TensorFlow",
-            "'multi_worker_mirrored_strategy': the runtime of sagemaker_dist starts no strategies"
-            " of TensorFlow yet." + THEIR_IMAGE,
+            "'parameter_server' and for 'multi_worker_mirrored_strategy': a job has one launcher."
+            " Leave 'multi_worker_mirrored_strategy' out.",
         ),
         (
             PyTorchXLA(),
@@ -121,12 +133,13 @@ def test_our_launcher_starts_ranks_of_torch(kind, option):
             ModelParallel(),
             "TensorFlow",
             "ModelParallel: the runtime of sagemaker_dist splits no models of TensorFlow."
-            " Leave distribution out for one process per host, or pass one that SageMaker's"
-            " images start: {'multi_worker_mirrored_strategy': {'enabled': True}}.",
+            + INSTEAD_OR_THEIRS,
         ),
-        (DataParallel(), "TensorFlow", "DataParallel: " + NO_TENSORFLOW),
-        (SMDDP(), "TensorFlow", "DataParallel: " + NO_TENSORFLOW),
-        (TorchDistributed(), "TensorFlow", "'torch_distributed': " + NO_TENSORFLOW),
+        (
+            TorchDistributed(),
+            "TensorFlow",
+            "'torch_distributed': it starts ranks of torch." + INSTEAD,
+        ),
         (
             {**DataParallel().distribution(), **TorchDistributed().distribution()},
             "PyTorch",

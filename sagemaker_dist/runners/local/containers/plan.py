@@ -17,7 +17,6 @@ from typing import Any, Final
 from docker.types import DeviceRequest, LogConfig
 from docker.types import Mount as Bind
 
-from sagemaker_dist.contract import KEY, parse_engine
 from sagemaker_dist.packaging.engine import Engine
 from sagemaker_dist.planning import LocalHost, LocalJob
 from sagemaker_dist.planning.local_job import CONTAINER_ROOT
@@ -99,7 +98,7 @@ def container_environment(job: LocalJob, host: LocalHost, engine: Engine) -> dic
     """
     own = sagemaker_environment(job, host)
     if job.has_world:
-        ranks = len(job.hosts) * (parse_engine(job.hyperparameters[KEY]).processes_per_host or 1)
+        ranks = len(job.hosts) * (job.processes_per_host or 1)
         own["OMP_NUM_THREADS"] = str(max(1, engine.num_cpus // ranks))
     return {**own, **job.environment}
 

@@ -26,7 +26,7 @@ from smdist.modelparallel.torch.executor.errors import (
     said,
 )
 
-_OURS: Final = "smdist.dataparallel.torch.backend"
+_OURS: Final = "smdist.dataparallel.rendezvous.goodbye"
 _KEY: Final = "smdist/step/fault"
 _CLOSED: Final = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")  # Gloo's
 _TAG: Final = (1 << 24) - 1  # nobody sends it

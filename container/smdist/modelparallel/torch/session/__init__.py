@@ -143,7 +143,7 @@ def _exchange(
 
 
 def _host(rank_config: RankConfig) -> str:
-    from smdist.dataparallel.torch.host import (
+    from smdist.dataparallel.rendezvous.host import (
         host_identity,
     )
 

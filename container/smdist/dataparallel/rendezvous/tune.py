@@ -5,25 +5,29 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
+from typing import Any
 
 from sagemaker_dist.errors import OptionError, require
-from smdist.dataparallel.torch import _C
+from smdist.dataparallel.rendezvous.engine import Engine, EngineModule, Findings
 from smdist.tuning import TuningConfig, variable_of
 
 
-def tune(
-    engine: _C.Engine, rank: int, hosts: list[int], tuning: TuningConfig, seconds: float
-) -> None:
-    """Time what is not set, on all ranks at once; rank 0 prints what came out.
+def fixed_by(tuning: TuningConfig, hosts: list[int], module: EngineModule[Any]) -> Any:
+    """What is not to be measured, as the engine takes it.
 
     Raises:
         OptionError: There are not as many shard weights as hosts.
     """
-    fixed = _C.Fixed()
+    fixed = module.Fixed()
     for name, value in asdict(tuning).items():
         if name != "shard_weights":
             setattr(fixed, name, value)
     fixed.shard_weights = _by_rank(tuning.shard_weights, hosts)
+    return fixed
+
+
+def tune(engine: Engine, rank: int, hosts: list[int], fixed: Any, seconds: float) -> None:
+    """Time what is not fixed, on all ranks at once; rank 0 prints what came out."""
     findings = engine.probe(rank, hosts, fixed, seconds)
     if rank == 0 and findings.seconds > 0:
         sys.stderr.write(f"smdist: {_summary(findings, hosts)}\n")
@@ -60,7 +64,7 @@ def _by_rank(weights: tuple[int, ...] | None, hosts: list[int]) -> list[int]:
     return [weights[host] for host in hosts]
 
 
-def _summary(findings: _C.Findings, hosts: list[int]) -> str:
+def _summary(findings: Findings, hosts: list[int]) -> str:
     tuning = findings.tuning
     count = len(set(hosts))
     is_limited = count > 1 and tuning.arriving_bytes > 0

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels.h"
+
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "pending.h"
+#include "smdist/errors.h"
+
+namespace smdist::tensorflow_binding {
+namespace {
+
+struct Reduction {
+  ReduceOp op;
+  double scale;
+};
+
+Reduction reduction_of(TF_OpKernelConstruction* context) {
+  const Status status;
+  float scale = 1;
+  TF_OpKernelConstruction_GetAttrFloat(context, "scale", &scale, status.get());
+  status.check();
+  return {reduce_op_attribute(context), scale};
+}
+
+// Where the tensors lie behind each other; a buffer ends where the last does.
+std::vector<Part> parts_of(const std::vector<TensorPtr>& values) {
+  std::vector<Part> parts;
+  size_t offset = 0;
+  for (const TensorPtr& value : values) {
+    const size_t bytes = TF_TensorByteSize(value.get());
+    parts.push_back({shape_of(value.get()), offset, bytes});
+    offset += padded(bytes);
+  }
+  return parts;
+}
+
+size_t bytes_of(const std::vector<Part>& parts) {
+  return parts.empty() ? 0 : parts.back().offset + parts.back().bytes;
+}
+
+// The gaps take part in sums, so they are zero.
+void pack(const std::vector<TensorPtr>& values, const std::vector<Part>& parts, uint8_t* to) {
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const Part& part = parts[i];
+    if (part.bytes == 0) continue;
+    std::memcpy(to + part.offset, TF_TensorData(values[i].get()), part.bytes);
+    const size_t end = part.offset + part.bytes;
+    if (i + 1 < parts.size()) std::memset(to + end, 0, parts[i + 1].offset - end);
+  }
+}
+
+std::vector<TensorPtr> inputs_of(TF_OpKernelContext* context) {
+  std::vector<TensorPtr> inputs;
+  for (int i = 0; i < TF_NumInputs(context); ++i) inputs.push_back(input_of(context, i));
+  return inputs;
+}
+
+// One tensor is read where it lies; more are packed into the buffer of the results.
+void start(const Reduction& reduction, TF_OpKernelContext* context) {
+  const Current with = current();
+  std::vector<TensorPtr> values = inputs_of(context);
+  const TF_DataType type = TF_TensorType(values[0].get());
+  std::vector<Part> parts = parts_of(values);
+  std::vector<Shape> shapes;
+  for (const Part& part : parts) shapes.push_back(part.shape);
+  const size_t bytes = bytes_of(parts);
+  auto buffer = std::make_shared<HeldBuffer>(bytes);
+  Operation operation;
+  operation.kind = Collective::kAllReduce;
+  operation.dtype = wire_of(type).dtype;
+  operation.op = reduction.op;
+  operation.scale = reduction.scale;
+  operation.layout = layout_of(type, shapes);
+  operation.outputs = {{buffer->data(), bytes}};
+  if (values.size() == 1) {
+    operation.inputs = {span_of(values[0].get())};
+  } else {
+    pack(values, parts, buffer->data());
+    operation.inputs = operation.outputs;
+    values.clear();
+  }
+  submit(context, with, std::move(operation), {type, std::move(parts), std::move(buffer)},
+         std::move(values));
+}
+
+void drop_buffer(void*, size_t, void* held) { delete static_cast<BufferPtr*>(held); }
+
+// A part of the buffer as a tensor, without a copy; the buffer lives as long.
+TensorPtr tensor_of(const Results& results, const Part& part) {
+  const int dimensions = static_cast<int>(part.shape.size());
+  if (part.bytes == 0) {
+    return {TF_AllocateTensor(results.type, part.shape.data(), dimensions, 0), DeleteTensor{}};
+  }
+  return {TF_NewTensor(results.type, part.shape.data(), dimensions,
+                       results.buffer->data() + part.offset, part.bytes, &drop_buffer,
+                       new BufferPtr(results.buffer)),
+          DeleteTensor{}};
+}
+
+void check_outputs(TF_OpKernelContext* context, const Results& results) {
+  const auto expected = static_cast<size_t>(TF_NumOutputs(context));
+  const bool agrees = expected == results.parts.size() &&
+                      (expected == 0 || TF_ExpectedOutputDataType(context, 0) == results.type);
+  if (agrees) return;
+  throw UsageError("the operation has " + std::to_string(results.parts.size()) +
+                   " results of type " + std::to_string(results.type) + ", but " +
+                   std::to_string(expected) +
+                   " of another type are waited for. Pass T and N as they were at the start.");
+}
+
+void wait(TF_OpKernelContext* context) {
+  const int64_t handle = integers_of(input_of(context, 0).get()).at(0);
+  const PendingPtr pending = take(handle);
+  const Results& results = pending->results();
+  check_outputs(context, results);
+  pending->wait();
+  const Status status;
+  for (size_t i = 0; i < results.parts.size(); ++i) {
+    const TensorPtr tensor = tensor_of(results, results.parts[i]);
+    TF_SetOutput(context, static_cast<int>(i), tensor.get(), status.get());
+    status.check();
+  }
+}
+
+// A kernel that keeps what `read` takes from its attributes and gives it to `body`.
+template <typename Options, Options (*read)(TF_OpKernelConstruction*),
+          void (*body)(const Options&, TF_OpKernelContext*)>
+struct Kernel {
+  static void* create(TF_OpKernelConstruction* context) {
+    Status status;
+    try {
+      return new Options(read(context));
+    } catch (...) {
+      set_from_exception(status);
+    }
+    TF_OpKernelConstruction_Failure(context, status.get());
+    return nullptr;
+  }
+  static void compute(void* options, TF_OpKernelContext* context) {
+    run_kernel(context, [&] { body(*static_cast<Options*>(options), context); });
+  }
+  static void drop(void* options) { delete static_cast<Options*>(options); }
+
+  static TF_KernelBuilder* builder(const char* op) {
+    return TF_NewKernelBuilder(op, "CPU", &create, &compute, &drop);
+  }
+};
+
+void wait_kernel(void*, TF_OpKernelContext* context) {
+  run_kernel(context, [&] { wait(context); });
+}
+
+void add(const char* name, TF_KernelBuilder* builder) {
+  const Status status;
+  TF_RegisterKernelBuilder(name, builder, status.get());  // owns the builder from now on
+  status.check();
+}
+
+}  // namespace
+
+std::string text_attribute(TF_OpKernelConstruction* context, const char* name) {
+  const Status status;
+  std::array<char, 64> text{};
+  TF_OpKernelConstruction_GetAttrString(context, name, text.data(), text.size() - 1, status.get());
+  status.check();
+  return text.data();
+}
+
+ReduceOp reduce_op_attribute(TF_OpKernelConstruction* context) {
+  const std::string name = text_attribute(context, "op");
+  for (uint8_t value = 0; value < kReduceOps; ++value) {
+    const auto op = static_cast<ReduceOp>(value);
+    if (name == name_of(op)) return op;
+  }
+  throw UsageError("there is no reduce operation called " + name);
+}
+
+void register_kernels() {
+  using Start = Kernel<Reduction, &reduction_of, &start>;
+  using StartMove = Kernel<Move, &move_of, &start_move>;
+  add("SmdistStart", Start::builder("SmdistStart"));
+  add("SmdistMove", StartMove::builder("SmdistMove"));
+  for (const char* const op : {"SmdistWait", "SmdistMoved"}) {
+    add(op, TF_NewKernelBuilder(op, "CPU", nullptr, &wait_kernel, nullptr));
+  }
+}
+
+}  // namespace smdist::tensorflow_binding

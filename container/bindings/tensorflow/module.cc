@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// The Python face of the adapter: an engine to connect, and what the ops are doing.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cmath>
+#include <utility>
+
+#include "../python/engine.h"
+#include "buffers.h"
+#include "pending.h"
+#include "process.h"
+
+namespace py = pybind11;
+using smdist::Engine;
+namespace binding = smdist::tensorflow_binding;
+
+PYBIND11_MODULE(_C, module) {
+  smdist::python::bind_engine(module);
+  module.def(
+      "adopt",
+      [](std::shared_ptr<Engine> engine, double timeout_seconds) {
+        const auto timeout = static_cast<int64_t>(std::ceil(timeout_seconds * 1000));
+        if (timeout <= 0) throw py::value_error("timeout_seconds must be above zero");
+        binding::adopt(std::move(engine), std::chrono::milliseconds(timeout));
+      },
+      py::arg("engine"), py::arg("timeout_seconds"));
+  module.def("release", &binding::release, py::call_guard<py::gil_scoped_release>());
+  module.def(
+      "activity",
+      [](const std::string& kind) {
+        return smdist::python::activity_of(binding::activity(), kind);
+      },
+      py::arg("kind"));
+  module.def("live_buffers", &binding::live_buffers);
+  module.def("open_handles", &binding::open_handles);
+  module.def("under_way", &binding::under_way);
+}

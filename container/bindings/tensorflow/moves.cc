@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// Collectives that are not an all_reduce, on tensors whose rows lie along axis 0.
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "kernels.h"
+#include "pending.h"
+#include "smdist/errors.h"
+
+namespace smdist::tensorflow_binding {
+namespace {
+
+using Counts = std::vector<int64_t>;
+
+void require(bool holds, const std::string& fault) {
+  if (!holds) throw UsageError(fault);
+}
+
+int64_t sum_of(const Counts& counts) {
+  return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+}
+
+// One call: what it takes, and the operation that is made of it.
+class Call final {
+ public:
+  Call(const Move& move, const Current& with, TF_OpKernelContext* context)
+      : move_(move),
+        rank_(static_cast<size_t>(with.engine->rank())),
+        size_(static_cast<size_t>(with.engine->size())),
+        value_(input_of(context, 0)),
+        type_(TF_TensorType(value_.get())),
+        shape_(shape_of(value_.get())),
+        width_(width_of(type_)),
+        sent_(integers_of(input_of(context, 1).get())),
+        received_(integers_of(input_of(context, 2).get())) {
+    operation_.kind = move.kind;
+    operation_.dtype = wire_of(type_).dtype;
+  }
+
+  void start(TF_OpKernelContext* context, const Current& with) {
+    build();
+    Results results{type_, {{result_, 0, buffer_bytes_}}, buffer_};
+    submit(context, with, std::move(operation_), std::move(results), {value_});
+  }
+
+ private:
+  void build() {
+    switch (move_.kind) {
+      case Collective::kBroadcast:
+        return broadcast();
+      case Collective::kAllGather:
+        return all_gather();
+      case Collective::kAllToAll:
+        return all_to_all();
+      case Collective::kReduceScatter:
+        return reduce_scatter();
+      case Collective::kBarrier:
+        return make_result({0});
+      case Collective::kAllReduce:
+      case Collective::kReduce:
+      case Collective::kGather:
+      case Collective::kScatter:
+      case Collective::kSend:
+      case Collective::kReceive:
+        throw UsageError(std::string("there is no move called ") + name_of(move_.kind));
+    }
+  }
+
+  void broadcast() {
+    make_result(shape_);
+    operation_.root = move_.root;
+    operation_.layout = layout_of(type_, {shape_});
+    if (static_cast<int>(rank_) == move_.root) operation_.inputs = {span_of(value_.get())};
+    operation_.outputs = {whole()};
+  }
+
+  void all_gather() {
+    check_rows(received_, "received");
+    require(received_[rank_] == shape_[0], "the tensor has " + std::to_string(shape_[0]) +
+                                               " rows, but `received` says " +
+                                               std::to_string(received_[rank_]) + " for this rank");
+    make_result(rows(sum_of(received_)));
+    const bool is_equal =
+        std::all_of(received_.begin(), received_.end(), [&](int64_t n) { return n == shape_[0]; });
+    if (is_equal) {
+      operation_.layout = layout_of(type_, {shape_});
+      operation_.inputs = {span_of(value_.get())};
+      operation_.outputs = {whole()};
+      return;
+    }
+    operation_.kind = Collective::kAllToAll;  // the same on all ranks, as `received` is
+    operation_.inputs.assign(size_, span_of(value_.get()));
+    operation_.outputs = cut(buffer_->data(), received_);
+  }
+
+  void all_to_all() {
+    check_rows(received_, "received");
+    check_rows(sent_, "sent");
+    check_all_rows(sent_, "sent");
+    make_result(rows(sum_of(received_)));
+    operation_.inputs = cut(static_cast<uint8_t*>(span_of(value_.get()).data), sent_);
+    operation_.outputs = cut(buffer_->data(), received_);
+  }
+
+  void reduce_scatter() {
+    require(wire_of(type_).has_arithmetic,
+            "smdist does not add this dtype. Convert the tensor to float32 first.");
+    check_rows(received_, "received");
+    check_all_rows(received_, "received");
+    const bool is_equal = std::all_of(received_.begin(), received_.end(),
+                                      [&](int64_t n) { return n == received_[0]; });
+    require(is_equal, "reduce_scatter gives every rank as many rows: make the first axis, now " +
+                          std::to_string(shape_[0]) + ", a multiple of the " +
+                          std::to_string(size_) + " ranks");
+    make_result(rows(received_[rank_]));
+    operation_.op = move_.op;
+    operation_.layout = layout_of(type_, {shape_});
+    operation_.inputs = {span_of(value_.get())};
+    operation_.outputs = {whole()};
+  }
+
+  void check_rows(const Counts& counts, const std::string& name) const {
+    require(!shape_.empty(),
+            "a scalar has no rows to move between ranks. Give it an axis of length 1 first.");
+    require(counts.size() == size_, "`" + name + "` has " + std::to_string(counts.size()) +
+                                        " numbers for " + std::to_string(size_) +
+                                        " ranks. Give one for each rank.");
+    const bool is_any_negative =
+        std::any_of(counts.begin(), counts.end(), [](int64_t n) { return n < 0; });
+    require(!is_any_negative, "`" + name + "` has a negative number of rows");
+  }
+
+  void check_all_rows(const Counts& counts, const std::string& name) const {
+    require(sum_of(counts) == shape_[0],
+            "`" + name + "` sums up to " + std::to_string(sum_of(counts)) +
+                " rows, but the tensor has " + std::to_string(shape_[0]));
+  }
+
+  Shape rows(int64_t count) const {
+    Shape shape = shape_;
+    shape[0] = count;
+    return shape;
+  }
+
+  size_t row_bytes() const {
+    return static_cast<size_t>(elements_of({shape_.begin() + 1, shape_.end()})) * width_;
+  }
+
+  void make_result(Shape shape) {
+    buffer_bytes_ = static_cast<size_t>(elements_of(shape)) * width_;
+    buffer_ = std::make_shared<HeldBuffer>(buffer_bytes_);
+    result_ = std::move(shape);
+  }
+
+  Span whole() const { return {buffer_->data(), buffer_bytes_}; }
+
+  std::vector<Span> cut(uint8_t* data, const Counts& counts) const {
+    std::vector<Span> spans;
+    for (const int64_t count : counts) {
+      const size_t bytes = static_cast<size_t>(count) * row_bytes();
+      spans.push_back({data, bytes});
+      if (bytes > 0) data += bytes;
+    }
+    return spans;
+  }
+
+  const Move move_;
+  const size_t rank_;
+  const size_t size_;
+  const TensorPtr value_;
+  const TF_DataType type_;
+  const Shape shape_;
+  const size_t width_;
+  const Counts sent_;
+  const Counts received_;
+  Operation operation_;
+  Shape result_;
+  size_t buffer_bytes_ = 0;
+  BufferPtr buffer_;
+};
+
+Collective kind_called(const std::string& name) {
+  for (uint8_t value = 0; value < kCollectives; ++value) {
+    const auto kind = static_cast<Collective>(value);
+    if (name == name_of(kind)) return kind;
+  }
+  throw UsageError("there is no move called " + name);
+}
+
+}  // namespace
+
+Move move_of(TF_OpKernelConstruction* context) {
+  const Status status;
+  int32_t root = 0;
+  TF_OpKernelConstruction_GetAttrInt32(context, "root", &root, status.get());
+  status.check();
+  return {kind_called(text_attribute(context, "kind")), reduce_op_attribute(context), root};
+}
+
+void start_move(const Move& move, TF_OpKernelContext* context) {
+  const Current with = current();
+  Call(move, with, context).start(context, with);
+}
+
+}  // namespace smdist::tensorflow_binding

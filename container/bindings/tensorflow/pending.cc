@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "pending.h"
+
+#include <atomic>
+#include <new>
+#include <unordered_map>
+#include <utility>
+
+#include "smdist/errors.h"
+#include "statuses.h"
+
+namespace smdist::tensorflow_binding {
+namespace {
+
+// Never destroyed: TensorFlow may drop handles when everything else has ended.
+struct Table {
+  std::mutex mutex;
+  std::unordered_map<int64_t, PendingPtr> open;  // guarded by mutex, as is next
+  int64_t next = 1;
+  std::atomic<int64_t> under_way{0};
+};
+
+Table& table() {
+  static auto* const of_process = new Table;
+  return *of_process;
+}
+
+PendingPtr remove(int64_t handle) {
+  const std::lock_guard<std::mutex> lock(table().mutex);
+  const auto node = table().open.extract(handle);
+  return node.empty() ? nullptr : node.mapped();
+}
+
+int64_t keep(PendingPtr pending) {
+  const std::lock_guard<std::mutex> lock(table().mutex);
+  const int64_t handle = table().next++;
+  table().open.emplace(handle, std::move(pending));
+  return handle;
+}
+
+// TensorFlow has dropped the tensor that holds a handle.
+void drop_handle(void* data, size_t, void*) {
+  remove(*static_cast<int64_t*>(data));
+  ::operator delete(data, std::align_val_t{kAlignment});
+}
+
+// The memory is ours, so that we hear when nobody can wait for the handle any more.
+void set_handle(TF_OpKernelContext* context, int64_t handle) {
+  auto* const data =
+      static_cast<int64_t*>(::operator new(kAlignment, std::align_val_t{kAlignment}));
+  *data = handle;
+  const TensorPtr tensor(
+      TF_NewTensor(TF_INT64, nullptr, 0, data, sizeof handle, &drop_handle, nullptr),
+      DeleteTensor{});
+  const Status status;
+  TF_SetOutput(context, 0, tensor.get(), status.get());
+  status.check();
+}
+
+std::string title_of(const Results& results) {
+  constexpr size_t kShown = 8;
+  std::string text = wire_of(results.type).has_arithmetic ? name_of(wire_of(results.type).dtype)
+                                                          : "dtype " + std::to_string(results.type);
+  for (size_t i = 0; i < results.parts.size() && i < kShown; ++i) {
+    text += (i == 0 ? " " : ", ") + text_of(results.parts[i].shape);
+  }
+  if (results.parts.size() > kShown) {
+    text += " and " + std::to_string(results.parts.size() - kShown) + " more";
+  }
+  return text;
+}
+
+}  // namespace
+
+void Pending::end(const std::exception_ptr& error) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    error_ = error;
+    has_ended_ = true;
+  }
+  changed_.notify_all();
+}
+
+void Pending::wait() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [this] { return has_ended_; });
+  if (error_) fail(error_);
+}
+
+// Ranks that pass different shapes are told by hash that they do: each says its own.
+void Pending::fail(const std::exception_ptr& error) const {
+  try {
+    std::rethrow_exception(error);
+  } catch (const UsageError& usage) {
+    throw UsageError(std::string(usage.what()) + ". The results on this rank would be " +
+                     title_of(results_) +
+                     ": all ranks must give tensors of the same dtype and shapes, and call the "
+                     "same operations in the same order.");
+  }
+}
+
+void submit(TF_OpKernelContext* context, const Current& with, Operation operation, Results results,
+            std::vector<TensorPtr> read) {
+  const auto pending = std::make_shared<Pending>(std::move(results));
+  const Collective kind = operation.kind;
+  operation.timeout = with.timeout;
+  operation.ended = [pending, kind](const std::exception_ptr& error) {
+    activity().end(kind);
+    --table().under_way;
+    pending->end(error);
+  };
+  operation.done = [pending, read = std::move(read)](const std::exception_ptr&) {};
+  activity().begin(kind);
+  ++table().under_way;
+  try {
+    with.engine->submit(0, std::move(operation));
+  } catch (...) {
+    activity().end(kind);
+    --table().under_way;
+    throw;
+  }
+  set_handle(context, keep(pending));
+}
+
+PendingPtr take(int64_t handle) {
+  PendingPtr pending = remove(handle);
+  if (pending) return pending;
+  throw UsageError("there is no operation with handle " + std::to_string(handle) +
+                   ": each is waited for once, while the tensor that start returned lives.");
+}
+
+int64_t open_handles() {
+  const std::lock_guard<std::mutex> lock(table().mutex);
+  return static_cast<int64_t>(table().open.size());
+}
+
+int64_t under_way() { return table().under_way; }
+
+}  // namespace smdist::tensorflow_binding

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The job's secret, where a file gives it to every rank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sagemaker_dist.errors import LaunchError
+
+
+def read_secret(path: Path) -> bytes:
+    """What the file holds, without white space around it.
+
+    Raises:
+        LaunchError: The file cannot be read, or is empty.
+    """
+    try:
+        secret, why = path.read_bytes().strip(), "it is empty"
+    except OSError as error:
+        secret, why = b"", error.strerror or str(error)
+    if not secret:
+        raise LaunchError(
+            f"the secret of the job cannot be read from {str(path)!r}",
+            why,
+            "Put the same random text into this file on every host,"
+            " or unset SMDIST_SECRET_FILE to let rank 0 make a secret",
+        )
+    return secret

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data parallelism for TensorFlow 2 and Keras 3, in SMDDP's and Horovod's names.
+
+    import smdist.dataparallel.tensorflow as sdp
+
+    sdp.init()
+    with tf.GradientTape() as tape:
+        loss = loss_fn(labels, model(images, training=True))
+    tape = sdp.DistributedGradientTape(tape)
+    gradients = tape.gradient(loss, model.trainable_variables)
+
+For model.fit there is smdist.dataparallel.tensorflow.keras. Importing this module imports
+no TensorFlow: its names do, on first touch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from smdist.dataparallel.tensorflow.collectives import (
+        allgather,
+        allreduce,
+        alltoall,
+        barrier,
+        broadcast,
+        grouped_allreduce,
+        oob_allreduce,
+        reduce_scatter,
+    )
+    from smdist.dataparallel.tensorflow.compression import Compression
+    from smdist.dataparallel.tensorflow.estimator import (
+        BroadcastGlobalVariablesHook,
+        broadcast_global_variables,
+        overlap,
+    )
+    from smdist.dataparallel.tensorflow.keras.optimizer import DistributedOptimizer
+    from smdist.dataparallel.tensorflow.reduce_op import Average, Max, Min, Product, ReduceOp, Sum
+    from smdist.dataparallel.tensorflow.tape import DistributedGradientTape
+    from smdist.dataparallel.tensorflow.variables import broadcast_variables
+    from smdist.dataparallel.tensorflow.world import (
+        init,
+        is_initialized,
+        local_rank,
+        local_size,
+        rank,
+        shutdown,
+        size,
+    )
+
+__all__ = [
+    "Average",
+    "BroadcastGlobalVariablesHook",
+    "Compression",
+    "DistributedGradientTape",
+    "DistributedOptimizer",
+    "Max",
+    "Min",
+    "Product",
+    "ReduceOp",
+    "Sum",
+    "allgather",
+    "allreduce",
+    "alltoall",
+    "barrier",
+    "broadcast",
+    "broadcast_global_variables",
+    "broadcast_variables",
+    "grouped_allreduce",
+    "init",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "oob_allreduce",
+    "overlap",
+    "rank",
+    "reduce_scatter",
+    "shutdown",
+    "size",
+]
+
+_PLACES = {
+    "collectives": (
+        "allgather",
+        "allreduce",
+        "alltoall",
+        "barrier",
+        "broadcast",
+        "grouped_allreduce",
+        "oob_allreduce",
+        "reduce_scatter",
+    ),
+    "compression": ("Compression",),
+    "estimator": ("BroadcastGlobalVariablesHook", "broadcast_global_variables", "overlap"),
+    "keras.optimizer": ("DistributedOptimizer",),
+    "reduce_op": ("Average", "Max", "Min", "Product", "ReduceOp", "Sum"),
+    "tape": ("DistributedGradientTape",),
+    "variables": ("broadcast_variables",),
+    "world": ("init", "is_initialized", "local_rank", "local_size", "rank", "shutdown", "size"),
+}
+_PLACE = {name: place for place, names in _PLACES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_PLACE[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

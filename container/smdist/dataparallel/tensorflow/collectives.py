@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collectives on tensors, eagerly and in tf.function, with gradients.
+
+All ranks call the same ones in the same order, as with every such library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sagemaker_dist.errors import require
+from smdist.dataparallel.tensorflow import forms, rows, sparse, world
+from smdist.dataparallel.tensorflow.compression import Compression, check_compression
+from smdist.dataparallel.tensorflow.forms import Factors
+from smdist.dataparallel.tensorflow.library import as_written, tf
+from smdist.dataparallel.tensorflow.reduce_op import as_op, check_number
+from smdist.dataparallel.tensorflow.reducing import Reduction, all_reduce
+from smdist.dataparallel.tensorflow.variables import check_root
+
+
+@as_written
+def allreduce(
+    tensor: Any,
+    *positional: Any,
+    average: bool | None = None,
+    op: Any = None,
+    param_index: int | None = None,
+    num_params: int | None = None,
+    compression: Any = Compression.none,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    device_dense: str = "",
+    device_sparse: str = "",
+    name: str | None = None,
+) -> Any:
+    """Reduce a tensor over all ranks, as SMDDP and as Horovod write it (forms.py).
+
+    Args:
+        tensor: Any shape, the same on all ranks, or IndexedSlices, whose rows are gathered.
+        average: Horovod's older word for op: True is AVERAGE, False is SUM.
+        op: Default AVERAGE, which is for floats.
+        param_index: SMDDP's: the number of this tensor, 0 to num_params - 1.
+        name: For the graph; ranks need not agree on it.
+
+    Raises:
+        OptionError: The call mixes both forms, or could be either; an average of integers.
+        tf.errors.OpError: Ranks brought different shapes, or one is gone.
+    """
+    named = {"average": average, "op": op, "param_index": param_index, "num_params": num_params}
+    chosen = forms.resolve(positional, named)
+    forms.check_devices(device_dense=device_dense, device_sparse=device_sparse)
+    reduction = Reduction(
+        op=chosen,
+        compression=check_compression(compression),
+        factors=Factors(before=prescale_factor, after=postscale_factor),
+    )
+    with tf.name_scope(name or "smdist_allreduce"):
+        if sparse.is_sparse(tensor):
+            return sparse.gather([tensor], reduction)[0]
+        return all_reduce([tf.convert_to_tensor(tensor)], reduction)[0]
+
+
+@as_written
+def grouped_allreduce(
+    tensors: Sequence[Any],
+    *,
+    op: Any = None,
+    compression: Any = Compression.none,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[Any]:
+    """Reduce several dense tensors over all ranks, packed in fusion buffers.
+
+    Raises:
+        OptionError: An average of integers, or an unknown op.
+        tf.errors.OpError: Ranks brought different shapes, or one is gone.
+    """
+    reduction = Reduction(
+        op=as_op(op),
+        compression=check_compression(compression),
+        factors=Factors(before=prescale_factor, after=postscale_factor),
+    )
+    return all_reduce([tf.convert_to_tensor(tensor) for tensor in tensors], reduction)
+
+
+@as_written
+def oob_allreduce(tensor: Any, compression: Any = Compression.none, op: Any = None) -> Any:
+    """Reduce what is no gradient, such as a loss: SMDDP's name; here it is allreduce().
+
+    Raises:
+        OptionError: An average of integers, or an unknown op.
+    """
+    return allreduce(tensor, op=op, compression=compression)
+
+
+@as_written
+def allgather(tensor: Any, name: str | None = None) -> Any:
+    """All ranks' rows, in the order of ranks.
+
+    Args:
+        tensor: [rows, ...]; the number of rows may differ between ranks.
+
+    Returns:
+        [sum of rows, ...].
+
+    Raises:
+        OptionError: A scalar, which has no rows.
+    """
+    with tf.name_scope(name or "smdist_allgather"):
+        value = _rows(tensor, "allgather")
+        return value if world.size() == 1 else rows.gather([value])[0]
+
+
+@as_written
+def broadcast(tensor: Any, root_rank: int, name: str | None = None) -> Any:
+    """The tensor that `root_rank` has; shape and dtype are the same on all ranks.
+
+    Raises:
+        OptionError: There is no such rank.
+    """
+    check_root(root_rank)
+    with tf.name_scope(name or "smdist_broadcast"):
+        value = tf.convert_to_tensor(tensor)
+        return value if world.size() == 1 else rows.broadcast(value, root_rank)
+
+
+@as_written
+def alltoall(tensor: Any, splits: Any = None, name: str | None = None) -> Any:
+    """Send each rank its part of the rows.
+
+    Args:
+        tensor: [rows, ...].
+        splits: Rows for each rank, [size]; None: as many for each.
+
+    Returns:
+        The rows that came, in the order of ranks; with `splits` also how many came from
+        each, [size].
+
+    Raises:
+        OptionError: A scalar, which has no rows.
+        tf.errors.InvalidArgumentError: Rows cannot be divided so.
+    """
+    with tf.name_scope(name or "smdist_alltoall"):
+        value = _rows(tensor, "alltoall")
+        sent = _equal_rows(value) if splits is None else tf.cast(splits, tf.int64)
+        if world.size() == 1:
+            came, received = value, sent
+        else:
+            came, received = rows.exchange(value, sent)
+        return came if splits is None else (came, received)
+
+
+@as_written
+def reduce_scatter(tensor: Any, op: Any = None, name: str | None = None) -> Any:
+    """This rank's share of the rows, reduced over all ranks.
+
+    Args:
+        tensor: [rows, ...], the same shape on all ranks; size divides rows.
+        op: Default AVERAGE.
+
+    Returns:
+        [rows / size, ...].
+
+    Raises:
+        OptionError: A scalar, an average of integers, or an unknown op.
+        tf.errors.InvalidArgumentError: The number of ranks does not divide rows.
+    """
+    with tf.name_scope(name or "smdist_reduce_scatter"):
+        value, chosen = _rows(tensor, "reduce_scatter"), as_op(op)
+        check_number(chosen, value.dtype)
+        if world.size() == 1:
+            return value
+        with tf.control_dependencies([_equal_rows(value)]):
+            return rows.scatter_reduced(tf.identity(value), chosen)
+
+
+@as_written
+def barrier() -> None:
+    """Wait until every rank is here."""
+    if world.size() == 1:
+        return
+    here = rows.barrier()
+    if not tf.executing_eagerly():  # an operation that TensorFlow may not leave out
+        tf.debugging.assert_non_negative(tf.size(here))
+
+
+def _rows(tensor: Any, name: str) -> Any:
+    value = tf.convert_to_tensor(tensor)
+    require(
+        value.shape.rank != 0,
+        what=f"{name}() got a scalar",
+        why="it moves rows, and a scalar has none",
+        mend="Pass tf.reshape(tensor, [1])",
+    )
+    return value
+
+
+def _equal_rows(value: Any) -> Any:
+    size = world.size()
+    count = tf.shape(value, out_type=tf.int64)[0]
+    tf.debugging.assert_equal(
+        count % size,
+        tf.zeros([], tf.int64),
+        f"the number of rows is not a multiple of {size} ranks",
+    )
+    return tf.fill([size], count // size)

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SMDDP's names for tf.estimator and for sessions, which TensorFlow 2.16 no longer has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sagemaker_dist.errors import OptionError
+
+
+def overlap(tensor: Any) -> Any:
+    """The tensor itself: here all-reduces start as gradients come, without marks."""
+    return tensor
+
+
+def broadcast_global_variables(root_rank: int) -> None:
+    """Refused: TensorFlow 2 has no global variables.
+
+    Raises:
+        OptionError: Always.
+    """
+    raise _gone(
+        f"broadcast_global_variables({root_rank!r})",
+        "Call broadcast_variables(model.variables, root_rank=0) and the same for the optimizer's",
+    )
+
+
+class BroadcastGlobalVariablesHook:
+    """Refused: it is for sessions."""
+
+    def __init__(self, root_rank: int, device: str = "") -> None:
+        raise _gone(
+            f"BroadcastGlobalVariablesHook({root_rank!r}{f', {device!r}' if device else ''})",
+            "Call broadcast_variables(), or pass callbacks.BroadcastGlobalVariablesCallback(0) "
+            "of smdist.dataparallel.tensorflow.keras to fit()",
+        )
+
+
+def _gone(what: str, mend: str) -> OptionError:
+    return OptionError(what, "TensorFlow 2.16 and later have no estimators and no sessions", mend)

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Callbacks for model.fit in Horovod's names."""
+
+from smdist.dataparallel.tensorflow.keras.averaging import (
+    BestModelCheckpoint,
+    BroadcastGlobalVariablesCallback,
+    MetricAverageCallback,
+    ModelCheckpoint,
+)
+from smdist.dataparallel.tensorflow.keras.learning_rate import (
+    LearningRateScheduleCallback,
+    LearningRateWarmupCallback,
+)
+
+__all__ = [
+    "BestModelCheckpoint",
+    "BroadcastGlobalVariablesCallback",
+    "LearningRateScheduleCallback",
+    "LearningRateWarmupCallback",
+    "MetricAverageCallback",
+    "ModelCheckpoint",
+]

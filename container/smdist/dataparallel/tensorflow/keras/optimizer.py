@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Keras 3 optimizer that applies gradients of all ranks.
+
+It is a subclass of the given optimizer's own class, made from its configuration, that
+reduces gradients before anything else sees them: clipping, accumulation's update and the
+finite check of a LossScaleOptimizer, so that every rank takes the same decision. It is
+saved as the plain optimizer: a model loads where there is no smdist.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Final
+
+import keras
+
+from sagemaker_dist.errors import OptionError, require
+from smdist.dataparallel.tensorflow.compression import Compression
+from smdist.dataparallel.tensorflow.forms import check_devices
+from smdist.dataparallel.tensorflow.keras import compiling
+from smdist.dataparallel.tensorflow.keras.classes import named_as
+from smdist.dataparallel.tensorflow.keras.reduced import (
+    Course,
+    Reduced,
+    ReducedOnUpdate,
+    ReducedScale,
+)
+from smdist.dataparallel.tensorflow.options import checked
+from smdist.dataparallel.tensorflow.tape import reduction_of, refuse_groups
+
+_STEPS: Final = "gradient_accumulation_steps"
+_EXCLUDED: Final = "_exclude_from_weight_decay"  # what Keras keeps beside the configuration
+
+
+def DistributedOptimizer(  # noqa: N802  Horovod's and SMDDP's name
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    *,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: Any = None,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    fusion_bytes: int | None = None,
+    **of_others: Any,
+) -> Any:
+    """Wrap the outermost optimizer, for model.fit and for apply_gradients() in a loop.
+
+    Args:
+        optimizer: Of Keras 3, with its state; for loss scaling the LossScaleOptimizer.
+        op: Default AVERAGE.
+        sparse_as_dense: Make IndexedSlices dense; by default their rows are gathered.
+        backward_passes_per_step: Passes that are added up here before they are reduced.
+        average_aggregated_gradients: Divide by the number of passes, as Keras's own
+            gradient_accumulation_steps does.
+        fusion_bytes: Bytes per buffer; default what the job was given, 25 MiB.
+        of_others: SMDDP's bucket_cap_mb: fusion_bytes in MiB.
+
+    Raises:
+        OptionError: A value is out of range, or it has no meaning here.
+    """
+    _check_optimizer(optimizer)
+    check_devices(device_dense=device_dense, device_sparse=device_sparse)
+    size = _fusion_bytes(fusion_bytes, **of_others)
+    reduction = reduction_of(op, compression, gradient_predivide_factor, size)
+    passes = _passes(optimizer, backward_passes_per_step)
+    is_sum = backward_passes_per_step > 1 and not average_aggregated_gradients
+    factor = float(passes) if is_sum else 1.0
+    course = Course(reduction=reduction, sparse_as_dense=sparse_as_dense, factor=factor)
+    compiling.let_auto_mean_no_xla()
+    return _with_state_of(optimizer, _distributed(optimizer, course, passes, name))
+
+
+def is_distributed(optimizer: Any) -> bool:
+    """Whether DistributedOptimizer() made it."""
+    return isinstance(optimizer, (Reduced, ReducedScale))
+
+
+def innermost(optimizer: Any) -> Any:
+    """The optimizer that updates variables, within a LossScaleOptimizer."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
+
+
+def _distributed(optimizer: Any, course: Course, passes: int, name: str | None) -> Any:
+    """The optimizer's twin; in a LossScaleOptimizer that accumulates, the inner one reduces."""
+    if passes == 1:
+        return _twin(optimizer, Reduced, course, {"name": name or optimizer.name})
+    if optimizer is innermost(optimizer):
+        config = {"name": name or optimizer.name, _STEPS: passes}
+        return _twin(optimizer, ReducedOnUpdate, course, config)
+    scale = _twin(optimizer, ReducedScale, course, {"name": name or optimizer.name})
+    inner = optimizer.inner_optimizer
+    scale.inner_optimizer = _twin(
+        inner, ReducedOnUpdate, course, {_STEPS: passes, "loss_scale_factor": None}
+    )
+    return scale
+
+
+def _twin(optimizer: Any, kind: type, course: Course, changes: dict[str, Any]) -> Any:
+    base: Any = type(optimizer)
+    made = _class(kind, base).from_config({**optimizer.get_config(), **changes})
+    for name, value in vars(optimizer).items():
+        if name.startswith(_EXCLUDED):
+            setattr(made, name, value)
+    made.smdist_course = course
+    return made
+
+
+@cache
+def _class(kind: Any, base: Any) -> Any:
+    return named_as(base, type(base.__name__, (kind, base), {}))
+
+
+def _with_state_of(source: Any, target: Any) -> Any:
+    if source.built:
+        target.build(source._trainable_variables)
+        if len(source.variables) == len(target.variables):
+            for theirs, ours in zip(source.variables, target.variables, strict=True):
+                ours.assign(theirs)
+    return target
+
+
+def _check_optimizer(optimizer: Any) -> None:
+    require(
+        isinstance(optimizer, keras.optimizers.Optimizer),
+        what=f"the optimizer is {optimizer!r}",
+        why="DistributedOptimizer wraps optimizers of Keras 3",
+        mend="Pass one of keras.optimizers, such as keras.optimizers.SGD(0.01)",
+    )
+    require(
+        not is_distributed(optimizer) and not is_distributed(innermost(optimizer)),
+        what="the optimizer is a DistributedOptimizer already",
+        why="gradients would be reduced twice, or loss scaling would not agree between ranks",
+        mend="Wrap once, the outermost: DistributedOptimizer(LossScaleOptimizer(optimizer))",
+    )
+    require(
+        keras.backend.backend() == "tensorflow",
+        what=f"Keras computes with {keras.backend.backend()}",
+        why="these collectives are TensorFlow's",
+        mend="Set KERAS_BACKEND=tensorflow",
+    )
+
+
+def _fusion_bytes(
+    fusion_bytes: int | None,
+    *,
+    bucket_cap_mb: int | None = None,
+    num_groups: int = 0,
+    groups: Any = None,
+    use_locking: bool = False,
+) -> int | None:
+    refuse_groups(num_groups, groups)
+    require(
+        not use_locking,
+        what=f"use_locking is {use_locking!r}",
+        why="optimizers of Keras 3 have no locks",
+        mend="Leave use_locking out",
+    )
+    require(
+        fusion_bytes is None or bucket_cap_mb is None,
+        what=f"fusion_bytes is {fusion_bytes!r} beside bucket_cap_mb {bucket_cap_mb!r}",
+        why="both set the size of the same buffer",
+        mend="Keep fusion_bytes",
+    )
+    asked = fusion_bytes if bucket_cap_mb is None else bucket_cap_mb * 1024 * 1024
+    return None if asked is None else checked(asked)
+
+
+def _passes(optimizer: Any, backward_passes_per_step: Any) -> int:
+    require(
+        isinstance(backward_passes_per_step, int) and backward_passes_per_step >= 1,
+        what=f"backward_passes_per_step is {backward_passes_per_step!r}",
+        why="it is the number of passes before an update",
+        mend="Pass a positive integer",
+    )
+    own = getattr(innermost(optimizer), _STEPS, None)
+    if own and backward_passes_per_step > 1:
+        raise OptionError(
+            f"backward_passes_per_step is {backward_passes_per_step} beside {_STEPS} {own}",
+            "both accumulate gradients",
+            f"Keep {_STEPS}",
+        )
+    return int(own or backward_passes_per_step)

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TensorFlow, and our operations in it: one compiled file for TensorFlow 2.16 to 2.21."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
+from typing import Any, Final, TypeVar, cast
+
+from sagemaker_dist.errors import OptionError, SetupError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_FIRST: Final = (2, 16)
+_END: Final = (2, 22)
+_INSTALL: Final = 'Install it: pip install "sagemaker-dist-runtime[tensorflow]"'
+_COMPILED: Final = "smdist.dataparallel.tensorflow._C"
+
+try:
+    tf: Any = importlib.import_module("tensorflow")
+except ImportError as error:
+    raise SetupError("TensorFlow cannot be imported", str(error), _INSTALL) from error
+
+
+def check_version(version: str) -> None:
+    """Refuse a TensorFlow that the operations were not tried on.
+
+    Raises:
+        SetupError: It is older than 2.16, or newer than 2.21.
+    """
+    found = re.match(r"(\d+)\.(\d+)", version)
+    if found is None or not _FIRST <= (int(found[1]), int(found[2])) < _END:
+        raise SetupError(
+            f"TensorFlow is {version}", "smdist runs with TensorFlow 2.16 to 2.21", _INSTALL
+        )
+
+
+check_version(tf.__version__)
+
+
+def as_written(function: F) -> F:
+    """Keep AutoGraph, which rewrites what a tf.function calls, away from it and its callees."""
+    return cast(F, tf.autograph.experimental.do_not_convert(function))
+
+
+@cache
+def operations() -> Any:
+    """The operations, as TensorFlow wraps them: smdist_start() and its like.
+
+    Raises:
+        SetupError: This runtime was built without TensorFlow, or the file does not load.
+    """
+    found = find_spec(_COMPILED)
+    if found is None or found.origin is None:
+        raise SetupError(
+            "the operations for TensorFlow are not here",
+            "this runtime was built where there was no TensorFlow",
+            _INSTALL,
+        )
+    try:
+        return tf.load_op_library(found.origin)
+    except (tf.errors.OpError, OSError) as error:
+        raise SetupError(
+            "the operations for TensorFlow do not load", str(error), _INSTALL
+        ) from error
+
+
+@cache
+def compiled() -> Any:
+    """The module `_C`: the engine's face, adopt() and release(). Loads the operations first.
+
+    Raises:
+        SetupError: See operations().
+    """
+    operations()
+    return importlib.import_module(_COMPILED)
+
+
+def start(tensors: list[Any], op: str) -> Any:
+    """Pack `tensors` (one dtype) and start one all-reduce of them.
+
+    Returns:
+        A handle, int64 [], that wait() takes once.
+    """
+    check_surroundings()
+    return operations().smdist_start(values=tensors, op=op)
+
+
+def wait(handle: Any, tensors: list[Any]) -> list[Any]:
+    """What start(tensors) made, in their shapes; blocks until it is there."""
+    results = operations().smdist_wait(handle, T=tensors[0].dtype, N=len(tensors))
+    for result, tensor in zip(results, tensors, strict=True):
+        result.set_shape(tensor.shape)
+    return list(results)
+
+
+def move(
+    value: Any, kind: str, *, sent: Any = (), received: Any = (), op: str = "sum", root: int = 0
+) -> Any:
+    """Start moving rows (along axis 0) between ranks.
+
+    Args:
+        kind: broadcast, all_gather, all_to_all, reduce_scatter or barrier.
+        sent: Rows for each rank, int64 [size], or nothing.
+        received: Rows from each rank, int64 [size], or nothing.
+
+    Returns:
+        A handle, int64 [], that moved() takes once.
+    """
+    check_surroundings()
+    return operations().smdist_move(
+        value=value,
+        sent=tf.cast(tf.reshape(sent, [-1]), tf.int64),
+        received=tf.cast(tf.reshape(received, [-1]), tf.int64),
+        kind=kind,
+        op=op,
+        root=root,
+    )
+
+
+def moved(handle: Any, dtype: Any, shape: Any) -> Any:
+    """What move() brought; blocks until it is there."""
+    result = operations().smdist_moved(handle, T=dtype)
+    result.set_shape(shape)
+    return result
+
+
+def check_surroundings() -> None:
+    """Refuse XLA, which has no kernel of ours, and replicas that one process keeps itself.
+
+    Raises:
+        OptionError: What is being traced is for XLA, or for several replicas.
+    """
+    if not tf.executing_eagerly() and _is_for_xla(tf.compat.v1.get_default_graph()):
+        raise OptionError(
+            "jit_compile is True around a collective of smdist.dataparallel.tensorflow",
+            "XLA has no kernel for it",
+            "Pass jit_compile=False to tf.function or Model.compile(); functions of the model "
+            "may keep it",
+        )
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    if replicas > 1:
+        raise OptionError(
+            f"a collective within a strategy of {replicas} replicas",
+            "each would call it, in an order of its own",
+            "Leave the strategy out, and start one rank for each GPU",
+        )
+
+
+def _is_for_xla(graph: Any) -> bool:
+    from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
+
+    return bool(GraphOrParentsInXlaContext(graph))

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All-reduces of several tensors at once: every buffer starts before the first is waited for.
+
+    start 4,3 | start 2,1 | start 0 | wait 4,3 | wait 2,1 | wait 0
+
+In a tf.function a start runs as soon as its own tensors are there, and TensorFlow keeps
+starts in the order of the program, which is the same on all ranks: no rank has to ask.
+Waits hold a thread of TensorFlow, so they begin after the last start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sagemaker_dist.errors import OptionError
+from smdist.dataparallel.tensorflow import library, world
+from smdist.dataparallel.tensorflow.buckets import Piece, pack
+from smdist.dataparallel.tensorflow.compression import Compression
+from smdist.dataparallel.tensorflow.forms import Factors
+from smdist.dataparallel.tensorflow.library import tf
+from smdist.dataparallel.tensorflow.options import fusion_bytes as fusion_of_job
+from smdist.dataparallel.tensorflow.reduce_op import ReduceOp, check_number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduction:
+    """How tensors are all-reduced.
+
+    Attributes:
+        factors: Multiplied with what goes in and what comes out.
+        fusion_bytes: Bytes per buffer; None: what the job was given, 25 MiB by default.
+    """
+
+    op: ReduceOp = ReduceOp.AVERAGE
+    compression: Any = Compression.none
+    factors: Factors = field(default_factory=Factors)
+    fusion_bytes: int | None = None
+
+
+def all_reduce(tensors: Sequence[Any], reduction: Reduction, mark: int = 0) -> list[Any]:
+    """Reduce dense tensors over all ranks, in their dtypes and shapes; differentiable.
+
+    Args:
+        mark: A number that ranks have to agree on, 0 for none: it travels as the shape of
+            an empty tensor, so that the engine compares it with the shapes.
+
+    Raises:
+        OptionError: An average of integers, or a tf.function for XLA.
+        tf.errors.InvalidArgumentError: Ranks brought different shapes or marks.
+    """
+    for tensor in tensors:
+        check_number(reduction.op, tensor.dtype)
+    if not tensors:
+        return []
+
+    def reduced(*values: Any) -> Any:
+        def gradient(*upstream: Any) -> Any:
+            backward = _gradient_of(reduction)
+            return all_reduce([tf.convert_to_tensor(each) for each in upstream], backward)
+
+        return tuple(_run(list(values), reduction, mark)), gradient
+
+    results = tf.custom_gradient(reduced)(*tensors)
+    return list(results) if isinstance(results, (list, tuple)) else [results]
+
+
+def _gradient_of(reduction: Reduction) -> Reduction:
+    if reduction.op in (ReduceOp.SUM, ReduceOp.AVERAGE):
+        return reduction
+    raise OptionError(
+        f"a gradient of an all-reduce with op={reduction.op.value!r}",
+        "which rank's value it was is not known",
+        "Reduce with average or sum, or put tf.stop_gradient() around it",
+    )
+
+
+def _run(tensors: list[Any], reduction: Reduction, mark: int) -> list[Any]:
+    scaled = [_times(tensor, reduction.factors.before) for tensor in tensors]
+    small = [reduction.compression.compress(tensor) for tensor in scaled]
+    large = _exchange([tensor for tensor, _ in small], reduction, mark)
+    full = [
+        reduction.compression.decompress(tensor, context)
+        for tensor, (_, context) in zip(large, small, strict=True)
+    ]
+    return [_times(tensor, reduction.factors.after) for tensor in full]
+
+
+def _exchange(tensors: list[Any], reduction: Reduction, mark: int) -> list[Any]:
+    library.check_surroundings()
+    if world.size() == 1:
+        return tensors
+    buckets = pack(
+        [_piece(tensor) for tensor in tensors], reduction.fusion_bytes or fusion_of_job()
+    )
+    contents = [[tensors[number] for number in bucket] for bucket in buckets]
+    if mark:
+        contents[0].append(tf.zeros([0, mark], contents[0][0].dtype))
+    handles = [library.start(content, reduction.op.value) for content in contents]
+    results: list[Any] = [None] * len(tensors)
+    with tf.control_dependencies(handles[-1:]):
+        for bucket, content, handle in zip(buckets, contents, handles, strict=True):
+            waited = library.wait(handle, content)
+            for number, result in zip(bucket, waited, strict=False):  # the mark stays behind
+                results[number] = result
+    return results
+
+
+def _piece(tensor: Any) -> Piece:
+    count = tensor.shape.num_elements()
+    size = None if count is None else count * tensor.dtype.size
+    return Piece(dtype=tensor.dtype.name, size_bytes=size)
+
+
+def _times(tensor: Any, factor: float) -> Any:
+    return tensor if factor == 1 else tensor * tf.cast(factor, tensor.dtype)

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole jobs of TensorFlow on two emulated hosts: ranks, and TensorFlow's own strategies."""
+
+import io
+import json
+import signal
+import tarfile
+import time
+from importlib.util import find_spec
+
+import numpy as np
+import psutil
+import pytest
+from jobs import processes_of, wait_until
+
+from sagemaker_dist import (
+    DataParallel,
+    JobError,
+    MultiWorkerMirroredStrategy,
+    ParameterServer,
+    TensorFlow,
+)
+
+pytestmark = [
+    pytest.mark.skipif(find_spec("tensorflow") is None, reason="TensorFlow is not installed"),
+    pytest.mark.timeout(180),
+]
+
+
+@pytest.fixture
+def job(source, tmp_path):
+    """Make an estimator over two hosts."""
+
+    def make(entry_point, distribution, **options):
+        return TensorFlow(
+            entry_point=entry_point,
+            source_dir=str(source),
+            instance_type="local_process",
+            distribution=distribution,
+            output_path=(tmp_path / "output").as_uri(),
+            environment={"TF_CPP_MIN_LOG_LEVEL": "2"},
+            **{"instance_count": 2, **options},
+        )
+
+    return make
+
+
+def saved(estimator):
+    """What the script wrote into the model, by file."""
+    with tarfile.open(estimator.model_data.removeprefix("file://")) as tar:
+        files = [member for member in tar.getmembers() if member.isfile()]
+        return {member.name: json.load(tar.extractfile(member)) for member in files}
+
+
+def reason_of(estimator):
+    with pytest.raises(JobError) as caught:
+        estimator.fit()
+    return str(caught.value)
+
+
+def test_two_ranks_on_each_of_two_hosts(job):
+    """Each knows who it is; nobody has a TF_CONFIG."""
+    estimator = job("tf_ranks.py", DataParallel(processes_per_host=2))
+    estimator.fit()
+    told = [facts for _, facts in sorted(saved(estimator).items())]
+
+    assert [("0", "0"), ("1", "1"), ("2", "0"), ("3", "1")] == [
+        (facts["RANK"], facts["LOCAL_RANK"]) for facts in told
+    ]
+    assert [("4", "2", "127.0.0.1", None)] * 4 == [
+        (facts["WORLD_SIZE"], facts["LOCAL_WORLD_SIZE"], facts["MASTER_ADDR"], facts["TF_CONFIG"])
+        for facts in told
+    ]
+
+
+def test_keras_fit_over_four_ranks(job, channel):
+    """Bitwise the same weights on all, which read at least 90 % of the test pictures."""
+    estimator = job("tf_fit.py", DataParallel(processes_per_host=2))
+    estimator.fit({"training": channel})
+    with tarfile.open(estimator.model_data.removeprefix("file://")) as tar:
+        files = {each.name: tar.extractfile(each) for each in tar.getmembers() if each.isfile()}
+        ranks = {name: dict(np.load(io.BytesIO(file.read()))) for name, file in files.items()}
+    first = ranks["rank0-of-4.npz"]
+
+    assert {f"rank{rank}-of-4.npz" for rank in range(4)} == set(ranks)
+    assert 0.9 <= first["accuracy"]
+    for other in ranks.values():
+        assert [first[name].tobytes() for name in sorted(first)] == [
+            other[name].tobytes() for name in sorted(other)
+        ]
+
+
+def test_mirrored_workers_train_together(job):
+    """Both hosts end with the same line, which they fitted with two replicas."""
+    estimator = job("tf_mirrored.py", MultiWorkerMirroredStrategy())
+    estimator.fit()
+    found = saved(estimator)
+
+    assert {"0.json", "1.json"} == set(found)
+    assert found["0.json"] == found["1.json"]
+    assert 2 == found["0.json"]["replicas"]
+    assert (3.0, -1.0) == pytest.approx(
+        (found["0.json"]["weight"], found["0.json"]["bias"]), abs=1e-3
+    )
+
+
+def test_a_mirrored_worker_that_fails_is_the_reason(job):
+    assert "algo-2 rank 1 exited with code 1: ValueError: boom" in reason_of(
+        job("tf_mirrored.py", MultiWorkerMirroredStrategy(), hyperparameters={"boom": "1"})
+    )
+
+
+def test_the_mirrored_strategy_of_one_host_needs_no_distribution(job):
+    estimator = job("tf_mirrored.py", None, instance_count=1)
+    estimator.fit()
+    (found,) = saved(estimator).values()
+
+    assert 2 == found["replicas"]
+    assert (3.0, -1.0) == pytest.approx((found["weight"], found["bias"]), abs=1e-3)
+
+
+def test_parameter_servers_train_on_two_hosts(job):
+    """The script runs once; its weights lie on both, and nothing is left of the servers."""
+    estimator = job("tf_servers.py", ParameterServer())
+    estimator.fit()
+    name = estimator.latest_training_job.name
+    (found,) = saved(estimator).values()
+
+    assert ["chief", 0] == found["task"]
+    assert [f"/job:ps/replica:0/task:{i}/device:CPU:0" for i in (0, 1)] == found["where"]
+    assert [1.0, 2.0, 3.0, 4.0] == pytest.approx(found["weights"], abs=1e-3)
+    assert [] == processes_of(name)
+
+
+def test_a_chief_that_fails_is_the_reason(job):
+    estimator = job("tf_servers.py", ParameterServer(), hyperparameters={"boom": "1"})
+    reason = reason_of(estimator)
+
+    assert "algo-1 exited with code 1: ValueError: boom" in reason
+
+
+def test_a_server_that_dies_ends_the_job(job):
+    """TensorFlow's coordinator would wait for a worker to come back for ever."""
+    estimator = job("tf_servers.py", ParameterServer(), hyperparameters={"wait": "1"})
+    estimator.fit(wait=False)
+    name = estimator.latest_training_job.name
+    wait_until(lambda: _is_in_the_loop(name), 90)
+    (worker,) = [each for each in processes_of(name) if _serves(each, "algo-2 worker 1")]
+    worker.send_signal(signal.SIGKILL)
+    killed = time.monotonic()
+
+    with pytest.raises(JobError) as caught:
+        estimator.latest_training_job.wait()
+
+    assert time.monotonic() - killed < 30.0
+    assert "algo-2" in str(caught.value)
+    assert [] == processes_of(name)
+
+
+def _is_in_the_loop(name):
+    """The chief has saved what it found, and goes on."""
+    for each in processes_of(name):
+        try:
+            base = each.environ().get("SM_MODEL_DIR", "/nowhere") + "/chief.json"
+        except psutil.Error:
+            continue
+        try:
+            with open(base, encoding="utf-8") as file:  # noqa: PTH123  # only whether it is there
+                return bool(file.read())
+        except OSError:
+            continue
+    return False
+
+
+def _serves(process, task):
+    """The server itself, whose guard names it in its own command line as well."""
+    try:
+        command = process.cmdline()
+    except psutil.Error:
+        return False
+    return task in command and "smdist.launch.rank" not in command

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two emulated hosts of two ranks each, started without torchrun; servers and their bell."""
+
+import json
+import os
+import signal
+import socket
+import time
+
+import pytest
+
+from sagemaker_dist.contract import KEY, DataParallel, render
+from smdist.dataparallel.bell import ENDED, FAILED, HELLO
+from smdist.launch.starter import Bell
+
+pytestmark = pytest.mark.timeout(120)
+
+HOSTS = ["127.0.0.1", "127.0.0.2"]
+TRAIN = """
+import json, os, sys, time
+names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+         "SMDIST_ADDRESS", "SMDIST_HOST_LABEL", "SM_CURRENT_HOST", "OMP_NUM_THREADS")
+seen = {name: os.environ[name] for name in names}
+seen |= {"argv": sys.argv[1:], "pid": os.getpid(), "cwd": os.getcwd()}
+seen["tf"] = os.environ.get("TF_CONFIG")
+path = os.path.join(os.environ["SM_MODEL_DIR"], os.environ["RANK"] + ".json")
+open(path + "~", "w").write(json.dumps(seen))
+os.rename(path + "~", path)
+if "--boom" in sys.argv and os.environ["RANK"] == "2":
+    raise ValueError("boom")
+if "--wait" in sys.argv:
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def port():
+    with socket.socket() as free:
+        free.bind(("", 0))
+        return free.getsockname()[1]
+
+
+@pytest.fixture
+def start(stage, port):
+    """Start one launcher per host, for ranks of TensorFlow."""
+    (stage.root / "modules").mkdir()
+    (stage.root / "modules/tensorflow.py").write_text("")  # whether it is there is all that counts
+    path = os.pathsep.join([str(stage.root / "modules"), os.environ.get("PYTHONPATH", "")])
+
+    def launch(script=TRAIN, **hyperparameters):
+        asked = render(DataParallel(processes_per_host=2), "tensorflow")
+        flags = [name for name in hyperparameters if name.startswith("sagemaker_")]
+        sent = hyperparameters if flags else {KEY: asked, **hyperparameters}
+        return [
+            stage.train(
+                stage.base(script, name=f"host{number}", host=host, hosts=HOSTS, **sent),
+                SMDIST_MASTER_PORT=str(port),
+                PYTHONPATH=path,
+            )
+            for number, host in enumerate(HOSTS, start=1)
+        ]
+
+    return launch
+
+
+def seen(runs):
+    """What the ranks that started wrote, by rank."""
+    files = [path for run in runs for path in (run.base / "model").glob("*.json")]
+    return {int(path.stem): json.loads(path.read_text()) for path in files}
+
+
+def test_four_ranks_on_two_hosts(start, port):
+    """Ranks, addresses, arguments and environment are torchrun's."""
+    text = "a$$b ${local_rank} it's ü"
+    runs = start(text=text)
+
+    assert [0, 0] == [run.wait(60) for run in runs], runs[0].said()
+    ranks = seen(runs)
+
+    assert [0, 1, 2, 3] == sorted(ranks)
+    for rank, facts in ranks.items():
+        assert (str(rank % 2), "2") == (facts["LOCAL_RANK"], facts["LOCAL_WORLD_SIZE"])
+        assert ("4", None) == (facts["WORLD_SIZE"], facts["tf"])
+        assert (HOSTS[0], str(port)) == (facts["MASTER_ADDR"], facts["MASTER_PORT"])
+        assert HOSTS[rank // 2] == facts["SM_CURRENT_HOST"] == facts["SMDIST_ADDRESS"]
+        assert ["--text", text] == facts["argv"]
+        assert str(runs[rank // 2].base / "code") == facts["cwd"]
+    for number, run in enumerate(runs, start=1):
+        assert run.failure() is None
+        assert all(line.startswith(f"[algo-{number}") for line in run.said().splitlines())
+
+
+def test_the_first_failure_decides(start):
+    """The other rank of the host ends with it; the other host is not the cause."""
+    runs = start(boom="1", wait="1")
+
+    assert 1 == runs[1].wait(30)
+    assert runs[1].failure().startswith("algo-2 rank 2 exited with code 1: ValueError: boom (train")
+
+    runs[0].process.terminate()
+
+    assert 143 == runs[0].wait(20)
+
+
+def test_killed_rank_and_stopped_host(start, until):
+    """kill -9 of one rank ends its host in seconds and is its reason; SIGTERM ends the other."""
+    runs = start(wait="1")
+    until(lambda: len(seen(runs)) == 4, 60)
+    os.kill(seen(runs)[3]["pid"], signal.SIGKILL)
+    killed = time.monotonic()
+
+    assert 137 == runs[1].wait(20)
+    assert time.monotonic() - killed < 7.0
+    assert runs[1].failure().startswith("algo-2 rank 3 was killed by SIGKILL: ")
+
+    runs[0].process.terminate()
+    stopped = time.monotonic()
+
+    assert 143 == runs[0].wait(20)
+    assert time.monotonic() - stopped < 7.0
+    assert runs[0].failure() is None
+
+
+def test_mirrored_workers_have_one_rank_per_host(start):
+    runs = start(sagemaker_multi_worker_mirrored_strategy_enabled=True)
+
+    assert [0, 0] == [run.wait(60) for run in runs], runs[0].said()
+    tasks = [json.loads(facts["tf"])["task"] for _, facts in sorted(seen(runs).items())]
+
+    assert [{"type": "worker", "index": 0}, {"type": "worker", "index": 1}] == tasks
+
+
+@pytest.fixture
+def bell():
+    """A bell for two servers, and how to call it."""
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port = free.getsockname()[1]
+    callers = []
+
+    def call(hello):
+        callers.append(socket.create_connection(("127.0.0.1", port), timeout=5))
+        callers[-1].sendall(hello.encode())
+        return callers[-1]
+
+    ringing = Bell(port, 2)
+    yield ringing, call
+    for each in (ringing, *callers):
+        each.close()
+
+
+def heard(bell, seconds=2.0):
+    """The server that the bell lost within this time."""
+    deadline = time.monotonic() + seconds
+    lost = ""
+    while not lost and time.monotonic() < deadline:
+        lost = bell.wait(0.05)
+    return lost
+
+
+@pytest.mark.parametrize("word", [ENDED, FAILED])
+def test_servers_hear_how_the_script_ended_also_late(bell, word):
+    ringing, call = bell
+    early = call(f"{HELLO}algo-1 ps 0\n")
+
+    assert "" == heard(ringing, 0.3)
+    ringing.ring(word)
+    late = call(f"{HELLO}algo-2 ps 1\n")
+    ringing.linger(5.0)
+
+    assert [word, word] == [early.recv(64), late.recv(64)]
+
+
+def test_a_server_that_is_lost_is_named_and_a_stranger_is_not(bell):
+    ringing, call = bell
+    call("GET / HTTP/1.0\r\n\r\n").close()
+    server = call(f"{HELLO}algo-2 worker 1\n")
+
+    assert "" == heard(ringing, 0.5)
+    server.close()
+
+    assert "algo-2 worker 1" == heard(ringing)

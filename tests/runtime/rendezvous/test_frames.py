@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Frames survive the wire; whatever else comes is refused by one kind of error."""
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smdist.dataparallel.rendezvous.frames import (
+    HEAD_BYTES,
+    KEY_BYTES,
+    STRANGER_BYTES,
+    VALUE_BYTES,
+    Frame,
+    FrameError,
+    Kind,
+    expect,
+    greeting,
+    has_secret,
+    parse_frame,
+    parse_head,
+    proof,
+    proves,
+)
+from smdist.dataparallel.rendezvous.meeting import Guest, guest_of, mismatch
+
+NONCE = bytes(range(32))
+
+
+def read(data, most_bytes=VALUE_BYTES):
+    head = parse_head(data[:HEAD_BYTES], most_bytes)
+    return parse_frame(head, data[HEAD_BYTES:][: head.body_bytes])
+
+
+@given(
+    st.sampled_from(Kind),
+    st.integers(-(2**63), 2**63 - 1),
+    st.text(max_size=KEY_BYTES // 4),
+    st.binary(max_size=1000),
+)
+def test_a_frame_is_read_as_it_was_written(kind, number, key, value):
+    frame = Frame(kind, number, key, value)
+
+    assert frame == read(frame.to_bytes())
+
+
+@given(st.binary(min_size=HEAD_BYTES, max_size=200))
+def test_garbage_is_a_frame_or_is_refused(data):
+    """Nothing else is raised, and nothing longer than allowed is waited for."""
+    try:
+        head = parse_head(data[:HEAD_BYTES], STRANGER_BYTES)
+        parse_frame(head, data[HEAD_BYTES:])
+    except FrameError:
+        return
+
+    assert KEY_BYTES + STRANGER_BYTES >= head.body_bytes
+
+
+@pytest.mark.parametrize("sizes", [(0, STRANGER_BYTES + 1), (0, 2**32 - 1), (KEY_BYTES + 1, 0)])
+def test_a_length_beyond_the_limit_is_refused_before_it_is_read(sizes):
+    head = struct.pack("!BqHI", Kind.SET, 0, *sizes)
+
+    with pytest.raises(FrameError, match="too long"):
+        parse_head(head, STRANGER_BYTES)
+
+
+@given(st.binary(max_size=300))
+def test_only_a_rank_introduces_itself(value):
+    """Any JSON, or none, is refused unless it has a guest's fields."""
+    with pytest.raises(FrameError):
+        guest_of(Frame(Kind.JOIN, value=value))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"[" * 4000,
+        b'{"rank": "0", "size": 1, "label": "x", "job": ""}',
+        b'{"rank": true, "size": 1, "label": "x", "job": ""}',
+        b'{"rank": 0, "size": 1, "label": "x", "job": "", "more": 1}',
+        b'{"rank": 0, "size": 1}',
+    ],
+)
+def test_near_misses_of_an_introduction_are_refused(value):
+    with pytest.raises(FrameError):
+        guest_of(Frame(Kind.JOIN, value=value))
+
+
+def test_an_introduction_is_read_as_it_was_written():
+    guest = Guest(rank=1, size=2, label="rank 1 on ü", job="j")
+
+    assert guest == guest_of(read(guest.to_frame().to_bytes()))
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, None),
+        ({"job": "other"}, "it is of the job 'other', and rank 0 of 'mine'"),
+        ({"size": 4}, "it counts 4 ranks, and rank 0 counts 2"),
+        ({"rank": 2}, "it is rank 2 of 2"),
+        ({"rank": -1}, "it is rank -1 of 2"),
+    ],
+)
+def test_a_guest_of_another_job_is_told_apart(changes, expected):
+    first = Guest(rank=0, size=2, label="rank 0", job="mine")
+    fields = {"rank": 1, "size": 2, "label": "rank 1", "job": "mine", **changes}
+
+    assert expected == mismatch(Guest(**fields), first)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        Frame(Kind.GREETING, 1, "smdist", b"short"),
+        Frame(Kind.GREETING, 1, "other", NONCE + b"\0"),
+        Frame(Kind.GREETING, 2, "smdist", NONCE + b"\0"),
+        Frame(Kind.JOIN, 1, "smdist", NONCE + b"\0"),
+    ],
+)
+def test_another_greeting_is_refused(frame):
+    with pytest.raises(FrameError):
+        has_secret(frame)
+
+
+def test_a_proof_holds_for_one_secret_one_role_and_one_pair_of_greetings():
+    """So it can be neither replayed nor sent back to whoever made it."""
+    ours, theirs = greeting(NONCE, b"s"), greeting(NONCE[::-1], b"s")
+    right = proof(b"s", "rank", ours, theirs)
+    wrong = [
+        proof(b"t", "rank", ours, theirs),
+        proof(b"s", "rank 0", ours, theirs),
+        proof(b"s", "rank", theirs, ours),
+        proof(b"s", "rank", greeting(bytes(32), b"s"), theirs),
+    ]
+
+    assert proves(Frame(Kind.PROOF, value=right), right)
+    assert [False] * 4 == [proves(Frame(Kind.PROOF, value=each), right) for each in wrong]
+    assert not proves(Frame(Kind.VALUE, value=right), right)
+
+
+def test_a_frame_out_of_turn_is_named():
+    with pytest.raises(FrameError, match="SET came where VALUE or LATE is due"):
+        expect(Frame(Kind.SET), Kind.VALUE, Kind.LATE)

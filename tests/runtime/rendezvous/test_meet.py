@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks exchange names and places, and each makes an engine of them; the engine is a recording."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import pytest
+from meetings import free_port
+
+from sagemaker_dist.errors import LaunchError
+from smdist.config import RankConfig
+from smdist.dataparallel.rendezvous import goodbye
+from smdist.dataparallel.rendezvous.meet import meet
+from smdist.dataparallel.rendezvous.world import World
+from smdist.tuning import TuningConfig
+
+
+class Recording:
+    """What is asked of an engine."""
+
+    def __init__(self, rank, size, address, names, hosts, secret, session, pause, arriving):
+        self.rank, self.names, self.hosts = rank, names, hosts
+        self.secret, self.session = secret, session
+        self.groups, self.said, self.running = {}, [], True
+
+    def endpoint(self):
+        return "127.0.0.1", 1000 + self.rank, f"local {self.rank}"
+
+    def join(self, peers):
+        self.peers = peers
+
+    def probe(self, rank, hosts, fixed, patience_seconds):
+        self.fixed = fixed
+        return SimpleNamespace(seconds=0)
+
+    def add_group(self, group, members):
+        self.groups[group] = members
+
+    def abort(self, reason):
+        self.said.append(reason)
+
+    def is_running(self):
+        return self.running
+
+
+MODULE = SimpleNamespace(Engine=Recording, Fixed=SimpleNamespace)
+
+
+@pytest.fixture(autouse=True)
+def no_engines(monkeypatch):
+    """What is kept here is forgotten: recordings take no goodbye."""
+    monkeypatch.setattr(goodbye, "_live", [])
+
+
+def meet_all(size, *, ranks=None, **options):
+    """By rank: its engine, or its error."""
+    port = free_port()
+    defaults = {"start_timeout_seconds": 10}
+
+    def one(rank):
+        values = {key: each(rank) if callable(each) else each for key, each in options.items()}
+        config = RankConfig(host_label=f"host {rank % 2}", **{**defaults, **values})
+        world = World(rank=rank, size=size, host="127.0.0.1", port=port)
+        try:
+            return meet(world, config, MODULE)
+        except Exception as error:
+            return error
+
+    ranks = list(range(size) if ranks is None else ranks)
+    with ThreadPoolExecutor(len(ranks)) as pool:
+        return list(pool.map(one, ranks, timeout=30))
+
+
+def test_every_rank_knows_all_names_hosts_and_places():
+    engines = meet_all(4, host_id=lambda rank: f"machine {rank // 2}")
+
+    for engine in engines:
+        assert [f"rank {rank} on host {rank % 2}" for rank in range(4)] == engine.names
+        assert [0, 0, 1, 1] == engine.hosts
+        assert [("127.0.0.1", 1000 + rank, f"local {rank}") for rank in range(4)] == engine.peers
+        assert {0: [0, 1, 2, 3]} == engine.groups
+    assert 1 == len({(engine.secret, engine.session) for engine in engines})
+    assert (32, 16) == (len(engines[0].secret), len(engines[0].session))
+
+
+def test_many_ranks_meet_soon():
+    """What rank 0 has to answer grows with the ranks, not with their square."""
+    start = time.monotonic()
+    engines = meet_all(64)
+
+    assert [64] * 64 == [len(engine.peers) for engine in engines]
+    assert 15 > time.monotonic() - start
+
+
+def test_the_second_meeting_has_another_session():
+    first, second = meet_all(2)[0], meet_all(2)[0]
+
+    assert first.session != second.session
+    assert first.secret != second.secret
+
+
+def test_a_process_alone_meets_itself_without_a_port():
+    engine = meet(World(), RankConfig(host_label="x"), MODULE)
+
+    assert [("127.0.0.1", 1000, "local 0")] == engine.peers
+    assert "smdist-meeting" not in [each.name for each in threading.enumerate()]
+
+
+def test_a_rank_that_never_comes_is_named_on_all_others():
+    for error in meet_all(4, ranks=[0, 1, 3], start_timeout_seconds=1):
+        assert isinstance(error, LaunchError)
+        assert "rank 2 has not come within 1 s" in str(error)
+
+
+def test_several_that_never_come_are_named():
+    (error,) = meet_all(3, ranks=[0], start_timeout_seconds=0.3)
+
+    assert "rank 1, rank 2 have not come within 0.3 s" in str(error)
+
+
+def test_the_secret_of_a_file_is_the_engines(tmp_path):
+    path = tmp_path / "secret"
+    path.write_text("of the job\n")
+
+    assert [b"of the job"] * 2 == [each.secret for each in meet_all(2, secret_file=path)]
+
+
+def test_a_rank_with_another_secret_is_refused(tmp_path, capfd):
+    for rank in range(2):
+        (tmp_path / str(rank)).write_text(f"secret {rank}")
+    first, second = meet_all(
+        2, secret_file=lambda rank: tmp_path / str(rank), start_timeout_seconds=2
+    )
+
+    assert "it has another secret" in str(second)
+    assert "SMDIST_SECRET_FILE" in str(second)
+    assert "rank 1 has not come within 2 s" in str(first)
+    assert "was refused: it has another secret" in capfd.readouterr().err
+
+
+def test_ranks_that_were_told_different_things_all_say_so():
+    tunings = [TuningConfig(lanes=1), TuningConfig(lanes=2)]
+    errors = meet_all(2, tuning=tunings.__getitem__)
+
+    for error in errors:
+        assert "SMDIST_LANES is 2 on rank 1 on host 1 and 1 on rank 0" in str(error)
+
+
+def test_all_engines_that_run_are_aborted():
+    """With the reason that other ranks read."""
+    one, other = meet_all(2)
+    one.running = False
+
+    goodbye.abort("rank 1 raised")
+
+    assert [[], ["rank 1 raised"]] == [one.said, other.said]

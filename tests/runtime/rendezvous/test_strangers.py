@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever comes to the port, the ranks of the job meet, and no secret is shown."""
+
+import os
+import socket
+import struct
+import threading
+import time
+from contextlib import ExitStack, suppress
+
+import pytest
+from meetings import free_port, meet, meeting_of
+
+from smdist.dataparallel.rendezvous import server
+from smdist.dataparallel.rendezvous.frames import Frame, Kind, greeting
+from smdist.dataparallel.rendezvous.link import dial
+
+SECRET = b"a text that nobody guesses"
+
+
+@pytest.fixture
+def port():
+    return free_port()
+
+
+def among(port, disturb, **options):
+    """What two ranks say to each other while `disturb` runs between rank 0's first words."""
+
+    def task(store, rank):
+        if rank == 0:
+            disturb()
+            store.set("go", b"")
+        store.get("go", 20)
+        store.set(f"word/{rank}", b"%d" % rank)
+        return store.get(f"word/{1 - rank}", 10)
+
+    return meet([0, 1], 2, port, task, **options)
+
+
+def said_to(port, data, *, hangs_up=True):
+    """Send these bytes and read until the other side hangs up."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as stranger:
+        stranger.sendall(data)
+        if hangs_up:
+            stranger.shutdown(socket.SHUT_WR)
+        answer = b""
+        while part := stranger.recv(4096):
+            answer += part
+        return answer
+
+
+HELLO = greeting(bytes(32), None).to_bytes()
+JOIN = b'{"rank": 1, "size": 2, "label": "x", "job": ""}'
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\1",
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        os.urandom(100_000),
+        b"\xff" * 64,
+        HELLO[:-1],
+        HELLO + HELLO,
+        HELLO + Frame(Kind.SET, 0, "word/1", b"stolen").to_bytes(),
+        HELLO + struct.pack("!BqHI", Kind.JOIN, 0, 0, 2**32 - 1),
+        HELLO + Frame(Kind.JOIN, value=b"[]").to_bytes(),
+        Frame(Kind.BYE).to_bytes(),
+    ],
+    ids=range(11),
+)
+def test_garbage_is_dropped_and_the_ranks_meet(port, data):
+    """Cut short, huge, of another protocol, or out of turn."""
+
+    def disturb():
+        with suppress(ConnectionResetError):  # hung up with our bytes unread
+            said_to(port, data)
+
+    assert [b"1", b"0"] == among(port, disturb)
+
+
+def test_silent_strangers_hold_up_nobody_and_are_dropped(port, monkeypatch):
+    """Forty of them; each is hung up on in the end."""
+    monkeypatch.setattr(server, "_STRANGER_SECONDS", 0.5)
+    with ExitStack() as stack:
+        silent = []
+
+        def disturb():
+            for _ in range(40):
+                stranger = socket.create_connection(("127.0.0.1", port), timeout=10)
+                silent.append(stack.enter_context(stranger))
+            assert [b""] * 40 == [stranger.recv(1) for stranger in silent]
+
+        assert [b"1", b"0"] == among(port, disturb)
+
+
+def test_more_strangers_than_there_is_room_for_are_hung_up_on(port, monkeypatch):
+    """A rank that finds no room comes again."""
+    monkeypatch.setattr(server, "_MOST_STRANGERS", 3)
+    monkeypatch.setattr(server, "_STRANGER_SECONDS", 0.5)
+    with ExitStack() as stack:
+
+        def disturb():
+            for _ in range(10):
+                stranger = socket.create_connection(("127.0.0.1", port), timeout=10)
+                stack.enter_context(stranger)
+
+        assert [b"1", b"0"] == among(port, disturb)
+
+
+def test_a_peer_that_drips_is_dropped_in_time(port, monkeypatch):
+    """A byte now and then does not extend its time."""
+    monkeypatch.setattr(server, "_STRANGER_SECONDS", 0.5)
+
+    def disturb():
+        begin = time.monotonic()
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as stranger:
+            try:
+                for byte in HELLO:
+                    stranger.sendall(bytes([byte]))
+                    time.sleep(0.05)
+            except OSError:
+                pass
+        assert 1.9 > time.monotonic() - begin
+
+    assert [b"1", b"0"] == among(port, disturb)
+
+
+def test_ranks_with_one_secret_meet(port):
+    assert [b"1", b"0"] == among(port, lambda: None, secret=SECRET)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "expected"),
+    [(b"another", "it has another secret"), (None, "not on both sides")],
+)
+def test_who_has_not_the_secret_stays_out(port, theirs, expected, capfd):
+    """Told why, on both sides; the secret is in no message."""
+    caught = []
+
+    def disturb():
+        try:
+            dial(meeting_of(1, 2, port, secret=theirs), "127.0.0.1")
+        except Exception as error:
+            caught.append(str(error))
+
+    assert [b"1", b"0"] == among(port, disturb, secret=SECRET)
+    shown = caught[0] + "".join(capfd.readouterr())
+    assert 2 == shown.count(expected)
+    assert SECRET.decode() not in shown
+
+
+def test_nothing_is_stored_before_the_proof(port):
+    """A stranger that goes on without one changes no word."""
+
+    def disturb():
+        hello = greeting(bytes(32), SECRET).to_bytes()
+        words = Frame(Kind.JOIN, value=JOIN).to_bytes() + Frame(Kind.SET, 0, "word/1").to_bytes()
+        with suppress(ConnectionResetError):
+            said_to(port, hello + words)
+
+    assert [b"1", b"0"] == among(port, disturb, secret=SECRET)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff" * 64,
+        Frame(Kind.SET, 0, "word", b"x").to_bytes()[:-1],
+        Frame(Kind.WELCOME).to_bytes(),
+        struct.pack("!BqHI", Kind.SET, 0, 0, 2**32 - 1),
+        Frame(Kind.ADD, 1, "go").to_bytes(),
+    ],
+    ids=range(6),
+)
+def test_a_rank_that_breaks_the_protocol_ends_the_wait_of_the_others(port, data):
+    """Within seconds, with its name."""
+
+    def task(store, rank):
+        store.set("go", b"no number")
+        link, _ = dial(meeting_of(1, 2, port), "127.0.0.1")
+        link._connection.sendall(data)
+        link.close()
+        store.get("never", 60)
+
+    (error,) = meet([0], 2, port, task)
+
+    assert "rank 1 on host 1 has gone before all ranks had met" in str(error)
+
+
+def test_a_false_rank_0_learns_nothing_and_is_refused(port):
+    """It echoes what it hears: greetings differ, and so do roles."""
+
+    def echo():
+        with socket.create_server(("127.0.0.1", port)) as false:
+            connection, _ = false.accept()
+            with connection:
+                while data := connection.recv(4096):
+                    connection.sendall(data)
+
+    thread = threading.Thread(target=echo)
+    thread.start()
+    (error,) = meet([1], 2, port, lambda store, rank: None, secret=SECRET)
+    thread.join(10)
+
+    assert "it has another secret" in str(error)

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks without torch meet, or learn who did not come and who has gone."""
+
+import os
+import signal
+import socket
+import threading
+import time
+
+import pytest
+from meetings import free_port, meet, meeting_of, start
+
+from sagemaker_dist.errors import LaunchError
+from smdist.dataparallel.rendezvous.link import dial
+from smdist.dataparallel.rendezvous.tcp_store import open_store
+
+
+@pytest.fixture
+def port():
+    return free_port()
+
+
+def exchange(store, rank, size=3):
+    store.set(f"word/{rank}", b"\0\xff%d" % rank)
+    return [store.get(f"word/{other}", 10) for other in range(size)]
+
+
+def test_every_rank_hears_every_word(port):
+    """Bytes arrive as they are, whoever came first."""
+    assert [[b"\0\xff0", b"\0\xff1", b"\0\xff2"]] * 3 == meet([2, 1, 0], 3, port, exchange)
+
+
+def test_counts_are_shared(port):
+    """Each rank adds and sees a sum that no other saw."""
+    sums = meet(range(4), 4, port, lambda store, rank: store.add("n", 2))
+
+    assert [2, 4, 6, 8] == sorted(sums)
+
+
+def test_a_word_of_a_mebibyte_passes(port):
+    word = os.urandom(1 << 20)
+
+    def task(store, rank):
+        if rank == 0:
+            store.set("w", word)
+        return store.get("w", 10) == word
+
+    assert [True, True] == meet([0, 1], 2, port, task)
+
+
+def test_a_word_that_nobody_sets_is_late(port):
+    start = time.monotonic()
+    (error,) = meet([0], 1, port, lambda store, rank: store.get("w", 0.2))
+
+    assert isinstance(error, TimeoutError)
+    assert 5 > time.monotonic() - start
+
+
+def test_nothing_is_left_when_ranks_have_met(port):
+    """No thread, no port: the next meeting is at the same place, again and again."""
+    for _ in range(3):
+        meet(range(3), 3, port, exchange)
+
+    assert not [each for each in threading.enumerate() if each.name == "smdist-meeting"]
+    with socket.create_server(("", port)):
+        pass
+
+
+def test_a_rank_that_hurries_to_the_next_meeting_waits_for_it(port):
+    """Rank 1 is at the door again before rank 0 has left the first meeting."""
+    met = threading.Event()
+
+    def first(store, rank):
+        store.set(f"word/{rank}", b"x")
+        store.get("word/1", 10)
+        if rank == 0:
+            met.wait(10)
+            time.sleep(0.3)
+
+    def twice(rank):
+        meet([rank], 2, port, first)
+        met.set()
+        return meet([rank], 2, port, lambda store, rank: exchange(store, rank, 2))
+
+    others = threading.Thread(target=twice, args=[0])
+    others.start()
+    (words,) = twice(1)
+    others.join(30)
+
+    assert [b"\0\xff0", b"\0\xff1"] == words
+
+
+def test_a_port_in_use_is_named_with_the_mend(port):
+    with (
+        socket.create_server(("", port)),
+        pytest.raises(LaunchError, match=rf"port {port} is in use .* free port in MASTER_PORT"),
+        open_store(meeting_of(0, 2, port)),
+    ):
+        pass
+
+
+def test_a_rank_0_that_never_comes_is_named(port):
+    (error,) = meet([1], 2, port, exchange, patience_seconds=0.5)
+
+    assert isinstance(error, LaunchError)
+    assert f"rank 0 does not answer at 127.0.0.1:{port} within 0.5 s" in str(error)
+
+
+def test_a_listener_that_never_speaks_is_no_rank_0(port):
+    """Something else has the port: it accepts and says nothing."""
+    with socket.create_server(("127.0.0.1", port)):
+        (error,) = meet([1], 2, port, exchange, patience_seconds=0.5)
+
+    assert "rank 0 does not answer" in str(error)
+
+
+def test_the_reason_of_one_rank_ends_the_wait_of_all(port):
+    """Its own words reach the others at once."""
+
+    def task(store, rank):
+        if rank == 1:
+            raise ValueError("no such file")
+        store.get("never", 60)
+
+    first, one, two = meet(range(3), 3, port, task)
+
+    assert isinstance(one, ValueError)
+    for error in (first, two):
+        assert isinstance(error, LaunchError)
+        assert "rank 1 on host 1 raised ValueError: no such file" in str(error)
+
+
+@pytest.mark.parametrize(("dies", "waits"), [(0, 1), (1, 0)])
+def test_a_rank_that_dies_ends_the_wait_of_the_other(port, dies, waits):
+    """Killed, it says nothing; its name is said all the same, within seconds."""
+    code = "store.get('never' if {} else 'ready', 60); os.kill(os.getpid(), signal.SIGKILL)"
+    processes = {
+        dies: start(dies, 2, port, code.format(0)),
+        waits: start(waits, 2, port, "store.set('ready', b''); " + code.format(1)),
+    }
+    try:
+        _, said = processes[waits].communicate(timeout=30)
+        assert -signal.SIGKILL == processes[dies].wait(5)
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.communicate()
+
+    assert f"LaunchError: rank {dies} on host {dies} has gone before all ranks had met" in said
+
+
+def test_a_killed_rank_0_leaves_its_port_to_the_next(port):
+    """A restart finds it free at once, with old connections still in the kernel."""
+    code = "store.set('ready', b''); store.get('gone', 10); time.sleep(60)"
+
+    def outlive(store, rank):
+        store.get("ready", 10)
+        first.kill()
+        store.set("gone", b"")
+        store.get("never", 10)
+
+    with start(0, 2, port, code) as first:
+        (error,) = meet([1], 2, port, outlive)
+
+    assert isinstance(error, LaunchError)
+    assert [[b"\0\xff0", b"\0\xff1"]] * 2 == meet(
+        [0, 1], 2, port, lambda store, rank: exchange(store, rank, 2)
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"size": 3}, "it counts 3 ranks, and rank 0 on host 0 counts 2"),
+        ({"job": "other"}, "it is of the job 'other', and rank 0 on host 0 of ''"),
+        ({"rank": 0}, "rank 0 is here already"),
+    ],
+)
+def test_a_rank_of_another_job_is_told_so_and_disturbs_nobody(port, options, expected, capfd):
+    """Both ranks of the job meet all the same."""
+    rank, size = options.pop("rank", 1), options.pop("size", 2)
+
+    def task(store, of):
+        if of == 0:
+            other = meeting_of(rank, size, port, **options)
+            with pytest.raises(LaunchError, match=expected):
+                dial(other, "127.0.0.1")
+            store.set("go", b"")
+        return exchange(store, of, 2)
+
+    def later(store, of):
+        return exchange(store, of, 2)
+
+    done = []
+    first = threading.Thread(target=lambda: done.extend(meet([0], 2, port, task)))
+    first.start()
+    time.sleep(0.5)  # rank 1 comes after the stranger
+    done.extend(meet([1], 2, port, later))
+    first.join(30)
+
+    assert [[b"\0\xff0", b"\0\xff1"]] * 2 == done
+    assert expected in capfd.readouterr().err

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks of TensorFlow join, leave and join again; who goes with an error is named."""
+
+import os
+import subprocess
+import sys
+
+from meetings import free_port
+
+from sagemaker_dist.errors import LaunchError, OptionError
+
+NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+
+
+def total(value):
+    import tensorflow as tf
+
+    from smdist.dataparallel.tensorflow import library
+
+    tensors = [tf.constant([float(value)])]
+    return library.wait(library.start(tensors, "sum"), tensors)[0].numpy().tolist()
+
+
+def join_twice(rank, size):
+    from smdist.dataparallel.tensorflow import world
+
+    seen = []
+    for _ in range(2):
+        world.init()
+        world.init()
+        seen.append((world.rank(), world.size(), world.local_rank(), world.local_size()))
+        seen.append((world.is_initialized(), world.engine().is_running(), total(rank + 1)))
+        world.shutdown()
+        world.shutdown()
+        seen.append(world.is_initialized())
+    return seen
+
+
+def test_ranks_join_and_leave_and_join_again(tf_world):
+    """Twice init() or shutdown() is once."""
+    one, other = tf_world.run(join_twice, size=2)
+
+    assert [(0, 2, 0, 2), (True, True, [3.0]), False] * 2 == one
+    assert [(1, 2, 1, 2), (True, True, [3.0]), False] * 2 == other
+
+
+def ask_before(rank, size):
+    from smdist.dataparallel.tensorflow import world
+
+    said = [world.is_initialized()]
+    for ask in (world.rank, world.size, world.local_rank, world.local_size, world.engine):
+        try:
+            ask()
+        except OptionError as error:
+            said.append(str(error).partition(":")[0])
+    return said
+
+
+def test_before_init_every_question_is_refused_by_name(tf_world):
+    names = ["rank", "size", "local_rank", "local_size", "engine"]
+    expected = [False, *(f"{name}() was called before init()" for name in names)]
+
+    assert [expected] == tf_world.run(ask_before, size=1)
+
+
+def join_alone(rank, size):
+    from smdist.dataparallel.tensorflow import world
+
+    for name in NUMBERS:
+        os.environ.pop(name)
+    world.init()
+    return world.rank(), world.size(), world.local_rank(), world.local_size(), total(7)
+
+
+def test_a_process_that_is_no_rank_is_alone(tf_world):
+    """Collectives of one rank give back what they got."""
+    assert [(0, 1, 0, 1, [7.0])] == tf_world.run(join_alone, size=1)
+
+
+def wait_alone(rank, size):
+    from smdist.dataparallel.tensorflow import world
+
+    os.environ["SMDIST_START_TIMEOUT_SECONDS"] = "1"
+    try:
+        if rank == 0:
+            world.init()
+    except LaunchError as error:
+        return str(error), world.is_initialized()
+    finally:
+        del os.environ["SMDIST_START_TIMEOUT_SECONDS"]
+    return None
+
+
+def test_a_rank_that_never_joins_is_named(tf_world):
+    (said, is_initialized), _ = tf_world.run(wait_alone, size=2)
+
+    assert "rank 1 has not come within 1 s" in said
+    assert not is_initialized
+
+
+def ask_in_child(rank, size):
+    """What a forked child sees, and that its end does not disturb the rank."""
+    from smdist.dataparallel.tensorflow import world
+
+    world.init()
+    theirs, ours = os.pipe()
+    if (child := os.fork()) == 0:
+        said = [str(world.is_initialized()), str(world.rank())]
+        for ask in (world.engine, world.init):
+            try:
+                ask()
+            except OptionError as error:
+                said.append(str(error).partition(":")[0])
+        world.shutdown()
+        os.write(ours, "\n".join(said).encode())
+        os._exit(0)
+    os.close(ours)
+    os.waitpid(child, 0)
+    with os.fdopen(theirs) as pipe:
+        return pipe.read().split("\n"), total(1)
+
+
+def test_a_forked_child_knows_its_rank_and_leaves_the_engine_alone(tf_world):
+    """Such as one that reads data."""
+    for rank, (said, sums) in enumerate(tf_world.run(ask_in_child, size=2)):
+        forked = f"was called in a process that was forked from rank {rank}"
+        assert ["False", str(rank), f"engine() {forked}", f"init() {forked}"] == said
+        assert [2.0] == sums
+
+
+PROGRAM = """
+from smdist.dataparallel.tensorflow import library, world
+import tensorflow as tf
+world.init()
+if world.rank() == 1:
+    raise ValueError("no such file")
+tensors = [tf.constant([1.0])]
+library.wait(library.start(tensors, "sum"), tensors)
+"""
+
+
+def test_a_rank_that_raises_is_named_with_its_reason():
+    """Two scripts: the one that goes on hears why the other has ended."""
+    port = free_port()
+    processes = []
+    for rank in range(2):
+        numbers = dict(zip(NUMBERS, (str(rank), "2", str(rank), "2"), strict=True))
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "SMDIST_LANES": "1"}
+        quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONPATH": os.pathsep.join(sys.path)}
+        environ = {**os.environ, **numbers, **place, **quiet}
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, "-c", PROGRAM], env=environ, stderr=subprocess.PIPE, text=True
+            )
+        )
+    try:
+        said = [process.communicate(timeout=90)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+    assert [1, 1] == [process.returncode for process in processes]
+    assert "AbortedError" in said[0]
+    assert "rank 1 on" in said[0]
+    assert "raised ValueError: no such file" in said[0]

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks that meet through the core's own store: threads, or processes that can be killed."""
+
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+from smdist.dataparallel.rendezvous.meeting import Guest, Meeting
+from smdist.dataparallel.rendezvous.tcp_store import open_store
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]
+
+
+def meeting_of(rank, size, port, *, patience_seconds=10.0, secret=None, job=""):
+    guest = Guest(rank=rank, size=size, label=f"rank {rank} on host {rank}", job=job)
+    return Meeting(
+        guest=guest, host="127.0.0.1", port=port, patience_seconds=patience_seconds, secret=secret
+    )
+
+
+def meet(ranks, size, port, task, deadline=30, **options):
+    """By rank: what `task(store, rank)` returned, or the error that it or the meeting raised."""
+
+    def one(rank):
+        try:
+            with open_store(meeting_of(rank, size, port, **options)) as store:
+                return task(store, rank)
+        except Exception as error:
+            return error
+
+    with ThreadPoolExecutor(len(ranks)) as pool:
+        futures = [pool.submit(one, rank) for rank in ranks]
+        return [future.result(deadline) for future in futures]
+
+
+def start(rank, size, port, code, **options):
+    """A process that is this rank; `code` sees `store`, and what it prints can be read."""
+    program = (
+        "import os, signal, sys, time\n"
+        f"sys.path[:0] = {sys.path!r}\n"
+        "from meetings import meeting_of, open_store\n"
+        f"with open_store(meeting_of({rank}, {size}, {port}, **{options!r})) as store:\n"
+        f"    {code}\n"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
