@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 from ranks import RankFailedError
-from tf_ranks import joined, meeting
+from tf_ranks import held_by_others, joined, meeting
 
 DTYPES = (
     "float16 bfloat16 float32 float64 int8 uint8 int16 int32 int64 bool".split()  # noqa: SIM905
@@ -132,6 +132,7 @@ def _waiting_for_the_dead(rank, size):
     import tensorflow as tf
 
     with joined() as (ops, compiled):
+        before = held_by_others(compiled)
         handle = ops.smdist_start([tf.ones([4])])
         ops.smdist_wait(handle, T=tf.float32, N=1)
         if rank == 1:
@@ -144,7 +145,7 @@ def _waiting_for_the_dead(rank, size):
         with pytest.raises(tf.errors.AbortedError, match="rank 1 on "):  # for ever after
             ops.smdist_wait(ops.smdist_start([tf.ones([4])]), T=tf.float32, N=1)
         del handle
-        meeting().until(lambda: compiled.live_buffers() == 0, "buffers to be given back")
+        meeting().until(lambda: compiled.live_buffers() <= before, "buffers to be given back")
     return seconds
 
 
@@ -162,6 +163,7 @@ def _waiting_when_it_dies(rank, size):
 
     here = meeting()
     with joined() as (ops, compiled):
+        before = held_by_others(compiled)
         if rank == 1:
             ops.smdist_start([tf.ones([1])])
             here.hear("three-under-way")
@@ -177,7 +179,7 @@ def _waiting_when_it_dies(rank, size):
         with pytest.raises(tf.errors.AbortedError, match="rank 1 on "):
             four(tf.ones([4]))
         watch.join()
-        here.until(lambda: compiled.live_buffers() == 0, "buffers to be given back")
+        here.until(lambda: compiled.live_buffers() <= before, "buffers to be given back")
         return compiled.open_handles()
 
 
@@ -265,6 +267,7 @@ def _wrong_calls(rank, size):
     rows, uneven = tf.constant([1, 1], tf.int64), tf.constant([1, 2], tf.int64)
     refused = tf.errors.InvalidArgumentError
     with joined() as (ops, compiled):
+        before = held_by_others(compiled)
         with pytest.raises(refused, match="average is not defined for int32"):
             ops.smdist_start([tf.constant([1])], op="average")
         with pytest.raises(refused, match="multiple of the 2 ranks"):
@@ -285,7 +288,7 @@ def _wrong_calls(rank, size):
         with pytest.raises(refused, match="as they were at the start"):
             ops.smdist_wait(handle, T=tf.int32, N=1)
         del handle
-        meeting().until(lambda: compiled.live_buffers() == 0, "buffers to be given back")
+        meeting().until(lambda: compiled.live_buffers() <= before, "buffers to be given back")
 
 
 def test_wrong_calls_are_refused_and_harm_nobody(tf_world):
