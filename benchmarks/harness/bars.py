@@ -10,7 +10,12 @@ from matplotlib.figure import Figure
 
 from benchmarks.harness.interleave import Series
 
-COLOURS = {"smdist": "tab:blue", "gloo": "tab:orange", "openmpi": "tab:green"}
+COLOURS = {
+    "smdist": "tab:blue",
+    "gloo": "tab:orange",
+    "openmpi": "tab:green",
+    "mirrored": "tab:orange",
+}
 _GROUP = 0.8  # how wide a group is; groups stand one apart
 
 

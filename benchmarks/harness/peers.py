@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -13,7 +14,7 @@ from benchmarks.harness.hosts import INTERFACE, NETWORK, Host
 
 ROOT = Path(__file__).parents[2]
 _RANK = [sys.executable, "-m", "benchmarks.harness.rank"]
-_PORTS = {"gloo": 29710, "smdist": 29720}
+_PORTS = {"gloo": 29710, "smdist": 29720, "smdist-tf": 29730, "mirrored": 29740}
 
 
 def start(peer: str, places: list[Host], door: str) -> list[subprocess.Popen[bytes]]:
@@ -30,13 +31,23 @@ def _start_torch(peer: str, rank: int, places: list[Host], door: str) -> subproc
         "RANK": str(rank),
         "WORLD_SIZE": str(len(places)),
         "LOCAL_RANK": str(places[:rank].count(host)),
+        "LOCAL_WORLD_SIZE": str(places.count(host)),
         "MASTER_ADDR": places[0].address,
         "MASTER_PORT": str(_PORTS[peer] if host.namespace else _free_port(peer, rank)),
     }
     if host.namespace:
         environment["GLOO_SOCKET_IFNAME"] = INTERFACE
+    if peer == "mirrored":
+        environment["TF_CONFIG"] = _tf_config(rank, places)
     command = [*host.prefix, *_RANK, peer, door]
     return subprocess.Popen(command, env=environment, cwd=ROOT)
+
+
+def _tf_config(rank: int, places: list[Host]) -> str:
+    """What MultiWorkerMirroredStrategy reads: one worker a host, each on a port of its own."""
+    port = _PORTS["mirrored"]
+    workers = [f"{host.address}:{port + number}" for number, host in enumerate(places)]
+    return json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}})
 
 
 def _start_openmpi(places: list[Host], door: str) -> subprocess.Popen[bytes]:

@@ -14,6 +14,8 @@ import sys
 import traceback
 from multiprocessing.connection import Client, Connection
 
+_TENSORFLOW = ("smdist-tf", "mirrored")
+
 
 def main(peer: str, door: str) -> None:
     rank = join(peer)
@@ -27,6 +29,10 @@ def join(peer: str) -> int:
         from mpi4py import MPI
 
         return MPI.COMM_WORLD.rank
+    if peer in _TENSORFLOW:
+        from benchmarks.tf_step import work
+
+        return work.join(peer)
     import torch.distributed as dist
 
     if peer == "smdist":
@@ -47,7 +53,7 @@ def serve(peer: str, benchmark: Connection) -> None:
             benchmark.send((answer, None))
         except Exception:
             benchmark.send((None, traceback.format_exc()))
-    if peer != "openmpi":
+    if peer not in ("openmpi", *_TENSORFLOW):
         import torch.distributed as dist
 
         dist.destroy_process_group()
