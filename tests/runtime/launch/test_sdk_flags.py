@@ -11,7 +11,7 @@ import pytest
 from sagemaker_dist.contract import DataParallel
 from sagemaker_dist.errors import DistError
 from smdist.config import read_runtime_config
-from smdist.launch.request import REFUSED, SERVED, as_requested
+from smdist.launch.request import REFUSED, SERVED, STRATEGIES, as_requested
 
 ON = {"enabled": True}
 SMDDP = {"smdistributed": {"dataparallel": ON}}
@@ -50,7 +50,7 @@ CASES = [
     ("PyTorch", {"torch_distributed": {"enabled": False}}, "plain"),
     ("PyTorch", {"mpi": {"enabled": False, "processes_per_host": 8}}, "plain"),
     ("PyTorch", {"mpi": ON}, "sagemaker_mpi_enabled"),
-    ("PyTorch", {"parameter_server": ON}, "sagemaker_parameter_server_enabled"),
+    ("PyTorch", {"parameter_server": ON}, "servers"),  # where TensorFlow is not, it is missed
     ("PyTorch", {"pytorchxla": ON}, "sagemaker_pytorch_xla_multi_worker_enabled"),
     (
         "PyTorch",
@@ -106,7 +106,7 @@ def sdk():
 
 def test_every_launcher_of_the_sdk_is_known(sdk):
     """Served or refused, by the very name that the SDK sends."""
-    assert sorted({*SERVED, *REFUSED}) == sdk["names"]
+    assert sorted({*SERVED, *STRATEGIES, *REFUSED}) == sdk["names"]
 
 
 @pytest.mark.parametrize("number", range(len(CASES)))
@@ -122,6 +122,10 @@ def test_what_the_sdk_sends_is_understood(sdk, tmp_path, number):
         model = as_requested(config).model
 
         assert (2, 2) == (model.pipeline_parallel_degree, model.engine.processes_per_host)
+    elif outcome == "servers":
+        asked = as_requested(config)
+
+        assert ("parameter_server", "tensorflow") == (asked.strategy, asked.framework)
     elif outcome in ("ranks", "plain"):
         assert (DataParallel() if outcome == "ranks" else None) == as_requested(config).options
     else:
