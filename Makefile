@@ -6,6 +6,7 @@
 # make test-docker  the tests that need Docker; .ci/docker makes what they take
 # make programs  a thousand random programs of collectives
 # make split-matrix  ten models split in thirteen uses, for docs/models.md
+# make pipeline-sample  some of them, as tests
 # make pipeline-matrix  the ten models on real ranks, beside one process, for docs/pipelines.md
 # make docs   the tables of docs/ that are written from the code
 # make lint   what pre-commit and CI check
@@ -20,16 +21,18 @@ RUNTIME := $(VENV)/.runtime
 LINT := $(VENV)/.lint
 V3 := build/venv-v3
 TF216 := build/venv-tf216
+SAMPLE := tests/runtime/modelparallel/torch/test_run_matrix.py
 RUNTIME_FILES := $(shell find container -type f -not -path '*/__pycache__/*' -not -path '*/build/*' \
   -not -path '*/image/*' -not -name 'Dockerfile*')
 
-.PHONY: demo test test-v3 test-tf216 test-docker programs split-matrix pipeline-matrix native docs lint clean
+.PHONY: demo test test-v3 test-tf216 test-docker programs split-matrix pipeline-sample \
+  pipeline-matrix native docs lint clean
 
 demo: $(RUNTIME)
 	$(BIN)/python notebooks/digits/demo.py
 
 test: $(RUNTIME) native-address
-	$(BIN)/python -m pytest --ignore=tests/docker
+	$(BIN)/python -m pytest --ignore=tests/docker --ignore=$(SAMPLE)
 
 test-v3: $(V3)/.made
 	$(V3)/bin/python -m pytest tests/trainer
@@ -45,6 +48,9 @@ programs: $(RUNTIME)
 
 split-matrix: $(RUNTIME)
 	$(BIN)/python -m benchmarks.split_matrix
+
+pipeline-sample: $(RUNTIME)
+	$(BIN)/python -m pytest $(SAMPLE)
 
 pipeline-matrix: $(RUNTIME)
 	$(BIN)/python -m benchmarks.pipeline_matrix
