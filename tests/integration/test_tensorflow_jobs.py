@@ -6,7 +6,6 @@ import json
 import signal
 import tarfile
 import time
-from importlib.util import find_spec
 
 import numpy as np
 import psutil
@@ -21,10 +20,7 @@ from sagemaker_dist import (
     TensorFlow,
 )
 
-pytestmark = [
-    pytest.mark.skipif(find_spec("tensorflow") is None, reason="TensorFlow is not installed"),
-    pytest.mark.timeout(180),
-]
+pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 
 import importlib.machinery
 import importlib.util
-import shutil
 import subprocess
 import sys
 
@@ -37,7 +36,6 @@ def binary():
     pytest.fail("smdist.dataparallel.tensorflow._C is not built")
 
 
-@pytest.mark.skipif(shutil.which("nm") is None, reason="nm of binutils reads the symbols")
 def test_it_needs_the_c_api_only(binary):
     """Of TensorFlow it takes TF_ functions, and no C++ symbol: one file serves many minors."""
     listing = _said_by("nm", "-D", "--undefined-only", binary)
@@ -49,7 +47,6 @@ def test_it_needs_the_c_api_only(binary):
     assert [] == cpp
 
 
-@pytest.mark.skipif(shutil.which("readelf") is None, reason="readelf of binutils reads the header")
 def test_it_knows_no_place_to_look_in(binary):
     """It takes the TensorFlow that was imported, wherever that lies."""
     header = _said_by("readelf", "-d", binary)
