@@ -83,8 +83,8 @@ void callers_sum() {
   for (const Network network : kNetworks) {
     for (int size = 1; size <= 4; ++size) {
       Cluster cluster(size, network);
-      for (const size_t count : {1, 1000, 100'000}) {
-        on_all(cluster, [&](Engine& engine) { run_sums(engine, 0, 20, count); });
+      for (const size_t count : {1, 1000, 30'000}) {
+        on_all(cluster, [&](Engine& engine) { run_sums(engine, 0, 10, count); });
       }
     }
   }
