@@ -175,6 +175,9 @@ def reduce_scatter(tensor: Any, op: Any = None, name: str | None = None) -> Any:
             return rows.scatter_reduced(tf.identity(value), chosen)
 
 
+reducescatter = reduce_scatter  # Horovod's name
+
+
 @as_written
 def barrier() -> None:
     """Wait until every rank is here."""
