@@ -64,10 +64,10 @@ class Engine::Impl final {
   void join(const std::vector<Endpoint>& peers) SMDIST_EXCLUDES(mutex_);
   void add_group(uint32_t id, std::vector<int> members) SMDIST_EXCLUDES(mutex_);
   void remove_group(uint32_t id) SMDIST_EXCLUDES(mutex_);
-  uint64_t submit(uint32_t group, Operation operation) SMDIST_EXCLUDES(mutex_);
+  uint64_t submit(uint32_t group, Operation operation) SMDIST_EXCLUDES(mutex_, submitting_mutex_);
   void tune(Tuning tuning) SMDIST_EXCLUDES(mutex_);
   void abort(FaultKind kind, const std::string& reason) SMDIST_EXCLUDES(mutex_);
-  void shutdown() SMDIST_EXCLUDES(mutex_, ending_mutex_);
+  void shutdown() SMDIST_EXCLUDES(mutex_, submitting_mutex_, ending_mutex_);
   void close_in_child() noexcept { transport_->close_in_child(); }
   std::exception_ptr failure() const { return conductor_.failure(); }
   bool is_running() SMDIST_EXCLUDES(mutex_) {
@@ -110,6 +110,10 @@ class Engine::Impl final {
 
   Mutex ending_mutex_;  // whoever ends the threads holds it; taken before mutex_
   std::thread io_thread_;
+
+  // Held from an operation's number until it lies in the inbox: they come in order, and none
+  // after the end. Taken before mutex_.
+  Mutex submitting_mutex_;
 
   Mutex mutex_;
   Stage stage_ SMDIST_GUARDED_BY(mutex_) = Stage::kNew;
@@ -189,6 +193,7 @@ uint64_t Engine::Impl::submit(uint32_t group_id, Operation operation) {
   submission.id = id_for(group_id, operation);
   submission.descriptor = descriptor_of(operation, rank, size);
   submission.operation = std::move(operation);
+  MutexLock submitting(submitting_mutex_);
   const Choice choice = number(submission);
   submission.plan = plan_of(submission.operation, *submission.group, choice);
   const uint64_t sequence = submission.id.sequence;
@@ -236,6 +241,7 @@ void Engine::Impl::shutdown() {
   MutexLock ending(ending_mutex_);
   Stage before;
   {
+    MutexLock submitting(submitting_mutex_);
     MutexLock lock(mutex_);
     before = std::exchange(stage_, Stage::kEnded);
     inbox_.is_ended = true;
