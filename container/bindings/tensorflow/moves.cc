@@ -13,6 +13,8 @@ namespace {
 
 using Counts = std::vector<int64_t>;
 
+constexpr int64_t kMostBytes = int64_t{1} << 48;  // sums of these do not wrap
+
 void require(bool holds, const std::string& fault) {
   if (!holds) throw UsageError(fault);
 }
@@ -129,6 +131,10 @@ class Call final {
     const bool is_any_negative =
         std::any_of(counts.begin(), counts.end(), [](int64_t n) { return n < 0; });
     require(!is_any_negative, "`" + name + "` has a negative number of rows");
+    const int64_t most = kMostBytes / std::max<int64_t>(1, static_cast<int64_t>(row_bytes()));
+    const bool is_any_larger =
+        std::any_of(counts.begin(), counts.end(), [&](int64_t n) { return n > most; });
+    require(!is_any_larger, "`" + name + "` has more rows than memory holds");
   }
 
   void check_all_rows(const Counts& counts, const std::string& name) const {
