@@ -129,18 +129,14 @@ def moved(handle: Any, dtype: Any, shape: Any) -> Any:
 
 
 def check_surroundings() -> None:
-    """Refuse XLA, which has no kernel of ours, and replicas that one process keeps itself.
+    """Refuse where operations would not start in the same order on all ranks, and XLA.
 
     Raises:
-        OptionError: What is being traced is for XLA, or for several replicas.
+        OptionError: What is being traced is for a session, for a pipeline of data, for several
+            replicas that one process keeps itself, or for XLA, which has no kernel of ours.
     """
-    if not tf.executing_eagerly() and _is_for_xla(tf.compat.v1.get_default_graph()):
-        raise OptionError(
-            "jit_compile is True around a collective of smdist.dataparallel.tensorflow",
-            "XLA has no kernel for it",
-            "Pass jit_compile=False to tf.function or Model.compile(); functions of the model "
-            "may keep it",
-        )
+    if not tf.executing_eagerly():
+        _check_graph(tf.compat.v1.get_default_graph())
     replicas = tf.distribute.get_strategy().num_replicas_in_sync
     if replicas > 1:
         raise OptionError(
@@ -148,6 +144,39 @@ def check_surroundings() -> None:
             "each would call it, in an order of its own",
             "Leave the strategy out, and start one rank for each GPU",
         )
+
+
+def _check_graph(graph: Any) -> None:
+    if _is_for_xla(graph):
+        raise OptionError(
+            "jit_compile is True around a collective of smdist.dataparallel.tensorflow",
+            "XLA has no kernel for it",
+            "Pass jit_compile=False to tf.function or Model.compile(); functions of the model "
+            "may keep it",
+        )
+    if not tf.compat.v1.executing_eagerly_outside_functions():
+        raise OptionError(
+            "a collective in a graph for a session",
+            "a session starts operations as they come, and each rank in another order",
+            "Call it eagerly or within tf.function, outside of tf.Graph().as_default()",
+        )
+    if transformation := _transformation_around(graph):
+        raise OptionError(
+            f"a collective in {transformation}()",
+            "the pipeline runs ahead of the training and beside it, on each rank in another order",
+            "Call it in the loop that reads the dataset",
+        )
+
+
+def _transformation_around(graph: Any) -> str | None:
+    """The method of Dataset that calls the function being traced, as TensorFlow names it."""
+    while graph is not None:
+        name = getattr(graph, "name", "")
+        for method in ("map", "flat_map", "interleave", "filter"):
+            if name.startswith(f"Dataset_{method}_"):
+                return f"Dataset.{method}"
+        graph = getattr(graph, "outer_graph", None)
+    return None
 
 
 def _is_for_xla(graph: Any) -> bool:
