@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 from typing import Any, Final, TypeVar, cast
@@ -91,7 +92,9 @@ def start(tensors: list[Any], op: str) -> Any:
 
 def wait(handle: Any, tensors: list[Any]) -> list[Any]:
     """What start(tensors) made, in their shapes; blocks until it is there."""
-    results = operations().smdist_wait(handle, T=tensors[0].dtype, N=len(tensors))
+    with _one_after_the_other() as waits:
+        results = operations().smdist_wait(handle, T=tensors[0].dtype, N=len(tensors))
+        waits.append(results[0])
     for result, tensor in zip(results, tensors, strict=True):
         result.set_shape(tensor.shape)
     return list(results)
@@ -123,9 +126,26 @@ def move(
 
 def moved(handle: Any, dtype: Any, shape: Any) -> Any:
     """What move() brought; blocks until it is there."""
-    result = operations().smdist_moved(handle, T=dtype)
+    with _one_after_the_other() as waits:
+        result = operations().smdist_moved(handle, T=dtype)
+        waits.append(result)
     result.set_shape(shape)
     return result
+
+
+@contextmanager
+def _one_after_the_other() -> Iterator[list[Any]]:
+    """Makes waits of one graph follow each other: each holds a thread of TensorFlow, and would
+    keep a later start from running. What it gives takes the result of the wait.
+    """
+    if tf.executing_eagerly():
+        yield []
+        return
+    graph = tf.compat.v1.get_default_graph()
+    waits = getattr(graph, "_smdist_waits", [])
+    graph._smdist_waits = waits
+    with tf.control_dependencies(waits[-1:]):
+        yield waits
 
 
 def check_surroundings() -> None:
