@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from smdist.dataparallel.tensorflow.keras.optimizer import DistributedOptimizer
     from smdist.dataparallel.tensorflow.objects import allgather_object, broadcast_object
     from smdist.dataparallel.tensorflow.reduce_op import Average, Max, Min, Product, ReduceOp, Sum
+    from smdist.dataparallel.tensorflow.reporting import report
     from smdist.dataparallel.tensorflow.tape import DistributedGradientTape
     from smdist.dataparallel.tensorflow.variables import broadcast_variables
     from smdist.dataparallel.tensorflow.world import (
@@ -83,6 +84,7 @@ __all__ = [
     "rank",
     "reduce_scatter",
     "reducescatter",
+    "report",
     "shutdown",
     "size",
 ]
@@ -104,6 +106,7 @@ _PLACES = {
     "keras.optimizer": ("DistributedOptimizer",),
     "objects": ("allgather_object", "broadcast_object"),
     "reduce_op": ("Average", "Max", "Min", "Product", "ReduceOp", "Sum"),
+    "reporting": ("report",),
     "tape": ("DistributedGradientTape",),
     "variables": ("broadcast_variables",),
     "world": ("init", "is_initialized", "local_rank", "local_size", "rank", "shutdown", "size"),

@@ -25,6 +25,7 @@ from smdist.dataparallel.tensorflow.keras.values import (
 )
 from smdist.dataparallel.tensorflow.objects import allgather_object, broadcast_object
 from smdist.dataparallel.tensorflow.reduce_op import Average, Max, Min, Product, Sum
+from smdist.dataparallel.tensorflow.reporting import report
 from smdist.dataparallel.tensorflow.variables import broadcast_variables
 from smdist.dataparallel.tensorflow.world import (
     init,
@@ -59,6 +60,7 @@ __all__ = [
     "local_size",
     "rank",
     "reducescatter",
+    "report",
     "shutdown",
     "size",
 ]
