@@ -24,7 +24,7 @@ def _values(rank, size, in_function):
         parts, counts = sdp.alltoall(tensor, splits=[rank, 2 - rank])
         return {
             "average": sdp.allreduce(tensor),
-            "smddp": sdp.allreduce(tensor, 0, 1, op=sdp.ReduceOp.SUM),
+            "smddp": sdp.allreduce(tensor, np.int64(0), 1, sdp.Compression.fp16, sdp.Sum),
             "horovod": sdp.allreduce(tensor, average=False, prescale_factor=2.0),
             "max": sdp.oob_allreduce(tensor, op=sdp.Max),
             "integers": sdp.allreduce(tf.cast(tensor, tf.int32), op=sdp.Product),
@@ -108,6 +108,31 @@ def test_gradients_go_back_to_where_values_came_from(tf_world):
     assert ([0.0, 0.0], [12.0, 18.0]) == (first["broadcast"], second["broadcast"])
     assert [4.0, 12.0] == first["exchange"] == second["exchange"]
     assert [2.0, 6.0] == first["scatter"] == second["scatter"]
+
+
+def _packed(rank, size):
+    """Rank 0's function knows no shapes."""
+    import tensorflow as tf
+
+    sdp = _joined()
+    length = None if rank == 0 else 3
+    signature = [tf.TensorSpec([length, 2]), tf.TensorSpec([2])]
+
+    @tf.function(input_signature=signature)
+    def reduce(one, other):
+        with tf.GradientTape() as tape:
+            tape.watch([one, other])
+            whole = sdp.grouped_allreduce([one, other], op=sdp.Sum)
+            loss = tf.reduce_sum(whole[0] * whole[0]) + tf.reduce_sum(whole[1])
+        return whole, tape.gradient(loss, [one, other])
+
+    found = reduce(tf.fill([3, 2], 1.0 + rank), tf.fill([2], 5.0))
+    return [float(tf.reduce_sum(each)) for each in tf.nest.flatten(found)]
+
+
+def test_a_group_does_not_depend_on_the_shapes_a_function_knows(tf_world):
+    """Neither there nor back."""
+    assert [[18.0, 20.0, 72.0, 4.0]] * 2 == tf_world.run(_packed, size=2)
 
 
 def _refused(rank, size):
