@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
-from zlib import crc32
 
 from sagemaker_dist.errors import OptionError, require
 from smdist.dataparallel.tensorflow import rows, world
+from smdist.dataparallel.tensorflow.agreement import mark_of, names_of
 from smdist.dataparallel.tensorflow.buckets import Piece, pack
 from smdist.dataparallel.tensorflow.library import as_written, tf
 from smdist.dataparallel.tensorflow.options import fusion_bytes
@@ -72,11 +72,14 @@ def _variable(each: Any) -> Any:
 
 
 def _agree(variables: Sequence[Any]) -> None:
-    text = ";".join(f"{each.dtype.name}{each.shape}" for each in variables)
-    mine = tf.constant([crc32(text.encode())], tf.int64)
+    shapes = (f"{each.dtype.name}{each.shape}" for each in variables)
+    text = ";".join([*shapes, *names_of(variables, is_brief=True)])
+    mine = tf.constant([mark_of(text)], tf.int64)
     low, high = all_reduce([mine, -mine], Reduction(op=ReduceOp.MIN))
     tf.debugging.assert_equal(
-        low, -high, "broadcast_variables(): shapes or dtypes of variables differ between ranks"
+        low,
+        -high,
+        "broadcast_variables(): shapes, dtypes, names or order of variables differ between ranks",
     )
 
 
