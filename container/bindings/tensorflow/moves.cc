@@ -92,6 +92,7 @@ class Call final {
       return;
     }
     operation_.kind = Collective::kAllToAll;  // the same on all ranks, as `received` is
+    operation_.layout = layout_of_row();
     operation_.inputs.assign(size_, span_of(value_.get()));
     operation_.outputs = cut(buffer_->data(), received_);
   }
@@ -101,6 +102,7 @@ class Call final {
     check_rows(sent_, "sent");
     check_all_rows(sent_, "sent");
     make_result(rows(sum_of(received_)));
+    operation_.layout = layout_of_row();
     operation_.inputs = cut(static_cast<uint8_t*>(span_of(value_.get()).data), sent_);
     operation_.outputs = cut(buffer_->data(), received_);
   }
@@ -149,9 +151,9 @@ class Call final {
     return shape;
   }
 
-  size_t row_bytes() const {
-    return static_cast<size_t>(elements_of({shape_.begin() + 1, shape_.end()})) * width_;
-  }
+  Shape row() const { return {shape_.begin() + 1, shape_.end()}; }
+  uint64_t layout_of_row() const { return layout_of(type_, {row()}); }
+  size_t row_bytes() const { return static_cast<size_t>(elements_of(row())) * width_; }
 
   void make_result(Shape shape) {
     buffer_bytes_ = static_cast<size_t>(elements_of(shape)) * width_;

@@ -176,6 +176,23 @@ def test_shapes_that_differ_are_told_by_the_rank(tf_world):
         assert "rank 0" in told
 
 
+def _other_rows(rank, size, name):
+    import tensorflow as tf
+
+    sdp = _joined()
+    mine = tf.zeros([2 * (1 + rank), 2, 3] if rank == 0 else [4, 3, 2])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="same dtype and shapes") as told:
+        getattr(sdp, name)(mine)
+    return str(told.value)
+
+
+@pytest.mark.parametrize("name", ["allgather", "alltoall"])
+def test_rows_of_another_shape_are_told_where_their_numbers_differ(tf_world, name):
+    """Though they are as many bytes."""
+    for told in tf_world.run(_other_rows, name, size=2):
+        assert "layout" in told
+
+
 def _variables(rank, size):
     import keras
     import tensorflow as tf
