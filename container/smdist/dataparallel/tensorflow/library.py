@@ -17,7 +17,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _FIRST: Final = (2, 16)
 _END: Final = (2, 22)
-_INSTALL: Final = 'Install it: pip install "sagemaker-dist-runtime[tensorflow]"'
+_INSTALL: Final = "Install one of these, such as pip install tensorflow-cpu==2.21.0"
+_SLICE_MILLISECONDS: Final = 100
 _COMPILED: Final = "smdist.dataparallel.tensorflow._C"
 
 try:
@@ -59,7 +60,8 @@ def operations() -> Any:
         raise SetupError(
             "the operations for TensorFlow are not here",
             "this runtime was built where there was no TensorFlow",
-            _INSTALL,
+            "Install TensorFlow first (pip install tensorflow-cpu==2.21.0 pybind11), then the "
+            "runtime again (pip install --force-reinstall --no-deps ./container)",
         )
     try:
         return tf.load_op_library(found.origin)
@@ -92,6 +94,7 @@ def start(tensors: list[Any], op: str) -> Any:
 
 def wait(handle: Any, tensors: list[Any]) -> list[Any]:
     """What start(tensors) made, in their shapes; blocks until it is there."""
+    _let_interrupts_in(handle)
     with _one_after_the_other() as waits:
         results = operations().smdist_wait(handle, T=tensors[0].dtype, N=len(tensors))
         waits.append(results[0])
@@ -126,11 +129,20 @@ def move(
 
 def moved(handle: Any, dtype: Any, shape: Any) -> Any:
     """What move() brought; blocks until it is there."""
+    _let_interrupts_in(handle)
     with _one_after_the_other() as waits:
         result = operations().smdist_moved(handle, T=dtype)
         waits.append(result)
     result.set_shape(shape)
     return result
+
+
+def _let_interrupts_in(handle: Any) -> None:
+    """Wait in Python, where Ctrl-C is heard: TensorFlow would not hear it until the timeout."""
+    if tf.executing_eagerly():
+        number = int(handle)
+        while not compiled().ends_within(number, _SLICE_MILLISECONDS):
+            pass
 
 
 @contextmanager
