@@ -48,7 +48,7 @@ def reduce_gradients(
     slices = [gradient for gradient in known if _kind(gradient) == _SPARSE]
     whole: dict[str, Iterator[Any]] = {
         _DENSE: iter(_reduce_dense(dense, agreed, reduction)),
-        _SPARSE: iter(sparse.gather(slices, reduction) if slices else ()),
+        _SPARSE: map(sparse.united, sparse.gather(slices, reduction) if slices else ()),
         _NONE: repeat(None),
     }
     return [next(whole[kind]) for kind in kinds]
