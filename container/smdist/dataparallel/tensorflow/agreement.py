@@ -56,7 +56,7 @@ class _Owners:
     def spelt(self, path: str, is_brief: bool) -> str:
         prefix, _, last = path.rpartition("/")
         leaf = _NUMBER.sub("", last)
-        if not prefix and leaf in _UNNAMED:
+        if leaf in _UNNAMED:
             return ""
         leaf = leaf.rpartition("_")[-1] if is_brief else leaf
         kind = _NUMBER.sub("", prefix.rpartition("/")[-1])
