@@ -60,7 +60,7 @@ native: native-address native-thread
 native-%: $(SDK)
 	@$(BIN)/cmake -S container -B build/native-$* -G Ninja -DSMDIST_CORE_ONLY=ON \
 	  -DSMDIST_BUILD_TESTS=ON -DSMDIST_SANITIZE=$* -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
-	  > /dev/null
+	  -DPython_EXECUTABLE=$(abspath $(BIN))/python > /dev/null
 	@echo "building the native tests with the $* sanitizer"
 	@$(BIN)/cmake --build build/native-$* > build/native-$*.log || { cat build/native-$*.log; exit 1; }
 	$(BIN)/ctest --test-dir build/native-$* --output-on-failure

@@ -58,11 +58,14 @@ PYTHON
 }
 
 # What pip calls the framework here: of TensorFlow the half without CUDA, where there is none.
+# Offline, a wheelhouse that holds the whole alone is taken at its word.
 package() {
+  house=${1:-/mnt/wheelhouse}
   if [ "$FRAMEWORK" != tensorflow ] || [ "$(uname -m)" != x86_64 ] || [ -e /usr/local/cuda ]; then
     echo "$FRAMEWORK"
-  elif [ -n "$OFFLINE" ] && [ -z "$(find /mnt/wheelhouse -name 'tensorflow_cpu-*')" ]; then
-    echo tensorflow # what the wheelhouse holds instead, if anything
+  elif [ -n "$OFFLINE" ] && [ -z "$(find "$house" -name 'tensorflow_cpu-*')" ] &&
+    [ -n "$(find "$house" -name 'tensorflow-*')" ]; then
+    echo tensorflow
   else
     echo tensorflow-cpu
   fi

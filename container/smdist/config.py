@@ -124,6 +124,7 @@ class GuardConfig:
         rank: None outside a world of ranks.
         socket: Where the launcher listens, or None without one.
         directory: Where the script runs; it is also importable from there.
+        is_quiet: What TensorFlow logs as it starts is not shown.
         inherited: The environment, handed on to the rank.
     """
 
@@ -131,6 +132,7 @@ class GuardConfig:
     host_label: str
     socket: str | None = None
     directory: str | None = None
+    is_quiet: bool = False
     stop_seconds: float = STOP_SECONDS
     inherited: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -154,6 +156,7 @@ class RankConfig:
         local_rank: This rank's number on its host.
         local_size: How many ranks its host has.
         master_port: Where rank 0 can be met, on its host.
+        is_port_taken: torchrun itself listens there, for the store that torch uses.
         job_name: As SageMaker calls the job; "" where nobody does.
         tuning: How the engine divides its work.
         world_variables: Which of torch's variables for such a process are set.
@@ -175,6 +178,7 @@ class RankConfig:
     local_rank: int | None = None
     local_size: int | None = None
     master_port: int | None = None
+    is_port_taken: bool = False
     job_name: str = ""
     tuning: TuningConfig = field(default_factory=TuningConfig)
     world_variables: tuple[str, ...] = ()
@@ -240,6 +244,7 @@ def read_guard_config(environ: Mapping[str, str] | None = None) -> GuardConfig:
         host_label=environ.get("SMDIST_HOST_LABEL") or socket.gethostname(),
         socket=environ.get("SMDIST_GUARD_SOCKET") or None,
         directory=environ.get("SMDIST_GUARD_DIRECTORY") or None,
+        is_quiet=bool(environ.get("SMDIST_GUARD_QUIET")),
         stop_seconds=read_stop_seconds(environ),
         inherited=environ,
     )
@@ -274,6 +279,7 @@ def read_rank_config(environ: Mapping[str, str] | None = None) -> RankConfig:
         local_rank=_integer(environ, "LOCAL_RANK"),
         local_size=_integer(environ, "LOCAL_WORLD_SIZE"),
         master_port=_integer(environ, "MASTER_PORT"),
+        is_port_taken=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
         job_name=environ.get("TRAINING_JOB_NAME", ""),
         tuning=read_tuning(environ),
         world_variables=tuple(name for name in _WORLD if environ.get(name)),

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from sagemaker_dist.contract.named import Named
 from sagemaker_dist.contract.options import DataParallel
 from sagemaker_dist.contract.pipelines import AUTO
 from sagemaker_dist.contract.smp.ours import as_options, smp_warnings
@@ -21,7 +22,7 @@ from sagemaker_dist.errors import OptionError, closest, raise_all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelParallel:
+class ModelParallel(Named):
     """Cut the model into stages on several ranks, and train replicas of it beside each other.
 
     Attributes:

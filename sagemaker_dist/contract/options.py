@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from sagemaker_dist.contract.named import Named
 from sagemaker_dist.contract.ranges import WEIGHTS, MiB, range_faults
 from sagemaker_dist.errors import OptionError, raise_all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DataParallel:
+class DataParallel(Named):
     """Replicate the model on every rank and average gradients each step.
 
     Attributes:

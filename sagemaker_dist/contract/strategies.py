@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Final, Protocol, runtime_checkable
 
+from sagemaker_dist.contract.named import Named
 from sagemaker_dist.contract.opening import is_open
 from sagemaker_dist.errors import OptionError, raise_all
 
@@ -30,7 +31,7 @@ class Strategy(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Switch:
+class _Switch(Named):
     """A key of `distribution=` with "enabled" and a few options of its own.
 
     Raises:
@@ -125,7 +126,7 @@ class SMDDP(_Switch):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OnInstanceGroup:
+class OnInstanceGroup(Named):
     """A distribution for one instance group of a job that has several.
 
     Attributes:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from os import PathLike
 from pathlib import Path
@@ -10,8 +11,14 @@ from typing import Any, Final
 
 from sagemaker_dist.errors import OptionError
 from sagemaker_dist.gathering import is_there
+from sagemaker_dist.planning import directory_of
 from sagemaker_dist.planning.request import FileSystemInput, InstanceGroup, S3Input, TrainingOptions
 
+_OF_TENSORFLOW: Final = re.compile(
+    r"^\s*(?:import|from)\s+(?:tensorflow|smdist\.dataparallel\.tensorflow|horovod\.tensorflow)\b",
+    re.MULTILINE,
+)
+_OF_TORCH: Final = re.compile(r"^\s*(?:import|from)\s+torch\b", re.MULTILINE)
 _TEXT: Final = ("a str", (str,))
 _PATH: Final = ("a str or Path", (str, PathLike))
 _NUMBER: Final = ("an int", (int,))
@@ -68,6 +75,23 @@ def missing_files(options: TrainingOptions) -> Iterator[OptionError]:
             yield OptionError(
                 f"dependencies has {str(each)!r}", "there is no such file", "Correct the path"
             )
+
+
+def framework_warnings(options: TrainingOptions) -> Iterator[str]:
+    """Where the script looks to be of TensorFlow, and the job is of torch."""
+    if options.framework != "torch" or not options.entry_point:
+        return
+    folder = None if options.source_dir is None else directory_of(str(options.source_dir))
+    script = Path(folder or "", options.entry_point)
+    try:
+        text = script.read_text(encoding="utf-8", errors="replace")
+    except OSError:  # in S3, or not there, which others say
+        return
+    if _OF_TENSORFLOW.search(text) and not _OF_TORCH.search(text):
+        yield (
+            f"{options.entry_point} imports TensorFlow, and framework is 'torch': image and"
+            " launcher are those of torch. Set framework to 'tensorflow'"
+        )
 
 
 def session_faults(session: Any) -> Iterator[OptionError]:

@@ -23,7 +23,7 @@ from sagemaker_dist.contract.launching import launch_parameters
 from sagemaker_dist.errors import JobError, OptionError, SetupError, raise_all
 from sagemaker_dist.gathering import as_count, with_our_metrics
 from sagemaker_dist.jobs.checks import asked_of, is_local, job_faults, job_to_check
-from sagemaker_dist.jobs.kinds import session_faults
+from sagemaker_dist.jobs.kinds import framework_warnings, session_faults
 from sagemaker_dist.packaging import (
     account_of,
     boto_session,
@@ -85,7 +85,7 @@ class TrainingJob(TrainingOptions):
 
     def warnings(self) -> list[str]:
         """What is not wrong but not to be expected either, such as how gradients travel."""
-        return list(construction_warnings(job_to_check(self)))
+        return [*framework_warnings(self), *construction_warnings(job_to_check(self))]
 
     @cached_property
     def name(self) -> str:

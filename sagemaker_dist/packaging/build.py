@@ -37,9 +37,16 @@ _CAUSES: Final = (  # what the engine or a step says, what it means, the mend
         "a server showed a certificate that the base image does not trust",
         "Where a proxy inspects TLS, pass its certificates: --ca",
     ),
+    (
+        re.compile(r"No matching distribution found for (\S+)"),
+        "pip found no {0} for the Python of the image to build on",
+        "Download it into the wheelhouse (pip download -d DIR '{0}'), or correct --index-url or the"
+        " version",
+    ),
 )
 _NOISE: Final = re.compile(
     r"^(?:-{3,}|=>|#\d+ (?:sha256:|CACHED|DONE|\.\.\.|CANCELED))|^Dockerfile:"
+    r"|^(?:#\d+|>) \[[^]]+\] RUN "  # the whole line of the file; which step it was is said below
 )
 _TELLING_LINES: Final = 6
 
@@ -117,7 +124,8 @@ def fault(status: int, lines: Sequence[str], data_root: str) -> SetupError:
     for pattern, why, mend in _CAUSES:
         found = next((match for line in lines if (match := pattern.search(line))), None)
         if found:
-            return SetupError("the image was not built", why.format(*found.groups()), mend)
+            why, mend = (each.format(*found.groups()) for each in (why, mend))
+            return SetupError("the image was not built", why, mend)
     return SetupError(
         f"the image was not built (docker ended with {status})",
         telling(lines),

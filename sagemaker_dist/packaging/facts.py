@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Final
 from sagemaker_dist.contract import wire
 from sagemaker_dist.errors import SetupError, SkewError
 from sagemaker_dist.packaging.engine import connected
-from sagemaker_dist.packaging.frameworks import REPOSITORY, default_tag, installed_version
+from sagemaker_dist.packaging.frameworks import (
+    FRAMEWORKS,
+    REPOSITORY,
+    default_tag,
+    installed_version,
+    is_ours,
+)
 from sagemaker_dist.packaging.refusals import refusal
 
 if TYPE_CHECKING:
@@ -73,7 +79,7 @@ def inspect_image(image: str, *, client: DockerClient | None = None) -> ImageFac
         raise SetupError(
             f"there is no image {image!r}",
             "the Docker engine of this machine does not have it",
-            f"{_REBUILD} --tag {image}, or docker pull it",
+            f"{_rebuild_as(image)}, or docker pull it",
         )
     return facts
 
@@ -93,7 +99,7 @@ def local_image(client: DockerClient | None, framework: str) -> ImageFacts:
     if facts:
         check_versions(facts)
         return facts
-    command = f"{_REBUILD} --framework {framework}"
+    command = _rebuild(framework)
     if others:
         raise other_versions(f"this machine's images {REPOSITORY}", others, command)
     raise SetupError(
@@ -115,13 +121,13 @@ def check_versions(facts: ImageFacts) -> None:
         raise SkewError(
             f"the image {facts.name!r} holds sagemaker-dist-runtime {facts.version}",
             f"sagemaker-dist {here} is installed here",
-            f"{_REBUILD}, or install sagemaker-dist {facts.version}",
+            f"{_rebuild(facts.framework)}, or install sagemaker-dist {facts.version}",
         )
     if facts.wire is not None and facts.wire != str(wire.VERSION):
         raise SkewError(
             f"the image {facts.name!r} reads version {facts.wire} of the wire",
             f"sagemaker-dist {here} writes version {wire.VERSION}",
-            _REBUILD,
+            _rebuild(facts.framework),
         )
 
 
@@ -132,6 +138,18 @@ def other_versions(where: str, versions: list[str], mend: str) -> SkewError:
         f"sagemaker-dist {installed_version()} is installed here",
         mend,
     )
+
+
+def _rebuild(framework: str | None) -> str:
+    return f"{_REBUILD} --framework {framework}" if framework in FRAMEWORKS else _REBUILD
+
+
+def _rebuild_as(image: str) -> str:
+    """What builds an image of this name; that of ours ends with the framework."""
+    endings = [each for each in FRAMEWORKS if is_ours(image) and image.endswith(f"-{each}")]
+    command = _rebuild(endings[0] if endings else None)
+    is_usual = bool(endings) and image == default_tag(endings[0])
+    return command if is_usual else f"{command} --tag {image}"
 
 
 @contextmanager

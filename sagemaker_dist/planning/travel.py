@@ -32,12 +32,14 @@ def travel_warning(job: Job) -> str | None:
     if not job.distribution.is_launched or instance is None:
         return None
     ours = job.distribution.ours
+    if job.kind == "TensorFlow" and ours is None:  # its own strategies
+        return " ".join(_host_sentences(instance, None)) or None
     splits = job.distribution.model is not None
     said = describe_travel(
         instance,
         processes_per_host=ours.processes_per_host if ours else None,
         num_hosts=_integer(count),
-        backends=_SPLIT if splits else _OURS if ours else _ANY,
+        backends=_backends(job),
     )
     if said and splits and instance.has_gpu:
         return f"{said} What stages send each other goes through the memory of their hosts."
@@ -49,16 +51,32 @@ def describe_travel(
     *,
     processes_per_host: int | None = None,
     num_hosts: int | None = None,
-    backends: str = _OURS,
+    backends: str | None = _OURS,
 ) -> str | None:
-    """The same of an instance's facts; None is one rank per GPU, and hosts that nobody counted."""
+    """The same of an instance's facts.
+
+    Args:
+        processes_per_host: None is one rank per GPU.
+        num_hosts: None: nobody counted them.
+        backends: How a script of torch begins; None is one of TensorFlow.
+    """
     sentences: list[str] = []
-    if instance.has_gpu:
+    if instance.has_gpu and backends is None:
+        sentences += _copied_sentences(instance, processes_per_host, num_hosts)
+    elif instance.has_gpu and backends:
         sentences += _gpu_sentences(instance, processes_per_host, num_hosts, backends)
     elif instance.is_neuron:
         sentences += _neuron_sentences(instance, processes_per_host)
     sentences += _host_sentences(instance, processes_per_host)
     return " ".join(sentences) or None
+
+
+def _backends(job: Job) -> str | None:
+    if job.kind == "TensorFlow":
+        return None
+    if job.distribution.model is not None:
+        return _SPLIT
+    return _OURS if job.distribution.ours else _ANY
 
 
 def _integer(count: Any) -> int | None:
@@ -85,6 +103,20 @@ def _gpu_sentences(
             " image; the default image has none."
         )
     yield from _share_sentences(instance, ranks)
+
+
+def _copied_sentences(
+    instance: Instance, asked: int | None, num_hosts: int | None
+) -> Iterator[str]:
+    ranks = instance.num_accelerators if asked is None else asked
+    yield (
+        f"{instance.name} has {_accelerators(instance)}; TensorFlow copies their gradients to the"
+        " memory of their host, where smdist sums them."
+    )
+    if num_hosts is None or num_hosts > 1:
+        yield f"Between hosts they travel over TCP{_rate(instance)}."
+    if ranks < instance.num_accelerators:
+        yield from _share_sentences(instance, ranks)
 
 
 def _ways(instance: Instance, num_used: int, num_hosts: int | None) -> Iterator[str]:

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """An option checks itself and reports every fault at once."""
 
+import copy
 import pickle
+from dataclasses import fields
+from inspect import signature
 
 import pytest
 
-from sagemaker_dist.contract import DataParallel, MiB, host_faults
+from sagemaker_dist.contract import DataParallel, MiB, ModelParallel, host_faults
+from sagemaker_dist.contract.strategies import MPI, OnInstanceGroup
 from sagemaker_dist.errors import OptionError, OptionErrors
 
 
@@ -122,6 +126,33 @@ def test_several_bad_values_are_one_error():
         "shard_weights is (0,)",
     ] == [fault.what for fault in caught.value.faults]
     assert "4 faults" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("option", "misspelt", "meant"),
+    [
+        (DataParallel, "proceses_per_host", "processes_per_host"),
+        (ModelParallel, "microbatch", "microbatches"),
+        (MPI, "processes_per_hosts", "processes_per_host"),
+        (OnInstanceGroup, "groups", "group"),
+    ],
+)
+def test_a_misspelt_option_is_named_with_the_one_that_is_meant(option, misspelt, meant):
+    """As in the dict form."""
+    with pytest.raises(OptionError) as caught:
+        option(**{misspelt: 2})
+
+    assert (
+        f"{option.__name__} has the option '{misspelt}': no such option exists."
+        f" Did you mean '{meant}'?"
+    ) == str(caught.value)
+
+
+def test_options_still_copy_and_say_what_they_take():
+    options = DataParallel(lanes=2)
+
+    assert options == pickle.loads(pickle.dumps(options)) == copy.deepcopy(options)
+    assert {field.name for field in fields(options)} == set(signature(DataParallel).parameters)
 
 
 def test_options_cannot_be_changed():

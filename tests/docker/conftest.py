@@ -51,7 +51,7 @@ def engine():
 def offline(engine):
     """What an offline build on this machine takes."""
     absent = [name for name in (BASE, BUILD) if not engine.images.list(name=name)]
-    if absent or not any(WHEELHOUSE.glob("torch-*.whl")):
+    if absent or not (WHEELHOUSE / ".done").exists():
         missing(f".ci/docker has not made {', '.join(absent) or WHEELHOUSE}")
     return {"base_image": BASE, "build_image": BUILD, "wheelhouse": WHEELHOUSE, "offline": True}
 
@@ -60,6 +60,12 @@ def offline(engine):
 def image(offline):
     """The torch image; what did not change since it was last built is not built again."""
     return build_image(ImageOptions(**offline))
+
+
+@pytest.fixture(scope="session")
+def tensorflow_image(offline):
+    """The TensorFlow image."""
+    return build_image(ImageOptions(framework="tensorflow", **offline))
 
 
 @pytest.fixture(autouse=True)

@@ -10,15 +10,17 @@ import time
 import numpy as np
 import psutil
 import pytest
-from jobs import processes_of, wait_until
+from jobs import ROOT, processes_of, wait_until
 
 from sagemaker_dist import (
     DataParallel,
     JobError,
     MultiWorkerMirroredStrategy,
     ParameterServer,
+    PyTorch,
     TensorFlow,
 )
+from sagemaker_dist.jobs import TrainingJob
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -86,6 +88,48 @@ def test_keras_fit_over_four_ranks(job, channel):
         ]
 
 
+def test_the_notebooks_script_needs_no_model_dir(channel, tmp_path):
+    """Only the estimator says one."""
+    job = TrainingJob(
+        entry_point="train.py",
+        source_dir=str(ROOT / "notebooks/keras_digits/source"),
+        framework="tensorflow",
+        instance_type="local_process",
+        hyperparameters={"epochs": 1},
+        inputs=channel,
+        output_path=(tmp_path / "output").as_uri(),
+    )
+    job.submit()
+    model = job.wait(progress=False)["ModelArtifacts"]["S3ModelArtifacts"]
+    with tarfile.open(model.removeprefix("file://")) as tar:
+        assert {"model.keras", "weights-0.npz"} <= set(tar.getnames())
+
+
+def test_ranks_that_torchrun_starts_meet_beside_its_store(source, channel, tmp_path):
+    """As with a job file that names no framework."""
+    estimator = PyTorch(
+        entry_point="tf_fit.py",
+        source_dir=str(source),
+        instance_type="local_process",
+        instance_count=2,
+        distribution=DataParallel(processes_per_host=1),
+        output_path=(tmp_path / "output").as_uri(),
+    )
+    estimator.fit({"training": channel})
+    with tarfile.open(estimator.model_data.removeprefix("file://")) as tar:
+        assert {"rank0-of-2.npz", "rank1-of-2.npz"} <= set(tar.getnames())
+
+
+def test_a_rank_that_raises_in_fit_is_the_reason(job):
+    """Not the graph that it raised in, and not a rank that only heard of it."""
+    reason = reason_of(job("tf_boom.py", DataParallel(processes_per_host=1)))
+
+    assert "failed: algo-2 rank 1 exited with code 1: " in reason
+    assert (
+        "InvalidArgumentError: ValueError: bad record 17 in shard 3 (tf_boom.py:16 in rec" in reason
+    )
+
+
 def test_mirrored_workers_train_together(job):
     """Both hosts end with the same line, which they fitted with two replicas."""
     estimator = job("tf_mirrored.py", MultiWorkerMirroredStrategy())
@@ -97,12 +141,6 @@ def test_mirrored_workers_train_together(job):
     assert 2 == found["0.json"]["replicas"]
     assert (3.0, -1.0) == pytest.approx(
         (found["0.json"]["weight"], found["0.json"]["bias"]), abs=1e-3
-    )
-
-
-def test_a_mirrored_worker_that_fails_is_the_reason(job):
-    assert "algo-2 rank 1 exited with code 1: ValueError: boom" in reason_of(
-        job("tf_mirrored.py", MultiWorkerMirroredStrategy(), hyperparameters={"boom": "1"})
     )
 
 

@@ -128,6 +128,10 @@ void splits_may_differ_if_they_fit() {
   CHECK(!agree(ours, theirs));
   std::swap(theirs.to_bytes, theirs.from_bytes);
   CHECK(agree(ours, theirs));
+  CHECK_CONTAINS("9 to and 3 from the other)", text_of(theirs));
+  theirs.bytes = 0xab;  // the layout
+  CHECK(!agree(ours, theirs));
+  CHECK_CONTAINS("9 to and 3 from the other, layout ab)", text_of(theirs));
 }
 
 void unknown_descriptors_are_refused() {

@@ -110,9 +110,15 @@ void check_outputs(TF_OpKernelContext* context, const Results& results) {
                    " of another type are waited for. Pass T and N as they were at the start.");
 }
 
+int64_t handle_of(TF_OpKernelContext* context) {
+  const std::vector<int64_t> handles = integers_of(input_of(context, 0).get());
+  if (handles.size() == 1) return handles[0];
+  throw UsageError("there is no handle in a tensor of " + std::to_string(handles.size()) +
+                   " elements: pass the one that start returned.");
+}
+
 void wait(TF_OpKernelContext* context) {
-  const int64_t handle = integers_of(input_of(context, 0).get()).at(0);
-  const PendingPtr pending = take(handle);
+  const PendingPtr pending = take(handle_of(context));
   const Results& results = pending->results();
   check_outputs(context, results);
   pending->wait();

@@ -32,6 +32,12 @@ PYBIND11_MODULE(_C, module) {
         return smdist::python::activity_of(binding::activity(), kind);
       },
       py::arg("kind"));
+  module.def(
+      "ends_within",
+      [](int64_t handle, int milliseconds) {
+        return binding::ends_within(handle, std::chrono::milliseconds(milliseconds));
+      },
+      py::arg("handle"), py::arg("milliseconds"), py::call_guard<py::gil_scoped_release>());
   module.def("live_buffers", &binding::live_buffers);
   module.def("open_handles", &binding::open_handles);
   module.def("under_way", &binding::under_way);

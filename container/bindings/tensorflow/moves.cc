@@ -13,6 +13,8 @@ namespace {
 
 using Counts = std::vector<int64_t>;
 
+constexpr int64_t kMostBytes = int64_t{1} << 48;  // sums of these do not wrap
+
 void require(bool holds, const std::string& fault) {
   if (!holds) throw UsageError(fault);
 }
@@ -90,6 +92,7 @@ class Call final {
       return;
     }
     operation_.kind = Collective::kAllToAll;  // the same on all ranks, as `received` is
+    operation_.layout = layout_of_row();
     operation_.inputs.assign(size_, span_of(value_.get()));
     operation_.outputs = cut(buffer_->data(), received_);
   }
@@ -99,6 +102,7 @@ class Call final {
     check_rows(sent_, "sent");
     check_all_rows(sent_, "sent");
     make_result(rows(sum_of(received_)));
+    operation_.layout = layout_of_row();
     operation_.inputs = cut(static_cast<uint8_t*>(span_of(value_.get()).data), sent_);
     operation_.outputs = cut(buffer_->data(), received_);
   }
@@ -129,6 +133,10 @@ class Call final {
     const bool is_any_negative =
         std::any_of(counts.begin(), counts.end(), [](int64_t n) { return n < 0; });
     require(!is_any_negative, "`" + name + "` has a negative number of rows");
+    const int64_t most = kMostBytes / std::max<int64_t>(1, static_cast<int64_t>(row_bytes()));
+    const bool is_any_larger =
+        std::any_of(counts.begin(), counts.end(), [&](int64_t n) { return n > most; });
+    require(!is_any_larger, "`" + name + "` has more rows than memory holds");
   }
 
   void check_all_rows(const Counts& counts, const std::string& name) const {
@@ -143,9 +151,9 @@ class Call final {
     return shape;
   }
 
-  size_t row_bytes() const {
-    return static_cast<size_t>(elements_of({shape_.begin() + 1, shape_.end()})) * width_;
-  }
+  Shape row() const { return {shape_.begin() + 1, shape_.end()}; }
+  uint64_t layout_of_row() const { return layout_of(type_, {row()}); }
+  size_t row_bytes() const { return static_cast<size_t>(elements_of(row())) * width_; }
 
   void make_result(Shape shape) {
     buffer_bytes_ = static_cast<size_t>(elements_of(shape)) * width_;

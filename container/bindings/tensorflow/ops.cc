@@ -39,7 +39,7 @@ void add(const Description& op) {
   for (const char* each : op.attributes) TF_OpDefinitionBuilderAddAttr(builder, each);
   for (const char* each : op.inputs) TF_OpDefinitionBuilderAddInput(builder, each);
   for (const char* each : op.outputs) TF_OpDefinitionBuilderAddOutput(builder, each);
-  TF_OpDefinitionBuilderSetIsStateful(builder, op.is_stateful);
+  if (op.is_stateful) TF_OpDefinitionBuilderSetIsStateful(builder, true);  // false sets it too
   TF_OpDefinitionBuilderSetShapeInferenceFunction(builder,
                                                   op.is_stateful ? &infer_scalar : &infer_unknown);
   const Status status;

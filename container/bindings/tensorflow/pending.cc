@@ -87,6 +87,11 @@ void Pending::wait() {
   if (error_) fail(error_);
 }
 
+bool Pending::ends_within(std::chrono::milliseconds patience) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  return changed_.wait_for(lock, patience, [this] { return has_ended_; });
+}
+
 // Ranks that pass different shapes are told by hash that they do: each says its own.
 void Pending::fail(const std::exception_ptr& error) const {
   try {
@@ -127,6 +132,17 @@ PendingPtr take(int64_t handle) {
   if (pending) return pending;
   throw UsageError("there is no operation with handle " + std::to_string(handle) +
                    ": each is waited for once, while the tensor that start returned lives.");
+}
+
+bool ends_within(int64_t handle, std::chrono::milliseconds patience) {
+  PendingPtr pending;
+  {
+    const std::lock_guard<std::mutex> lock(table().mutex);
+    const auto found = table().open.find(handle);
+    if (found == table().open.end()) return true;
+    pending = found->second;
+  }
+  return pending->ends_within(patience);
 }
 
 int64_t open_handles() {

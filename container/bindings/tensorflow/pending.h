@@ -2,6 +2,7 @@
 // Operations on their way, and the handles by which ops wait for them.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <memory>
@@ -37,6 +38,7 @@ class Pending final {
 
   void end(const std::exception_ptr& error);
   void wait();  // until end(); throws what ended it
+  bool ends_within(std::chrono::milliseconds patience);
 
  private:
   [[noreturn]] void fail(const std::exception_ptr& error) const;
@@ -58,6 +60,9 @@ void submit(TF_OpKernelContext* context, const Current& with, Operation operatio
 
 // The operation of a handle, once. Throws UsageError for a handle that was waited for.
 PendingPtr take(int64_t handle);
+
+// Waits for the operation of a handle, and leaves the handle; true also where there is none.
+bool ends_within(int64_t handle, std::chrono::milliseconds patience);
 
 int64_t open_handles();  // that nobody has waited for, and TensorFlow has not dropped
 int64_t under_way();     // operations that have not ended

@@ -59,7 +59,7 @@ struct Operation {
   uint32_t tag = 0;  // of a send or receive
 
   // What the buffers mean, as a hash of their caller's: ranks that say different numbers
-  // called different things. Not of an all_to_all, a send or a receive.
+  // called different things. Not of a send or a receive.
   uint64_t layout = 0;
   std::vector<Span> inputs;
   std::vector<Span> outputs;

@@ -29,6 +29,7 @@ from smdist.launch.account import account_environment
 from smdist.launch.command import plain_command, starter_command, torchrun_command
 from smdist.launch.environment import (
     call_arguments,
+    quiet_environment,
     rank_environment,
     sm_environment,
     trainer_arguments,
@@ -198,6 +199,7 @@ def plan(place: Place, addresses: dict[str, str], script: Path, directory: Path)
         **config.inherited,
         **sm_environment(config, place.machine, world),
         **rank_environment(config, place.machine, world, addresses),
+        **quiet_environment(config),
         "SMDIST_GUARD_DIRECTORY": str(config.code),
     }
     return Order(

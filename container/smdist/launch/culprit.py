@@ -8,6 +8,9 @@ r"""From the end of a rank's stderr, the one line that says what went wrong.
 
 torch puts `[rank3]: ` before each line once a process group exists. The frame
 is the innermost one in the user's own code, or else the innermost of all.
+
+An exception of TensorFlow has a message of many lines, which may hold traces of calls
+and whole tracebacks. Those have an empty line after their header, Python's have none.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ from __future__ import annotations
 import re
 from pathlib import PurePath
 from typing import Final
+
+from smdist.dataparallel.rendezvous.plain import is_wrapped, plain
 
 MAX_LINES: Final = 5
 _GROUP_HEADER: Final = "+ Exception Group Traceback (most recent call last):"
@@ -28,7 +33,12 @@ _MENDS: Final = {
     "No module named 'smdistributed": "Here it is smdist: rename smdistributed in the script",
     "No module named 'horovod": 'Here is no Horovod: use torch.distributed with "smdist"',
 }
-_NOISE = re.compile(r"^\[?(?:rank\d+\]:)?\[?[WEIF]\d{4}\b|^\S+:\d+: \w*Warning\b|^smdist: ")
+_NOISE = re.compile(
+    r"^\[?(?:rank\d+\]:)?\[?[WEI]\d{4}\b|^\S+:\d+: \w*Warning\b|^smdist: "
+    r"|^WARNING: All log messages before absl::|^To enable the following instructions: "
+    r"|^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [WEI] \S+:\d+\]"  # TensorFlow before 2.18
+)
+_TENSORFLOW: Final = "tensorflow.python.framework.errors_impl."
 
 
 def find_culprit(stderr: bytes, directory: str) -> tuple[str, str]:
@@ -39,8 +49,8 @@ def find_culprit(stderr: bytes, directory: str) -> tuple[str, str]:
     """
     text = _RANK.sub("", stderr.decode("utf-8", "replace"))
     lines = (_first_leaf(text) if _GROUP_HEADER in text else text).splitlines()
-    starts = [number for number, line in enumerate(lines) if line.rstrip().endswith(_HEADER)]
-    block = lines[starts[-1] + 1 :] if starts else lines
+    start = max((number for number in range(len(lines)) if _is_start(lines, number)), default=-1)
+    block = lines[start + 1 :]
     frames = [match for line in block if (match := _FRAME.match(line))]
     error = _error(block) if frames else ""
     return _with_mend(error or _last_line(lines)), _frame(frames, directory)
@@ -58,13 +68,31 @@ def _first_leaf(text: str) -> str:
     return _GROUP.sub("", next((leaf for leaf in leaves if "Group Traceback" not in leaf), before))
 
 
+def _is_start(lines: list[str], number: int) -> bool:
+    is_last = number + 1 == len(lines)
+    return lines[number].rstrip().endswith(_HEADER) and (is_last or bool(lines[number + 1].strip()))
+
+
 def _error(block: list[str]) -> str:
     """The exception's line and what follows of its message."""
-    last_frame = max(number for number, line in enumerate(block) if _FRAME.match(line))
+    wrapped = (n for n, line in enumerate(block) if _EXCEPTION.match(line) and is_wrapped(line))
+    calls = block[: next(wrapped, len(block))]
+    last_frame = max((number for number, line in enumerate(calls) if _FRAME.match(line)), default=0)
     for number in range(last_frame + 1, len(block)):
         if _EXCEPTION.match(block[number]):
-            return "\n".join(_message(block[number:]))
+            return _said(block[number:])
     return ""
+
+
+def _said(lines: list[str]) -> str:
+    """The exception's type and message."""
+    if lines[0].startswith(_TENSORFLOW):
+        lines = [f"tf.errors.{lines[0].removeprefix(_TENSORFLOW)}", *lines[1:]]
+    name, colon, message = "\n".join(lines).partition(": ")
+    if not colon or not is_wrapped(message):
+        return "\n".join(_message(lines))
+    text = plain(message)
+    return text if text.startswith(f"{name}: ") else f"{name}: {text}"
 
 
 def _message(lines: list[str]) -> list[str]:
@@ -87,4 +115,5 @@ def _frame(frames: list[re.Match[str]], directory: str) -> str:
         return ""
     frame = (own or frames)[-1]
     place = f"{PurePath(frame['file']).name}:{frame['line']}"
-    return f"{place} in {frame['name']}" if frame["name"] else place
+    name = (frame["name"] or "").rstrip(" *")  # TensorFlow marks what it has rewritten
+    return f"{place} in {name}" if name else place

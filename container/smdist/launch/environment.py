@@ -17,13 +17,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from sagemaker_dist.contract import ModelParallel, World, spell
 from sagemaker_dist.errors import LaunchError, OptionError
 from smdist.config import MODEL_PARALLEL, RuntimeConfig
 from smdist.launch.machine import Machine
 from smdist.tuning import write_tuning
+
+_LOG_LEVEL: Final = "TF_CPP_MIN_LOG_LEVEL"
 
 
 def call_arguments(config: RuntimeConfig) -> list[str]:
@@ -213,6 +215,13 @@ def rank_environment(
     if interface in {name for _, name in socket.if_nameindex()}:
         defaults |= {"NCCL_SOCKET_IFNAME": interface, "GLOO_SOCKET_IFNAME": interface}
     return variables | {k: v for k, v in defaults.items() if k not in config.inherited}
+
+
+def quiet_environment(config: RuntimeConfig) -> dict[str, str]:
+    """Of TensorFlow's log, warnings and worse, unless the user has chosen."""
+    if config.framework != "tensorflow" or _LOG_LEVEL in config.inherited:
+        return {}
+    return {_LOG_LEVEL: "1", "SMDIST_GUARD_QUIET": "1"}
 
 
 def _with_plan(model: ModelParallel, code: Path) -> ModelParallel:

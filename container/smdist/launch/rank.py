@@ -29,7 +29,7 @@ from smdist.launch.culprit import find_culprit
 from smdist.launch.link import Call
 from smdist.launch.outlet import Outlet
 from smdist.launch.processes import die_with_parent, end_by, hear_signals
-from smdist.launch.relay import Relay
+from smdist.launch.relay import STARTING, Relay
 from smdist.launch.report import MAX_ERROR, Report
 
 _READ_BYTES: Final = 1 << 16
@@ -120,16 +120,21 @@ class Guard:
         )
         assert rank.stdout
         assert rank.stderr
-        self._relay(rank.stdout.fileno(), self._call.output[0], lambda _: None)
-        self._relay(rank.stderr.fileno(), self._call.output[1], self._remember)
+        without = STARTING if self._config.is_quiet else None
+        outlets = [Outlet(target, self._call.lock) for target in self._call.output]
+        out, err = Relay(self._name), Relay(self._name, without)
+        self._add(Stream(rank.stdout.fileno(), out, outlets[0], lambda _: None))
+        self._add(Stream(rank.stderr.fileno(), err, outlets[1], self._remember))
         return rank
 
-    def _relay(self, source: int, target: int, also: Callable[[bytes], None]) -> None:
+    @property
+    def _name(self) -> str:
         number = self._config.rank
-        name = self._config.host_label + ("" if number is None else f" rank {number}")
-        stream = Stream(source, Relay(name), Outlet(target, self._call.lock), also)
+        return self._config.host_label + ("" if number is None else f" rank {number}")
+
+    def _add(self, stream: Stream) -> None:
         self._streams.append(stream)
-        self._watch(source, partial(self._pump, stream))
+        self._watch(stream.source, partial(self._pump, stream))
 
     def _pump(self, stream: Stream) -> None:
         if not stream.pump() or stream.outlet.is_full:

@@ -5,19 +5,33 @@
     " 10%|#   |\r"    ->  "[algo-2 rank 3]  10%|#   |\r"      a progress bar stays one
 
 Works on bytes throughout: what is no UTF-8 passes unchanged.
+
+TensorFlow logs before it has read TF_CPP_MIN_LOG_LEVEL, twice in each process, and no
+variable stops that: `STARTING` is what a relay may leave out.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 MAX_SEGMENT: Final = 1 << 16  # a line without an end is cut here
+STARTING: Final = re.compile(
+    rb"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR\s*$"
+    rb"|I0000 [\d:.]+ +\d+ \S+\.cc:\d+\] "
+)
 
 
 class Relay:
-    """Cuts a stream into lines and names each. Thread safety: none."""
+    """Cuts a stream into lines and names each. Thread safety: none.
 
-    def __init__(self, name: str) -> None:
+    Args:
+        name: What stands before each line.
+        without: Lines that begin so are left out; None leaves out none.
+    """
+
+    def __init__(self, name: str, without: re.Pattern[bytes] | None = None) -> None:
+        self._without = without
         self._prefix = f"[{name}] ".encode()
         self._rest = b""
         self._after_return = False  # the last segment ended in \r: a \n may belong to it
@@ -32,12 +46,15 @@ class Relay:
         if len(self._rest) > MAX_SEGMENT:
             segments.append(self._rest + b"\n")
             self._rest = b""
-        return lead + b"".join(self._prefix + part for part in segments if part != b"\r")
+        return lead + b"".join(self._prefix + part for part in segments if self._is_shown(part))
 
     def finish(self) -> bytes:
         """The last line, if the rank left it without an end."""
         rest, self._rest = self._rest, b""
-        return self._prefix + rest + b"\n" if rest else b""
+        return self._prefix + rest + b"\n" if rest and self._is_shown(rest) else b""
+
+    def _is_shown(self, segment: bytes) -> bool:
+        return segment != b"\r" and not (self._without and self._without.match(segment))
 
 
 def _cut(data: bytes) -> list[bytes]:

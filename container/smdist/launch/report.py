@@ -4,14 +4,24 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from dataclasses import asdict, dataclass
 from typing import Final
 
 MAX_ERROR: Final = 4096
-_SECONDARY: Final = ("PeerError", "DistBackendError", "DistNetworkError", "DistStoreError")
+_SECONDARY: Final = (
+    "AbortedError",  # TensorFlow's, of our engine and of its own collectives
+    "PeerError",
+    "DistBackendError",
+    "DistNetworkError",
+    "DistStoreError",
+)
 ENDED_AS_TOLD: Final = 3  # a distance
-_LOST_PEER: Final = ("Connection closed by peer", "Connection reset by peer")
+_LOST_PEER: Final = re.compile(
+    r"Connection closed by peer|Connection reset by peer|has left the group"
+    r"|\brank \d+ on \S+ raised "  # our engine's word about another rank
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +57,7 @@ class Report:
         traceback, so an exception after a signal (1) counts more than the word
         of a rank that only lost a peer (2).
         """
-        lost_peer = self._name in _SECONDARY or any(text in self.error for text in _LOST_PEER)
+        lost_peer = self._name in _SECONDARY or bool(_LOST_PEER.search(self.error))
         if not self.stopped:
             return 2 if lost_peer else 0
         return 1 if self.raised and not lost_peer else ENDED_AS_TOLD

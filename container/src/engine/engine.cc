@@ -116,6 +116,7 @@ uint64_t Engine::Impl::submit(uint32_t group_id, Operation operation) {
   submission.id = id_for(group_id, operation);
   submission.descriptor = descriptor_of(operation, rank, size);
   submission.operation = std::move(operation);
+  MutexLock submitting(submitting_mutex_);
   const Choice choice = number(submission);
   submission.plan = plan_of(submission.operation, *submission.group, choice);
   const uint64_t sequence = submission.id.sequence;
@@ -126,10 +127,6 @@ uint64_t Engine::Impl::submit(uint32_t group_id, Operation operation) {
 void Engine::Impl::leave_in_inbox(Submission submission) {
   {
     MutexLock lock(mutex_);
-    if (inbox_.is_closed) {
-      --submission.group->pending;
-      throw UsageError("the engine was shut down");
-    }
     inbox_.submissions.push_back(std::move(submission));
   }
   lead_.wake();
@@ -169,6 +166,7 @@ void Engine::Impl::shutdown() {
   MutexLock ending(ending_mutex_);
   Stage before;
   {
+    MutexLock submitting(submitting_mutex_);
     MutexLock lock(mutex_);
     before = std::exchange(stage_, Stage::kEnded);
     inbox_.is_ended = true;

@@ -33,12 +33,13 @@ class Engine::Impl final {
   void join(const std::vector<Endpoint>& peers) SMDIST_EXCLUDES(mutex_);
   void add_group(uint32_t id, std::vector<int> members) SMDIST_EXCLUDES(mutex_);
   void remove_group(uint32_t id) SMDIST_EXCLUDES(mutex_);
-  uint64_t submit(uint32_t group, Operation operation) SMDIST_EXCLUDES(mutex_);
+  uint64_t submit(uint32_t group, Operation operation) SMDIST_EXCLUDES(mutex_, submitting_mutex_);
   bool wait(Ending& ending, Lead::Clock::time_point until) SMDIST_EXCLUDES(mutex_, lead_);
-  uint64_t run(uint32_t group, Operation operation, Ending& ending) SMDIST_EXCLUDES(mutex_, lead_);
+  uint64_t run(uint32_t group, Operation operation, Ending& ending)
+      SMDIST_EXCLUDES(mutex_, submitting_mutex_, lead_);
   void tune(Tuning tuning) SMDIST_EXCLUDES(mutex_);
   void abort(FaultKind kind, const std::string& reason) SMDIST_EXCLUDES(mutex_);
-  void shutdown() SMDIST_EXCLUDES(mutex_, ending_mutex_);
+  void shutdown() SMDIST_EXCLUDES(mutex_, submitting_mutex_, ending_mutex_);
   void await_visitors() { lead_.await_visitors(); }
   void close_in_child() noexcept { transport_->close_in_child(); }
   // The conductor has a lock of its own for it.
@@ -57,8 +58,7 @@ class Engine::Impl final {
     std::vector<uint32_t> forgotten_groups;
     std::optional<Tuning> tuning;
     std::optional<Fault> fault;
-    bool is_ended = false;   // the engine is to end
-    bool is_closed = false;  // and has been told so: nothing more is taken
+    bool is_ended = false;  // stays: whoever leads next has to hear of it, too
   };
   struct Member {
     std::shared_ptr<Group> group;
@@ -92,6 +92,10 @@ class Engine::Impl final {
 
   Mutex ending_mutex_;  // whoever ends the threads holds it; taken before mutex_
   std::thread io_thread_;
+
+  // Held from an operation's number until it lies in the inbox: they come in order, and none
+  // after the end. Taken before mutex_.
+  Mutex submitting_mutex_;
 
   Mutex mutex_;
   Stage stage_ SMDIST_GUARDED_BY(mutex_) = Stage::kNew;

@@ -70,6 +70,7 @@ Descriptor descriptor_of(const Operation& operation, int rank, int size) {
   const bool has_one_length =
       operation.kind != Collective::kBarrier && operation.kind != Collective::kAllToAll;
   if (has_one_length) descriptor.bytes = chunk_bytes_of(operation, rank, size);
+  if (operation.kind == Collective::kAllToAll) descriptor.bytes = operation.layout;
   const bool has_layout = has_one_length && !is_point_to_point(operation.kind);
   if (has_layout) descriptor.to_bytes = descriptor.from_bytes = operation.layout;
   return descriptor;

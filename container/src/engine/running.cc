@@ -125,7 +125,7 @@ Engine::Impl::Inbox Engine::Impl::take_inbox() {
   MutexLock lock(mutex_);
   const bool is_ended = inbox_.is_ended;
   Inbox taken = std::exchange(inbox_, {});
-  inbox_.is_ended = inbox_.is_closed = is_ended;
+  inbox_.is_ended = is_ended;
   return taken;
 }
 

@@ -82,8 +82,9 @@ std::string text_of(const Descriptor& descriptor) {
       text << ", " << descriptor.bytes / width;
     }
     if (is_rooted(descriptor.kind)) text << ", root " << descriptor.root;
-    const bool has_layout = descriptor.kind != Collective::kAllToAll && descriptor.to_bytes != 0;
-    if (has_layout) text << ", layout " << std::hex << descriptor.to_bytes << std::dec;
+    const bool is_all_to_all = descriptor.kind == Collective::kAllToAll;
+    const uint64_t layout = is_all_to_all ? descriptor.bytes : descriptor.to_bytes;
+    if (layout != 0) text << ", layout " << std::hex << layout << std::dec;
   }
   text << ")";
   return text.str();

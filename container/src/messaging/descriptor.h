@@ -17,7 +17,7 @@ struct Descriptor {
   ReduceOp op = ReduceOp::kSum;
   double scale = 1;
   int32_t root = 0;
-  uint64_t bytes = 0;       // of the buffer or of one chunk; 0 for all_to_all
+  uint64_t bytes = 0;       // of the buffer or of one chunk; all_to_all: the layout
   uint64_t to_bytes = 0;    // all_to_all: what the sender sends to the receiver,
   uint64_t from_bytes = 0;  // and what it expects from it. Of others both are the layout
 };

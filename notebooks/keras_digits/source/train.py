@@ -54,7 +54,9 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--way", choices=["fit", "loop"], default="fit")
-    parser.add_argument("--model_dir", type=Path)  # SageMaker's TensorFlow says it
+    parser.add_argument(
+        "--model_dir"
+    )  # SageMaker's TensorFlow says it; SM_MODEL_DIR is always there
     args = parser.parse_args()
     sdp.init()  # <--
     rank, size = sdp.rank(), sdp.size()
@@ -62,9 +64,10 @@ def main():
     model = build()
     train = by_fit if args.way == "fit" else in_a_loop
     train(model, pictures[rank::size], labels[rank::size], args.epochs)  # <--
-    np.savez(args.model_dir / f"weights-{rank}.npz", *model.get_weights())
+    saved = Path(os.environ["SM_MODEL_DIR"])
+    np.savez(saved / f"weights-{rank}.npz", *model.get_weights())
     if rank == 0:  # <--
-        model.save(args.model_dir / "model.keras")
+        model.save(saved / "model.keras")
 
 
 if __name__ == "__main__":

@@ -8,16 +8,17 @@ secondary; among the others, the earliest is the cause.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 MAX_CHARACTERS: Final = 1024  # FailureReason of DescribeTrainingJob
-_SECONDARY: Final = (
-    "PeerError",  # smdist
-    "closed its connection",  # smdist
-    "DistBackendError",  # NCCL
-    "Connection closed by peer",  # Gloo
+_SECONDARY: Final = re.compile(
+    r"PeerError|closed its connection|has left the group"  # smdist
+    r"|\brank \d+ on \S+ raised |AbortedError"  # smdist, and TensorFlow for it
+    r"|DistBackendError"  # NCCL
+    r"|Connection closed by peer"  # Gloo
 )
 
 
@@ -46,4 +47,4 @@ def choose_reason(failures: Sequence[Failure]) -> str:
 
 
 def _is_secondary(failure: Failure) -> bool:
-    return any(mark in failure.text for mark in _SECONDARY)
+    return bool(_SECONDARY.search(failure.text))

@@ -133,7 +133,7 @@ def host_environment(
         **sagemaker_environment(job, host),
         "AWS_REGION": kept.get("AWS_REGION", REGION),
         "SAGEMAKER_BASE_DIR": str(tree.root),
-        "SM_CHECKPOINT_DIR": str(tree.root / job.checkpoint_folder),
+        "SM_CHECKPOINT_DIR": str((tree.root / job.checkpoint_folder).resolve()),  # no link
         "SMDIST_MASTER_PORT": str(master_port),
     }
     paths = [job.environment.get("PYTHONPATH"), kept.get("PYTHONPATH")]

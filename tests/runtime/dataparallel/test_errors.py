@@ -199,3 +199,15 @@ def test_all_faults_of_a_request_are_in_the_reason_why_a_rank_ends():
         "rank 1 on vm raised OptionErrors: 2 faults in this request:"
         " 1. a is 1: it is odd. Pass 2. 2. b: no. Leave it."
     ) == reason_of("rank 1 on vm", OptionErrors(faults))
+
+
+def test_the_reason_why_a_rank_ends_leaves_out_what_tensorflow_writes_around_it():
+    """Else the place in the graph is all that fits."""
+    calls = '  File "/opt/ml/code/net.py", line 8, in call\n\n' * 50
+    text = (
+        f"Graph execution error:\n\nDetected at node a defined at (most recent call last):\n{calls}"
+    )
+
+    assert "rank 1 on vm raised ValueError: 7 is not in [0, 3)" == reason_of(
+        "rank 1 on vm", ValueError(f"{text}7 is not in [0, 3)\n\t [[{{{{node a}}}}]] [Op:step]")
+    )

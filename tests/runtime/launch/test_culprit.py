@@ -20,6 +20,105 @@ Traceback (most recent call last):
     raise ValueError("boom")
 ValueError: boom
 """
+CALL = """\
+Traceback (most recent call last):
+  File "/opt/ml/code/train.py", line 19, in fit
+    model.fit(x, y)
+  File "/usr/lib/python3/tensorflow/python/eager/execute.py", line 53, in quick_execute
+    tensors = pywrap_tfe.TFE_Py_Execute(ctx._handle, device_name, op_name,
+  ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+tensorflow.python.framework.errors_impl."""
+GRAPH = """\
+Error: Graph execution error:
+
+Detected at node layer/Gather defined at (most recent call last):
+  File "/opt/ml/code/net.py", line 8, in call
+
+  File "<string>", line 188, in gather
+
+{message}
+\t [[{{{{node layer/Gather}}}}]] [Op:__inference_multi_step_on_iterator_962]
+"""
+PEER = "rank 1 on algo-1 raised ValueError: bad record 17"
+BEFORE = """\
+WARNING: All log messages before absl::InitializeLog() is called are written to STDERR
+I0000 00:00:1795337685.464837   22672 port.cc:153] oneDNN custom operations are on.
+I0000 00:00:1795337137.937952    3853 cpu_feature_guard.cc:227] This binary is optimized
+To enable the following instructions: AVX2, rebuild TensorFlow with the compiler flags.
+2024-01-02 03:04:05.678901: I tensorflow/core/util/port.cc:113] oneDNN custom operations are on.
+E0000 00:00:1795337137.937952    3853 cuda_dnn.cc:8579] Unable to register cuDNN factory
+"""
+TENSORFLOW = {
+    "a graph": (
+        f"{CALL}InvalidArgument{GRAPH.format(message='indices[12,2] = 5000 is not in [0, 100)')}",
+        "tf.errors.InvalidArgumentError: indices[12,2] = 5000 is not in [0, 100)",
+        "net.py:8 in call",
+    ),
+    "a peer": (
+        f"{CALL}Aborted{GRAPH.format(message=PEER)}",
+        f"tf.errors.AbortedError: {PEER}",
+        "net.py:8 in call",
+    ),
+    "several errors": (
+        CALL
+        + "Internal"
+        + GRAPH.format(
+            message="2 root error(s) found.\n  (0) INTERNAL:  no room\n\t [[{{node a}}]]\n"
+            "\t [[b/_5]]\n  (1) INTERNAL:  no air\n0 successful operations."
+        ),
+        "tf.errors.InternalError: no room",
+        "net.py:8 in call",
+    ),
+    "an eager operation": (
+        f"{CALL}NotFoundError: {{{{function_node __wrapped__Read_device_/job:x}}}} no file"
+        " [Op:ReadFile] name: \n",
+        "tf.errors.NotFoundError: no file",
+        "train.py:19 in fit",
+    ),
+    "an operation below Keras": (
+        f"{CALL}InvalidArgumentError: Exception encountered when calling Embedding.call().\n\n"
+        "\x1b[1m{{function_node x}} indices[0] = 7 is not in [0, 3) [Op:Gather]\x1b[0m\n\n"
+        "Arguments received by Embedding.call():\n  \u2022 inputs=tf.Tensor(shape=(1, 1))\n",
+        "tf.errors.InvalidArgumentError: Exception encountered when calling Embedding.call().\n"
+        "indices[0] = 7 is not in [0, 3)",
+        "train.py:19 in fit",
+    ),
+    "Python called by a dataset": (
+        f"{CALL}InvalidArgumentError: {{{{function_node x}}}} ValueError: bad record 17\n"
+        f'{HEADER}\n\n  File "/lib/script_ops.py", line 269, in __call__\n    ret = func(*args)\n'
+        '\n  File "/opt/ml/code/data.py", line 26, in gen\n    raise ValueError("bad")\n\n'
+        "ValueError: bad record 17\n\n\n\t [[{{node PyFunc}}]] [Op:IteratorGetNext] name: \n",
+        "tf.errors.InvalidArgumentError: ValueError: bad record 17",
+        "data.py:26 in gen",
+    ),
+    "Python that becomes a graph": (
+        f'{HEADER}\n  File "/opt/ml/code/train.py", line 15, in main\n    step(x)\n'
+        "ValueError: in user code:\n\n"
+        '    File "/opt/ml/code/train.py", line 12, in step  *\n        return inner(x)\n'
+        '    File "/opt/ml/code/net.py", line 14, in inner  *\n        raise ValueError("bad")\n'
+        "\n    ValueError: bad record 17\n\n",
+        "ValueError: bad record 17",
+        "net.py:14 in inner",
+    ),
+    "a message that nothing is written around": (
+        f"{CALL}InvalidArgumentError: sizes differ\nx == y did not hold\n[[0]]\n",
+        "tf.errors.InvalidArgumentError: sizes differ\nx == y did not hold\n[[0]]",
+        "train.py:19 in fit",
+    ),
+    "the cause of another": (
+        f"{CALL}InvalidArgument{GRAPH.format(message='7 is not in [0, 3)')}\n"
+        f"The above exception was the direct cause of the following exception:\n\n{PLAIN}",
+        "ValueError: boom",
+        "train.py:12 in main",
+    ),
+    "killed after its start": (BEFORE, "", ""),
+    "killed later": (f"{BEFORE}epoch 3\n{BEFORE}", "epoch 3", ""),
+    "a check that failed": (
+        f"{BEFORE}F0000 00:00 9 a.cc:1] Check failed: n > 0\n",
+        "F0000 00:00 9 a.cc:1] Check failed: n > 0",
+        "",
+    ),
+}
 CASES = {
     "own frame wins": (PLAIN, "ValueError: boom", "train.py:12 in main"),
     "foreign code only": (
@@ -82,6 +181,12 @@ CASES = {
 @pytest.mark.parametrize(("stderr", "error", "frame"), CASES.values(), ids=CASES)
 def test_error_and_frame(stderr, error, frame):
     assert (error, frame) == find_culprit(stderr.encode(), "/opt/ml/code")
+
+
+@pytest.mark.parametrize(("stderr", "error", "frame"), TENSORFLOW.values(), ids=TENSORFLOW)
+def test_error_and_frame_of_tensorflow(stderr, error, frame):
+    """The last line is not the message, and what it logs at its start is nothing said."""
+    assert (error, frame) == find_culprit((BEFORE + stderr).encode(), "/opt/ml/code")
 
 
 def test_bytes_that_are_no_text_do_no_harm():

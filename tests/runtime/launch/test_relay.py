@@ -3,7 +3,7 @@
 
 import pytest
 
-from smdist.launch.relay import MAX_SEGMENT, Relay
+from smdist.launch.relay import MAX_SEGMENT, STARTING, Relay
 
 N = b"[algo-2 rank 3] "
 
@@ -36,3 +36,24 @@ def test_line_without_end_is_cut():
 
     assert relay.feed(b"a" * (MAX_SEGMENT + 1)).endswith(b"a\n")
     assert b"" == relay.finish()
+
+
+STARTS = (
+    b"WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n"
+    b"I0000 00:00:1795337685.464837   22672 port.cc:153] oneDNN custom operations are on. You\n"
+)
+SAYS = (
+    b"W0000 00:00:1795337685.464837   22672 a.cc:153] slow\n"
+    b"E0000 00:00:1795337685.464837   22672 a.cc:153] wrong\n"
+    b"WARNING: All log messages are here\n"
+    b"I0000 is a part\n"
+)
+
+
+def test_what_tensorflow_logs_as_it_starts_is_left_out():
+    """And nothing else: not its warnings, nor what the script says."""
+    relay = Relay("algo-2 rank 3", STARTING)
+    shown = relay.feed(STARTS + SAYS[:20]) + relay.feed(SAYS[20:] + STARTS[:-1]) + relay.finish()
+
+    assert b"".join(N + line for line in SAYS.splitlines(keepends=True)) == shown
+    assert STARTS.splitlines()[0] in Relay("x").feed(STARTS)

@@ -31,6 +31,12 @@ if "--boom" in sys.argv and os.environ["RANK"] == "2":
 if "--wait" in sys.argv:
     time.sleep(60)
 """
+STARTING = """
+import os, sys
+for level, text in ("I", "oneDNN"), ("W", "slow"):
+    sys.stderr.write(level + "0000 00:00:1795337685.464837   22672 port.cc:153] " + text + "\\n")
+print("level", os.environ["TF_CPP_MIN_LOG_LEVEL"])
+"""
 
 
 @pytest.fixture
@@ -88,6 +94,21 @@ def test_four_ranks_on_two_hosts(start, port):
     for number, run in enumerate(runs, start=1):
         assert run.failure() is None
         assert all(line.startswith(f"[algo-{number}") for line in run.said().splitlines())
+
+
+@pytest.mark.parametrize(
+    ("chosen", "level", "lines"), [({}, "1", 0), ({"TF_CPP_MIN_LOG_LEVEL": "0"}, "0", 4)]
+)
+def test_tensorflow_starts_quietly_unless_told(start, monkeypatch, chosen, level, lines):
+    for name, value in chosen.items():
+        monkeypatch.setenv(name, value)
+    runs = start(STARTING)
+
+    assert [0, 0] == [run.wait(60) for run in runs], runs[0].said()
+    said = "".join(run.said() for run in runs)
+    assert 4 == said.count(f"level {level}")
+    assert lines == said.count("oneDNN")
+    assert 4 == said.count("W0000")
 
 
 def test_the_first_failure_decides(start):

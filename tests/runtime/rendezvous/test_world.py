@@ -27,6 +27,14 @@ def test_a_rank_reads_where_it_stands():
     assert expected == read()
 
 
+@pytest.mark.parametrize(
+    ("given", "agents", "port"),
+    [("7777", "True", 7778), ("7777", "False", 7777), ("65535", "True", 65534)],
+)
+def test_where_torchrun_listens_ranks_meet_next_to_it(given, agents, port):
+    assert port == read(MASTER_PORT=given, TORCHELASTIC_USE_AGENT_STORE=agents).port
+
+
 @pytest.mark.parametrize("environ", [{}, {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "1"}])
 def test_a_process_without_numbers_is_alone(environ):
     """A place to meet, which some images set, makes no rank."""

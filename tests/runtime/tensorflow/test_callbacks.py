@@ -230,9 +230,13 @@ def _refused(rank, size):
         hvd.DistributedOptimizer(plain, fusion_bytes=2**20, bucket_cap_mb=1)
     with pytest.raises(OptionError, match="fusion_bytes says"):
         hvd.DistributedOptimizer(plain, num_groups=1)
-    with pytest.raises(TypeError, match="momentum"):
-        hvd.DistributedOptimizer(plain, momentum=1)
-    hvd.DistributedOptimizer(plain, bucket_cap_mb=2)
+    with pytest.raises(OptionError, match=r"DistributedOptimizer\(\) got 'bucket_cap'.*_mb'"):
+        hvd.DistributedOptimizer(plain, bucket_cap=1)
+    with pytest.raises(OptionError, match="Leave process_set out"):
+        hvd.DistributedOptimizer(plain, process_set=[0])
+    with pytest.raises(OptionError, match="Leave scale_local_gradients out"):
+        hvd.DistributedOptimizer(plain, scale_local_gradients=False)
+    hvd.DistributedOptimizer(plain, bucket_cap_mb=2, process_set=None, use_locking=False)
     with pytest.raises(OptionError, match="wraps optimizers of Keras 3"):
         hvd.DistributedOptimizer("sgd")
 

@@ -24,7 +24,7 @@ def _values(rank, size, in_function):
         parts, counts = sdp.alltoall(tensor, splits=[rank, 2 - rank])
         return {
             "average": sdp.allreduce(tensor),
-            "smddp": sdp.allreduce(tensor, 0, 1, op=sdp.ReduceOp.SUM),
+            "smddp": sdp.allreduce(tensor, np.int64(0), 1, sdp.Compression.fp16, sdp.Sum),
             "horovod": sdp.allreduce(tensor, average=False, prescale_factor=2.0),
             "max": sdp.oob_allreduce(tensor, op=sdp.Max),
             "integers": sdp.allreduce(tf.cast(tensor, tf.int32), op=sdp.Product),
@@ -110,6 +110,31 @@ def test_gradients_go_back_to_where_values_came_from(tf_world):
     assert [2.0, 6.0] == first["scatter"] == second["scatter"]
 
 
+def _packed(rank, size):
+    """Rank 0's function knows no shapes."""
+    import tensorflow as tf
+
+    sdp = _joined()
+    length = None if rank == 0 else 3
+    signature = [tf.TensorSpec([length, 2]), tf.TensorSpec([2])]
+
+    @tf.function(input_signature=signature)
+    def reduce(one, other):
+        with tf.GradientTape() as tape:
+            tape.watch([one, other])
+            whole = sdp.grouped_allreduce([one, other], op=sdp.Sum)
+            loss = tf.reduce_sum(whole[0] * whole[0]) + tf.reduce_sum(whole[1])
+        return whole, tape.gradient(loss, [one, other])
+
+    found = reduce(tf.fill([3, 2], 1.0 + rank), tf.fill([2], 5.0))
+    return [float(tf.reduce_sum(each)) for each in tf.nest.flatten(found)]
+
+
+def test_a_group_does_not_depend_on_the_shapes_a_function_knows(tf_world):
+    """Neither there nor back."""
+    assert [[18.0, 20.0, 72.0, 4.0]] * 2 == tf_world.run(_packed, size=2)
+
+
 def _refused(rank, size):
     import tensorflow as tf
 
@@ -149,6 +174,23 @@ def test_shapes_that_differ_are_told_by_the_rank(tf_world):
     for told in tf_world.run(_other_shapes, size=2):
         assert "rank 1" in told
         assert "rank 0" in told
+
+
+def _other_rows(rank, size, name):
+    import tensorflow as tf
+
+    sdp = _joined()
+    mine = tf.zeros([2 * (1 + rank), 2, 3] if rank == 0 else [4, 3, 2])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="same dtype and shapes") as told:
+        getattr(sdp, name)(mine)
+    return str(told.value)
+
+
+@pytest.mark.parametrize("name", ["allgather", "alltoall"])
+def test_rows_of_another_shape_are_told_where_their_numbers_differ(tf_world, name):
+    """Though they are as many bytes."""
+    for told in tf_world.run(_other_rows, name, size=2):
+        assert "layout" in told
 
 
 def _variables(rank, size):

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which allreduce() a call means, and what is refused before anything is sent."""
 
+import numpy as np
 import pytest
 
 import smdist.dataparallel.tensorflow as sdp
 from sagemaker_dist.errors import OptionError
-from smdist.dataparallel.tensorflow.forms import resolve
+from smdist.dataparallel.tensorflow.compression import Compression
+from smdist.dataparallel.tensorflow.forms import resolve, with_last_named
 from smdist.dataparallel.tensorflow.reduce_op import ReduceOp
 
 NOTHING = {"average": None, "op": None, "param_index": None, "num_params": None}
@@ -24,6 +26,7 @@ NOTHING = {"average": None, "op": None, "param_index": None, "num_params": None}
         ((3, 7), {}, ReduceOp.AVERAGE),
         ((3, 7), {"op": ReduceOp.SUM}, ReduceOp.SUM),
         ((3,), {"num_params": 7}, ReduceOp.AVERAGE),
+        ((np.int64(3), np.int32(7)), {}, ReduceOp.AVERAGE),
         ((), {"param_index": 0, "num_params": 1}, ReduceOp.AVERAGE),
     ],
 )
@@ -38,6 +41,7 @@ def test_each_form_is_known_by_its_arguments(positional, named, expected):
         ((True, 1), {}, "param_index="),
         ((0, 1, 2), {}, "param_index="),
         ((0, 1), {"average": True}, "average beside"),
+        ((np.bool_(True), 7), {}, "numbered from 0"),
         ((True,), {"op": ReduceOp.SUM}, "Keep op"),
         ((), {"param_index": 0}, "num_params None"),
         ((2, 2), {}, "numbered from 0"),
@@ -48,6 +52,21 @@ def test_each_form_is_known_by_its_arguments(positional, named, expected):
 def test_a_call_that_could_be_either_is_refused(positional, named, told):
     with pytest.raises(OptionError, match=told):
         resolve(positional, NOTHING | named)
+
+
+def test_the_order_of_smddp():
+    """compression and op stand behind index and number; the rest is left to resolve()."""
+    unset = NOTHING | {"compression": Compression.none}
+    given = (0, 1, Compression.fp16, ReduceOp.SUM)
+    named = {"compression": Compression.fp16, "op": ReduceOp.SUM}
+
+    assert ((0, 1), unset | named) == with_last_named(given, unset)
+    assert ((0, 1, 5), unset | named) == with_last_named((*given, 5), unset)
+    assert ((False,), unset) == with_last_named((False,), unset)
+    with pytest.raises(OptionError, match="op twice"):
+        with_last_named(given, unset | {"op": ReduceOp.SUM})
+    with pytest.raises(OptionError, match="compression is 2"):
+        sdp.allreduce([1.0], 0, 1, 2)
 
 
 def test_names_of_sessions_say_what_to_use():

@@ -77,6 +77,53 @@ def test_embeddings_train_as_on_one_rank(tf_world, sparse_as_dense):
         assert expected == pytest.approx(found, abs=1e-5)
 
 
+def _repeated(rank, size, optimizer, settings):
+    """A table after steps with rows of both ranks, gathered and dense, and what was gathered."""
+    import keras
+    import tensorflow as tf
+
+    sdp, tables = _joined(), []
+    for sparse_as_dense in (False, True):
+        table = keras.Variable(np.ones((4, 1), "float32"))
+        ours = sdp.DistributedOptimizer(
+            getattr(keras.optimizers, optimizer)(0.1, **settings), sparse_as_dense=sparse_as_dense
+        )
+        for step in range(2):
+            with tf.GradientTape() as tape:
+                rows = tf.gather(table.value, [0, 1] if rank == 0 else [1, 3])
+                loss = tf.reduce_sum(rows) * (step + 1.0) * (rank + 1.0)
+            ours.apply([tape.gradient(loss, table.value)], [table])
+        tables.append(np.array(table).ravel().tolist())
+    return tables
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "settings"), [("Adam", {}), ("RMSprop", {}), ("SGD", {"clipnorm": 0.5})]
+)
+def test_a_row_of_two_ranks_counts_once(tf_world, optimizer, settings):
+    """Keras's optimizers would take each of the gathered rows for the whole of it."""
+    first, second = tf_world.run(_repeated, optimizer, settings, size=2)
+
+    assert first == second
+    assert first[0] == pytest.approx(first[1], abs=1e-6)
+
+
+def _whole_numbers(rank, size):
+    import tensorflow as tf
+
+    from sagemaker_dist.errors import OptionError
+
+    sdp = _joined()
+    slices = tf.IndexedSlices(tf.constant([[3]]), tf.constant([0]), tf.constant([1, 1]))
+    with pytest.raises(OptionError, match="an average of int32"):
+        sdp.allreduce(slices)
+    return tf.convert_to_tensor(sdp.allreduce(slices, op=sdp.Sum)).numpy().tolist()
+
+
+def test_slices_of_integers_are_summed_and_not_averaged(tf_world):
+    assert [[[6]], [[6]]] == tf_world.run(_whole_numbers, size=2)
+
+
 def _absent(rank, size, differs):
     import tensorflow as tf
 

@@ -73,13 +73,15 @@ def test_every_reduction_does_what_it_says(tf_world):
 def _overlapping(rank, size):
     import tensorflow as tf
 
-    here = meeting()
-    with joined() as (ops, compiled):
+    from smdist.dataparallel.tensorflow import library
 
-        @tf.function
+    here = meeting()
+    with joined() as (_, compiled):
+
+        @tf.function(autograph=False)
         def four(x):
-            handles = [ops.smdist_start([x * float(i)]) for i in range(1, 5)]
-            return [ops.smdist_wait(handle, T=tf.float32, N=1)[0] for handle in handles]
+            handles = [library.start([x * float(i)], "sum") for i in range(1, 5)]
+            return [library.wait(handle, [x])[0] for handle in handles]
 
         value = tf.ones([1000])
         if rank == 0:
@@ -161,6 +163,8 @@ def test_a_dead_rank_is_named(tf_world):
 def _waiting_when_it_dies(rank, size):
     import tensorflow as tf
 
+    from smdist.dataparallel.tensorflow import library
+
     here = meeting()
     with joined() as (ops, compiled):
         before = held_by_others(compiled)
@@ -169,10 +173,10 @@ def _waiting_when_it_dies(rank, size):
             here.hear("three-under-way")
             os.kill(os.getpid(), signal.SIGKILL)
 
-        @tf.function
+        @tf.function(autograph=False)
         def four(x):
-            handles = [ops.smdist_start([x[:n]]) for n in range(1, 5)]
-            return [ops.smdist_wait(handle, T=tf.float32, N=1)[0] for handle in handles]
+            handles = [library.start([x[:n]], "sum") for n in range(1, 5)]
+            return [library.wait(handle, [x[:n]])[0] for n, handle in enumerate(handles, 1)]
 
         watch = threading.Thread(target=_tell_of_three, args=(here, compiled))
         watch.start()

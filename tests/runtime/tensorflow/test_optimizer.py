@@ -285,27 +285,6 @@ def test_auto_is_no_xla_for_models_with_our_optimizer_only(tf_world):
     assert (True, False) == found
 
 
-def _decayed(rank, size):
-    """Two weights after a step without gradients, one of them excluded from weight decay."""
-    import keras
-    import tensorflow as tf
-
-    import smdist.dataparallel.tensorflow as sdp
-
-    sdp.init()
-    weights = [keras.Variable([1.0], name=name) for name in ("kernel", "bias")]
-    plain = keras.optimizers.SGD(1.0, weight_decay=0.5)
-    plain.exclude_from_weight_decay(var_names=["bias"])
-    sdp.DistributedOptimizer(plain).apply([tf.zeros([1])] * 2, weights)
-    return [float(weight[0]) for weight in weights]
-
-
-def test_exclusions_from_weight_decay_are_kept(tf_world):
-    [found] = tf_world.run(_decayed, size=1)
-
-    assert [0.5, 1.0] == found
-
-
 _REPLICAS = """
 import tensorflow as tf
 import smdist.dataparallel.tensorflow as sdp

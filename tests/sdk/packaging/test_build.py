@@ -87,11 +87,21 @@ def test_output_is_shown_and_kept(capfd):
 
 def test_telling_lines():
     """Of a failed build, what says something about it is told."""
-    told = telling([line for line in FAILED.splitlines() if line])
+    told = telling([line.strip() for line in FAILED.splitlines() if line])
 
-    assert "ERROR: No matching distribution found for torch==2.13.0" in told
-    assert "sha256" not in told
-    assert "DONE" not in told
+    assert (
+        "[internal] load build definition from Dockerfile"
+        " / ERROR: No matching distribution found for torch==2.13.0"
+        " / executor failed running [/bin/sh -c sh steps.sh framework]: exit code: 1"
+    ) == told
+
+
+def test_a_wheel_that_is_not_there():
+    """What pip did not find is named, with the command that gets it."""
+    error = fault(1, [line.strip() for line in FAILED.splitlines() if line], "/data")
+
+    assert "pip found no torch==2.13.0 for the Python of the image to build on" == error.why
+    assert "pip download -d DIR 'torch==2.13.0'" in error.mend
 
 
 def test_our_own_faults():
@@ -115,20 +125,26 @@ def test_full_disk():
 
 
 @pytest.mark.parametrize(
-    ("environ", "package"),
+    ("framework", "offline", "wheel", "package"),
     [
-        ({"FRAMEWORK": "torch", "OFFLINE": ""}, "torch"),
-        ({"FRAMEWORK": "tensorflow", "OFFLINE": ""}, "tensorflow-cpu"),
-        ({"FRAMEWORK": "tensorflow", "OFFLINE": "1"}, "tensorflow"),
+        ("torch", "", "", "torch"),
+        ("tensorflow", "", "", "tensorflow-cpu"),
+        ("tensorflow", "1", "", "tensorflow-cpu"),
+        ("tensorflow", "1", "tensorflow_cpu-2.21.0-cp311.whl", "tensorflow-cpu"),
+        ("tensorflow", "1", "tensorflow-2.21.0-cp311.whl", "tensorflow"),
     ],
 )
-def test_steps_name_the_wheel_of_the_framework(environ, package):
-    """Of TensorFlow the one without CUDA; offline what the wheelhouse holds, here nothing."""
+def test_steps_name_the_wheel_of_the_framework(tmp_path, framework, offline, wheel, package):
+    """Of TensorFlow the one without CUDA, unless the wheelhouse holds the other alone."""
+    (tmp_path / (wheel or "click-8.5.1-py3-none-any.whl")).touch()
     if platform.machine() != "x86_64" or Path("/usr/local/cuda").exists():
-        package = environ["FRAMEWORK"]
+        package = framework
     steps = Path(__file__).parents[3] / "container/image/steps.sh"
     done = subprocess.run(
-        ["sh", str(steps), "package"], env={**os.environ, **environ}, capture_output=True, text=True
+        ["sh", str(steps), "package", str(tmp_path)],
+        env={**os.environ, "FRAMEWORK": framework, "OFFLINE": offline},
+        capture_output=True,
+        text=True,
     )
 
     assert package == done.stdout.strip()

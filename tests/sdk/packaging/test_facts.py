@@ -1,12 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether an image goes with this SDK."""
 
+from types import SimpleNamespace
+
 import pytest
+from docker.errors import ImageNotFound
 
 import sagemaker_dist
 from sagemaker_dist.contract import wire
-from sagemaker_dist.errors import SkewError
-from sagemaker_dist.packaging import ImageFacts, check_versions, is_ours
+from sagemaker_dist.errors import SetupError, SkewError
+from sagemaker_dist.packaging import (
+    ImageFacts,
+    check_versions,
+    default_tag,
+    inspect_image,
+    is_ours,
+    local_image,
+)
 from sagemaker_dist.packaging.facts import versions_in
 
 
@@ -44,6 +54,50 @@ def test_another_wire():
     """An image that reads another wire is refused."""
     with pytest.raises(SkewError, match="reads version 99 of the wire"):
         check_versions(facts(version=sagemaker_dist.__version__, wire="99"))
+
+
+def test_an_image_of_another_version_is_built_again_with_its_framework():
+    """The default framework would give the wrong image the right name."""
+    with pytest.raises(SkewError) as raised:
+        check_versions(facts(version="9.9.9", framework="tensorflow"))
+
+    mend = "Run: sagemaker-dist image build --framework tensorflow, or install sagemaker-dist 9.9.9"
+    assert mend == raised.value.mend
+
+
+@pytest.fixture
+def empty_engine():
+    """A client of an engine that has no image."""
+
+    def get(name):
+        raise ImageNotFound(name)
+
+    return SimpleNamespace(images=SimpleNamespace(get=get, list=lambda name: []))
+
+
+@pytest.mark.parametrize(
+    ("image", "command"),
+    [
+        (default_tag("tensorflow"), "image build --framework tensorflow"),
+        (default_tag("torch"), "image build --framework torch"),
+        ("there/sagemaker-dist:9-tensorflow", "image build --framework tensorflow --tag {image}"),
+        ("mine:1", "image build --tag {image}"),
+    ],
+)
+def test_a_missing_image_is_built_with_its_framework(empty_engine, image, command):
+    with pytest.raises(SetupError) as raised:
+        inspect_image(image, client=empty_engine)
+
+    command = command.format(image=image)
+    assert f"Run: sagemaker-dist {command}, or docker pull it" == raised.value.mend
+
+
+def test_a_job_without_an_image_names_the_framework_to_build(empty_engine):
+    with pytest.raises(SetupError) as raised:
+        local_image(empty_engine, "tensorflow")
+
+    mend = "Run: sagemaker-dist image build --framework tensorflow, or pass image_uri"
+    assert mend == raised.value.mend
 
 
 def test_versions_in_tags():

@@ -262,3 +262,20 @@ def test_neuron_without_our_distribution_is_the_parents_affair():
     job = Job(instance_type="ml.trn1.32xlarge")
 
     assert [] == list(capability_faults(job))
+
+
+def test_tensorflow_copies_gradients_of_gpus_to_their_hosts():
+    said = travel_warning(
+        Job(
+            kind="TensorFlow",
+            distribution=Distribution(ours=DataParallel()),
+            instance_type="ml.g5.12xlarge",
+            instance_count=2,
+        )
+    )
+
+    assert said == (
+        "ml.g5.12xlarge has 4 GPUs (A10G); TensorFlow copies their gradients to the memory of"
+        " their host, where smdist sums them. Between hosts they travel over TCP, which may not"
+        " fill the network's 40 Gbit/s."
+    )

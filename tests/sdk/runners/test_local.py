@@ -189,6 +189,21 @@ def test_checkpoints_survive_and_the_next_job_finds_them(runner, request_for, sc
     assert {"seen": "7"} == members(model_of(second))
 
 
+def test_checkpoints_may_be_removed_with_their_directory(runner, request_for, script, tmp_path):
+    """As Keras's BackupAndRestore does at the end; Python removes no tree through a link."""
+    script("""
+        import os, shutil
+        folder = os.environ["SM_CHECKPOINT_DIR"]
+        assert os.path.samefile(folder, base / "checkpoints")
+        shutil.rmtree(folder)
+    """)
+    config = {"S3Uri": (tmp_path / "kept").as_uri()}
+    described = run(runner, request_for(hosts=1, CheckpointConfig=config))
+
+    assert "Completed" == described["TrainingJobStatus"]
+    assert not (tmp_path / "kept").exists()
+
+
 def test_checkpoints_without_a_place_stay_with_the_job(runner, request_for, script, tmp_path):
     script("(base / 'checkpoints' / 'step').write_text('7')")
     run(runner, request_for(hosts=1))

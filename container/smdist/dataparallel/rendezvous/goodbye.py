@@ -10,6 +10,7 @@ import sys
 from functools import cache
 
 from smdist.dataparallel.rendezvous.engine import Engine
+from smdist.dataparallel.rendezvous.plain import plain
 
 _MOST_WORDS = 1000  # characters of the reason why a rank ends
 _live: list[tuple[Engine, str]] = []  # engines, with what others call this rank
@@ -45,7 +46,8 @@ def abort(reason: str) -> None:
 
 def reason_of(name: str, error: BaseException) -> str:
     """Why a rank ends, on one line: logs and other ranks may keep no more of it."""
-    return f"{name} raised {type(error).__name__}: {' '.join(str(error).split())}"[:_MOST_WORDS]
+    text = " ".join(plain(str(error)).split())
+    return f"{name} raised {type(error).__name__}: {text}"[:_MOST_WORDS]
 
 
 def _say_goodbye() -> None:

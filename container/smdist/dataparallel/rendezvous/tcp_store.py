@@ -113,7 +113,8 @@ def _listen(meeting: Meeting) -> socket.socket:
             "a process of another job, or one left over, listens there"
             if is_taken
             else str(error.strerror or error),
-            "Set another free port in MASTER_PORT on every rank, or end that process",
+            "Set another free port in MASTER_PORT on every rank (for torchrun, --master-port: ranks"
+            " without torch's store meet at the port after it), or end that process",
         ) from error
 
 

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from sagemaker_dist.errors import OptionError, raise_all
 from smdist.config import RankConfig
 
+_LAST_PORT: Final = 65535
 _MEND = "Start the ranks with distribution= or torchrun, or unset these variables to run alone"
 
 
@@ -18,7 +20,8 @@ class World:
 
     Attributes:
         local_rank: This rank's number on its host, of `local_size`.
-        port: Where rank 0 can be met; None for a process that is alone.
+        port: Where rank 0 can be met: MASTER_PORT, or the one after it where torchrun listens
+            there itself. None for a process that is alone.
     """
 
     rank: int = 0
@@ -60,7 +63,12 @@ def world_of(config: RankConfig) -> World:
         port=config.master_port,
     )
     raise_all(_contradictions(world))
-    return world
+    return replace(world, port=_next_to(config.master_port)) if config.is_port_taken else world
+
+
+def _next_to(port: int | None) -> int | None:
+    """The same on every rank; the last port of all has none after it."""
+    return None if port is None else port + 1 if port < _LAST_PORT else port - 1
 
 
 def _check_complete(numbers: dict[str, int | None], config: RankConfig) -> None:
@@ -89,7 +97,7 @@ def _contradictions(world: World) -> Iterator[OptionError]:
         yield _contradiction(f"{local_size} and {size}", within)
     if world.local_rank > world.rank:
         yield _contradiction(f"{local} and {rank}", within)
-    if world.port is not None and not 0 < world.port < 1 << 16:
+    if world.port is not None and not 0 < world.port <= _LAST_PORT:
         yield _contradiction(f"MASTER_PORT is {world.port}", "ports are 1 to 65535")
 
 

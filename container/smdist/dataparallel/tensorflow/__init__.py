@@ -18,6 +18,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from smdist.dataparallel.tensorflow.absent import no_such_name
+
 if TYPE_CHECKING:
     from smdist.dataparallel.tensorflow.collectives import (
         allgather,
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
         grouped_allreduce,
         oob_allreduce,
         reduce_scatter,
+        reducescatter,
     )
     from smdist.dataparallel.tensorflow.compression import Compression
     from smdist.dataparallel.tensorflow.estimator import (
@@ -36,7 +39,9 @@ if TYPE_CHECKING:
         overlap,
     )
     from smdist.dataparallel.tensorflow.keras.optimizer import DistributedOptimizer
+    from smdist.dataparallel.tensorflow.objects import allgather_object, broadcast_object
     from smdist.dataparallel.tensorflow.reduce_op import Average, Max, Min, Product, ReduceOp, Sum
+    from smdist.dataparallel.tensorflow.reporting import report
     from smdist.dataparallel.tensorflow.tape import DistributedGradientTape
     from smdist.dataparallel.tensorflow.variables import broadcast_variables
     from smdist.dataparallel.tensorflow.world import (
@@ -61,11 +66,13 @@ __all__ = [
     "ReduceOp",
     "Sum",
     "allgather",
+    "allgather_object",
     "allreduce",
     "alltoall",
     "barrier",
     "broadcast",
     "broadcast_global_variables",
+    "broadcast_object",
     "broadcast_variables",
     "grouped_allreduce",
     "init",
@@ -76,6 +83,8 @@ __all__ = [
     "overlap",
     "rank",
     "reduce_scatter",
+    "reducescatter",
+    "report",
     "shutdown",
     "size",
 ]
@@ -90,11 +99,14 @@ _PLACES = {
         "grouped_allreduce",
         "oob_allreduce",
         "reduce_scatter",
+        "reducescatter",
     ),
     "compression": ("Compression",),
     "estimator": ("BroadcastGlobalVariablesHook", "broadcast_global_variables", "overlap"),
     "keras.optimizer": ("DistributedOptimizer",),
+    "objects": ("allgather_object", "broadcast_object"),
     "reduce_op": ("Average", "Max", "Min", "Product", "ReduceOp", "Sum"),
+    "reporting": ("report",),
     "tape": ("DistributedGradientTape",),
     "variables": ("broadcast_variables",),
     "world": ("init", "is_initialized", "local_rank", "local_size", "rank", "shutdown", "size"),
@@ -104,7 +116,7 @@ _PLACE = {name: place for place, names in _PLACES.items() for name in names}
 
 def __getattr__(name: str) -> Any:
     if name not in _PLACE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise no_such_name(__name__, name)
     value = getattr(import_module(f"{__name__}.{_PLACE[name]}"), name)
     globals()[name] = value
     return value

@@ -7,15 +7,22 @@ All ranks call the same ones in the same order, as with every such library.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from sagemaker_dist.errors import require
-from smdist.dataparallel.tensorflow import forms, rows, sparse, world
+from smdist.dataparallel.tensorflow import forms, library, rows, sparse, world
 from smdist.dataparallel.tensorflow.compression import Compression, check_compression
 from smdist.dataparallel.tensorflow.forms import Factors
 from smdist.dataparallel.tensorflow.library import as_written, tf
-from smdist.dataparallel.tensorflow.reduce_op import as_op, check_number
-from smdist.dataparallel.tensorflow.reducing import Reduction, all_reduce
+from smdist.dataparallel.tensorflow.reduce_op import (
+    ReduceOp,
+    as_op,
+    check_average,
+    check_moved,
+    check_number,
+)
+from smdist.dataparallel.tensorflow.reducing import Reduction, all_reduce, check_factors
 from smdist.dataparallel.tensorflow.variables import check_root
 
 
@@ -44,21 +51,17 @@ def allreduce(
         name: For the graph; ranks need not agree on it.
 
     Raises:
-        OptionError: The call mixes both forms, or could be either; an average of integers.
+        OptionError: The call mixes both forms, or could be either; an average or a factor
+            for integers; a dtype that is not reduced.
         tf.errors.OpError: Ranks brought different shapes, or one is gone.
     """
     named = {"average": average, "op": op, "param_index": param_index, "num_params": num_params}
+    positional, named = forms.with_last_named(positional, named | {"compression": compression})
     chosen = forms.resolve(positional, named)
     forms.check_devices(device_dense=device_dense, device_sparse=device_sparse)
-    reduction = Reduction(
-        op=chosen,
-        compression=check_compression(compression),
-        factors=Factors(before=prescale_factor, after=postscale_factor),
-    )
+    factors = Factors(before=prescale_factor, after=postscale_factor)
     with tf.name_scope(name or "smdist_allreduce"):
-        if sparse.is_sparse(tensor):
-            return sparse.gather([tensor], reduction)[0]
-        return all_reduce([tf.convert_to_tensor(tensor)], reduction)[0]
+        return _reduced(tensor, _reduction(chosen, named["compression"], factors))
 
 
 @as_written
@@ -70,17 +73,14 @@ def grouped_allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Any]:
-    """Reduce several dense tensors over all ranks, packed in fusion buffers.
+    """Reduce several dense tensors over all ranks, those of one dtype in one buffer.
 
     Raises:
-        OptionError: An average of integers, or an unknown op.
+        OptionError: An average or a factor for integers, or an unknown op.
         tf.errors.OpError: Ranks brought different shapes, or one is gone.
     """
-    reduction = Reduction(
-        op=as_op(op),
-        compression=check_compression(compression),
-        factors=Factors(before=prescale_factor, after=postscale_factor),
-    )
+    factors = Factors(before=prescale_factor, after=postscale_factor)
+    reduction = replace(_reduction(as_op(op), compression, factors), is_group=True)
     return all_reduce([tf.convert_to_tensor(tensor) for tensor in tensors], reduction)
 
 
@@ -105,7 +105,7 @@ def allgather(tensor: Any, name: str | None = None) -> Any:
         [sum of rows, ...].
 
     Raises:
-        OptionError: A scalar, which has no rows.
+        OptionError: A scalar, which has no rows, or strings.
     """
     with tf.name_scope(name or "smdist_allgather"):
         value = _rows(tensor, "allgather")
@@ -117,11 +117,11 @@ def broadcast(tensor: Any, root_rank: int, name: str | None = None) -> Any:
     """The tensor that `root_rank` has; shape and dtype are the same on all ranks.
 
     Raises:
-        OptionError: There is no such rank.
+        OptionError: There is no such rank, or these are strings.
     """
     check_root(root_rank)
     with tf.name_scope(name or "smdist_broadcast"):
-        value = tf.convert_to_tensor(tensor)
+        value = _movable(tensor)
         return value if world.size() == 1 else rows.broadcast(value, root_rank)
 
 
@@ -131,19 +131,20 @@ def alltoall(tensor: Any, splits: Any = None, name: str | None = None) -> Any:
 
     Args:
         tensor: [rows, ...].
-        splits: Rows for each rank, [size]; None: as many for each.
+        splits: Rows for each rank, integers [size]; None: as many for each.
 
     Returns:
         The rows that came, in the order of ranks; with `splits` also how many came from
         each, [size].
 
     Raises:
-        OptionError: A scalar, which has no rows.
+        OptionError: A scalar, which has no rows, strings, or splits that are no integers
+            or not one for each rank.
         tf.errors.InvalidArgumentError: Rows cannot be divided so.
     """
     with tf.name_scope(name or "smdist_alltoall"):
         value = _rows(tensor, "alltoall")
-        sent = _equal_rows(value) if splits is None else tf.cast(splits, tf.int64)
+        sent = _equal_rows(value) if splits is None else _counts(splits, value)
         if world.size() == 1:
             came, received = value, sent
         else:
@@ -169,10 +170,11 @@ def reduce_scatter(tensor: Any, op: Any = None, name: str | None = None) -> Any:
     with tf.name_scope(name or "smdist_reduce_scatter"):
         value, chosen = _rows(tensor, "reduce_scatter"), as_op(op)
         check_number(chosen, value.dtype)
-        if world.size() == 1:
-            return value
         with tf.control_dependencies([_equal_rows(value)]):
             return rows.scatter_reduced(tf.identity(value), chosen)
+
+
+reducescatter = reduce_scatter  # Horovod's name
 
 
 @as_written
@@ -185,8 +187,27 @@ def barrier() -> None:
         tf.debugging.assert_non_negative(tf.size(here))
 
 
-def _rows(tensor: Any, name: str) -> Any:
+def _reduction(op: ReduceOp, compression: Any, factors: Factors) -> Reduction:
+    return Reduction(op=op, compression=check_compression(compression), factors=factors)
+
+
+def _reduced(tensor: Any, reduction: Reduction) -> Any:
+    if not sparse.is_sparse(tensor):
+        return all_reduce([tf.convert_to_tensor(tensor)], reduction)[0]
+    check_average(reduction.op, tensor.values.dtype)
+    check_factors(reduction, tensor.values.dtype)
+    return sparse.gather([tensor], reduction)[0]
+
+
+def _movable(tensor: Any) -> Any:
+    library.check_surroundings()
     value = tf.convert_to_tensor(tensor)
+    check_moved(value.dtype)
+    return value
+
+
+def _rows(tensor: Any, name: str) -> Any:
+    value = _movable(tensor)
     require(
         value.shape.rank != 0,
         what=f"{name}() got a scalar",
@@ -205,3 +226,32 @@ def _equal_rows(value: Any) -> Any:
         f"the number of rows is not a multiple of {size} ranks",
     )
     return tf.fill([size], count // size)
+
+
+def _counts(splits: Any, value: Any) -> Any:
+    given, size = tf.convert_to_tensor(splits), world.size()
+    require(
+        given.shape.is_compatible_with([size]),
+        what=f"splits of alltoall() has the shape {given.shape}",
+        why=f"it says how many rows each rank gets, and the job's size is {size}",
+        mend="Pass an integer for each rank",
+    )
+    require(
+        given.dtype.is_integer,
+        what=f"splits of alltoall() is {given.dtype.name}",
+        why="it counts rows",
+        mend="Pass an integer for each rank",
+    )
+    return _dividing(tf.cast(given, tf.int64), value)
+
+
+def _dividing(counts: Any, value: Any) -> Any:
+    """The counts, found to divide the rows when they are known."""
+    mend = "each row goes to one rank. Pass counts that sum up to the rows of the tensor"
+    total, count = tf.reduce_sum(counts), tf.shape(value, out_type=tf.int64)[0]
+    checks = [
+        tf.debugging.assert_non_negative(counts, f"splits of alltoall() is below zero: {mend}"),
+        tf.debugging.assert_equal(total, count, f"splits of alltoall() does not fit: {mend}"),
+    ]
+    with tf.control_dependencies([check for check in checks if check is not None]):
+        return tf.identity(counts)

@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """allreduce() as SMDDP's scripts call it and as Horovod's do, told apart before anything is sent.
 
-SMDDP      allreduce(tensor, param_index, num_params, compression=, op=)
+SMDDP      allreduce(tensor, param_index, num_params, compression, op)
 Horovod    allreduce(tensor, average=None, name=None, op=, prescale_factor=, ...)
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from numbers import Integral
+from typing import Any, Final
 
 from sagemaker_dist.errors import OptionError, require
+from smdist.dataparallel.tensorflow.compression import Compression
 from smdist.dataparallel.tensorflow.reduce_op import ReduceOp, as_op
 
+_LAST: Final = ("compression", "op")  # of SMDDP's arguments, behind index and number
 _TWO = "SMDDP writes allreduce(tensor, param_index, num_params), Horovod allreduce(tensor, average)"
 _NAME_IT = "Name the arguments: param_index= and num_params=, or op="
 
@@ -46,6 +49,29 @@ def resolve(positional: tuple[Any, ...], named: dict[str, Any]) -> ReduceOp:
     if smddp:
         _check_parameter(index, count)
     return _op(average, named["op"])
+
+
+def with_last_named(
+    positional: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Both, with SMDDP's last positional arguments, compression and op, among the named.
+
+    Args:
+        positional: What stood behind the tensor.
+        named: average, compression, op, param_index and num_params.
+
+    Raises:
+        OptionError: One is given twice.
+    """
+    last = dict(zip(_LAST, positional[2:], strict=False))
+    for name, value in last.items():
+        require(
+            named[name] in (None, Compression.none),
+            what=f"allreduce() got {name} twice, {value!r} by its place",
+            why=_TWO,
+            mend=f"Keep {name}=",
+        )
+    return positional[:2] + positional[2 + len(_LAST) :], named | last
 
 
 def check_devices(**devices: Any) -> None:
@@ -92,7 +118,7 @@ def _check_parameter(index: Any, count: Any) -> None:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _op(average: Any, op: Any) -> ReduceOp:

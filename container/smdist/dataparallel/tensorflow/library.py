@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 from typing import Any, Final, TypeVar, cast
@@ -16,7 +17,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _FIRST: Final = (2, 16)
 _END: Final = (2, 22)
-_INSTALL: Final = 'Install it: pip install "sagemaker-dist-runtime[tensorflow]"'
+_INSTALL: Final = "Install one of these, such as pip install tensorflow-cpu==2.21.0"
+_SLICE_MILLISECONDS: Final = 100
 _COMPILED: Final = "smdist.dataparallel.tensorflow._C"
 
 try:
@@ -58,7 +60,8 @@ def operations() -> Any:
         raise SetupError(
             "the operations for TensorFlow are not here",
             "this runtime was built where there was no TensorFlow",
-            _INSTALL,
+            "Install TensorFlow first (pip install tensorflow-cpu==2.21.0 pybind11), then the "
+            "runtime again (pip install --force-reinstall --no-deps ./container)",
         )
     try:
         return tf.load_op_library(found.origin)
@@ -91,7 +94,10 @@ def start(tensors: list[Any], op: str) -> Any:
 
 def wait(handle: Any, tensors: list[Any]) -> list[Any]:
     """What start(tensors) made, in their shapes; blocks until it is there."""
-    results = operations().smdist_wait(handle, T=tensors[0].dtype, N=len(tensors))
+    _let_interrupts_in(handle)
+    with _one_after_the_other() as waits:
+        results = operations().smdist_wait(handle, T=tensors[0].dtype, N=len(tensors))
+        waits.append(results[0])
     for result, tensor in zip(results, tensors, strict=True):
         result.set_shape(tensor.shape)
     return list(results)
@@ -123,24 +129,46 @@ def move(
 
 def moved(handle: Any, dtype: Any, shape: Any) -> Any:
     """What move() brought; blocks until it is there."""
-    result = operations().smdist_moved(handle, T=dtype)
+    _let_interrupts_in(handle)
+    with _one_after_the_other() as waits:
+        result = operations().smdist_moved(handle, T=dtype)
+        waits.append(result)
     result.set_shape(shape)
     return result
 
 
+def _let_interrupts_in(handle: Any) -> None:
+    """Wait in Python, where Ctrl-C is heard: TensorFlow would not hear it until the timeout."""
+    if tf.executing_eagerly():
+        number = int(handle)
+        while not compiled().ends_within(number, _SLICE_MILLISECONDS):
+            pass
+
+
+@contextmanager
+def _one_after_the_other() -> Iterator[list[Any]]:
+    """Makes waits of one graph follow each other: each holds a thread of TensorFlow, and would
+    keep a later start from running. What it gives takes the result of the wait.
+    """
+    if tf.executing_eagerly():
+        yield []
+        return
+    graph = tf.compat.v1.get_default_graph()
+    waits = getattr(graph, "_smdist_waits", [])
+    graph._smdist_waits = waits
+    with tf.control_dependencies(waits[-1:]):
+        yield waits
+
+
 def check_surroundings() -> None:
-    """Refuse XLA, which has no kernel of ours, and replicas that one process keeps itself.
+    """Refuse where operations would not start in the same order on all ranks, and XLA.
 
     Raises:
-        OptionError: What is being traced is for XLA, or for several replicas.
+        OptionError: What is being traced is for a session, for a pipeline of data, for several
+            replicas that one process keeps itself, or for XLA, which has no kernel of ours.
     """
-    if not tf.executing_eagerly() and _is_for_xla(tf.compat.v1.get_default_graph()):
-        raise OptionError(
-            "jit_compile is True around a collective of smdist.dataparallel.tensorflow",
-            "XLA has no kernel for it",
-            "Pass jit_compile=False to tf.function or Model.compile(); functions of the model "
-            "may keep it",
-        )
+    if not tf.executing_eagerly():
+        _check_graph(tf.compat.v1.get_default_graph())
     replicas = tf.distribute.get_strategy().num_replicas_in_sync
     if replicas > 1:
         raise OptionError(
@@ -148,6 +176,39 @@ def check_surroundings() -> None:
             "each would call it, in an order of its own",
             "Leave the strategy out, and start one rank for each GPU",
         )
+
+
+def _check_graph(graph: Any) -> None:
+    if _is_for_xla(graph):
+        raise OptionError(
+            "jit_compile is True around a collective of smdist.dataparallel.tensorflow",
+            "XLA has no kernel for it",
+            "Pass jit_compile=False to tf.function or Model.compile(); functions of the model "
+            "may keep it",
+        )
+    if not tf.compat.v1.executing_eagerly_outside_functions():
+        raise OptionError(
+            "a collective in a graph for a session",
+            "a session starts operations as they come, and each rank in another order",
+            "Call it eagerly or within tf.function, outside of tf.Graph().as_default()",
+        )
+    if transformation := _transformation_around(graph):
+        raise OptionError(
+            f"a collective in {transformation}()",
+            "the pipeline runs ahead of the training and beside it, on each rank in another order",
+            "Call it in the loop that reads the dataset",
+        )
+
+
+def _transformation_around(graph: Any) -> str | None:
+    """The method of Dataset that calls the function being traced, as TensorFlow names it."""
+    while graph is not None:
+        name = getattr(graph, "name", "")
+        for method in ("map", "flat_map", "interleave", "filter"):
+            if name.startswith(f"Dataset_{method}_"):
+                return f"Dataset.{method}"
+        graph = getattr(graph, "outer_graph", None)
+    return None
 
 
 def _is_for_xla(graph: Any) -> bool:

@@ -25,6 +25,10 @@ Min: Final = ReduceOp.MIN
 Max: Final = ReduceOp.MAX
 Product: Final = ReduceOp.PRODUCT
 
+_FLOATS: Final = ("float16", "bfloat16", "float32", "float64")
+_NUMBERS: Final = (*_FLOATS, "int8", "uint8", "int16", "int32", "int64", "bool")
+_NOT_MOVED: Final = ("string", "variant", "resource")
+
 
 def as_op(op: Any) -> ReduceOp:
     """The operation that is meant; None is AVERAGE, and its name in small letters is enough.
@@ -46,14 +50,82 @@ def as_op(op: Any) -> ReduceOp:
 
 
 def check_number(op: ReduceOp, dtype: Any) -> None:
-    """Refuse an average of what is no float.
+    """Refuse what cannot be reduced, and an average of what is no float.
+
+    Raises:
+        OptionError: It is such a dtype.
+    """
+    require(
+        dtype.name in _NUMBERS,
+        what=f"{dtype.name} for a reduction (op={op.value!r})",
+        why=f"reduced are {', '.join(_NUMBERS)}",
+        mend=_instead_of(dtype),
+    )
+    check_average(op, dtype)
+
+
+def check_average(op: ReduceOp, dtype: Any) -> None:
+    """Refuse an average of what is no float, nor complex as values of IndexedSlices may be.
 
     Raises:
         OptionError: It is one.
     """
     require(
-        op is not ReduceOp.AVERAGE or dtype.is_floating,
+        op is not ReduceOp.AVERAGE or dtype.is_floating or dtype.is_complex,
         what=f"an average of {dtype.name}",
         why="it would be rounded to a whole number",
         mend="Cast the tensor to float32, or pass op=ReduceOp.SUM",
     )
+
+
+def check_factor(factor: float, dtype: Any) -> None:
+    """Refuse a factor for what is no float, nor complex as values of IndexedSlices may be.
+
+    Raises:
+        OptionError: There is one.
+    """
+    require(
+        factor == 1 or dtype.is_floating or dtype.is_complex,
+        what=f"a factor of {factor!r} for {dtype.name}",
+        why="it would be rounded to a whole number, as would the product",
+        mend="Cast the tensor to float32, or multiply by yourself",
+    )
+
+
+def check_gradient(op: ReduceOp, of: str) -> None:
+    """Refuse the gradient of a reduction of which nobody knows whose value came out.
+
+    Args:
+        of: What is reduced by, such as "an all-reduce".
+
+    Raises:
+        OptionError: The operation is neither a sum nor an average.
+    """
+    require(
+        op in (ReduceOp.SUM, ReduceOp.AVERAGE),
+        what=f"a gradient of {of} with op={op.value!r}",
+        why="which rank's value it was is not known",
+        mend="Reduce with average or sum, or put tf.stop_gradient() around it",
+    )
+
+
+def check_moved(dtype: Any) -> None:
+    """Refuse to move what has no fixed size.
+
+    Raises:
+        OptionError: It has none.
+    """
+    require(
+        dtype.name not in _NOT_MOVED,
+        what=f"{dtype.name} to move between ranks",
+        why="its elements have no fixed size",
+        mend=_instead_of(dtype),
+    )
+
+
+def _instead_of(dtype: Any) -> str:
+    if dtype.name in _NOT_MOVED:
+        return "Encode it as numbers, or send objects: broadcast_object(), allgather_object()"
+    if dtype.is_complex:
+        return "Reduce tf.math.real() and tf.math.imag() of it, each alone"
+    return "Cast the tensor to int64 or float32"

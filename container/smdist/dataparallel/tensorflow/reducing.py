@@ -14,14 +14,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sagemaker_dist.errors import OptionError
 from smdist.dataparallel.tensorflow import library, world
 from smdist.dataparallel.tensorflow.buckets import Piece, pack
 from smdist.dataparallel.tensorflow.compression import Compression
 from smdist.dataparallel.tensorflow.forms import Factors
 from smdist.dataparallel.tensorflow.library import tf
 from smdist.dataparallel.tensorflow.options import fusion_bytes as fusion_of_job
-from smdist.dataparallel.tensorflow.reduce_op import ReduceOp, check_number
+from smdist.dataparallel.tensorflow.reduce_op import (
+    ReduceOp,
+    check_factor,
+    check_gradient,
+    check_number,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +35,15 @@ class Reduction:
     Attributes:
         factors: Multiplied with what goes in and what comes out.
         fusion_bytes: Bytes per buffer; None: what the job was given, 25 MiB by default.
+        is_group: One buffer for each dtype instead, so that it does not matter which shapes
+            a rank's tf.function knows.
     """
 
     op: ReduceOp = ReduceOp.AVERAGE
     compression: Any = Compression.none
     factors: Factors = field(default_factory=Factors)
     fusion_bytes: int | None = None
+    is_group: bool = False
 
 
 def all_reduce(tensors: Sequence[Any], reduction: Reduction, mark: int = 0) -> list[Any]:
@@ -47,18 +54,20 @@ def all_reduce(tensors: Sequence[Any], reduction: Reduction, mark: int = 0) -> l
             an empty tensor, so that the engine compares it with the shapes.
 
     Raises:
-        OptionError: An average of integers, or a tf.function for XLA.
+        OptionError: An average or a factor for integers, a dtype that is not reduced, or a
+            tf.function for XLA.
         tf.errors.InvalidArgumentError: Ranks brought different shapes or marks.
     """
     for tensor in tensors:
         check_number(reduction.op, tensor.dtype)
+        check_factors(reduction, tensor.dtype)
     if not tensors:
         return []
 
     def reduced(*values: Any) -> Any:
         def gradient(*upstream: Any) -> Any:
-            backward = _gradient_of(reduction)
-            return all_reduce([tf.convert_to_tensor(each) for each in upstream], backward)
+            check_gradient(reduction.op, "an all-reduce")
+            return all_reduce([tf.convert_to_tensor(each) for each in upstream], reduction)
 
         return tuple(_run(list(values), reduction, mark)), gradient
 
@@ -66,14 +75,14 @@ def all_reduce(tensors: Sequence[Any], reduction: Reduction, mark: int = 0) -> l
     return list(results) if isinstance(results, (list, tuple)) else [results]
 
 
-def _gradient_of(reduction: Reduction) -> Reduction:
-    if reduction.op in (ReduceOp.SUM, ReduceOp.AVERAGE):
-        return reduction
-    raise OptionError(
-        f"a gradient of an all-reduce with op={reduction.op.value!r}",
-        "which rank's value it was is not known",
-        "Reduce with average or sum, or put tf.stop_gradient() around it",
-    )
+def check_factors(reduction: Reduction, dtype: Any) -> None:
+    """Refuse factors that would be rounded.
+
+    Raises:
+        OptionError: There is one, and `dtype` has whole numbers only.
+    """
+    check_factor(reduction.factors.before, dtype)
+    check_factor(reduction.factors.after, dtype)
 
 
 def _run(tensors: list[Any], reduction: Reduction, mark: int) -> list[Any]:
@@ -92,7 +101,8 @@ def _exchange(tensors: list[Any], reduction: Reduction, mark: int) -> list[Any]:
     if world.size() == 1:
         return tensors
     buckets = pack(
-        [_piece(tensor) for tensor in tensors], reduction.fusion_bytes or fusion_of_job()
+        [_piece(tensor, reduction.is_group) for tensor in tensors],
+        reduction.fusion_bytes or fusion_of_job(),
     )
     contents = [[tensors[number] for number in bucket] for bucket in buckets]
     if mark:
@@ -107,8 +117,8 @@ def _exchange(tensors: list[Any], reduction: Reduction, mark: int) -> list[Any]:
     return results
 
 
-def _piece(tensor: Any) -> Piece:
-    count = tensor.shape.num_elements()
+def _piece(tensor: Any, is_of_group: bool) -> Piece:
+    count = 0 if is_of_group else tensor.shape.num_elements()
     size = None if count is None else count * tensor.dtype.size
     return Piece(dtype=tensor.dtype.name, size_bytes=size)
 

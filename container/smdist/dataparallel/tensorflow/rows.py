@@ -8,7 +8,7 @@ from typing import Any
 
 from smdist.dataparallel.tensorflow import library, world
 from smdist.dataparallel.tensorflow.library import tf
-from smdist.dataparallel.tensorflow.reduce_op import ReduceOp
+from smdist.dataparallel.tensorflow.reduce_op import ReduceOp, check_gradient
 
 
 def broadcast(value: Any, root: int) -> Any:
@@ -53,7 +53,11 @@ def exchange(value: Any, sent: Any) -> tuple[Any, Any]:
 
 
 def scatter_reduced(value: Any, op: ReduceOp) -> Any:
-    """This rank's share of the reduced rows; every share is the same number of rows."""
+    """This rank's share of the reduced rows; every share is the same number of rows.
+
+    Raises:
+        OptionError: On the way back, if `op` is neither a sum nor an average.
+    """
 
     def shared(mine: Any) -> Any:
         size = world.size()
@@ -61,6 +65,7 @@ def scatter_reduced(value: Any, op: ReduceOp) -> Any:
         received = tf.fill([size], share)
 
         def gradient(upstream: Any) -> Any:
+            check_gradient(op, "a reduce_scatter")
             whole = _moved_rows(upstream, "all_gather", received=received)
             return whole / tf.cast(size, whole.dtype) if op is ReduceOp.AVERAGE else whole
 

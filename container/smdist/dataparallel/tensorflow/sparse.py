@@ -9,7 +9,7 @@ from typing import Any
 from sagemaker_dist.errors import require
 from smdist.dataparallel.tensorflow import rows, world
 from smdist.dataparallel.tensorflow.library import tf
-from smdist.dataparallel.tensorflow.reduce_op import ReduceOp
+from smdist.dataparallel.tensorflow.reduce_op import ReduceOp, check_number
 from smdist.dataparallel.tensorflow.reducing import Reduction
 
 
@@ -35,11 +35,18 @@ def as_dense(slices: Any) -> Any:
     return total if static is None else tf.ensure_shape(total, static)
 
 
+def united(slices: Any) -> Any:
+    """Rows with one index added up: Keras's optimizers take every row for the whole of it."""
+    indices, places = tf.unique(slices.indices)
+    values = tf.math.unsorted_segment_sum(slices.values, places, tf.size(indices))
+    return tf.IndexedSlices(values, indices, slices.dense_shape)
+
+
 def gather(sparse: Sequence[Any], reduction: Reduction) -> list[Any]:
     """All ranks' rows of each gradient, scaled so that adding them up is the reduction.
 
     Raises:
-        OptionError: The operation is neither a sum nor an average.
+        OptionError: The operation is neither a sum nor an average, or an average of integers.
     """
     require(
         reduction.op in (ReduceOp.SUM, ReduceOp.AVERAGE),
@@ -47,6 +54,8 @@ def gather(sparse: Sequence[Any], reduction: Reduction) -> list[Any]:
         why="their rows are gathered, and added up where they are used",
         mend="Reduce with average or sum, or pass sparse_as_dense=True",
     )
+    for each in sparse:
+        check_number(reduction.op, each.values.dtype)
     scaled = [_scaled(each, reduction) for each in sparse]
     if world.size() == 1 or not scaled:
         return scaled

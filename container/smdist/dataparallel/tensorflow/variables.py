@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
-from zlib import crc32
 
 from sagemaker_dist.errors import OptionError, require
 from smdist.dataparallel.tensorflow import rows, world
+from smdist.dataparallel.tensorflow.agreement import mark_of, names_of
 from smdist.dataparallel.tensorflow.buckets import Piece, pack
 from smdist.dataparallel.tensorflow.library import as_written, tf
 from smdist.dataparallel.tensorflow.options import fusion_bytes
@@ -20,22 +21,27 @@ from smdist.dataparallel.tensorflow.reducing import Reduction, all_reduce
 def broadcast_variables(variables: Any, root_rank: int = 0) -> None:
     """Give every rank's variables the values they have on `root_rank`.
 
+    The states of Keras's seed generators stay each rank's own, so that dropout differs
+    between ranks; assign broadcast(state, root_rank) to one that should not.
+
     Args:
         variables: tf.Variables and Keras variables, in lists, tuples or dicts as deep as
             you like; a function that returns them is called.
 
     Raises:
-        OptionError: Something is no variable, or there is no such rank.
-        tf.errors.InvalidArgumentError: Ranks brought variables of other shapes or dtypes.
+        OptionError: Something is no variable, or its shape is not known, or there is no
+            such rank.
+        tf.errors.InvalidArgumentError: Ranks brought other variables: by shapes, dtypes,
+            names or order.
     """
-    flat = [
-        _variable(each)
-        for each in tf.nest.flatten(variables() if callable(variables) else variables)
-    ]
+    is_function = callable(variables) and not hasattr(variables, "variables")  # no model
+    every = tf.nest.flatten(variables() if is_function else variables)
+    given = [each for each in every if not _is_seed(_variable(each))]
+    flat = [_variable(each) for each in given]
     check_root(root_rank)
     if world.size() == 1 or not flat:
         return
-    _agree(flat)
+    _agree(flat, names_of(given, is_brief=True))
     pieces = [
         Piece(dtype=each.dtype.name, size_bytes=each.shape.num_elements() * each.dtype.size)
         for each in flat
@@ -50,8 +56,9 @@ def check_root(root_rank: Any) -> None:
     Raises:
         OptionError: It is no rank of this job.
     """
+    is_number = not isinstance(root_rank, bool) and isinstance(root_rank, Integral)
     require(
-        isinstance(root_rank, int) and 0 <= root_rank < world.size(),
+        is_number and 0 <= int(root_rank) < world.size(),
         what=f"root_rank is {root_rank!r}",
         why=f"ranks of this job are 0 to {world.size() - 1}",
         mend="Pass one of them",
@@ -60,10 +67,15 @@ def check_root(root_rank: Any) -> None:
 
 def _variable(each: Any) -> Any:
     inner = getattr(each, "value", None)
-    if isinstance(inner, tf.Variable):  # a Keras variable holds one
-        return inner
-    if isinstance(each, tf.Variable):
-        return each
+    variable = inner if isinstance(inner, tf.Variable) else each  # a Keras variable holds one
+    if isinstance(variable, tf.Variable):
+        require(
+            variable.shape.is_fully_defined(),
+            what=f"broadcast_variables() got {variable.name!r} of shape {variable.shape}",
+            why="variables travel packed by their sizes, and this one's is not known",
+            mend="Assign broadcast(variable, root_rank) to it",
+        )
+        return variable
     raise OptionError(
         f"broadcast_variables() got {each!r}",
         "it sets variables in place, and this is none",
@@ -71,12 +83,20 @@ def _variable(each: Any) -> Any:
     )
 
 
-def _agree(variables: Sequence[Any]) -> None:
-    text = ";".join(f"{each.dtype.name}{each.shape}" for each in variables)
-    mine = tf.constant([crc32(text.encode())], tf.int64)
+def _is_seed(variable: Any) -> bool:
+    name = str(variable.name).partition(":")[0].rpartition("/")[-1]
+    return name == "seed_generator_state" and variable.dtype.is_integer
+
+
+def _agree(variables: Sequence[Any], names: Sequence[str]) -> None:
+    shapes = (f"{each.dtype.name}{each.shape}" for each in variables)
+    text = ";".join([*shapes, *names])
+    mine = tf.constant([mark_of(text)], tf.int64)
     low, high = all_reduce([mine, -mine], Reduction(op=ReduceOp.MIN))
     tf.debugging.assert_equal(
-        low, -high, "broadcast_variables(): shapes or dtypes of variables differ between ranks"
+        low,
+        -high,
+        "broadcast_variables(): shapes, dtypes, names or order of variables differ between ranks",
     )
 
 

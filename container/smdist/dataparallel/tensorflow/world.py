@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from sagemaker_dist.contract import DataParallel
 from sagemaker_dist.errors import OptionError, require
 from smdist.config import read_rank_config
+from smdist.dataparallel.rendezvous.connect import name_of
 from smdist.dataparallel.rendezvous.engine import Engine
 from smdist.dataparallel.rendezvous.meet import meet
 from smdist.dataparallel.rendezvous.world import World, world_of
+from smdist.dataparallel.tensorflow.interrupts import Watch
 from smdist.dataparallel.tensorflow.library import compiled
 
 _FORKED = 'Call it in the rank itself, or start the process by "spawn"'
@@ -27,6 +29,7 @@ class _Joined:
 
     world: World
     engine: Engine
+    watch: Watch
     process: int
 
 
@@ -54,7 +57,8 @@ def init() -> None:
     module = compiled()
     engine = meet(world, config, module)
     module.adopt(engine, float(config.timeout_seconds or DataParallel().timeout_seconds))
-    _joined.append(_Joined(world, engine, os.getpid()))
+    watch = Watch(engine, name_of(world.rank, config), module)
+    _joined.append(_Joined(world, engine, watch, os.getpid()))
 
 
 def shutdown() -> None:
@@ -65,6 +69,7 @@ def shutdown() -> None:
     if not is_initialized():
         return
     joined = _joined.pop()
+    joined.watch.stop()
     joined.engine.shutdown()
     compiled().release()
 

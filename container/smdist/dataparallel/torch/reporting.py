@@ -11,21 +11,16 @@ from __future__ import annotations
 
 import atexit
 import os
-from contextlib import suppress
 from functools import cache
-from numbers import Integral, Real
-from typing import Final
 
 import torch
 import torch.distributed as dist
 from torch._compile import _disable_dynamo  # torch.compiler.disable would import the compiler
 
-from sagemaker_dist.contract.metrics import STEP, check_field
-from sagemaker_dist.errors import OptionError
 from smdist.config import read_rank_config
+from smdist.dataparallel.reported import check_name, check_number, refusal
 from smdist.dataparallel.torch.progress import Progress, Value
 
-_STEPS: Final = range(-(2**63), 2**63)
 _current: list[Progress] = []  # the one whose lines are printed, on rank 0
 
 
@@ -103,40 +98,16 @@ def _is_in_world() -> bool:
 
 
 def _check(name: str, value: object) -> None:
-    check_field(name)
-    if name == STEP:
-        if not isinstance(value, Integral) or int(value) not in _STEPS:
-            why = "a step is an integer of 64 bits"
-            raise _refusal(name, _shown(value), why, "Pass such a number, or leave it out")
-    elif isinstance(value, torch.Tensor):
-        # Of a distributed tensor, rank 0 alone could not ask for the number.
-        if value.numel() != 1 or value.is_complex() or hasattr(value, "placements"):
-            shown = f"a {type(value).__name__} of shape {tuple(value.shape)} and {value.dtype}"
-            mend = "Pass its mean(), or of a DTensor the full_tensor()"
-            raise _refusal(name, shown, "the line has one real number for it", mend)
-        if value.is_meta:
-            why = "what is there has no values"
-            raise _refusal(name, "a tensor on the device 'meta'", why, "Report where it has one")
-    elif not isinstance(value, Real):
-        mend = "Pass a number or a tensor with one element"
-        raise _refusal(name, _shown(value), "it is neither a number nor a tensor", mend)
-    else:
-        _check_size(name, value)
-
-
-def _check_size(name: str, value: Real) -> None:
-    try:
-        float(value)
-    except OverflowError as error:
-        why = "it is too large for a floating-point number"
-        raise _refusal(name, _shown(value), why, "Pass its logarithm, or leave it out") from error
-
-
-def _shown(value: object) -> str:
-    with suppress(ValueError):  # Python writes out no integer of thousands of digits
-        return repr(value)
-    return f"an {type(value).__name__} that has no text"
-
-
-def _refusal(name: str, shown: str, why: str, mend: str) -> OptionError:
-    return OptionError(f"report() was given {name}={shown[:200]}", why, mend)
+    if check_name(name, value):
+        return
+    if not isinstance(value, torch.Tensor):
+        check_number(name, value)
+        return
+    # Of a distributed tensor, rank 0 alone could not ask for the number.
+    if value.numel() != 1 or value.is_complex() or hasattr(value, "placements"):
+        shown = f"a {type(value).__name__} of shape {tuple(value.shape)} and {value.dtype}"
+        mend = "Pass its mean(), or of a DTensor the full_tensor()"
+        raise refusal(name, shown, "the line has one real number for it", mend)
+    if value.is_meta:
+        why = "what is there has no values"
+        raise refusal(name, "a tensor on the device 'meta'", why, "Report where it has one")

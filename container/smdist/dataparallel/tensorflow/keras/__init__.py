@@ -9,6 +9,9 @@ model.compile(optimizer, loss="mse")
 model.fit(mine, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
 """
 
+from typing import Any
+
+from smdist.dataparallel.tensorflow.absent import no_such_name
 from smdist.dataparallel.tensorflow.compression import Compression
 from smdist.dataparallel.tensorflow.estimator import broadcast_global_variables
 from smdist.dataparallel.tensorflow.keras import callbacks
@@ -20,7 +23,9 @@ from smdist.dataparallel.tensorflow.keras.values import (
     broadcast,
     reducescatter,
 )
+from smdist.dataparallel.tensorflow.objects import allgather_object, broadcast_object
 from smdist.dataparallel.tensorflow.reduce_op import Average, Max, Min, Product, Sum
+from smdist.dataparallel.tensorflow.reporting import report
 from smdist.dataparallel.tensorflow.variables import broadcast_variables
 from smdist.dataparallel.tensorflow.world import (
     init,
@@ -41,9 +46,11 @@ __all__ = [
     "Product",
     "Sum",
     "allgather",
+    "allgather_object",
     "allreduce",
     "broadcast",
     "broadcast_global_variables",
+    "broadcast_object",
     "broadcast_variables",
     "callbacks",
     "init",
@@ -53,6 +60,11 @@ __all__ = [
     "local_size",
     "rank",
     "reducescatter",
+    "report",
     "shutdown",
     "size",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    raise no_such_name(__name__, name)

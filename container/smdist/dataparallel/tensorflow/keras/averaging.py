@@ -11,16 +11,18 @@ import keras
 
 from smdist.dataparallel.tensorflow import world
 from smdist.dataparallel.tensorflow.forms import check_devices
+from smdist.dataparallel.tensorflow.keras.telling import TellingCallback
 from smdist.dataparallel.tensorflow.library import tf
 from smdist.dataparallel.tensorflow.reducing import Reduction, all_reduce
 from smdist.dataparallel.tensorflow.variables import broadcast_variables, check_root
 
 
-class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignore[misc]  # untyped
+class BroadcastGlobalVariablesCallback(TellingCallback):
     """Give all ranks the model and optimizer of one, once, when training begins.
 
     A model that its first batch builds is broadcast after that batch. States of random
-    numbers stay each rank's own, so that dropout differs between ranks.
+    numbers stay each rank's own, so that dropout differs between ranks. It also reports each
+    step for the line of progress that rank 0 prints.
 
     Raises:
         OptionError: There is no rank `root_rank`.
@@ -31,26 +33,28 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         check_devices(device=device)
         check_root(root_rank)
         self.root_rank = root_rank
-        self._is_done = False
+        self._given: tuple[Any, Any] = (None, None)  # the model and the optimizer that have it
 
-    def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002  Keras's
+    def on_train_begin(self, logs: Any = None) -> None:
         """Broadcast what is there."""
+        super().on_train_begin(logs)
         if self.model.built:
             self._broadcast()
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002  Keras's
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Broadcast what the first batch has made."""
         self._broadcast()
+        super().on_train_batch_end(batch, logs)
 
     def _broadcast(self) -> None:
-        if self._is_done:
-            return
         optimizer = self.model.optimizer
+        if self._given[0] is self.model and self._given[1] is optimizer:
+            return
         if optimizer is not None and not optimizer.built:
             optimizer.build(self.model.trainable_variables)
         own = [] if optimizer is None else list(optimizer.variables)
         broadcast_variables([*self.model.weights, *own], self.root_rank)
-        self._is_done = True
+        self._given = (self.model, optimizer)
 
 
 class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]  # untyped

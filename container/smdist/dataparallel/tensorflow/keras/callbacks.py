@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Callbacks for model.fit in Horovod's names."""
+"""Callbacks for model.fit in Horovod's names, and StopCallback."""
 
 from smdist.dataparallel.tensorflow.keras.averaging import (
     BestModelCheckpoint,
@@ -11,6 +11,7 @@ from smdist.dataparallel.tensorflow.keras.learning_rate import (
     LearningRateScheduleCallback,
     LearningRateWarmupCallback,
 )
+from smdist.dataparallel.tensorflow.keras.stopping import StopCallback
 
 __all__ = [
     "BestModelCheckpoint",
@@ -19,4 +20,5 @@ __all__ = [
     "LearningRateWarmupCallback",
     "MetricAverageCallback",
     "ModelCheckpoint",
+    "StopCallback",
 ]

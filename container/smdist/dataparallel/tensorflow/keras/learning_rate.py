@@ -18,7 +18,7 @@ import keras
 
 from sagemaker_dist.errors import require
 from smdist.dataparallel.tensorflow import world
-from smdist.dataparallel.tensorflow.keras.optimizer import innermost
+from smdist.dataparallel.tensorflow.keras.twin import innermost
 from smdist.dataparallel.tensorflow.library import tf
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import keras
 
-from sagemaker_dist.errors import OptionError, require
+from sagemaker_dist.errors import OptionError, closest, require
 from smdist.dataparallel.tensorflow.compression import Compression
 from smdist.dataparallel.tensorflow.forms import check_devices
 from smdist.dataparallel.tensorflow.keras import compiling
@@ -25,11 +25,25 @@ from smdist.dataparallel.tensorflow.keras.reduced import (
     ReducedOnUpdate,
     ReducedScale,
 )
+from smdist.dataparallel.tensorflow.keras.twin import (
+    INNER,
+    STEPS,
+    innermost,
+    rebuilt,
+    take_state,
+)
 from smdist.dataparallel.tensorflow.options import checked
 from smdist.dataparallel.tensorflow.tape import reduction_of, refuse_groups
 
-_STEPS: Final = "gradient_accumulation_steps"
-_EXCLUDED: Final = "_exclude_from_weight_decay"  # what Keras keeps beside the configuration
+_ANY: Final = object()
+_OF_OTHERS: Final[dict[str, tuple[Any, str]]] = {  # what SMDDP's and Horovod's take: value, why
+    "bucket_cap_mb": (_ANY, ""),
+    "groups": (_ANY, ""),
+    "num_groups": (_ANY, ""),
+    "process_set": (None, "gradients are reduced over all ranks"),
+    "scale_local_gradients": (True, "there are no local gradients: all are reduced"),
+    "use_locking": (False, "optimizers of Keras 3 have no locks"),
+}
 
 
 def DistributedOptimizer(  # noqa: N802  Horovod's and SMDDP's name
@@ -57,21 +71,21 @@ def DistributedOptimizer(  # noqa: N802  Horovod's and SMDDP's name
         average_aggregated_gradients: Divide by the number of passes, as Keras's own
             gradient_accumulation_steps does.
         fusion_bytes: Bytes per buffer; default what the job was given, 25 MiB.
-        of_others: SMDDP's bucket_cap_mb: fusion_bytes in MiB.
+        of_others: SMDDP's bucket_cap_mb: fusion_bytes in MiB; defaults of Horovod's others.
 
     Raises:
-        OptionError: A value is out of range, or it has no meaning here.
+        OptionError: A value has no meaning here, or the optimizer cannot be built again.
     """
     _check_optimizer(optimizer)
     check_devices(device_dense=device_dense, device_sparse=device_sparse)
-    size = _fusion_bytes(fusion_bytes, **of_others)
-    reduction = reduction_of(op, compression, gradient_predivide_factor, size)
+    fusion = _fusion_bytes(fusion_bytes, of_others)
+    reduction = reduction_of(op, compression, gradient_predivide_factor, fusion)
     passes = _passes(optimizer, backward_passes_per_step)
     is_sum = backward_passes_per_step > 1 and not average_aggregated_gradients
     factor = float(passes) if is_sum else 1.0
     course = Course(reduction=reduction, sparse_as_dense=sparse_as_dense, factor=factor)
     compiling.let_auto_mean_no_xla()
-    return _with_state_of(optimizer, _distributed(optimizer, course, passes, name))
+    return _distributed(optimizer, course, passes, name)
 
 
 def is_distributed(optimizer: Any) -> bool:
@@ -79,48 +93,34 @@ def is_distributed(optimizer: Any) -> bool:
     return isinstance(optimizer, (Reduced, ReducedScale))
 
 
-def innermost(optimizer: Any) -> Any:
-    """The optimizer that updates variables, within a LossScaleOptimizer."""
-    return getattr(optimizer, "inner_optimizer", optimizer)
-
-
 def _distributed(optimizer: Any, course: Course, passes: int, name: str | None) -> Any:
-    """The optimizer's twin; in a LossScaleOptimizer that accumulates, the inner one reduces."""
-    if passes == 1:
-        return _twin(optimizer, Reduced, course, {"name": name or optimizer.name})
-    if optimizer is innermost(optimizer):
-        config = {"name": name or optimizer.name, _STEPS: passes}
-        return _twin(optimizer, ReducedOnUpdate, course, config)
-    scale = _twin(optimizer, ReducedScale, course, {"name": name or optimizer.name})
-    inner = optimizer.inner_optimizer
-    scale.inner_optimizer = _twin(
-        inner, ReducedOnUpdate, course, {_STEPS: passes, "loss_scale_factor": None}
-    )
-    return scale
-
-
-def _twin(optimizer: Any, kind: type, course: Course, changes: dict[str, Any]) -> Any:
-    base: Any = type(optimizer)
-    made = _class(kind, base).from_config({**optimizer.get_config(), **changes})
-    for name, value in vars(optimizer).items():
-        if name.startswith(_EXCLUDED):
-            setattr(made, name, value)
-    made.smdist_course = course
+    """The optimizer's twin, with its state."""
+    made = _twin(optimizer, passes, {"name": name or optimizer.name})
+    for each in (made, innermost(made)):
+        if hasattr(each, "smdist_course"):
+            each.smdist_course = course
+    take_state(optimizer, made)
     return made
+
+
+def _twin(optimizer: Any, passes: int, changes: dict[str, Any]) -> Any:
+    """In a LossScaleOptimizer that accumulates, the inner one reduces."""
+    base: Any = type(optimizer)
+    inner = innermost(optimizer)
+    if inner is optimizer:
+        kind = Reduced if passes == 1 else ReducedOnUpdate
+        steps = {} if passes == 1 else {STEPS: passes}
+        return rebuilt(optimizer, _class(kind, base), {**changes, **steps})
+    if passes == 1:
+        within = rebuilt(inner, type(inner), {})
+        return rebuilt(optimizer, _class(Reduced, base), {**changes, INNER: within})
+    within = rebuilt(inner, _class(ReducedOnUpdate, inner.__class__), {STEPS: passes})
+    return rebuilt(optimizer, _class(ReducedScale, base), {**changes, INNER: within})
 
 
 @cache
 def _class(kind: Any, base: Any) -> Any:
     return named_as(base, type(base.__name__, (kind, base), {}))
-
-
-def _with_state_of(source: Any, target: Any) -> Any:
-    if source.built:
-        target.build(source._trainable_variables)
-        if len(source.variables) == len(target.variables):
-            for theirs, ours in zip(source.variables, target.variables, strict=True):
-                ours.assign(theirs)
-    return target
 
 
 def _check_optimizer(optimizer: Any) -> None:
@@ -144,21 +144,23 @@ def _check_optimizer(optimizer: Any) -> None:
     )
 
 
-def _fusion_bytes(
-    fusion_bytes: int | None,
-    *,
-    bucket_cap_mb: int | None = None,
-    num_groups: int = 0,
-    groups: Any = None,
-    use_locking: bool = False,
-) -> int | None:
-    refuse_groups(num_groups, groups)
-    require(
-        not use_locking,
-        what=f"use_locking is {use_locking!r}",
-        why="optimizers of Keras 3 have no locks",
-        mend="Leave use_locking out",
-    )
+def _fusion_bytes(fusion_bytes: int | None, of_others: dict[str, Any]) -> int | None:
+    for name, value in of_others.items():
+        require(
+            name in _OF_OTHERS,
+            what=f"DistributedOptimizer() got {name!r}",
+            why="it has no such argument",
+            mend=closest(name, _OF_OTHERS),
+        )
+        accepted, why = _OF_OTHERS[name]
+        require(
+            accepted is _ANY or value is None or value == accepted,
+            what=f"{name} is {value!r}",
+            why=why,
+            mend=f"Leave {name} out",
+        )
+    refuse_groups(of_others.get("num_groups"), of_others.get("groups"))
+    bucket_cap_mb = of_others.get("bucket_cap_mb")
     require(
         fusion_bytes is None or bucket_cap_mb is None,
         what=f"fusion_bytes is {fusion_bytes!r} beside bucket_cap_mb {bucket_cap_mb!r}",
@@ -176,11 +178,11 @@ def _passes(optimizer: Any, backward_passes_per_step: Any) -> int:
         why="it is the number of passes before an update",
         mend="Pass a positive integer",
     )
-    own = getattr(innermost(optimizer), _STEPS, None)
+    own = getattr(innermost(optimizer), STEPS, None)
     if own and backward_passes_per_step > 1:
         raise OptionError(
-            f"backward_passes_per_step is {backward_passes_per_step} beside {_STEPS} {own}",
+            f"backward_passes_per_step is {backward_passes_per_step} beside {STEPS} {own}",
             "both accumulate gradients",
-            f"Keep {_STEPS}",
+            f"Keep {STEPS}",
         )
     return int(own or backward_passes_per_step)

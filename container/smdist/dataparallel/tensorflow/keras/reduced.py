@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sagemaker_dist.errors import OptionError
-from smdist.dataparallel.tensorflow.gradients import reduce_gradients
+from smdist.dataparallel.tensorflow.gradients import described, reduce_gradients
 from smdist.dataparallel.tensorflow.library import as_written, tf
 from smdist.dataparallel.tensorflow.reduce_op import ReduceOp
 from smdist.dataparallel.tensorflow.reducing import Reduction, all_reduce
@@ -31,9 +31,13 @@ class Course:
     sparse_as_dense: bool
     factor: float = 1.0
 
-    def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+    def reduce(
+        self, gradients: Sequence[Any], variables: Sequence[Any], beside: str = ""
+    ) -> list[Any]:
         """Gradients over all ranks, each in its place."""
-        reduced = reduce_gradients(gradients, variables, self.reduction, self.sparse_as_dense)
+        reduced = reduce_gradients(
+            gradients, variables, self.reduction, self.sparse_as_dense, beside
+        )
         return reduced if self.factor == 1 else [_times(each, self.factor) for each in reduced]
 
 
@@ -72,16 +76,21 @@ class Reduced(_Made):
 class ReducedOnUpdate(Reduced):
     """Reduces what has been added up, when it is applied."""
 
+    _smdist_given = ""  # which variables have gradients in this pass: Keras leaves Nones out
+
     @as_written
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
         """Add gradients up, and apply those of all ranks when it is time."""
+        grads = list(grads)
+        present = [None if each is None else True for each in grads]
+        self._smdist_given = described(present, self._smdist_variables(grads, trainable_variables))
         return super(Reduced, self).apply(grads, trainable_variables)  # type: ignore[misc]  # idem
 
     @as_written
     def _clip_gradients(self, grads: Any) -> Any:
         """Keras calls this first of all in an update, and in nothing else."""
         if self.smdist_course is not None:
-            grads = self.smdist_course.reduce(grads, [None] * len(grads))
+            grads = self.smdist_course.reduce(grads, [None] * len(grads), self._smdist_given)
         return super()._clip_gradients(grads)  # type: ignore[misc]  # idem
 
 

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""What an exception says, without what TensorFlow and Keras write around it.
+
+Graph execution error:                                         <- around it
+
+Detected at node Gather defined at (most recent call last):    <- around it
+  File "/opt/ml/code/train.py", line 8, in <module>            <- around it
+
+indices[12,2] = 5000 is not in [0, 100)                        <- what it says
+     [[{{node Gather}}]] [Op:__inference_step_1003]            <- around it
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+_MOST_LINES: Final = 3
+_WRAPPED: Final = re.compile(
+    r"Graph execution error:|\{\{(?:function_)?node |\[Op:|^in user code:|^\w*: in user code:"
+    r"|Exception encountered when calling "
+)
+_COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")
+_AROUND: Final = re.compile(
+    r"^\s+\[\[.*\]\]|\{\{(?:function_)?node [^}]*\}\}|\[Op:[^\]]*\](?:\s*name:.*)?"
+    r"|^\s*\(0\) [A-Z_]+:"
+)
+_WHOLE: Final = re.compile(
+    r"Graph execution error:|Detected at node .*|Node: '.*'|<stack traces unavailable>"
+    r"|in user code:|\d+ root error\(s\) found\.|smdist: .*"
+)
+_END: Final = re.compile(
+    r"\s*(?:Traceback \(most recent call last\):|\(1\) [A-Z_]+:|\d+ successful operations"
+    r"|Arguments received by )"
+)
+_FRAME: Final = re.compile(r'(\s*)File "[^"]+", line \d+')
+
+
+def is_wrapped(text: str) -> bool:
+    """Whether TensorFlow or Keras wrote something around what this exception says."""
+    return bool(_WRAPPED.search(text))
+
+
+def plain(text: str) -> str:
+    """What an exception of TensorFlow says, at most three lines; any other text as it is."""
+    if not is_wrapped(text):
+        return text
+    lines = []
+    for line in _spoken(text.splitlines()):
+        lines.append(line)
+        if len(lines) == _MOST_LINES:
+            break
+    return "\n".join(lines) or text.strip()
+
+
+def _spoken(lines: Iterable[str]) -> Iterator[str]:
+    """The lines that are neither empty, nor a trace of calls, nor names of operations."""
+    has_spoken, frame = False, -1
+    for line in lines:
+        if has_spoken and _END.match(line):
+            return
+        is_source = 0 <= frame < len(line) - len(line.lstrip())
+        match = _FRAME.match(line)
+        frame = len(match[1]) if match else -1
+        bare = _AROUND.sub("", _COLOUR.sub("", line)).strip()
+        if not match and not is_source and bare and not _WHOLE.fullmatch(bare):
+            has_spoken = True
+            yield bare
+        if has_spoken and "[Op:" in line:
+            return

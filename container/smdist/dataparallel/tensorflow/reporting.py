@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a script adds to the line that rank 0 prints about every ten seconds.
+
+    from smdist.dataparallel.tensorflow import report
+    report(loss=loss, step=step)
+
+model.fit needs no call: BroadcastGlobalVariablesCallback reports its steps.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from contextlib import suppress
+from functools import cache
+from numbers import Integral
+from typing import Any
+
+from sagemaker_dist.errors import require
+from smdist.dataparallel import progress
+from smdist.dataparallel.reported import check_name, check_number, refusal
+from smdist.dataparallel.tensorflow import world
+from smdist.dataparallel.tensorflow.library import as_written, compiled, tf
+
+
+class Progress(progress.Progress):
+    """How one training with TensorFlow goes on; see smdist.dataparallel.progress."""
+
+    def kept(self, value: Any) -> Any:
+        """A tensor as it is: its number may not be there yet."""
+        return value if tf.is_tensor(value) else super().kept(value)
+
+    def number(self, value: Any) -> int | float | None:
+        """What is in a tensor; None if it cannot be read: its step is over."""
+        if not tf.is_tensor(value):
+            return super().number(value)
+        with suppress(Exception):  # an error of its own step, which the script meets
+            plain = value.numpy().item()
+            return int(plain) if isinstance(plain, Integral) else float(plain)
+        return None
+
+
+_current: list[Progress] = []  # rank 0's, once something was reported
+
+
+@as_written
+def report(**values: Any) -> None:
+    """Put values such as `loss=loss` on the next line of progress; `step=` makes rates known.
+
+    Cheap: call it at every step, on every rank, outside of a tf.function. Only rank 0 keeps
+    the values, the latest of each name, and reads tensors when it prints.
+
+    Args:
+        values: By name, a number or a tensor with one element; `step`, a number that grows.
+
+    Raises:
+        OptionError: A value is no such thing, or its name cannot be on the line; it is
+            called in a tf.function, or before init().
+    """
+    require(
+        tf.executing_eagerly(),
+        what="report() inside a tf.function",
+        why="it would be called once, when the function is traced",
+        mend="Return the loss from the function and report it there",
+    )
+    for name, value in values.items():
+        _check(name, value)
+    if world.rank() != 0:
+        return
+    if not _current:
+        _current.append(Progress(compiled().activity, counts=False))
+        _see_to_the_end()
+    _current[0].report(values)
+
+
+def finish() -> None:
+    """Print what no line has said yet; what is reported later begins anew."""
+    while _current:
+        _current.pop().flush()
+
+
+@cache
+def _see_to_the_end() -> None:
+    atexit.register(_finish_process, os.getpid())
+
+
+def _finish_process(registered: int) -> None:
+    if os.getpid() == registered:
+        finish()
+
+
+def _check(name: str, value: Any) -> None:
+    if check_name(name, value):
+        return
+    if not tf.is_tensor(value):
+        check_number(name, value)
+        return
+    is_number = value.dtype.is_floating or value.dtype.is_integer
+    if not is_number or value.shape.num_elements() != 1:
+        shown = f"a tensor of shape {value.shape} and {value.dtype.name}"
+        raise refusal(
+            name, shown, "the line has one real number for it", "Pass its tf.reduce_mean()"
+        )
