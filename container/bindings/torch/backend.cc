@@ -20,16 +20,6 @@ Tensors& only(TensorLists& lists) {
   return lists[0];
 }
 
-void check_same_dtype(const Tensors& inputs, const Tensors& outputs) {
-  for (const at::Tensor& output : outputs) {
-    for (const at::Tensor& input : inputs) {
-      TORCH_CHECK_TYPE(output.scalar_type() == input.scalar_type(), "the output is ",
-                       output.scalar_type(), " and the input ", input.scalar_type(),
-                       ": a collective keeps the dtype. Pass tensors of one dtype.");
-    }
-  }
-}
-
 void check_same_count(const Tensors& inputs, const Tensors& outputs) {
   TORCH_CHECK_VALUE(inputs.size() == outputs.size(), "there are ", inputs.size(), " inputs and ",
                     outputs.size(), " outputs. Give one output for each input.");
@@ -46,11 +36,6 @@ Tensors parts_for(const at::Tensor& tensor, const Backend::Sizes& sizes, int ran
   TORCH_CHECK_VALUE(rows % ranks == 0, "the tensor has ", rows, " rows, which ", ranks,
                     " ranks cannot share equally. Give split sizes.");
   return tensor.split_with_sizes(std::vector<int64_t>(ranks, rows / ranks));
-}
-
-Dtype dtype_of(const Tensors& inputs, const Tensors& outputs) {
-  const Tensors& known = inputs.empty() ? outputs : inputs;
-  return known.empty() ? Dtype::kUint8 : wire_of(known[0].scalar_type()).dtype;
 }
 
 }  // namespace
@@ -79,7 +64,8 @@ Backend::WorkPtr Backend::broadcast(Tensors& tensors, const c10d::BroadcastOptio
                                                                .timeout = options.timeout,
                                                                .inputs = {tensor},
                                                                .outputs = {tensor},
-                                                               .root = root});
+                                                               .root = root,
+                                                               .is_async = options.asyncOp});
 }
 
 Backend::WorkPtr Backend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
@@ -91,7 +77,8 @@ Backend::WorkPtr Backend::allreduce(Tensors& tensors, const c10d::AllreduceOptio
                 .timeout = options.timeout,
                 .inputs = {tensor},
                 .outputs = {tensor},
-                .reduction = reduction_of(options.reduceOp)});
+                .reduction = reduction_of(options.reduceOp),
+                .is_async = options.asyncOp});
 }
 
 Backend::WorkPtr Backend::allgather(TensorLists& outputs, Tensors& inputs,
@@ -99,7 +86,8 @@ Backend::WorkPtr Backend::allgather(TensorLists& outputs, Tensors& inputs,
   return start({c10d::OpType::ALLGATHER, "smdist:all_gather"}, {.kind = Collective::kAllGather,
                                                                 .timeout = options.timeout,
                                                                 .inputs = {only(inputs)},
-                                                                .outputs = only(outputs)});
+                                                                .outputs = only(outputs),
+                                                                .is_async = options.asyncOp});
 }
 
 Backend::WorkPtr Backend::_allgather_base(at::Tensor& output, at::Tensor& input,
@@ -108,7 +96,8 @@ Backend::WorkPtr Backend::_allgather_base(at::Tensor& output, at::Tensor& input,
                {.kind = Collective::kAllGather,
                 .timeout = options.timeout,
                 .inputs = {input},
-                .outputs = {output}});
+                .outputs = {output},
+                .is_async = options.asyncOp});
 }
 
 Backend::WorkPtr Backend::reduce_scatter(Tensors& outputs, TensorLists& inputs,
@@ -119,7 +108,8 @@ Backend::WorkPtr Backend::reduce_scatter(Tensors& outputs, TensorLists& inputs,
                 .timeout = options.timeout,
                 .inputs = only(inputs),
                 .outputs = {only(outputs)},
-                .reduction = reduction_of(options.reduceOp)});
+                .reduction = reduction_of(options.reduceOp),
+                .is_async = options.asyncOp});
 }
 
 Backend::WorkPtr Backend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
@@ -130,7 +120,8 @@ Backend::WorkPtr Backend::_reduce_scatter_base(at::Tensor& output, at::Tensor& i
                 .timeout = options.timeout,
                 .inputs = {input},
                 .outputs = {output},
-                .reduction = reduction_of(options.reduceOp)});
+                .reduction = reduction_of(options.reduceOp),
+                .is_async = options.asyncOp});
 }
 
 Backend::WorkPtr Backend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
@@ -143,7 +134,8 @@ Backend::WorkPtr Backend::reduce(Tensors& tensors, const c10d::ReduceOptions& op
                 .inputs = {tensor},
                 .outputs = rank_ == root ? Tensors{tensor} : Tensors{},
                 .reduction = reduction_of(options.reduceOp),
-                .root = root});
+                .root = root,
+                .is_async = options.asyncOp});
 }
 
 Backend::WorkPtr Backend::gather(TensorLists& outputs, Tensors& inputs,
@@ -154,7 +146,8 @@ Backend::WorkPtr Backend::gather(TensorLists& outputs, Tensors& inputs,
                 .timeout = options.timeout,
                 .inputs = {only(inputs)},
                 .outputs = rank_ == root ? only(outputs) : Tensors{},
-                .root = root});
+                .root = root,
+                .is_async = options.asyncOp});
 }
 
 Backend::WorkPtr Backend::scatter(Tensors& outputs, TensorLists& inputs,
@@ -165,7 +158,8 @@ Backend::WorkPtr Backend::scatter(Tensors& outputs, TensorLists& inputs,
                 .timeout = options.timeout,
                 .inputs = rank_ == root ? only(inputs) : Tensors{},
                 .outputs = {only(outputs)},
-                .root = root});
+                .root = root,
+                .is_async = options.asyncOp});
 }
 
 Backend::WorkPtr Backend::alltoall(Tensors& outputs, Tensors& inputs,
@@ -173,7 +167,8 @@ Backend::WorkPtr Backend::alltoall(Tensors& outputs, Tensors& inputs,
   return start({c10d::OpType::ALLTOALL, "smdist:all_to_all"}, {.kind = Collective::kAllToAll,
                                                                .timeout = options.timeout,
                                                                .inputs = inputs,
-                                                               .outputs = outputs});
+                                                               .outputs = outputs,
+                                                               .is_async = options.asyncOp});
 }
 
 Backend::WorkPtr Backend::alltoall_base(at::Tensor& output, at::Tensor& input, Sizes& output_sizes,
@@ -182,13 +177,16 @@ Backend::WorkPtr Backend::alltoall_base(at::Tensor& output, at::Tensor& input, S
                {.kind = Collective::kAllToAll,
                 .timeout = options.timeout,
                 .inputs = parts_for(input, input_sizes, size_),
-                .outputs = parts_for(output, output_sizes, size_)});
+                .outputs = parts_for(output, output_sizes, size_),
+                .is_async = options.asyncOp});
 }
 
 Backend::WorkPtr Backend::barrier(const c10d::BarrierOptions& options) {
-  return start(
-      {c10d::OpType::BARRIER, "smdist:barrier"},
-      {.kind = Collective::kBarrier, .timeout = options.timeout, .inputs = {}, .outputs = {}});
+  return start({c10d::OpType::BARRIER, "smdist:barrier"}, {.kind = Collective::kBarrier,
+                                                           .timeout = options.timeout,
+                                                           .inputs = {},
+                                                           .outputs = {},
+                                                           .is_async = options.asyncOp});
 }
 
 Backend::WorkPtr Backend::allreduce_coalesced(Tensors& tensors,
@@ -299,68 +297,6 @@ at::Tensor Backend::allocateTensor(long size, at::TensorOptions options) {
 }
 
 c10d::ErrorType Backend::getError() { return error_type_of(engine_->failure()); }
-
-Backend::WorkPtr Backend::start(const Name& name, Call call) { return start_all(name, {call}); }
-
-Backend::WorkPtr Backend::start_all(const Name& name, const std::vector<Call>& calls) {
-  Tensors inputs;
-  Tensors outputs;
-  for (const Call& call : calls) {
-    check_tensors(call.inputs);
-    check_tensors(call.outputs);
-    check_outputs(call.outputs);
-    check_same_dtype(call.inputs, call.outputs);
-    TORCH_CHECK_VALUE(call.tag >= 0, "the tag is ", call.tag, ": it may not be negative.");
-    inputs.insert(inputs.end(), call.inputs.begin(), call.inputs.end());
-    outputs.insert(outputs.end(), call.outputs.begin(), call.outputs.end());
-  }
-  const Tensors& shown = inputs.empty() ? outputs : inputs;
-  auto work = c10::make_intrusive<OperationWork>(rank_, name.type, name.title, shown, outputs,
-                                                 calls.size());
-  for (const Call& call : calls) submit(call, work);
-  return work;
-}
-
-void Backend::submit(const Call& call, const c10::intrusive_ptr<OperationWork>& work) {
-  const bool is_set = call.timeout != c10d::kUnsetTimeout && call.timeout != kNoTimeout;
-  const Staged inputs(call.inputs);
-  const Staged outputs(call.outputs);
-  Operation operation;
-  operation.kind = call.kind;
-  operation.dtype = dtype_of(call.inputs, call.outputs);
-  operation.op = call.reduction.op;
-  operation.scale = call.reduction.scale;
-  operation.root = call.root;
-  operation.peer = call.peer;
-  operation.tag = static_cast<uint32_t>(call.tag);
-  operation.source = work->source();
-  operation.inputs = inputs.spans();
-  operation.outputs = outputs.spans();
-  operation.timeout = is_set ? call.timeout : options_->timeout;
-  const bool is_copied = outputs.is_copied();  // and has to be copied back before the end
-  const auto end = [work, kind = call.kind](const std::exception_ptr& error) {
-    activity().end(kind);
-    work->end_part(error);
-  };
-  if (!is_copied) operation.ended = end;
-  operation.done = [work, inputs, outputs, is_copied, end](std::exception_ptr error) {
-    try {
-      if (!error) outputs.copy_back();
-    } catch (...) {
-      error = std::current_exception();
-    }
-    if (is_copied) end(error);
-    work->complete_part();
-  };
-  activity().begin(call.kind);
-  try {
-    sequence_ = engine_->submit(group_, std::move(operation));
-  } catch (const Error&) {
-    activity().end(call.kind);
-    std::rethrow_exception(translated(std::current_exception()));
-  }
-  work->set_sequence(sequence_);
-}
 
 void Backend::abort() { engine_->abort("the group was aborted by rank " + std::to_string(rank_)); }
 

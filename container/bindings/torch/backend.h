@@ -109,11 +109,13 @@ class Backend final : public c10d::Backend {
     int root = 0;
     int peer = 0;
     int tag = 0;
+    bool is_async = true;  // else the caller waits for it at once
   };
 
   WorkPtr start(const Name& name, Call call);
   WorkPtr start_all(const Name& name, const std::vector<Call>& calls);
-  void submit(const Call& call, const c10::intrusive_ptr<OperationWork>& work);
+  void submit(const Call& call, const c10::intrusive_ptr<OperationWork>& work, bool is_awaited);
+  Operation operation_of(const Call& call, OperationWork& work) const;
   WorkPtr receive(const Name& name, Tensors& tensors, int from, int tag);
   WorkPtr allreduce_sparse_tensor(const at::Tensor& tensor, const c10d::AllreduceOptions& options);
 

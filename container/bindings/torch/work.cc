@@ -32,23 +32,22 @@ std::exception_ptr as(const std::exception& error) {
 
 }  // namespace
 
-OperationWork::OperationWork(int rank, c10d::OpType type, const char* title,
-                             const std::vector<at::Tensor>& shown, std::vector<at::Tensor> results,
-                             size_t operations)
+OperationWork::OperationWork(const std::shared_ptr<Engine>& engine, int rank, c10d::OpType type,
+                             const char* title, const std::vector<at::Tensor>& shown,
+                             std::vector<at::Tensor> results, size_t operations)
     : Work(rank, type, title, shown),
+      engine_(engine),
+      ending_(std::make_shared<Ending>(operations)),
       results_(std::move(results)),
       future_(
           c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))),
       result_future_(c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get())),
-      open_parts_(operations),
       incomplete_parts_(operations) {
   if (operations == 0) finish_once();
 }
 
-void OperationWork::end_part(const std::exception_ptr& error) {
-  const std::lock_guard<std::mutex> lock(parts_mutex_);
-  if (!error_) error_ = error;
-  if (--open_parts_ == 0) ended_.notify_all();
+void OperationWork::copy_back_at_end(const Staged& outputs) {
+  if (outputs.is_copied()) copied_.push_back(outputs);
 }
 
 void OperationWork::complete_part() {
@@ -61,9 +60,15 @@ void OperationWork::complete_part() {
 
 void OperationWork::finish_once() {
   std::call_once(finished_, [this] {
-    std::unique_lock<std::mutex> lock(parts_mutex_);
-    const std::exception_ptr error = error_;
-    lock.unlock();
+    std::exception_ptr error = ending_->error();
+    try {
+      if (!error) {
+        for (const Staged& outputs : copied_) outputs.copy_back();
+      }
+    } catch (...) {
+      error = std::current_exception();
+    }
+    copied_.clear();
     finish_all(error);
   });
 }
@@ -106,12 +111,13 @@ bool OperationWork::wait(std::chrono::milliseconds timeout) {
   return true;
 }
 
+// Without its engine all operations have ended.
 bool OperationWork::await_end(std::chrono::milliseconds timeout) {
-  std::unique_lock<std::mutex> lock(parts_mutex_);
-  const auto has_ended = [this] { return open_parts_ == 0; };
-  if (timeout != kNoTimeout) return ended_.wait_for(lock, timeout, has_ended);
-  ended_.wait(lock, has_ended);
-  return true;
+  const auto never = Ending::Clock::time_point::max();
+  const auto until = timeout == kNoTimeout ? never : Ending::Clock::now() + timeout;
+  if (ending_->is_over()) return true;
+  const std::shared_ptr<Engine> engine = engine_.lock();
+  return engine ? engine->wait(*ending_, until) : ending_->await(until);
 }
 
 c10d::ErrorType error_type_of(const std::exception_ptr& error) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "smdist/ending.h"
 #include "smdist/errors.h"
 #include "smdist/operation.h"
 #include "smdist/options.h"
@@ -30,9 +31,13 @@ class Transport;
 // operations of all groups then fail with the same error on all ranks. A rank
 // that shut down in order is an error only for an operation that needs it.
 //
+// Callers who wait by wait() or run() move the engine's bytes themselves meanwhile, one at
+// a time, and the engine's own thread rests; they call every operation's `ended`, but
+// nobody's `done`.
+//
 // Thread safety: every method may be called from any thread, except from `done`
-// callbacks, which may not call join(). shutdown() and the destructor take less
-// than a second, if no `done` callback blocks.
+// callbacks, which may not call join(), and from `ended`, which may call none.
+// shutdown() and the destructor take less than a second, if no `done` callback blocks.
 class Engine final {
  public:
   // Opens the listener. Throws UsageError, SystemError.
@@ -68,6 +73,14 @@ class Engine final {
   // is wrong by itself, or comes before join() or after shutdown(); every other
   // error goes to `done`, also that of an engine which failed before.
   uint64_t submit(uint32_t group, Operation operation);
+
+  // Blocks until `ending` is over, which operations of this engine end, or until then;
+  // returns whether it is over.
+  bool wait(Ending& ending, Ending::Clock::time_point until = Ending::Clock::time_point::max());
+
+  // submit(), then wait(): less work than both. The operation's `ended` must end `ending`,
+  // and all of it.
+  uint64_t run(uint32_t group, Operation operation, Ending& ending);
 
   // How operations that are submitted from now on are done. All ranks must say the
   // same between the same two operations, and no operation may be on its way.

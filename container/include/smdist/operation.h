@@ -41,7 +41,7 @@ struct Span {
 // broadcast, reduce), or the rank's own chunk may lie in both (reduce_scatter,
 // all_gather, gather, scatter). Any other overlap is refused.
 //
-// The memory must live, and an input keep its value, until `done` was called;
+// The memory must live, and an input keep its value, until `ended` or `done` was called;
 // afterwards the engine never touches it again, also if the operation failed.
 // After a failure the outputs hold anything.
 // Sends and receives meet in the order in which they were submitted, those of each
@@ -70,11 +70,12 @@ struct Operation {
   std::chrono::milliseconds timeout{};
 
   // Called exactly once, on a completion thread; null means success. Must not
-  // throw. It is destroyed on that thread.
+  // throw. It is destroyed on that thread. May be empty if `ended` is not.
   std::function<void(std::exception_ptr)> done;
 
-  // Called before, as soon as it is so, on the thread that moves the bytes: may only
-  // wake who waits. May be empty.
+  // Called before, as soon as it is so, on the thread that moves the bytes, which may be
+  // a caller's: may only wake who waits, as by Ending::end(), and is destroyed there.
+  // May be empty.
   std::function<void(const std::exception_ptr&)> ended;
 };
 

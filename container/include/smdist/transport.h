@@ -56,14 +56,21 @@ class Sink {
   virtual void on_peer_lost(int peer, const std::string& reason) = 0;
 };
 
+// Whether looking for news before sleeping was worth it lately. Each thread that waits has
+// its own.
+struct Looking {
+  uint32_t num_vain = 0;     // in a row
+  uint32_t num_skipped = 0;  // since it is tried now and then only
+};
+
 // Ordered, reliable messages to numbered peers.
 //
 // Messages to one peer over one lane arrive in the order of send(); peers and lanes
 // know no order among each other. Connections are made on first use and live until the end: a peer
 // that is lost stays lost.
 //
-// Thread safety: wake() may be called from any thread, endpoint() too; all others
-// from one thread at a time.
+// Thread safety: wake(), await() and endpoint() may be called from any thread, at any
+// time; all others from one thread at a time.
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -106,10 +113,23 @@ class Transport {
   virtual void release_payloads() = 0;
 
   // Moves bytes and calls the sink, until something happened or the timeout is
-  // over or wake() was called.
+  // over or wake() was called. With a timeout of zero it never blocks.
   virtual void poll(std::chrono::milliseconds timeout) = 0;
 
+  // Blocks until poll() would find something, until the timeout is over, or wake() was
+  // called. Moves nothing and calls nobody. May return early, and never throws.
+  virtual void await(std::chrono::milliseconds timeout, Looking& looking) = 0;
+
+  // For how long await() may be called at most, up to `timeout`: zero if there is work
+  // that need not wait for the network, less where something has its time.
+  virtual std::chrono::milliseconds patience(std::chrono::milliseconds timeout) const = 0;
+
+  // Nothing is queued, and nothing has its time: only the network can bring news.
+  virtual bool is_quiet() const = 0;
+
+  // Ends every await() and poll(), also later ones, until clear_wake().
   virtual void wake() = 0;
+  virtual void clear_wake() = 0;
 
   // For a forked child: closes its copies of all connections, so that peers see
   // the parent end when it ends. Takes no lock; the transport is of no use after it.

@@ -14,4 +14,7 @@
 #define SMDIST_REQUIRES(...) SMDIST_ANNOTATION(requires_capability(__VA_ARGS__))
 #define SMDIST_EXCLUDES(...) SMDIST_ANNOTATION(locks_excluded(__VA_ARGS__))
 #define SMDIST_ACQUIRE(...) SMDIST_ANNOTATION(acquire_capability(__VA_ARGS__))
+#define SMDIST_TRY_ACQUIRE(...) SMDIST_ANNOTATION(try_acquire_capability(__VA_ARGS__))
 #define SMDIST_RELEASE(...) SMDIST_ANNOTATION(release_capability(__VA_ARGS__))
+// Where the caller must say why.
+#define SMDIST_UNCHECKED SMDIST_ANNOTATION(no_thread_safety_analysis)

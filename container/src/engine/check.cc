@@ -31,7 +31,8 @@ void check_basics(const Call& call) {
   call.require(operation.timeout.count() > 0,
                "the timeout is " + std::to_string(operation.timeout.count()) +
                    " ms; nothing may wait for ever, so pass one above zero");
-  call.require(static_cast<bool>(operation.done), "done is empty; nobody would hear of the end");
+  call.require(operation.done || operation.ended,
+               "done and ended are empty; nobody would hear of the end");
   call.require(!is_rooted(operation.kind) || (operation.root >= 0 && operation.root < call.size),
                "root " + std::to_string(operation.root) + " is not a rank of a group of " +
                    std::to_string(call.size));

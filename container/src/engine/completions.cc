@@ -20,6 +20,7 @@ void Completions::start() {
 
 void Completions::push(Operation& operation, std::exception_ptr error) {
   if (operation.ended) operation.ended(error);
+  if (!operation.done) return;  // who waits does the rest
   {
     MutexLock lock(state_->mutex);
     state_->queue.push_back({std::move(operation.done), std::move(error)});

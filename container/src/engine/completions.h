@@ -18,7 +18,7 @@
 namespace smdist {
 
 // A caller's callback may be slow or take locks of its own, so it must not run
-// on the I/O thread. Callbacks run one at a time, in order, as long as each ends
+// on the thread that moves the bytes. Callbacks run one at a time, in order, as long as each ends
 // soon. One that waits for another operation would wait for ever behind itself:
 // after 20 ms a second thread, and if need be a third, goes on with the others.
 //

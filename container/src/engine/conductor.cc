@@ -146,6 +146,10 @@ std::chrono::milliseconds Conductor::until_deadline() const {
   return std::clamp(rounded, milliseconds(0), kLongest);
 }
 
+bool Conductor::is_quiet() const {
+  return pending_.empty() && matching_.waiting().empty() && excuses_.empty();
+}
+
 // Queues the sends that may leave, and ends the operation if that was all.
 void Conductor::run(Pending& pending, const Pending::Moves& moves) {
   const Submission& submission = pending.submission();

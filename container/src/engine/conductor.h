@@ -35,7 +35,7 @@ namespace smdist {
 // What may be parked at a rank of every other one: messages that came with READY frames.
 constexpr size_t kParkedBytes = 256 << 10;
 
-// Thread safety: lives on the I/O thread, but for failure(), which any may call.
+// Thread safety: belongs to whoever has the lead, but for failure(), which any may call.
 class Conductor final : public Sink {
  public:
   Conductor(const Options& options, Transport& transport, Completions& completions);
@@ -45,6 +45,7 @@ class Conductor final : public Sink {
   void abort(FaultKind kind, const std::string& reason);
   void check_deadlines();
   std::chrono::milliseconds until_deadline() const;
+  bool is_quiet() const;  // nothing is on its way, and nothing has its time
 
   // What ended the engine, or null.
   std::exception_ptr failure() const SMDIST_EXCLUDES(failure_mutex_) {

@@ -2,25 +2,14 @@
 #include "smdist/engine.h"
 
 #include <algorithm>
-#include <cfenv>
-#include <map>
-#include <optional>
-#include <thread>
 #include <utility>
 
-#include "base/mutex.h"
-#include "collectives/turns.h"
-#include "engine/completions.h"
-#include "engine/conductor.h"
-#include "engine/request.h"
-#include "smdist/transport.h"
+#include "engine/impl.h"
 #include "transport/tcp_transport.h"
 
 namespace smdist {
 namespace {
 
-constexpr std::chrono::milliseconds kFarewell{300};  // how long a goodbye may take
-constexpr std::chrono::milliseconds kAfterFault{100};
 constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365 * 10);
 
 Options checked(Options options) {
@@ -48,79 +37,12 @@ OperationId id_for(uint32_t group, const Operation& operation) {
 
 }  // namespace
 
-// What callers and the I/O thread share, and that thread itself.
-//
-// Thread safety: as Engine.
-class Engine::Impl final {
- public:
-  Impl(Options options, std::unique_ptr<Transport> transport)
-      : options_(checked(std::move(options))),
-        transport_(transport ? std::move(transport) : std::make_unique<TcpTransport>(options_)),
-        conductor_(options_, *transport_, completions_),
-        tuning_(options_.tuning) {}
-
-  const Options& options() const { return options_; }
-  Endpoint endpoint() const { return transport_->endpoint(); }
-  void join(const std::vector<Endpoint>& peers) SMDIST_EXCLUDES(mutex_);
-  void add_group(uint32_t id, std::vector<int> members) SMDIST_EXCLUDES(mutex_);
-  void remove_group(uint32_t id) SMDIST_EXCLUDES(mutex_);
-  uint64_t submit(uint32_t group, Operation operation) SMDIST_EXCLUDES(mutex_, submitting_mutex_);
-  void tune(Tuning tuning) SMDIST_EXCLUDES(mutex_);
-  void abort(FaultKind kind, const std::string& reason) SMDIST_EXCLUDES(mutex_);
-  void shutdown() SMDIST_EXCLUDES(mutex_, submitting_mutex_, ending_mutex_);
-  void close_in_child() noexcept { transport_->close_in_child(); }
-  std::exception_ptr failure() const { return conductor_.failure(); }
-  bool is_running() SMDIST_EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    return stage_ == Stage::kRunning;
-  }
-
- private:
-  enum class Stage : uint8_t { kNew, kRunning, kEnded };
-
-  // What other threads leave for the I/O thread.
-  struct Inbox {
-    std::vector<Submission> submissions;
-    std::vector<uint32_t> forgotten_groups;
-    std::optional<Tuning> tuning;
-    std::optional<Fault> fault;
-    bool is_ended = false;
-  };
-  struct Member {
-    std::shared_ptr<Group> group;
-    uint64_t collectives = 0;  // submitted so far
-    uint64_t messages = 0;
-    Turns turns;
-    bool is_removed = false;
-
-    uint64_t next(Way way) { return way == Way::kCollective ? collectives++ : messages++; }
-  };
-
-  std::shared_ptr<Group> group_of(uint32_t id) SMDIST_EXCLUDES(mutex_);
-  Choice number(Submission& submission) SMDIST_EXCLUDES(mutex_);
-  Inbox take_inbox() SMDIST_EXCLUDES(mutex_);
-  void run();
-  bool run_once();
-  void spread_fault();
-
-  const Options options_;
-  const std::unique_ptr<Transport> transport_;
-  Completions completions_;
-  Conductor conductor_;  // touched by the I/O thread only, once it runs
-
-  Mutex ending_mutex_;  // whoever ends the threads holds it; taken before mutex_
-  std::thread io_thread_;
-
-  // Held from an operation's number until it lies in the inbox: they come in order, and none
-  // after the end. Taken before mutex_.
-  Mutex submitting_mutex_;
-
-  Mutex mutex_;
-  Stage stage_ SMDIST_GUARDED_BY(mutex_) = Stage::kNew;
-  Tuning tuning_ SMDIST_GUARDED_BY(mutex_);
-  std::map<uint32_t, Member> groups_ SMDIST_GUARDED_BY(mutex_);
-  Inbox inbox_ SMDIST_GUARDED_BY(mutex_);
-};
+Engine::Impl::Impl(Options options, std::unique_ptr<Transport> transport)
+    : options_(checked(std::move(options))),
+      transport_(transport ? std::move(transport) : std::make_unique<TcpTransport>(options_)),
+      conductor_(options_, *transport_, completions_),
+      lead_(*transport_),
+      tuning_(options_.tuning) {}
 
 void Engine::Impl::join(const std::vector<Endpoint>& peers) {
   if (peers.size() != static_cast<size_t>(options_.size)) {
@@ -133,6 +55,7 @@ void Engine::Impl::join(const std::vector<Endpoint>& peers) {
   completions_.start();
   io_thread_ = std::thread([this] { run(); });
   stage_ = Stage::kRunning;
+  lead_.open();
 }
 
 void Engine::Impl::add_group(uint32_t id, std::vector<int> members) {
@@ -171,7 +94,7 @@ void Engine::Impl::remove_group(uint32_t id) {
     found->second.is_removed = true;
     inbox_.forgotten_groups.push_back(id);
   }
-  transport_->wake();
+  lead_.wake();
 }
 
 std::shared_ptr<Group> Engine::Impl::group_of(uint32_t id) {
@@ -197,14 +120,16 @@ uint64_t Engine::Impl::submit(uint32_t group_id, Operation operation) {
   const Choice choice = number(submission);
   submission.plan = plan_of(submission.operation, *submission.group, choice);
   const uint64_t sequence = submission.id.sequence;
-  bool was_empty = false;
+  leave_in_inbox(std::move(submission));
+  return sequence;
+}
+
+void Engine::Impl::leave_in_inbox(Submission submission) {
   {
     MutexLock lock(mutex_);
-    was_empty = inbox_.submissions.empty();
     inbox_.submissions.push_back(std::move(submission));
   }
-  if (was_empty) transport_->wake();
-  return sequence;
+  lead_.wake();
 }
 
 // Gives the operation its number, and chooses how it is done: the same on all
@@ -226,7 +151,7 @@ void Engine::Impl::tune(Tuning tuning) {
     inbox_.tuning = tuning;
     tuning_ = std::move(tuning);
   }
-  transport_->wake();
+  lead_.wake();
 }
 
 void Engine::Impl::abort(FaultKind kind, const std::string& reason) {
@@ -234,7 +159,7 @@ void Engine::Impl::abort(FaultKind kind, const std::string& reason) {
     MutexLock lock(mutex_);
     if (!inbox_.fault) inbox_.fault = Fault{kind, options_.rank, reason};
   }
-  transport_->wake();
+  lead_.wake();
 }
 
 void Engine::Impl::shutdown() {
@@ -247,63 +172,21 @@ void Engine::Impl::shutdown() {
     inbox_.is_ended = true;
   }
   if (before != Stage::kRunning) return;
-  transport_->wake();
+  lead_.close();
+  lead_.wake();
   io_thread_.join();
   completions_.finish();
-}
-
-Engine::Impl::Inbox Engine::Impl::take_inbox() {
-  MutexLock lock(mutex_);
-  const bool is_ended = inbox_.is_ended;
-  Inbox taken = std::exchange(inbox_, {});
-  inbox_.is_ended = is_ended;
-  return taken;
-}
-
-void Engine::Impl::run() {
-  std::fesetenv(FE_DFL_ENV);  // sums must not depend on the creator's rounding or denormal mode
-  while (true) {
-    try {
-      if (!run_once()) break;
-    } catch (const std::exception& error) {
-      conductor_.abort(FaultKind::kSystem, error.what());
-      std::this_thread::sleep_for(kAfterFault);  // should it happen again at once
-    }
-  }
-  try {
-    spread_fault();
-    conductor_.leave();
-    transport_->close(kFarewell);
-  } catch (const std::exception& error) {
-    if (options_.log) options_.log(std::string("the goodbye failed: ") + error.what());
-  }
-}
-
-// A connection that is still being greeted would otherwise end without a word,
-// and its rank would blame us instead of whoever we know to be at fault.
-void Engine::Impl::spread_fault() {
-  const Clock::time_point end = Clock::now() + kFarewell;
-  while (conductor_.has_untold_peers() && Clock::now() < end) {
-    transport_->poll(std::chrono::milliseconds(20));
-  }
-}
-
-bool Engine::Impl::run_once() {
-  Inbox inbox = take_inbox();
-  if (inbox.tuning) transport_->tune(*inbox.tuning);
-  for (Submission& submission : inbox.submissions) conductor_.post(std::move(submission));
-  for (const uint32_t group : inbox.forgotten_groups) conductor_.forget(group);
-  if (inbox.fault) conductor_.abort(inbox.fault->kind, inbox.fault->text);
-  if (inbox.is_ended) return false;
-  conductor_.check_deadlines();
-  transport_->poll(conductor_.until_deadline());
-  return true;
 }
 
 Engine::Engine(Options options) : Engine(std::move(options), nullptr) {}
 Engine::Engine(Options options, std::unique_ptr<Transport> transport)
     : impl_(std::make_unique<Impl>(std::move(options), std::move(transport))) {}
-Engine::~Engine() { shutdown(); }
+
+// Who waits has been told by shutdown(), and is on his way out.
+Engine::~Engine() {
+  shutdown();
+  impl_->await_visitors();
+}
 
 int Engine::rank() const { return impl_->options().rank; }
 int Engine::size() const { return impl_->options().size; }
@@ -315,6 +198,12 @@ void Engine::add_group(uint32_t id, std::vector<int> members) {
 void Engine::remove_group(uint32_t id) { impl_->remove_group(id); }
 uint64_t Engine::submit(uint32_t group, Operation operation) {
   return impl_->submit(group, std::move(operation));
+}
+bool Engine::wait(Ending& ending, Ending::Clock::time_point until) {
+  return impl_->wait(ending, until);
+}
+uint64_t Engine::run(uint32_t group, Operation operation, Ending& ending) {
+  return impl_->run(group, std::move(operation), ending);
 }
 void Engine::tune(Tuning tuning) { impl_->tune(std::move(tuning)); }
 void Engine::abort(const std::string& reason) { impl_->abort(FaultKind::kAborted, reason); }

@@ -28,7 +28,13 @@ class MemoryTransport final : public Transport {
   void send(int peer, Message message) override { queue_.emplace_back(peer, std::move(message)); }
   void release_payloads() override;
   void poll(std::chrono::milliseconds timeout) override;
+  void await(std::chrono::milliseconds timeout, Looking&) override;
+  std::chrono::milliseconds patience(std::chrono::milliseconds timeout) const override {
+    return queue_.empty() ? timeout : std::chrono::milliseconds(0);
+  }
+  bool is_quiet() const override { return queue_.empty(); }
   void wake() override { hub_->wake(rank_); }
+  void clear_wake() override { hub_->clear_wake(rank_); }
   Span own_arena() override { return hub_->arena(rank_); }
   bool is_read_by(int) override { return own_arena().bytes > 0; }
   Span arena_of(int peer) override { return hub_->arena(peer); }
@@ -55,11 +61,11 @@ void MemoryTransport::release_payloads() {
 
 void MemoryTransport::poll(std::chrono::milliseconds timeout) {
   flush();
-  auto until = std::chrono::steady_clock::now() + timeout;
+  if (timeout.count() > 0) hub_->await(rank_, std::chrono::steady_clock::now() + timeout);
   for (int turn = 0; turn < 64; ++turn) {
     int from = 0;
     MemoryHub::Parcel parcel;
-    switch (hub_->next(rank_, until, is_lost_, &from, &parcel)) {
+    switch (hub_->next(rank_, &from, &parcel)) {
       case MemoryHub::News::kNothing:
         return;
       case MemoryHub::News::kParcel:
@@ -70,8 +76,11 @@ void MemoryTransport::poll(std::chrono::milliseconds timeout) {
         break;
     }
     flush();
-    until = {};  // what is there already, and no more
   }
+}
+
+void MemoryTransport::await(std::chrono::milliseconds timeout, Looking&) {
+  hub_->await(rank_, std::chrono::steady_clock::now() + timeout);
 }
 
 void MemoryTransport::close(std::chrono::milliseconds) {
@@ -115,13 +124,21 @@ void MemoryTransport::deliver(int from, const MemoryHub::Parcel& parcel) {
 
 void MemoryTransport::lose(int peer, const std::string& reason) {
   is_lost_[static_cast<size_t>(peer)] = true;
+  hub_->tell_lost(rank_, peer);
   sink_->on_peer_lost(peer, reason);
 }
 
 // ------------------------------------------------------------------------- hub
 
 MemoryHub::MemoryHub(int size)
-    : size_(size), pairs_(static_cast<size_t>(size * size)), ranks_(static_cast<size_t>(size)) {}
+    : size_(size), pairs_(static_cast<size_t>(size * size)), ranks_(static_cast<size_t>(size)) {
+  MutexLock lock(mutex_);
+  for (int rank = 0; rank < size; ++rank) {
+    std::vector<bool>& known_lost = ranks_[static_cast<size_t>(rank)].known_lost;
+    known_lost.assign(static_cast<size_t>(size), false);
+    known_lost[static_cast<size_t>(rank)] = true;  // nobody hears of himself
+  }
+}
 
 std::unique_ptr<Transport> MemoryHub::transport(int rank) {
   return std::make_unique<MemoryTransport>(shared_from_this(), rank, size_);
@@ -191,35 +208,49 @@ void MemoryHub::wake(int rank) {
   ranks_[static_cast<size_t>(rank)].changed.notify_all();
 }
 
-MemoryHub::News MemoryHub::next(int rank, Clock::time_point until,
-                                const std::vector<bool>& known_lost, int* from, Parcel* parcel) {
+void MemoryHub::clear_wake(int rank) {
+  MutexLock lock(mutex_);
+  ranks_[static_cast<size_t>(rank)].is_woken = false;
+}
+
+void MemoryHub::tell_lost(int rank, int peer) {
+  MutexLock lock(mutex_);
+  ranks_[static_cast<size_t>(rank)].known_lost[static_cast<size_t>(peer)] = true;
+}
+
+void MemoryHub::await(int rank, Clock::time_point until) {
   MutexLock lock(mutex_);
   Rank& self = ranks_[static_cast<size_t>(rank)];
-  while (true) {
+  while (!self.is_woken && Clock::now() < until) {
     Clock::time_point wake_up = until;
-    const News news = look(rank, known_lost, from, parcel, &wake_up);
-    if (news != News::kNothing) return news;
-    if (std::exchange(self.is_woken, false) || Clock::now() >= until) return News::kNothing;
+    int from = 0;
+    if (look(rank, &from, &wake_up) != News::kNothing) return;
     self.changed.wait_until(mutex_, wake_up);
   }
 }
 
-MemoryHub::News MemoryHub::look(int rank, const std::vector<bool>& known_lost, int* from,
-                                Parcel* parcel, Clock::time_point* wake_up) {
+MemoryHub::News MemoryHub::next(int rank, int* from, Parcel* parcel) {
+  MutexLock lock(mutex_);
+  Clock::time_point wake_up;
+  const News news = look(rank, from, &wake_up);
+  if (news != News::kParcel) return news;
+  Pair& way = pair(*from, rank);
+  *parcel = std::move(way.parcels.front());
+  way.parcels.pop_front();
+  return news;
+}
+
+MemoryHub::News MemoryHub::look(int rank, int* from, Clock::time_point* wake_up) {
   const Clock::time_point now = Clock::now();
+  const std::vector<bool>& known_lost = ranks_[static_cast<size_t>(rank)].known_lost;
   for (int other = 0; other < size_; ++other) {
-    Pair& way = pair(other, rank);
+    const Pair& way = pair(other, rank);
     if (known_lost[static_cast<size_t>(other)]) continue;
     *from = other;
     if (way.parcels.empty() && way.is_cut) return News::kLoss;
     if (way.parcels.empty()) continue;
-    if (way.parcels.front().due > now) {
-      *wake_up = std::min(*wake_up, way.parcels.front().due);
-      continue;
-    }
-    *parcel = std::move(way.parcels.front());
-    way.parcels.pop_front();
-    return News::kParcel;
+    if (way.parcels.front().due <= now) return News::kParcel;
+    *wake_up = std::min(*wake_up, way.parcels.front().due);
   }
   return News::kNothing;
 }

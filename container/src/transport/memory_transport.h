@@ -53,18 +53,22 @@ class MemoryHub final : public std::enable_shared_from_this<MemoryHub> {
   struct Rank {
     std::condition_variable_any changed;
     bool is_woken = false;
+    std::vector<bool> known_lost;  // peers of whom it has been told
   };
   enum class News : uint8_t { kNothing, kParcel, kLoss };
 
   Span arena(int rank);
   void post(int from, int to, Message message) SMDIST_EXCLUDES(mutex_);
   void wake(int rank) SMDIST_EXCLUDES(mutex_);
+  void clear_wake(int rank) SMDIST_EXCLUDES(mutex_);
   void leave(int rank) SMDIST_EXCLUDES(mutex_);
-  // Waits for something that concerns the rank; `known_lost` is told already.
-  News next(int rank, Clock::time_point until, const std::vector<bool>& known_lost, int* from,
-            Parcel* parcel) SMDIST_EXCLUDES(mutex_);
-  News look(int rank, const std::vector<bool>& known_lost, int* from, Parcel* parcel,
-            Clock::time_point* wake_up) SMDIST_REQUIRES(mutex_);
+  // Takes something that concerns the rank, of what is there.
+  News next(int rank, int* from, Parcel* parcel) SMDIST_EXCLUDES(mutex_);
+  // Waits for it, or for wake().
+  void await(int rank, Clock::time_point until) SMDIST_EXCLUDES(mutex_);
+  // Who it is from; and when something else comes, if nothing is there.
+  News look(int rank, int* from, Clock::time_point* wake_up) SMDIST_REQUIRES(mutex_);
+  void tell_lost(int rank, int peer) SMDIST_EXCLUDES(mutex_);
   void separate(int a, int b) SMDIST_REQUIRES(mutex_);
   Pair& pair(int from, int to) SMDIST_REQUIRES(mutex_);
 

@@ -2,6 +2,7 @@
 // Events and lanes; how connections come to be is in tcp_connections.cc.
 #include "transport/tcp_transport.h"
 
+#include <poll.h>
 #include <sched.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -103,9 +104,15 @@ void TcpTransport::wake() {
   [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
 }
 
+void TcpTransport::clear_wake() {
+  uint64_t count;
+  [[maybe_unused]] const ssize_t got = ::read(wake_.get(), &count, sizeof count);
+}
+
 void TcpTransport::poll(milliseconds timeout) {
   flush();
-  wait(patience(timeout));
+  await(patience(timeout), looking_);
+  take_events();
   flush();
   if (Clock::now() >= next_check_) check_times();
 }
@@ -130,50 +137,64 @@ milliseconds TcpTransport::patience(milliseconds timeout) const {
     return lanes_[static_cast<size_t>(peer)].is_live();
   });
   if (has_work) return milliseconds(0);
-  const bool has_timers =
-      !greetings_.empty() || !awaited_.empty() || !torn_.empty() || !is_listening_;
-  return has_timers ? std::min(timeout, kTick) : timeout;
+  return has_timers() ? std::min(timeout, kTick) : timeout;
 }
 
-void TcpTransport::wait(milliseconds timeout) {
+bool TcpTransport::has_timers() const {
+  return !greetings_.empty() || !awaited_.empty() || !torn_.empty() || !is_listening_;
+}
+
+bool TcpTransport::is_quiet() const {
+  return dirty_.empty() && blocked_.empty() && wanted_.empty() && !has_timers();
+}
+
+// Several threads may wait here, but only one at a time takes events: that of an event
+// which another one has handled meanwhile finds nothing.
+void TcpTransport::await(milliseconds timeout, Looking& looking) {
+  if (timeout.count() <= 0) return;
+  if (is_pause_worth_it(looking) && look_for_news(looking)) return;
+  has_news(timeout);
+}
+
+void TcpTransport::take_events() {
   epoll_event events[64];
-  int count = timeout.count() > 0 && is_pause_worth_it() ? look_for(events, 64) : 0;
-  if (count == 0) {
-    count = ::epoll_wait(epoll_.get(), events, 64, static_cast<int>(timeout.count()));
-  }
+  const int count = ::epoll_wait(epoll_.get(), events, 64, 0);
   if (count < 0 && errno != EINTR) throw SystemError("waiting for the network failed", errno);
   for (int i = 0; i < count; ++i) handle(events[i].data.u64, events[i].events);
 }
 
+// An error counts as news: take_events() will meet it, too.
+bool TcpTransport::has_news(milliseconds timeout) const {
+  pollfd what{epoll_.get(), POLLIN, 0};
+  return ::poll(&what, 1, static_cast<int>(timeout.count())) != 0;
+}
+
 // Where nothing came during the last pauses, little will during the next one: it is tried
 // now and then only.
-bool TcpTransport::is_pause_worth_it() {
+bool TcpTransport::is_pause_worth_it(Looking& looking) const {
   constexpr uint32_t kFewVain = 4;
   constexpr uint32_t kNowAndThen = 16;
   if (options_.pause.count() == 0) return false;
-  return num_vain_pauses_ < kFewVain || ++num_skipped_pauses_ % kNowAndThen == 0;
+  return looking.num_vain < kFewVain || ++looking.num_skipped % kNowAndThen == 0;
 }
 
-int TcpTransport::look_for(epoll_event* events, int most) {
+bool TcpTransport::look_for_news(Looking& looking) const {
   const Clock::time_point end = Clock::now() + options_.pause;
-  int count = 0;
-  while (count == 0 && Clock::now() < end) {
-    count = ::epoll_wait(epoll_.get(), events, most, 0);
-    if (count == 0) ::sched_yield();  // whoever we woke may have no other processor
+  bool is_there = false;
+  while (!is_there && Clock::now() < end) {
+    is_there = has_news(milliseconds(0));
+    if (!is_there) ::sched_yield();  // whoever we woke may have no other processor
   }
-  num_vain_pauses_ = count == 0 ? num_vain_pauses_ + 1 : 0;
-  return count;
+  looking.num_vain = is_there ? 0 : looking.num_vain + 1;
+  return is_there;
 }
 
 // An event may be about something that an earlier one of its batch has closed.
 void TcpTransport::handle(uint64_t what, uint32_t events) {
   const uint64_t number = what >> 2;
   switch (static_cast<Subject>(what & 3)) {
-    case Subject::kWake: {
-      uint64_t count;
-      [[maybe_unused]] const ssize_t got = ::read(wake_.get(), &count, sizeof count);
-      return;
-    }
+    case Subject::kWake:
+      return;  // until clear_wake()
     case Subject::kListener:
       return accept_all();
     case Subject::kGreeting:
@@ -183,6 +204,7 @@ void TcpTransport::handle(uint64_t what, uint32_t events) {
       if (lane(link).is_live() && (events & ~static_cast<uint32_t>(EPOLLOUT)) != 0) read_from(link);
       if (lane(link).is_live() && (events & EPOLLOUT) != 0) {
         watch(lane(link).fd(), EPOLLIN, what, false);
+        blocked_.erase(link);
         dirty_.insert(link);
       }
       return;
@@ -214,6 +236,7 @@ void TcpTransport::write_to(int link) {
     watch(lane(link).fd(), EPOLLIN | EPOLLOUT, cookie(Subject::kLane, static_cast<uint64_t>(link)),
           false);
     dirty_.erase(link);
+    blocked_.insert(link);
   } else if (lane(link).has_work()) {
     dirty_.insert(link);
   }
@@ -226,6 +249,7 @@ void TcpTransport::read_from(int link) {
 
 void TcpTransport::drop(int link) {
   if (lane(link).is_live()) unwatch(lane(link).fd());
+  blocked_.erase(link);
   lane(link).lose(sink_);
 }
 
@@ -276,7 +300,8 @@ void TcpTransport::close(milliseconds limit) {
       const bool is_silent = each.is_live() && !each.has_work();
       if (is_silent && ended.insert(link).second) ::shutdown(each.fd(), SHUT_WR);
     }
-    wait(std::min(milliseconds(20), limit));
+    await(std::min(milliseconds(20), limit), looking_);
+    take_events();
   }
   for (Lane& each : lanes_) {
     if (each.is_live()) unwatch(each.fd());

@@ -59,7 +59,11 @@ class TcpTransport final : public Transport {
   Span arena_of(int peer) override { return lane(peer).arena(); }
   void release_payloads() override;
   void poll(std::chrono::milliseconds timeout) override;
+  void await(std::chrono::milliseconds timeout, Looking& looking) override;
+  std::chrono::milliseconds patience(std::chrono::milliseconds timeout) const override;
+  bool is_quiet() const override;
   void wake() override;
+  void clear_wake() override;
   void close_in_child() noexcept override;
   void close(std::chrono::milliseconds limit) override;
 
@@ -77,10 +81,11 @@ class TcpTransport final : public Transport {
   void watch(int fd, uint32_t events, uint64_t what, bool is_new);
   void unwatch(int fd);
   Greetings::iterator end_greeting(Greetings::iterator greeting);
-  std::chrono::milliseconds patience(std::chrono::milliseconds timeout) const;
-  void wait(std::chrono::milliseconds timeout);
-  bool is_pause_worth_it();
-  int look_for(epoll_event* events, int most);
+  bool is_pause_worth_it(Looking& looking) const;
+  bool has_news(std::chrono::milliseconds timeout) const;
+  bool look_for_news(Looking& looking) const;
+  bool has_timers() const;
+  void take_events();
   void handle(uint64_t what, uint32_t events);
   void flush();
   void write_to(int link);
@@ -129,6 +134,7 @@ class TcpTransport final : public Transport {
 
   std::deque<Lane> lanes_;                                         // by link
   std::set<int> dirty_;                                            // links that may have work
+  std::set<int> blocked_;                                          // that epoll is to tell of
   std::map<int, std::pair<Clock::time_point, std::string>> torn_;  // peers that lost a lane
   std::set<int> wanted_;                      // peers to connect with, even without work
   std::map<int, Clock::time_point> awaited_;  // peers that should dial us; next probe
@@ -136,8 +142,7 @@ class TcpTransport final : public Transport {
   std::map<uint64_t, int> probes_;            // greetings that only probe, and whom
   uint64_t last_greeting_ = 0;
   Clock::time_point next_check_ = Clock::now();
-  uint32_t num_vain_pauses_ = 0;  // in a row
-  uint32_t num_skipped_pauses_ = 0;
+  Looking looking_;             // of poll()
   int num_stranger_lines_ = 0;  // logged since the last check of the times
 };
 
