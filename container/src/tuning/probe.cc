@@ -2,6 +2,7 @@
 #include "smdist/probe.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <set>
 
@@ -65,6 +66,13 @@ class Probe final {
   size_t num_hosts() const {
     return std::set<int>(world_.hosts.begin(), world_.hosts.end()).size();
   }
+  size_t most_on_a_host() const {
+    std::map<int, size_t> counts;
+    for (const int host : world_.hosts) ++counts[host];
+    size_t most = 0;
+    for (const auto& [host, count] : counts) most = std::max(most, count);
+    return most;
+  }
   bool is_time_left() const { return watch_.total() - begin_ < kEnoughSeconds; }
 
   // Of hosts where there are several, else of ranks.
@@ -90,10 +98,14 @@ class Probe final {
     return true;
   }
 
-  // What shallow queues take, or more where more is under way on a long, fast line.
+  // What shallow queues take, or more where more is under way on a long, fast line, or for
+  // many connections: each needs room for a packet as long as segmentation offload makes
+  // them, or processors have twice as many to see to.
   void choose_arriving() {
-    const auto on_the_line = static_cast<size_t>(bandwidth() * latency_);
-    tuning_.arriving_bytes = std::max(tuning_.arriving_bytes, on_the_line / kKiB * kKiB);
+    constexpr size_t kPacket = 64 * kKiB;
+    const auto on_the_line = static_cast<size_t>(bandwidth() * latency_) / kKiB * kKiB;
+    const size_t connections = most_on_a_host() * (num_hosts() - 1);
+    tuning_.arriving_bytes = std::max({tuning_.arriving_bytes, on_the_line, connections * kPacket});
   }
 
   // On sums of which each lane to each host has a piece to carry.
