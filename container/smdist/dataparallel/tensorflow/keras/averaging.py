@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from numbers import Real
 from typing import Any
-from zlib import crc32
 
 import keras
 
 from smdist.dataparallel.tensorflow import world
+from smdist.dataparallel.tensorflow.agreement import mark_of
 from smdist.dataparallel.tensorflow.forms import check_devices
 from smdist.dataparallel.tensorflow.keras.telling import TellingCallback
 from smdist.dataparallel.tensorflow.library import tf
@@ -73,8 +73,7 @@ class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]  # 
         if not names or world.size() == 1:
             return
         values = tf.constant([float(logs[name]) for name in names], tf.float64)
-        mark = crc32("\n".join(names).encode()) >> 1 or 1
-        [means] = all_reduce([values], Reduction(), mark)
+        [means] = all_reduce([values], Reduction(), mark_of("\n".join(names)))
         logs.update(zip(names, means.numpy().tolist(), strict=True))
 
 
