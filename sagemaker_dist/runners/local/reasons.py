@@ -36,15 +36,16 @@ class Failure:
     ending: str
     asked: bool = False
 
+    @property
+    def is_secondary(self) -> bool:
+        """Whether its text only tells of a peer."""
+        return bool(_SECONDARY.search(self.text))
+
 
 def choose_reason(failures: Sequence[Failure]) -> str:
     """The reason to tell, of failures in the order in which they came."""
     telling = [failure for failure in failures if failure.text or not failure.asked]
-    ordered = sorted(telling, key=lambda failure: (_is_secondary(failure), failure.asked))
+    ordered = sorted(telling, key=lambda failure: (failure.is_secondary, failure.asked))
     if not ordered:
         return "A host failed."
     return (ordered[0].text or ordered[0].ending)[:MAX_CHARACTERS]
-
-
-def _is_secondary(failure: Failure) -> bool:
-    return bool(_SECONDARY.search(failure.text))

@@ -6,7 +6,8 @@ pipe that the driver holds: when its end reads EOF, the driver is gone, however
 it went, and the job is stopped.
 
     Starting -> Downloading -> Training -> Uploading -> Completed | Failed | Stopped
-                 |               |  a host failed: SIGTERM to the others, 6 s, SIGKILL to all
+                 |               |  a host failed: SIGTERM to the others, 6 s, SIGKILL to all;
+                 |               |  where it only tells of a peer, that one's host has 3 s before
                  |               |  a wish to stop, the driver is gone, or the time is up:
                  |               |  SIGTERM to every launcher, 120 s as on SageMaker, SIGKILL to all
                  |  where data lies elsewhere; a wish to stop, or no driver, ends it at once
@@ -38,6 +39,7 @@ from sagemaker_dist.runners.local.processes import ProcessFleet
 from sagemaker_dist.runners.local.reasons import MAX_CHARACTERS, Failure, choose_reason
 
 FAILURE_GRACE_SECONDS: Final = 6.0
+_CAUSE_SECONDS: Final = 3.0  # a rank that failed may end after the peers that it took along
 STOP_GRACE_SECONDS: Final = 120.0  # docker stop -t 120, SageMaker developer guide
 _TICK_SECONDS: Final = 0.1
 _AGAIN_SECONDS: Final = 5.0  # an engine under load may not carry out the first kill
@@ -50,6 +52,7 @@ class Supervisor:
     Attributes:
         driver: Read end of the driver's pipe, or None for a detached job.
         killed: The hosts were killed because someone wished it.
+        ask_at: When a failure ends the other hosts, on the monotonic clock.
         stopping: Why the job is being stopped, as a secondary status, or "".
         deadline: When everything is killed, on the monotonic clock.
     """
@@ -63,6 +66,7 @@ class Supervisor:
     failures: list[Failure] = field(default_factory=list)
     stopping: str = ""
     killed: bool = False
+    ask_at: float = float("inf")
     deadline: float = float("inf")
     signalled: bool = False
 
@@ -139,7 +143,7 @@ class Supervisor:
             self._stop(running, "Stopped", grace_seconds=0.0)
         elif not self.stopping and not self.failures:
             if fault := self.data.fault():
-                self.failures.append(Failure(text=fault, ending=""))
+                self._fail(Failure(text=fault, ending=""))
             elif wish or self.signalled:
                 self._stop(running, "Stopped", STOP_GRACE_SECONDS)
             elif elapsed_seconds > self.job.max_run_seconds:
@@ -161,16 +165,20 @@ class Supervisor:
                 alive.append(host)
             elif code and not self.stopping:
                 self._note_failure(host, code)
-        if self.failures and self.deadline == float("inf"):
+        if time.monotonic() >= self.ask_at and self.deadline == float("inf"):
             self.deadline = time.monotonic() + FAILURE_GRACE_SECONDS
             for host in alive:
                 host.terminate()
         return alive
 
     def _note_failure(self, host: Host, code: int) -> None:
-        self.failures.append(
-            Failure(text=host.tree.failure(), ending=host.ending(code), asked=host.asked)
-        )
+        text, ending = host.tree.failure(), host.ending(code)
+        self._fail(Failure(text=text, ending=ending, asked=host.asked))
+
+    def _fail(self, failure: Failure) -> None:
+        self.failures.append(failure)
+        seconds = _CAUSE_SECONDS if failure.is_secondary else 0.0
+        self.ask_at = min(self.ask_at, time.monotonic() + seconds)
 
     def _finish(self, hosts: Sequence[Host]) -> None:
         self._become(self.state.status, "Uploading")

@@ -87,6 +87,41 @@ def test_first_failure_is_told_and_ends_the_job_soon(runner, request_for, script
     assert time.monotonic() - began < 10
 
 
+def test_the_cause_is_told_though_its_peer_ended_first(runner, request_for, script):
+    """A rank says why it ends, then its interpreter takes its time; a peer is sooner gone."""
+    script("""
+        import signal, sys, time
+        if host == "algo-1":
+            (base / "output" / "failure").write_text("rank 0: rank 1 on algo-2 raised X")
+            sys.exit(1)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as a launcher, without a word
+        time.sleep(1.5)
+        (base / "output" / "failure").write_text("algo-2 rank 1: X")
+        sys.exit(1)
+    """)
+
+    assert "algo-2 rank 1: X" == run(runner, request_for())["FailureReason"]
+
+
+def test_a_peer_that_hangs_is_asked_to_end_all_the_same(runner, request_for, script):
+    """Nobody says why: after 3 s the others get SIGTERM."""
+    script("""
+        import signal, sys, time
+        if host == "algo-1":
+            (base / "output" / "failure").write_text("rank 0: PeerError: rank 1 is silent")
+            sys.exit(1)
+        def stop(*_):
+            (base / "model" / "saved").write_text("saved")
+            sys.exit(143)
+        signal.signal(signal.SIGTERM, stop)
+        time.sleep(100)
+    """)
+    described = run(runner, request_for())
+
+    assert "rank 0: PeerError: rank 1 is silent" == described["FailureReason"]
+    assert {"saved": "saved"} == members(model_of(described))
+
+
 def test_failed_job_keeps_what_it_made(runner, request_for, script):
     script("""
         (base / "model" / "half").write_text("half")
