@@ -57,16 +57,22 @@ void set_handle(TF_OpKernelContext* context, int64_t handle) {
   status.check();
 }
 
+// Python's mark of names (reducing.py): an empty tensor [0, 0, 0, mark] behind the others.
+bool has_mark(const Results& results) {
+  if (results.parts.size() < 2) return false;
+  const Shape& last = results.parts.back().shape;
+  return last.size() == 4 && last[0] == 0 && last[1] == 0 && last[2] == 0;
+}
+
 std::string title_of(const Results& results) {
   constexpr size_t kShown = 8;
+  const size_t count = results.parts.size() - (has_mark(results) ? 1 : 0);
   std::string text = wire_of(results.type).has_arithmetic ? name_of(wire_of(results.type).dtype)
                                                           : "dtype " + std::to_string(results.type);
-  for (size_t i = 0; i < results.parts.size() && i < kShown; ++i) {
+  for (size_t i = 0; i < count && i < kShown; ++i) {
     text += (i == 0 ? " " : ", ") + text_of(results.parts[i].shape);
   }
-  if (results.parts.size() > kShown) {
-    text += " and " + std::to_string(results.parts.size() - kShown) + " more";
-  }
+  if (count > kShown) text += " and " + std::to_string(count - kShown) + " more";
   return text;
 }
 
@@ -99,8 +105,9 @@ void Pending::fail(const std::exception_ptr& error) const {
   } catch (const UsageError& usage) {
     throw UsageError(std::string(usage.what()) + ". The results on this rank would be " +
                      title_of(results_) +
-                     ": all ranks must give tensors of the same dtype and shapes, and call the "
-                     "same operations in the same order.");
+                     ": all ranks must give tensors of the same dtype and shapes, " +
+                     (has_mark(results_) ? "for variables of the same names in the same order, " : "") +
+                     "and call the same operations in the same order.");
   }
 }
 

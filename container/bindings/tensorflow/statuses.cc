@@ -2,10 +2,23 @@
 #include "statuses.h"
 
 #include <new>
+#include <string>
 
 #include "smdist/errors.h"
 
 namespace smdist::tensorflow_binding {
+namespace {
+
+constexpr const char* kAsMany = "Give all ranks as many, by steps_per_epoch or dataset.take()";
+
+// Ranks most often part where one's dataset is the shortest, which the core cannot know.
+std::string with_hint(const std::string& text) {
+  if (text.find(kAsMany) != std::string::npos) return text;
+  if (text.find("has left the group") == std::string::npos) return text;
+  return text + ". It ended without an exception: had it fewer batches? " + kAsMany;
+}
+
+}  // namespace
 
 void Status::check() const {
   const TF_Code code = TF_GetCode(status_);
@@ -22,11 +35,12 @@ void set_from_exception(Status& status) {
   } catch (const UsageError& error) {
     status.set(TF_INVALID_ARGUMENT, error.what());
   } catch (const TimeoutError& error) {
-    status.set(TF_DEADLINE_EXCEEDED, error.what());
+    status.set(TF_DEADLINE_EXCEEDED,
+               std::string(error.what()) + ". Had a rank fewer batches? " + kAsMany);
   } catch (const SystemError& error) {
     status.set(TF_UNAVAILABLE, error.what());
   } catch (const Error& error) {  // a peer's end, abort() or shutdown()
-    status.set(TF_ABORTED, error.what());
+    status.set(TF_ABORTED, with_hint(error.what()));
   } catch (const std::bad_alloc&) {
     status.set(TF_RESOURCE_EXHAUSTED, "there is no memory left for a buffer of tensors");
   } catch (const std::exception& error) {

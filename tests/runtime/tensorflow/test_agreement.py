@@ -84,8 +84,12 @@ def _crosswise(rank, size, call):
     }
     sdp.init()
     mine = [keras.Variable([float(rank), 0.0], name=name) for name in "ab"]
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"layout|order of variables"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=r"layout|rank 1: .* stands where"
+    ) as told:
         calls[call](mine[:: 1 - 2 * rank])
+    assert "[0, " not in told.value.message  # the mark, a shape that is nobody's
+    assert call == "broadcast" or "variables of the same names" in told.value.message
     return [float(each[0]) for each in mine]
 
 

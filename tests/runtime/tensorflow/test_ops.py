@@ -227,6 +227,35 @@ def test_shapes_that_differ_are_refused(tf_world, seen_before):
     assert "float32 [3, 2], [1]" in second
 
 
+def _one_less(rank, size):
+    """What the ranks that go on hear once rank 1 has ended, in a function and from then on."""
+    import tensorflow as tf
+
+    import smdist.dataparallel.tensorflow as sdp
+
+    with joined():
+        sdp.allreduce(tf.ones([4]))
+        if rank == 1:
+            return None
+        said = []
+        for call in (tf.function(sdp.allreduce), sdp.allreduce):
+            with pytest.raises(tf.errors.AbortedError) as told:
+                call(tf.ones([4]))
+            said.append(told.value.message)
+    return said
+
+
+def test_who_goes_on_alone_hears_of_numbers_of_batches(tf_world):
+    """The commonest mistake with datasets; said once, on every rank."""
+    hint = "It ended without an exception: had it fewer batches? Give all ranks as many"
+    first, nothing, last = tf_world.run(_one_less, size=3)
+
+    assert nothing is None
+    for said in (*first, *last):
+        assert "rank 1 on " in said
+        assert 1 == said.count(hint)
+
+
 def _late(rank, size):
     import tensorflow as tf
 
@@ -234,7 +263,8 @@ def _late(rank, size):
         if rank == 1:
             meeting().hear("timed-out")
             return
-        with pytest.raises(tf.errors.DeadlineExceededError, match="rank 1 on "):
+        told = r"rank 1 on .* give a longer timeout\. Had a rank fewer batches\? .*take\(\)"
+        with pytest.raises(tf.errors.DeadlineExceededError, match=told):
             ops.smdist_wait(ops.smdist_start([tf.ones([4])]), T=tf.float32, N=1)
         meeting().tell("timed-out", True)
 

@@ -50,3 +50,69 @@ def _refused(rank, size):
 
 def test_what_cannot_be_broadcast_is_refused(tf_world):
     tf_world.run(_refused, size=1)
+
+
+def _built_otherwise(rank, size, units, dtypes):
+    """What broadcast_variables() says of a layer of one rank's own, eagerly and in a function."""
+    import keras
+    import tensorflow as tf
+
+    import smdist.dataparallel.tensorflow as sdp
+
+    sdp.init()
+    wide = keras.layers.Dense(units[rank], dtype=dtypes[rank], name="wide")
+    layers = [keras.layers.Input((8,)), wide, keras.layers.Dense(1)]
+    model = keras.Sequential(layers, name="net")
+    said = []
+
+    def call():
+        sdp.broadcast_variables(model.variables)
+
+    for each in (call, tf.function(call)):
+        with pytest.raises(tf.errors.InvalidArgumentError) as told:
+            each()
+        said.append(told.value.message)
+    return said, float(sdp.allreduce(1.0, op=sdp.Sum))
+
+
+_SINGLE = ("float32",) * 3
+
+
+@pytest.mark.parametrize(
+    ("units", "dtypes", "expected"),
+    [
+        ((16, 16, 17), _SINGLE, "rank 2: {} is float32 [8, 17], on rank 0 float32 [8, 16]"),
+        ((17, 16, 16), _SINGLE, "rank 0: {} is float32 [8, 17], on rank 1 float32 [8, 16]"),
+        ((2, 2), ("float32", "float64"), "rank 1: {} is float64 [8, 2], on rank 0 float32 [8, 2]"),
+    ],
+)
+def test_the_rank_whose_model_differs_is_named(tf_world, units, dtypes, expected):
+    """With its first variable that does; the next collective works."""
+    expected = expected.format("variable net/wide/kernel")
+    found = tf_world.run(_built_otherwise, units, dtypes, size=len(units))
+    for (eager, in_function), total in found:
+        assert f"broadcast_variables(): {expected}. Build the same model" in eager
+        assert "differ between ranks. Build the same model" in in_function
+        assert "Condition" not in in_function
+        assert len(units) == total
+
+
+_DENSE = [("a/kernel", "float32 [2, 3]", "a 0 kernel"), ("a/bias", "float32 [3]", "a 0 bias")]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "expected"),
+    [
+        ([_DENSE, _DENSE[:1]], "rank 1 has no variable a/bias, which is float32 [3] on rank 0"),
+        ([_DENSE[:1], _DENSE], "rank 1 has a variable a/bias, float32 [3], which rank 0 has not"),
+        (
+            [_DENSE[::-1], _DENSE, _DENSE],
+            "rank 0: variable a/bias, float32 [3], stands where rank 1 has a/kernel, "
+            "float32 [2, 3]",
+        ),
+    ],
+)
+def test_variables_that_lack_or_stand_elsewhere_are_told(ranks, expected):
+    from smdist.dataparallel.tensorflow.differences import difference
+
+    assert expected == difference(ranks)

@@ -37,7 +37,7 @@ def names_of(variables: Iterable[Any], is_brief: bool = False) -> list[str]:
         is_brief: Of what an optimizer keeps the last word only: its names contain paths.
     """
     owners = _Owners()
-    return [owners.spelt(_path(each), is_brief) for each in variables]
+    return [owners.spelt(path_of(each), is_brief) for each in variables]
 
 
 @dataclass(slots=True)
@@ -71,7 +71,8 @@ class _Owners:
         return owner.number
 
 
-def _path(variable: Any) -> str:
+def path_of(variable: Any) -> str:
+    """Its name with the names of its layers; "" for what is no variable."""
     if isinstance(variable, tf.Variable):
         return str(variable.name).partition(":")[0]
     return str(getattr(variable, "path", ""))  # a Keras variable has one

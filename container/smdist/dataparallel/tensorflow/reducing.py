@@ -106,7 +106,7 @@ def _exchange(tensors: list[Any], reduction: Reduction, mark: int) -> list[Any]:
     )
     contents = [[tensors[number] for number in bucket] for bucket in buckets]
     if mark:
-        contents[0].append(tf.zeros([0, mark], contents[0][0].dtype))
+        contents[0].append(tf.zeros([0, 0, 0, mark], contents[0][0].dtype))
     handles = [library.start(content, reduction.op.value) for content in contents]
     results: list[Any] = [None] * len(tensors)
     with tf.control_dependencies(handles[-1:]):

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the variables of ranks differ: one sentence, made once a cheap comparison has failed.
+
+rank 2: variable dense/kernel is float32 [8, 17], on rank 0 float32 [8, 16]
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import Any, Final
+
+import numpy as np
+
+from smdist.dataparallel.tensorflow import rows
+from smdist.dataparallel.tensorflow.agreement import path_of
+from smdist.dataparallel.tensorflow.library import tf
+
+_END: Final = "\n"  # of a rank's description; JSON has none
+Description = list[tuple[str, str, str]]
+
+
+def describe(given: Sequence[Any], variables: Sequence[Any], names: Sequence[str]) -> Description:
+    """Of each variable its path, what it holds, and the name that ranks compare.
+
+    Args:
+        given: Variables of TensorFlow or Keras.
+        variables: TensorFlow's own of these.
+        names: From agreement.names_of().
+    """
+    kinds = (f"{each.dtype.name} {each.shape.as_list()}" for each in variables)
+    paths = (path_of(each) or f"{number}, without a name" for number, each in enumerate(given))
+    return list(zip(paths, kinds, names, strict=True))
+
+
+def difference_between_ranks(mine: Description) -> str:
+    """Gather all ranks' descriptions, and say where they part. Eagerly, on all ranks."""
+    packed = f"{json.dumps(mine)}{_END}".encode()
+    [everything] = rows.gather([tf.constant(np.frombuffer(packed, np.uint8))])
+    lines = everything.numpy().tobytes().decode().removesuffix(_END).split(_END)
+    return difference([[(path, kind, name) for path, kind, name in json.loads(x)] for x in lines])
+
+
+def difference(ranks: Sequence[Description]) -> str:
+    """The odd rank, its first variable that differs, and what most ranks have there.
+
+    Args:
+        ranks: Descriptions in the order of ranks; they are not all the same.
+    """
+    compared = [tuple((kind, name) for _, kind, name in each) for each in ranks]
+    [(common, _)] = Counter(compared).most_common(1)  # of as many, that of the lowest rank
+    usual = compared.index(common)
+    odd = next(rank for rank, each in enumerate(compared) if each != common)
+    pairs = zip_longest(ranks[odd], ranks[usual])
+    own, other = next(pair for pair in pairs if not pair[0] or not pair[1] or _differ(*pair))
+    return _sentence(odd, own, usual, other)
+
+
+def _differ(own: tuple[str, str, str], other: tuple[str, str, str]) -> bool:
+    return own[1:] != other[1:]
+
+
+def _sentence(odd: int, own: Any, usual: int, other: Any) -> str:
+    if own is None:
+        return f"rank {odd} has no variable {other[0]}, which is {other[1]} on rank {usual}"
+    if other is None:
+        return f"rank {odd} has a variable {own[0]}, {own[1]}, which rank {usual} has not"
+    if own[2] == other[2]:
+        return f"rank {odd}: variable {own[0]} is {own[1]}, on rank {usual} {other[1]}"
+    return (
+        f"rank {odd}: variable {own[0]}, {own[1]}, stands where rank {usual} has "
+        f"{other[0]}, {other[1]}"
+    )
