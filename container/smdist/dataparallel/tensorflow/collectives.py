@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from sagemaker_dist.errors import require
-from smdist.dataparallel.tensorflow import forms, library, rows, sparse, world
+from smdist.dataparallel.tensorflow import forms, library, omissions, rows, sparse, world
 from smdist.dataparallel.tensorflow.compression import Compression, check_compression
 from smdist.dataparallel.tensorflow.forms import Factors
 from smdist.dataparallel.tensorflow.library import as_written, tf
@@ -79,6 +79,7 @@ def grouped_allreduce(
         OptionError: An average or a factor for integers, or an unknown op.
         tf.errors.OpError: Ranks brought different shapes, or one is gone.
     """
+    omissions.note(omissions.BY_HAND)
     factors = Factors(before=prescale_factor, after=postscale_factor)
     reduction = replace(_reduction(as_op(op), compression, factors), is_group=True)
     return all_reduce([tf.convert_to_tensor(tensor) for tensor in tensors], reduction)
@@ -193,7 +194,11 @@ def _reduction(op: ReduceOp, compression: Any, factors: Factors) -> Reduction:
 
 def _reduced(tensor: Any, reduction: Reduction) -> Any:
     if not sparse.is_sparse(tensor):
-        return all_reduce([tf.convert_to_tensor(tensor)], reduction)[0]
+        dense = tf.convert_to_tensor(tensor)
+        if dense.shape.rank != 0:  # a scalar is a loss or a count
+            omissions.note(omissions.BY_HAND)
+        return all_reduce([dense], reduction)[0]
+    omissions.note(omissions.BY_HAND)
     check_average(reduction.op, tensor.values.dtype)
     check_factors(reduction, tensor.values.dtype)
     return sparse.gather([tensor], reduction)[0]
@@ -207,6 +212,7 @@ def _movable(tensor: Any) -> Any:
 
 
 def _rows(tensor: Any, name: str) -> Any:
+    omissions.note(omissions.BY_HAND)
     value = _movable(tensor)
     require(
         value.shape.rank != 0,

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import repeat
 from typing import Any
 
-from smdist.dataparallel.tensorflow import sparse
+from smdist.dataparallel.tensorflow import omissions, sparse
 from smdist.dataparallel.tensorflow.agreement import mark_of, names_of
 from smdist.dataparallel.tensorflow.library import tf
 from smdist.dataparallel.tensorflow.reducing import Reduction, all_reduce
@@ -38,6 +38,7 @@ def reduce_gradients(
         tf.errors.InvalidArgumentError: Ranks disagree on shapes, Nones, sparseness, names of
             variables or what is `beside`.
     """
+    omissions.note(omissions.GRADIENTS)
     known = [
         _known(gradient, source, sparse_as_dense)
         for gradient, source in zip(gradients, sources, strict=True)

@@ -6,13 +6,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from smdist.dataparallel.tensorflow import library, world
+from smdist.dataparallel.tensorflow import library, omissions, world
 from smdist.dataparallel.tensorflow.library import tf
 from smdist.dataparallel.tensorflow.reduce_op import ReduceOp, check_gradient
 
 
 def broadcast(value: Any, root: int) -> Any:
     """The root's tensor; backward, the root gets the sum of all ranks' gradients."""
+    omissions.note(omissions.WEIGHTS)
 
     def from_root(mine: Any) -> Any:
         def gradient(upstream: Any) -> Any:

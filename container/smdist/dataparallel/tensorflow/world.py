@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
 
 from sagemaker_dist.contract import DataParallel
 from sagemaker_dist.errors import OptionError, require
@@ -13,9 +16,11 @@ from smdist.dataparallel.rendezvous.connect import name_of
 from smdist.dataparallel.rendezvous.engine import Engine
 from smdist.dataparallel.rendezvous.meet import meet
 from smdist.dataparallel.rendezvous.world import World, world_of
+from smdist.dataparallel.tensorflow import omissions
 from smdist.dataparallel.tensorflow.interrupts import Watch
 from smdist.dataparallel.tensorflow.library import compiled
 
+_KINDS: Final = ("all_reduce", "broadcast", "all_gather", "all_to_all", "reduce_scatter", "barrier")
 _FORKED = 'Call it in the rank itself, or start the process by "spawn"'
 
 
@@ -25,12 +30,14 @@ class _Joined:
 
     Attributes:
         process: Its id; a forked child has another one, and no engine.
+        calls: How many collectives had ended before.
     """
 
     world: World
     engine: Engine
     watch: Watch
     process: int
+    calls: int
 
 
 _joined: list[_Joined] = []  # one, or none
@@ -58,7 +65,8 @@ def init() -> None:
     engine = meet(world, config, module)
     module.adopt(engine, float(config.timeout_seconds or DataParallel().timeout_seconds))
     watch = Watch(engine, name_of(world.rank, config), module)
-    _joined.append(_Joined(world, engine, watch, os.getpid()))
+    _joined.append(_Joined(world, engine, watch, os.getpid(), _calls(module)))
+    _see_to_the_end()
 
 
 def shutdown() -> None:
@@ -68,6 +76,7 @@ def shutdown() -> None:
     """
     if not is_initialized():
         return
+    _look_back()
     joined = _joined.pop()
     joined.watch.stop()
     joined.engine.shutdown()
@@ -124,6 +133,21 @@ def engine() -> Engine:
     _world("engine")
     _check_process("engine")
     return _joined[0].engine
+
+
+@cache
+def _see_to_the_end() -> None:
+    atexit.register(_look_back)
+
+
+def _look_back() -> None:
+    """Before rank 0 leaves, by shutdown() or at its end."""
+    if is_initialized() and _joined[0].world.rank == 0:
+        omissions.look_back(_joined[0].world.size, _calls(compiled()) - _joined[0].calls)
+
+
+def _calls(module: Any) -> int:
+    return sum(module.activity(kind)[0] for kind in _KINDS)
 
 
 def _world(asked: str) -> World:

@@ -4,17 +4,23 @@
 from __future__ import annotations
 
 from numbers import Real
-from typing import Any
+from typing import Any, Final
 
 import keras
 
-from smdist.dataparallel.tensorflow import world
+from smdist.dataparallel.tensorflow import omissions, world
 from smdist.dataparallel.tensorflow.agreement import mark_of
 from smdist.dataparallel.tensorflow.forms import check_devices
+from smdist.dataparallel.tensorflow.keras.optimizer import is_distributed
 from smdist.dataparallel.tensorflow.keras.telling import TellingCallback
 from smdist.dataparallel.tensorflow.library import tf
+from smdist.dataparallel.tensorflow.omissions import BROADCAST, WRAP
+from smdist.dataparallel.tensorflow.reduce_op import ReduceOp
 from smdist.dataparallel.tensorflow.reducing import Reduction, all_reduce
 from smdist.dataparallel.tensorflow.variables import broadcast_variables, check_root
+
+_MOST_NUMBERS: Final = 65536  # of each weight, to compare
+_NEARLY: Final = 1e-4
 
 
 class BroadcastGlobalVariablesCallback(TellingCallback):
@@ -45,6 +51,15 @@ class BroadcastGlobalVariablesCallback(TellingCallback):
         """Broadcast what the first batch has made."""
         self._broadcast()
         super().on_train_batch_end(batch, logs)
+        if self._steps > 1 and world.size() > 1 and world.rank() == 0:
+            self._look()
+
+    def _look(self) -> None:
+        """The first batches have traced what reduces gradients, if anything does."""
+        optimizer = self.model.optimizer
+        if not is_distributed(optimizer) and not omissions.are_gradients_reduced():
+            name = type(optimizer).__name__
+            omissions.warn(f"no gradients are averaged: {name} takes its rank's own. {WRAP}")
 
     def _broadcast(self) -> None:
         optimizer = self.model.optimizer
@@ -60,12 +75,14 @@ class BroadcastGlobalVariablesCallback(TellingCallback):
 class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]  # untyped
     """Average metrics over ranks at the end of each epoch, for the callbacks behind this one.
 
-    Put it before ReduceLROnPlateau, EarlyStopping, TensorBoard and checkpoints.
+    Put it before ReduceLROnPlateau, EarlyStopping, TensorBoard and checkpoints. After its
+    first epoch it also compares weights, and rank 0 says so if they differ.
     """
 
     def __init__(self, device: str = "") -> None:
         super().__init__()
         check_devices(device=device)
+        self._is_compared = False
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002  Keras's
         """Replace the numbers in `logs`, in place."""
@@ -75,6 +92,9 @@ class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]  # 
         values = tf.constant([float(logs[name]) for name in names], tf.float64)
         [means] = all_reduce([values], Reduction(), mark_of("\n".join(names)))
         logs.update(zip(names, means.numpy().tolist(), strict=True))
+        if not self._is_compared:
+            self._is_compared = True
+            _compare(self.model.trainable_weights)
 
 
 class ModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]  # untyped
@@ -108,6 +128,28 @@ class BestModelCheckpoint(ModelCheckpoint):
             save_best_only=True,
             save_weights_only=False,
         )
+
+
+def _compare(weights: list[Any]) -> None:
+    """Say so if ranks have trained apart."""
+    mine = _fingerprint(weights)
+    [extremes] = all_reduce([tf.stack([mine, -mine])], Reduction(op=ReduceOp.MIN))
+    low, high = float(extremes[0]), -float(extremes[1])
+    if high - low > _NEARLY and world.rank() == 0:
+        omissions.warn(
+            "weights differ between ranks after an epoch: first weights, or gradients, are each"
+            f" rank's own. {BROADCAST}. {WRAP}"
+        )
+
+
+def _fingerprint(weights: list[Any]) -> Any:
+    """A number of about 1 at most, float64 [], that other weights are unlikely to have."""
+    total = squares = tf.zeros([], tf.float64)
+    for weight in weights:
+        part = tf.cast(tf.reshape(tf.convert_to_tensor(weight), [-1])[:_MOST_NUMBERS], tf.float64)
+        factors = tf.cos(tf.cast(tf.range(tf.size(part)), tf.float64))
+        total, squares = total + tf.reduce_sum(part * factors), squares + tf.reduce_sum(part**2)
+    return total / tf.maximum(tf.sqrt(squares), 1e-30)
 
 
 def _is_number(value: Any) -> bool:

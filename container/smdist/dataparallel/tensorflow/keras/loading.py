@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 
+from smdist.dataparallel.tensorflow import omissions
 from smdist.dataparallel.tensorflow.keras.optimizer import DistributedOptimizer
 
 
@@ -22,6 +23,7 @@ def load_model(
     Returns:
         The model, compiled as it was, without XLA.
     """
+    omissions.note(omissions.WEIGHTS)
     known = {kind.__name__: kind for kind in custom_optimizers or ()}
     model = keras.saving.load_model(filepath, custom_objects={**known, **(custom_objects or {})})
     if getattr(model, "optimizer", None) is not None:
