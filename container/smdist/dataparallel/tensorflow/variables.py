@@ -5,16 +5,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from numbers import Integral
-from typing import Any
+from typing import Any, Final
 
 from sagemaker_dist.errors import OptionError, require
 from smdist.dataparallel.tensorflow import omissions, rows, world
 from smdist.dataparallel.tensorflow.agreement import mark_of, names_of
 from smdist.dataparallel.tensorflow.buckets import Piece, pack
+from smdist.dataparallel.tensorflow.differences import (
+    Description,
+    describe,
+    difference_between_ranks,
+)
 from smdist.dataparallel.tensorflow.library import as_written, tf
 from smdist.dataparallel.tensorflow.options import fusion_bytes
 from smdist.dataparallel.tensorflow.reduce_op import ReduceOp
 from smdist.dataparallel.tensorflow.reducing import Reduction, all_reduce
+
+_DIFFER: Final = (
+    "broadcast_variables(): shapes, dtypes, names or order of variables differ between ranks."
+)
+_ALIKE: Final = "Build the same model and optimizer on all ranks"
 
 
 @as_written
@@ -43,7 +53,7 @@ def broadcast_variables(variables: Any, root_rank: int = 0) -> None:
         return
     if any(getattr(each, "name", "") == "iteration" for each in given):  # an optimizer's count
         omissions.note(omissions.OPTIMIZER)
-    _agree(flat, names_of(given, is_brief=True))
+    _agree(given, flat)
     pieces = [
         Piece(dtype=each.dtype.name, size_bytes=each.shape.num_elements() * each.dtype.size)
         for each in flat
@@ -90,16 +100,20 @@ def _is_seed(variable: Any) -> bool:
     return name == "seed_generator_state" and variable.dtype.is_integer
 
 
-def _agree(variables: Sequence[Any], names: Sequence[str]) -> None:
-    shapes = (f"{each.dtype.name}{each.shape}" for each in variables)
-    text = ";".join([*shapes, *names])
-    mine = tf.constant([mark_of(text)], tf.int64)
+def _agree(given: Sequence[Any], variables: Sequence[Any]) -> None:
+    description = describe(given, variables, names_of(given, is_brief=True))
+    mine = tf.constant([_mark_of(description)], tf.int64)
     low, high = all_reduce([mine, -mine], Reduction(op=ReduceOp.MIN))
-    tf.debugging.assert_equal(
-        low,
-        -high,
-        "broadcast_variables(): shapes, dtypes, names or order of variables differ between ranks",
-    )
+    if not tf.executing_eagerly():
+        tf.debugging.Assert(tf.reduce_all(low == -high), [f"{_DIFFER} {_ALIKE}"])
+    elif int(low[0]) != -int(high[0]):
+        told = f"broadcast_variables(): {difference_between_ranks(description)}. {_ALIKE}"
+        raise tf.errors.InvalidArgumentError(None, None, told)
+
+
+def _mark_of(description: Description) -> int:
+    kinds = [kind for _, kind, _ in description]
+    return mark_of(";".join([*kinds, *(name for _, _, name in description)]))
 
 
 def _broadcast_bucket(variables: list[Any], root: int) -> None:
