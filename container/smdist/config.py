@@ -26,7 +26,7 @@ from sagemaker_dist.contract import KEY, DataParallel, ModelParallel, parse, par
 from sagemaker_dist.errors import OptionError, raise_all
 from smdist.files import Drivers, Resources, read_drivers, read_object, read_resources
 from smdist.tuning import TuningConfig, read_tuning
-from smdist.variables import misspelt
+from smdist.variables import hosts_without_ranks, misspelt
 
 PORT: Final = 7777
 MODEL_PARALLEL: Final = "SMDIST_MODEL_PARALLEL"  # a document as on the wire
@@ -161,6 +161,7 @@ class RankConfig:
         tuning: How the engine divides its work.
         world_variables: Which of torch's variables for such a process are set.
         model_parallel: How the job asks to split the model; None where it does not.
+        hosts_without_ranks: How many hosts run the script each alone; 0 where ranks do.
     """
 
     address: str | None = None
@@ -183,6 +184,7 @@ class RankConfig:
     tuning: TuningConfig = field(default_factory=TuningConfig)
     world_variables: tuple[str, ...] = ()
     model_parallel: ModelParallel | None = None
+    hosts_without_ranks: int = 0
 
 
 def read_base(environ: Mapping[str, str] | None = None) -> Path:
@@ -284,6 +286,7 @@ def read_rank_config(environ: Mapping[str, str] | None = None) -> RankConfig:
         tuning=read_tuning(environ),
         world_variables=tuple(name for name in _WORLD if environ.get(name)),
         model_parallel=_model_parallel(environ.get(MODEL_PARALLEL)),
+        hosts_without_ranks=hosts_without_ranks(environ),
     )
 
 

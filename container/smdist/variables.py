@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of the environment variables that ranks read, to find one that is misspelt."""
+"""What the environment variables of a rank say together: misspelt names, hosts without ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Final
 
@@ -42,3 +43,18 @@ def misspelt(names: Iterable[str]) -> Iterator[OptionError]:
                 "smdist reads none of this name",
                 f"Did you mean {meant[0]}? Otherwise unset it",
             )
+
+
+def hosts_without_ranks(environ: Mapping[str, str]) -> int:
+    """How many hosts a job has that run the script each alone, as its first host is told.
+
+    0 where the script runs as ranks, on one host, and on all hosts but the first.
+    """
+    if environ.get("RANK"):
+        return 0
+    try:
+        hosts = json.loads(environ.get("SM_HOSTS") or "[]")
+    except ValueError:
+        return 0
+    is_first = isinstance(hosts, list) and hosts[:1] == [environ.get("SM_CURRENT_HOST")]
+    return len(hosts) if is_first and len(hosts) > 1 else 0

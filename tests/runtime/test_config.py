@@ -284,6 +284,21 @@ def test_rank_knows_which_variables_of_a_world_are_set():
     )
 
 
+@pytest.mark.parametrize(
+    ("environ", "hosts"),
+    [
+        ({"SM_HOSTS": '["a", "b"]', "SM_CURRENT_HOST": "a"}, 2),
+        ({"SM_HOSTS": '["a", "b"]', "SM_CURRENT_HOST": "b"}, 0),
+        ({"SM_HOSTS": '["a", "b"]', "SM_CURRENT_HOST": "a", "RANK": "0"}, 0),
+        ({"SM_HOSTS": '["a"]', "SM_CURRENT_HOST": "a"}, 0),
+        ({"SM_HOSTS": "a,b", "SM_CURRENT_HOST": "a"}, 0),
+        ({"SM_HOSTS": '{"a": 1}', "SM_CURRENT_HOST": "a"}, 0),
+    ],
+)
+def test_first_host_knows_of_others_that_are_no_ranks(environ, hosts):
+    assert hosts == read_rank_config(environ).hosts_without_ranks
+
+
 def test_guard_outside_a_world_has_no_rank():
     assert read_guard_config({}).rank is None
     assert 3 == read_guard_config({"RANK": "3"}).rank

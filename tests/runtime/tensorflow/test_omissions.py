@@ -99,6 +99,29 @@ def test_a_loop_that_averages_no_gradients(tf_world, kind, count):
     assert all(line.startswith("smdist: no gradients were averaged") for line in lines)
 
 
+def _alone(rank, size):
+    import smdist.dataparallel.tensorflow as sdp
+
+    numbers = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    hosts = {"SM_HOSTS": '["algo-1", "algo-2"]', "SM_CURRENT_HOST": f"algo-{rank + 1}"}
+    with _said() as lines, pytest.MonkeyPatch.context() as patch:
+        for name in numbers:
+            patch.delenv(name)
+        for name, value in hosts.items():
+            patch.setenv(name, value)
+        sdp.init()
+        sdp.shutdown()
+    return lines
+
+
+def test_hosts_of_a_job_without_distribution(tf_world):
+    """The first of them says that each trains alone."""
+    (line,), others = tf_world.run(_alone, size=2)
+
+    assert [] == others
+    assert line.startswith("smdist: the job has 2 hosts and no ranks: each trains a model of")
+
+
 def _raised(rank, size):
     import smdist.dataparallel.tensorflow as sdp
 

@@ -67,6 +67,11 @@ def init() -> None:
     watch = Watch(engine, name_of(world.rank, config), module)
     _joined.append(_Joined(world, engine, watch, os.getpid(), _calls(module)))
     _see_to_the_end()
+    if config.hosts_without_ranks:
+        omissions.warn(
+            f"the job has {config.hosts_without_ranks} hosts and no ranks: each trains a model of"
+            " its own. Pass distribution=DataParallel() to the estimator"
+        )
 
 
 def shutdown() -> None:
