@@ -103,10 +103,11 @@ void Pending::fail(const std::exception_ptr& error) const {
   try {
     std::rethrow_exception(error);
   } catch (const UsageError& usage) {
+    const char* const names =
+        has_mark(results_) ? "for variables of the same names in the same order, " : "";
     throw UsageError(std::string(usage.what()) + ". The results on this rank would be " +
                      title_of(results_) +
-                     ": all ranks must give tensors of the same dtype and shapes, " +
-                     (has_mark(results_) ? "for variables of the same names in the same order, " : "") +
+                     ": all ranks must give tensors of the same dtype and shapes, " + names +
                      "and call the same operations in the same order.");
   }
 }
