@@ -232,6 +232,20 @@ def _refused(rank, size):
         hvd.DistributedOptimizer(plain, num_groups=1)
     with pytest.raises(OptionError, match=r"DistributedOptimizer\(\) got 'bucket_cap'.*_mb'"):
         hvd.DistributedOptimizer(plain, bucket_cap=1)
+    with pytest.raises(OptionError, match=r"pases_per.*Did you mean 'backward_passes_per_step'\?"):
+        hvd.DistributedOptimizer(plain, backward_pases_per_step=2)
+    with pytest.raises(OptionError, match=r"Valid are .*'backward_passes_per_step'") as told:
+        hvd.DistributedOptimizer(plain, xyz=2)
+    assert "locking" not in str(told.value)  # of others, and refused
+    with pytest.raises(OptionError, match="op is 'min' for gradients"):
+        hvd.DistributedOptimizer(plain, op=hvd.Min)
+    for misspelt in (
+        lambda: hvd.callbacks.LearningRateWarmupCallback(0.1, warmup_epoch=1),
+        lambda: hvd.callbacks.BroadcastGlobalVariablesCallback(rootrank=0),
+        lambda: hvd.callbacks.StopCallback(every_batch=1),
+    ):
+        with pytest.raises(OptionError, match=r"it has no such argument\. Did you mean"):
+            misspelt()
     with pytest.raises(OptionError, match="Leave process_set out"):
         hvd.DistributedOptimizer(plain, process_set=[0])
     with pytest.raises(OptionError, match="Leave scale_local_gradients out"):

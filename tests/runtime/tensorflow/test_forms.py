@@ -100,6 +100,8 @@ def test_devices_are_refused(name):
         ({"compression": "fp16"}, "Compression.fp16"),
         ({"op": "median"}, "no such reduction"),
         ({"fusion_bytes": 5}, "fusion_bytes"),
+        ({"op": ReduceOp.MIN}, "ReduceOp.AVERAGE or op=ReduceOp.SUM"),
+        ({"compresion": 1}, r"DistributedGradientTape\(\) got 'compresion'.*mean 'compression'\?"),
         ({"op": ReduceOp.SUM, "gradient_predivide_factor": 2.0}, "predivide"),
     ],
 )

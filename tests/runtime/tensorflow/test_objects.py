@@ -62,7 +62,7 @@ def test_an_object_that_cannot_be_pickled_is_told_on_all_ranks(tf_world):
         assert [0, 1] == after
 
 
-@pytest.mark.parametrize("name", ["join", "ProcessSet", "nccl_built"])
+@pytest.mark.parametrize("name", ["join", "ProcessSet", "nccl_built", "cross_rank"])
 @pytest.mark.parametrize("place", ["", ".keras"])
 def test_absent_names_say_what_to_use(name, place):
     from importlib import import_module
@@ -70,5 +70,16 @@ def test_absent_names_say_what_to_use(name, place):
     module = import_module(f"smdist.dataparallel.tensorflow{place}")
     with pytest.raises(AttributeError, match=rf"no attribute '{name}': .+\. .+\.$"):
         getattr(module, name)
-    with pytest.raises(AttributeError, match=r"no attribute 'allreduc'$"):
+    with pytest.raises(
+        AttributeError, match=r"no attribute 'allreduc'\. Did you mean 'allreduce'\?"
+    ):
         _ = module.allreduc
+    with pytest.raises(AttributeError, match=r"no attribute 'anything'$"):
+        _ = module.anything
+
+
+def test_callbacks_that_are_nearly_called_so_are_told():
+    from smdist.dataparallel.tensorflow.keras import callbacks
+
+    with pytest.raises(AttributeError, match=r"Did you mean 'BroadcastGlobalVariablesCallback'\?"):
+        _ = callbacks.BroadcastGlobalVariableCallback

@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import sys
+from difflib import get_close_matches
+
 _SETS = ("every operation is one of all ranks", "Leave process sets out")
 _PARTIAL = (
     "all gradients are reduced",
     "Call gradient() on a plain tape for variables that stay a rank's own",
 )
 _OPS = ("the number of ranks does not change in a job", "Use rank(), size(), local_rank()")
+_CROSS = ("ranks are not counted by hosts", "Use {} // local_size() where hosts have as many ranks")
 _BUILT = ("there is one engine, over TCP and shared memory", "Leave the question out")
 
 _INSTEAD = {
@@ -23,6 +27,8 @@ _INSTEAD = {
     "add_process_set": _SETS,
     "broadcast_object_fn": ("it is for sessions", "Use broadcast_object()"),
     "ccl_built": _BUILT,
+    "cross_rank": (_CROSS[0], _CROSS[1].format("rank()")),
+    "cross_size": (_CROSS[0], _CROSS[1].format("size()")),
     "cuda_built": _BUILT,
     "ddl_built": _BUILT,
     "elastic": (
@@ -55,7 +61,8 @@ _INSTEAD = {
 def no_such_name(module: str, name: str) -> AttributeError:
     """What to raise for a name that the module has not."""
     said = f"module {module!r} has no attribute {name!r}"
-    if name not in _INSTEAD:
-        return AttributeError(said)
-    why, mend = _INSTEAD[name]
-    return AttributeError(f"{said}: {why}. {mend}.")
+    if name in _INSTEAD:
+        why, mend = _INSTEAD[name]
+        return AttributeError(f"{said}: {why}. {mend}.")
+    near = get_close_matches(name, getattr(sys.modules.get(module), "__all__", ()), n=1)
+    return AttributeError(f"{said}. Did you mean {near[0]!r}?" if near else said)

@@ -7,13 +7,18 @@ Horovod    allreduce(tensor, average=None, name=None, op=, prescale_factor=, ...
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from functools import wraps
+from inspect import Parameter, signature
 from numbers import Integral
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
-from sagemaker_dist.errors import OptionError, require
+from sagemaker_dist.errors import OptionError, closest, require
 from smdist.dataparallel.tensorflow.compression import Compression
 from smdist.dataparallel.tensorflow.reduce_op import ReduceOp, as_op
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _LAST: Final = ("compression", "op")  # of SMDDP's arguments, behind index and number
 _TWO = "SMDDP writes allreduce(tensor, param_index, num_params), Horovod allreduce(tensor, average)"
@@ -87,6 +92,44 @@ def check_devices(**devices: Any) -> None:
             why="a tensor is reduced where it lies",
             mend=f"Leave {name} out",
         )
+
+
+def refuse_unknown(
+    called: str, given: Iterable[str], valid: Collection[str], others: Collection[str] = ()
+) -> None:
+    """Refuse names of arguments that `called` has not, and say which is meant.
+
+    Args:
+        others: Are taken too, but listed to nobody.
+
+    Raises:
+        OptionError: One of `given` is neither `valid` nor among `others`.
+    """
+    for name in given:
+        if name in valid or name in others:
+            continue
+        near = closest(name, [*valid, *others])
+        mend = near if near.endswith("?") else closest(name, valid)
+        raise OptionError(f"{called}() got {name!r}", "it has no such argument", mend)
+
+
+def names_of_arguments(function: Callable[..., Any]) -> list[str]:
+    """Those that a call may write, in order."""
+    kinds = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    every = signature(function).parameters.values()
+    return [each.name for each in every if each.kind in kinds and each.name != "self"]
+
+
+def with_names_checked(init: F) -> F:
+    """A class's __init__ that says which argument is meant where none is called so."""
+    valid = names_of_arguments(init)
+
+    @wraps(init)
+    def checked(self: Any, *positional: Any, **named: Any) -> None:
+        refuse_unknown(init.__qualname__.partition(".")[0], named, valid)
+        init(self, *positional, **named)
+
+    return cast(F, checked)
 
 
 def _placed(positional: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from sagemaker_dist.errors import require
 from smdist.dataparallel.tensorflow.compression import Compression, check_compression
-from smdist.dataparallel.tensorflow.forms import Factors, check_devices
+from smdist.dataparallel.tensorflow.forms import Factors, check_devices, with_names_checked
 from smdist.dataparallel.tensorflow.gradients import reduce_gradients
 from smdist.dataparallel.tensorflow.library import as_written, tf
 from smdist.dataparallel.tensorflow.options import checked
@@ -32,6 +32,7 @@ class DistributedGradientTape:
             gradients are packed.
     """
 
+    @with_names_checked
     def __init__(
         self,
         gradtape: Any,
@@ -88,6 +89,12 @@ def reduction_of(
         OptionError: A value is out of range.
     """
     chosen = as_op(op)
+    require(
+        chosen in (ReduceOp.SUM, ReduceOp.AVERAGE),
+        what=f"op is {chosen.value!r} for gradients",
+        why="those of a whole batch are the average or the sum of the ranks' gradients",
+        mend="Pass op=ReduceOp.AVERAGE or op=ReduceOp.SUM",
+    )
     factors = Factors()
     if predivide_factor != 1:
         require(

@@ -10,7 +10,7 @@ import keras
 
 from smdist.dataparallel.tensorflow import omissions, world
 from smdist.dataparallel.tensorflow.agreement import mark_of
-from smdist.dataparallel.tensorflow.forms import check_devices
+from smdist.dataparallel.tensorflow.forms import check_devices, with_names_checked
 from smdist.dataparallel.tensorflow.keras.optimizer import is_distributed
 from smdist.dataparallel.tensorflow.keras.telling import TellingCallback
 from smdist.dataparallel.tensorflow.library import tf
@@ -34,6 +34,7 @@ class BroadcastGlobalVariablesCallback(TellingCallback):
         OptionError: There is no rank `root_rank`.
     """
 
+    @with_names_checked
     def __init__(self, root_rank: int = 0, device: str = "") -> None:
         super().__init__()
         check_devices(device=device)
@@ -79,6 +80,7 @@ class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]  # 
     first epoch it also compares weights, and rank 0 says so if they differ.
     """
 
+    @with_names_checked
     def __init__(self, device: str = "") -> None:
         super().__init__()
         check_devices(device=device)
@@ -111,6 +113,7 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]  #
 class BestModelCheckpoint(ModelCheckpoint):
     """Keep the best whole model only, written by rank 0."""
 
+    @with_names_checked
     def __init__(
         self,
         filepath: Any,

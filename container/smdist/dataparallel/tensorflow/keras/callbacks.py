@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Callbacks for model.fit in Horovod's names, and StopCallback."""
 
+from typing import Any
+
+from smdist.dataparallel.tensorflow.absent import no_such_name
 from smdist.dataparallel.tensorflow.keras.averaging import (
     BestModelCheckpoint,
     BroadcastGlobalVariablesCallback,
@@ -22,3 +25,7 @@ __all__ = [
     "ModelCheckpoint",
     "StopCallback",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    raise no_such_name(__name__, name)

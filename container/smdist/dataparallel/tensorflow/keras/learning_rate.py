@@ -18,6 +18,7 @@ import keras
 
 from sagemaker_dist.errors import require
 from smdist.dataparallel.tensorflow import world
+from smdist.dataparallel.tensorflow.forms import with_names_checked
 from smdist.dataparallel.tensorflow.keras.twin import innermost
 from smdist.dataparallel.tensorflow.library import tf
 
@@ -40,6 +41,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
             are not known.
     """
 
+    @with_names_checked
     def __init__(
         self,
         initial_lr: float,
@@ -115,6 +117,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         verbose: 1: rank 0 says when it is over.
     """
 
+    @with_names_checked
     def __init__(
         self,
         initial_lr: float,

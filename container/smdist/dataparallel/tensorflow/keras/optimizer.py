@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import keras
 
-from sagemaker_dist.errors import OptionError, closest, require
+from sagemaker_dist.errors import OptionError, require
 from smdist.dataparallel.tensorflow.compression import Compression
-from smdist.dataparallel.tensorflow.forms import check_devices
+from smdist.dataparallel.tensorflow.forms import check_devices, names_of_arguments, refuse_unknown
 from smdist.dataparallel.tensorflow.keras import compiling
 from smdist.dataparallel.tensorflow.keras.classes import named_as
 from smdist.dataparallel.tensorflow.keras.reduced import (
@@ -145,13 +145,9 @@ def _check_optimizer(optimizer: Any) -> None:
 
 
 def _fusion_bytes(fusion_bytes: int | None, of_others: dict[str, Any]) -> int | None:
+    own = names_of_arguments(DistributedOptimizer)
+    refuse_unknown("DistributedOptimizer", of_others, own, _OF_OTHERS)
     for name, value in of_others.items():
-        require(
-            name in _OF_OTHERS,
-            what=f"DistributedOptimizer() got {name!r}",
-            why="it has no such argument",
-            mend=closest(name, _OF_OTHERS),
-        )
         accepted, why = _OF_OTHERS[name]
         require(
             accepted is _ANY or value is None or value == accepted,

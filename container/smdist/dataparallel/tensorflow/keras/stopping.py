@@ -11,6 +11,7 @@ import keras
 
 from sagemaker_dist.errors import require
 from smdist.dataparallel.tensorflow import collectives
+from smdist.dataparallel.tensorflow.forms import with_names_checked
 from smdist.dataparallel.tensorflow.library import tf
 from smdist.dataparallel.tensorflow.reduce_op import ReduceOp
 
@@ -32,6 +33,7 @@ class StopCallback(keras.callbacks.Callback):  # type: ignore[misc]  # untyped
             the main one, where Python hears no signals.
     """
 
+    @with_names_checked
     def __init__(self, every_batches: int = 10) -> None:
         super().__init__()
         require(
