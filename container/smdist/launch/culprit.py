@@ -19,7 +19,7 @@ import re
 from pathlib import PurePath
 from typing import Final
 
-from smdist.dataparallel.rendezvous.plain import is_wrapped, plain
+from smdist.dataparallel.rendezvous.plain import is_wrapped, plain, with_values_beside
 
 MAX_LINES: Final = 5
 _GROUP_HEADER: Final = "+ Exception Group Traceback (most recent call last):"
@@ -90,7 +90,7 @@ def _said(lines: list[str]) -> str:
         lines = [f"tf.errors.{lines[0].removeprefix(_TENSORFLOW)}", *lines[1:]]
     name, colon, message = "\n".join(lines).partition(": ")
     if not colon or not is_wrapped(message):
-        return "\n".join(_message(lines))
+        return "\n".join(_message(with_values_beside(lines)))
     text = plain(message)
     return text if text.startswith(f"{name}: ") else f"{name}: {text}"
 

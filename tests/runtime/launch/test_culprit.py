@@ -105,6 +105,36 @@ TENSORFLOW = {
         "tf.errors.InvalidArgumentError: sizes differ\nx == y did not hold\n[[0]]",
         "train.py:19 in fit",
     ),
+    "an assertion": (
+        f"{CALL}InvalidArgumentError: labels out of range\nCondition x == y did not hold.\n"
+        "First 1 elements of x:\n[1]\nFirst 1 elements of y:\n[2]\n",
+        "tf.errors.InvalidArgumentError: labels out of range\nCondition x == y did not hold.\n"
+        "First 1 elements of x: [1]\nFirst 1 elements of y: [2]",
+        "train.py:19 in fit",
+    ),
+    "an assertion of many values": (
+        f"{CALL}InvalidArgumentError: too big\nCondition x < y did not hold.\n"
+        "Indices of first 2 different values:\n[[0]\n [2]]\nCorresponding x values:\n[1 3]\n"
+        "Corresponding y values:\n[0 2]\nFirst 3 elements of x:\n[1 5 3]\n",
+        "tf.errors.InvalidArgumentError: too big\nCondition x < y did not hold.\n"
+        "Indices of first 2 different values: [[0] [2]]\nCorresponding x values: [1 3]\n"
+        "Corresponding y values: [0 2]",
+        "train.py:19 in fit",
+    ),
+    "an assertion of each element": (
+        f"{CALL}InvalidArgumentError: negative.  \nCondition x >= 0 did not hold element-wise:\n"
+        "x (shape=(2,) dtype=int32) = \n['1', '-2']\n",
+        "tf.errors.InvalidArgumentError: negative.  \nCondition x >= 0 did not hold element-wise:"
+        "\nx (shape=(2,) dtype=int32) = ['1', '-2']",
+        "train.py:19 in fit",
+    ),
+    "an assertion within Keras": (
+        f"{CALL}InvalidArgumentError: Exception encountered when calling Check.call().\n\n"
+        "\x1b[1mCondition x == y did not hold.\nFirst 1 elements of x:\n[1]\x1b[0m\n",
+        "tf.errors.InvalidArgumentError: Exception encountered when calling Check.call().\n"
+        "Condition x == y did not hold.\nFirst 1 elements of x: [1]",
+        "train.py:19 in fit",
+    ),
     "the cause of another": (
         f"{CALL}InvalidArgument{GRAPH.format(message='7 is not in [0, 3)')}\n"
         f"The above exception was the direct cause of the following exception:\n\n{PLAIN}",

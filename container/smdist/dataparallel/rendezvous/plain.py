@@ -34,6 +34,10 @@ _END: Final = re.compile(
     r"\s*(?:Traceback \(most recent call last\):|\(1\) [A-Z_]+:|\d+ successful operations"
     r"|Arguments received by )"
 )
+_HEADING: Final = re.compile(
+    r"(?:First \d+ elements of .+|Indices of first \d+ different values|Corresponding . values):\s*"
+    r"|\S+ \(shape=.*\) = *"
+)
 _FRAME: Final = re.compile(r'(\s*)File "[^"]+", line \d+')
 
 
@@ -47,11 +51,30 @@ def plain(text: str) -> str:
     if not is_wrapped(text):
         return text
     lines = []
-    for line in _spoken(text.splitlines()):
+    for line in _spoken(with_values_beside(text.splitlines())):
         lines.append(line)
         if len(lines) == _MOST_LINES:
             break
     return "\n".join(lines) or text.strip()
+
+
+def with_values_beside(lines: Iterable[str]) -> list[str]:
+    """The same with what an assertion of TensorFlow found beside its headings, not below them.
+
+    Corresponding x values:         Corresponding x values: [[1 3] [2 4]]
+    [[1 3]
+     [2 4]]
+    """
+    joined: list[str] = []
+    is_value = is_below = False
+    for line in lines:
+        is_value = bool(line.strip()) and (is_below or (is_value and line.startswith(" ")))
+        is_below = not is_value and bool(_HEADING.fullmatch(line))
+        if is_value:
+            joined[-1] = f"{joined[-1].rstrip()} {line.strip()}"
+        else:
+            joined.append(line)
+    return joined
 
 
 def _spoken(lines: Iterable[str]) -> Iterator[str]:
