@@ -169,4 +169,9 @@ def _unknown(where: str, key: object, valid: Collection[str]) -> OptionError:
     mend = closest(str(key), valid)
     if where == "distribution" and str(key).lower() in _IN_SCRIPT:
         mend = "The script sets it up by itself: pass {'torch_distributed': {'enabled': True}}"
+    if where == "distribution" and str(key).lower() == "horovod":
+        mend = (
+            "Pass DataParallel(), and in a script for TensorFlow"
+            " import smdist.dataparallel.tensorflow.keras as hvd"
+        )
     return OptionError(f"{where} has the key {key!r}", "no such key exists", mend)

@@ -272,10 +272,16 @@ def _launch_faults(job: Job) -> Iterator[OptionError]:
                 "the distribution of sagemaker_dist does not run with it",
                 f"Leave {name} out, or leave distribution out",
             )
+    yield from _version_faults(job)
+
+
+def _version_faults(job: Job) -> Iterator[OptionError]:
     asked, held = job.framework_version, job.image_version
-    if asked is not None and not f"{held}.".startswith(f"{asked}."):
-        yield OptionError(
-            f"framework_version is {asked!r}",
-            f"the image of this version of sagemaker_dist holds {held}",
-            "Leave framework_version out, or pass image_uri",
-        )
+    if asked is None or f"{held}.".startswith(f"{asked}."):
+        return
+    why = f"the image of this version of sagemaker_dist holds {held}"
+    mend = "Leave framework_version out, or pass image_uri"
+    if job.instance_type == LOCAL_PROCESS:
+        why = f"{LOCAL_PROCESS} uses no image: it runs the {job.kind} that is installed here"
+        mend = "Leave framework_version out"
+    yield OptionError(f"framework_version is {asked!r}", why, mend)

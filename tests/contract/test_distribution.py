@@ -99,6 +99,7 @@ def test_our_launcher_takes_what_it_serves(value, expected):
         ),
         ({"torch_distibuted": ON}, "Did you mean 'torch_distributed'"),
         ({"deepspeed": ON}, "distribution has the key 'deepspeed': no such key exists."),
+        ({"horovod": ON}, "import smdist.dataparallel.tensorflow.keras as hvd"),
         ({"smdist": {"dataparalel": {}}}, "Did you mean 'dataparallel'"),
         ({"smdist": {"dataparallel": {"fusion_mb": 8}}}, "Did you mean 'fusion_bytes'"),
         ({"smdist": {}}, "is empty: it names no strategy. Name 'dataparallel'"),

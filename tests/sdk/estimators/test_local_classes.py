@@ -96,6 +96,17 @@ def test_our_options_arrive(build, runner, script, monkeypatch, kind, has_folder
     assert ("tensorflow" if kind is TensorFlow else None) == job.framework
 
 
+@pytest.mark.parametrize("kind", [PyTorch, TensorFlow])
+def test_a_version_that_is_not_installed_is_refused_without_talk_of_images(build, kind):
+    with pytest.raises(OptionError) as caught:
+        build(kind, framework_version="2.5", py_version="py310", distribution=DataParallel())
+
+    assert (
+        "framework_version is '2.5': local_process uses no image: it runs the"
+        f" {kind.__name__} that is installed here. Leave framework_version out."
+    ) == str(caught.value)
+
+
 @pytest.mark.parametrize("kind", IMAGES)
 def test_containers_are_of_the_image_built_for_the_framework(build, runner, kind):
     build(kind, instance_type="local").fit(wait=False)
