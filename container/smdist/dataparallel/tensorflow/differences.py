@@ -26,12 +26,15 @@ def describe(given: Sequence[Any], variables: Sequence[Any], names: Sequence[str
     """Of each variable its path, what it holds, and the name that ranks compare.
 
     Args:
-        given: Variables of TensorFlow or Keras.
+        given: Variables of TensorFlow or Keras; one without a name is told by its number.
         variables: TensorFlow's own of these.
         names: From agreement.names_of().
     """
     kinds = (f"{each.dtype.name} {each.shape.as_list()}" for each in variables)
-    paths = (path_of(each) or f"{number}, without a name" for number, each in enumerate(given))
+    paths = (
+        path_of(each) if name else f"number {number}"
+        for number, (each, name) in enumerate(zip(given, names, strict=True))
+    )
     return list(zip(paths, kinds, names, strict=True))
 
 
