@@ -22,7 +22,7 @@ class DistributedGradientTape:
     Everything else is the tape's own, also jacobian(), which stays this rank's.
 
     Args:
-        op: Default AVERAGE.
+        op: AVERAGE, the default, or SUM.
         sparse_as_dense: Make IndexedSlices dense; by default their rows are gathered.
         gradient_predivide_factor: Divide an average before (by this) and after the sum.
         fusion_bytes: Bytes per buffer; default what the job was given, 25 MiB.

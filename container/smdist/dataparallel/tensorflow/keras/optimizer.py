@@ -65,7 +65,7 @@ def DistributedOptimizer(  # noqa: N802  Horovod's and SMDDP's name
 
     Args:
         optimizer: Of Keras 3, with its state; for loss scaling the LossScaleOptimizer.
-        op: Default AVERAGE.
+        op: AVERAGE, the default, or SUM.
         sparse_as_dense: Make IndexedSlices dense; by default their rows are gathered.
         backward_passes_per_step: Passes that are added up here before they are reduced.
         average_aggregated_gradients: Divide by the number of passes, as Keras's own
