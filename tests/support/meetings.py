@@ -15,10 +15,15 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def meeting_of(rank, size, port, *, patience_seconds=10.0, secret=None, job=""):
+def meeting_of(rank, size, port, *, patience_seconds=10.0, secret=None, job="", quiet_seconds=10.0):
     guest = Guest(rank=rank, size=size, label=f"rank {rank} on host {rank}", job=job)
     return Meeting(
-        guest=guest, host="127.0.0.1", port=port, patience_seconds=patience_seconds, secret=secret
+        guest=guest,
+        host="127.0.0.1",
+        port=port,
+        patience_seconds=patience_seconds,
+        secret=secret,
+        quiet_seconds=quiet_seconds,
     )
 
 

@@ -56,6 +56,37 @@ def test_a_word_that_nobody_sets_is_late(port):
     assert 5 > time.monotonic() - start
 
 
+def test_rank_0_says_for_whom_it_waits(port, capsys):
+    """Once after a while, then less often; not for those who have come."""
+
+    def end(store, rank):
+        time.sleep(0.6)
+        raise ValueError
+
+    meet([0, 2], 12, port, end, quiet_seconds=0.1)
+    first, second = capsys.readouterr().err.splitlines()
+
+    names = "rank 1, rank 3, rank 4, rank 5, rank 6, rank 7, rank 8, rank 9 and 2 others"
+    assert f"smdist: waiting for {names} of 12 at 127.0.0.1:{port}, 0.1 s" == first
+    assert second.endswith(f"of 12 at 127.0.0.1:{port}, 0.4 s")
+
+
+def test_others_say_that_they_wait_for_rank_0(port, capsys):
+    """The first few ranks: of a thousand that would be many lines."""
+    meet([1, 8], 9, port, exchange, patience_seconds=4, quiet_seconds=0.7)
+    said = capsys.readouterr().err.splitlines()
+    wanted = f"smdist: waiting for rank 0 of 9 at 127.0.0.1:{port}, "
+
+    assert 2 == len(said)  # not rank 8
+    assert all(line.startswith(wanted) for line in said)
+
+
+def test_ranks_that_meet_at_once_say_nothing(port, capsys):
+    meet(range(3), 3, port, exchange)
+
+    assert "" == capsys.readouterr().err
+
+
 def test_nothing_is_left_when_ranks_have_met(port):
     """No thread, no port: the next meeting is at the same place, again and again."""
     for _ in range(3):

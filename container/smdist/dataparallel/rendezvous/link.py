@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import time
 
 from sagemaker_dist.errors import LaunchError
@@ -24,11 +25,12 @@ from smdist.dataparallel.rendezvous.frames import (
     proof,
     proves,
 )
-from smdist.dataparallel.rendezvous.meeting import Meeting
+from smdist.dataparallel.rendezvous.meeting import Meeting, tellings, waiting
 
 _HANDSHAKE_SECONDS = 30.0
 _FIRST_PAUSE_SECONDS = 0.02
 _LONGEST_PAUSE_SECONDS = 0.5
+_TELLERS = 8  # ranks that say that they wait for rank 0: of a thousand that would be many lines
 
 
 class Link:
@@ -82,8 +84,11 @@ def dial(meeting: Meeting, host: str) -> tuple[Link, str]:
     Raises:
         LaunchError: Nobody opened it in time, or it refuses this rank.
     """
-    end = time.monotonic() + meeting.patience_seconds
+    began = time.monotonic()
+    end = began + meeting.patience_seconds
     pause = _FIRST_PAUSE_SECONDS
+    times = tellings(meeting.quiet_seconds)
+    told = next(times)
     while True:
         try:
             left = max(end - time.monotonic(), pause)
@@ -93,6 +98,10 @@ def dial(meeting: Meeting, host: str) -> tuple[Link, str]:
                 raise _unreachable(meeting, error) from error
         except FrameError as error:
             raise _refused(meeting, str(error)) from error
+        waited = time.monotonic() - began
+        if waited > told and meeting.guest.rank < _TELLERS:
+            sys.stderr.write(waiting([0], meeting, round(waited)))
+            told = next(each for each in times if each > waited)
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 

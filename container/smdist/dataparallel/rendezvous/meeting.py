@@ -4,9 +4,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import count
+from typing import Final
 
 from smdist.dataparallel.rendezvous.frames import Frame, FrameError, Kind, expect
+
+_MOST_NAMES: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +42,7 @@ class Meeting:
         port: Where it listens.
         patience_seconds: How long ranks wait for each other.
         secret: What every rank of the job knows; None where no file gives it.
+        quiet_seconds: How long nobody is told that ranks wait; then every three times as long.
     """
 
     guest: Guest
@@ -44,6 +50,21 @@ class Meeting:
     port: int
     patience_seconds: float
     secret: bytes | None = field(default=None, repr=False)
+    quiet_seconds: float = 10.0
+
+
+def tellings(quiet_seconds: float) -> Iterator[float]:
+    """When a rank says for whom it waits, in seconds since it came; without end."""
+    return count(quiet_seconds, 3 * quiet_seconds)
+
+
+def waiting(missing: Sequence[int], meeting: Meeting, seconds: float) -> str:
+    """The line that says for whom."""
+    names = ", ".join(f"rank {rank}" for rank in missing[:_MOST_NAMES])
+    others = len(missing) - _MOST_NAMES
+    names += f" and {others} others" if others > 0 else ""
+    place = f"{meeting.host}:{meeting.port}"
+    return f"smdist: waiting for {names} of {meeting.guest.size} at {place}, {seconds:g} s\n"
 
 
 def guest_of(frame: Frame) -> Guest:

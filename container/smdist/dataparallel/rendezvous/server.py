@@ -30,7 +30,14 @@ from smdist.dataparallel.rendezvous.frames import (
     proof,
     proves,
 )
-from smdist.dataparallel.rendezvous.meeting import Guest, Meeting, guest_of, mismatch
+from smdist.dataparallel.rendezvous.meeting import (
+    Guest,
+    Meeting,
+    guest_of,
+    mismatch,
+    tellings,
+    waiting,
+)
 
 _STRANGER_SECONDS = 15.0  # to prove itself and to say who it is
 _FAREWELL_SECONDS = 30.0  # for all to leave once rank 0 has what it came for
@@ -62,6 +69,7 @@ class MeetingPlace:
         self._strangers = 0
         self._lines = 0
         self._loop = asyncio.new_event_loop()
+        self._began = self._loop.time()
         self._over = asyncio.Event()
         self._changed = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="smdist-meeting", daemon=True)
@@ -83,7 +91,9 @@ class MeetingPlace:
 
     async def _serve(self) -> None:
         server = await asyncio.start_server(self._receive, sock=self._listener)
+        telling = self._loop.create_task(self._tell())
         await self._over.wait()
+        telling.cancel()
         end = self._loop.time() + (_NEWS_SECONDS if self._failure else _FAREWELL_SECONDS)
         while self._awaited() and self._loop.time() < end:
             self._changed.clear()
@@ -92,6 +102,15 @@ class MeetingPlace:
             except asyncio.TimeoutError:
                 break
         server.close()
+
+    async def _tell(self) -> None:
+        """Say now and then who has not come."""
+        for seconds in tellings(self._meeting.quiet_seconds):
+            await asyncio.sleep(max(self._began + seconds - self._loop.time(), 0))
+            missing = sorted(set(range(self._first.size)) - self._guests.keys())
+            if not missing or self._failure:
+                return
+            sys.stderr.write(waiting(missing, self._meeting, seconds))
 
     def _awaited(self) -> set[int]:
         """Who has not left: of all ranks, or once the meeting has failed of those that came."""
