@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 
+from benchmarks.allreduce import bare
 from benchmarks.allreduce.plot import draw
 from benchmarks.harness.hosts import EmulatedHosts, Host
 from benchmarks.harness.interleave import Series, interleave
@@ -16,12 +17,13 @@ from benchmarks.harness.report import machine, save, size_text, table, time_text
 
 PREPARE = "benchmarks.allreduce.work:prepare"
 MEASURE = "benchmarks.allreduce.work:measure"
+FLOATS = ("openmpi", "bare")  # who sums float32 alone, and on one host
 KIB, MIB = 1 << 10, 1 << 20
 ONE_HOST_SIZES = [KIB, 8 * KIB, 64 * KIB, MIB, 4 * MIB, 25 * MIB, 100 * MIB, 256 * MIB]
 HOSTS_SIZES = [KIB, 8 * KIB, 64 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB]
 COLUMNS = [
     "ranks", "dtype", "size", "smdist", "GB/s", "of limit", "Gloo", "/ Gloo", "OpenMPI",
-    "/ OpenMPI", "CPU s/GB", "Gloo's CPU",
+    "/ OpenMPI", "bare", "/ bare", "CPU s/GB", "Gloo's CPU", "bare CPU",
 ]  # fmt: skip
 
 
@@ -48,7 +50,6 @@ class Row:
         return self.series[peer].cpu_seconds / (self.size / 1e9)
 
     def cells(self) -> list[str]:
-        openmpi = self.series.get("openmpi")
         return [
             self.layout,
             self.dtype,
@@ -58,22 +59,28 @@ class Row:
             f"{self.limit / self.series['smdist'].seconds:.0%}",
             time_text(self.series["gloo"].seconds),
             f"{self.against('gloo'):.2f}",
-            time_text(openmpi.seconds) if openmpi else "-",
-            f"{self.against('openmpi'):.2f}" if openmpi else "-",
+            *self._beside("openmpi"),
+            *self._beside("bare"),
             f"{self.cpu_per_gb('smdist'):.3g}",
             f"{self.cpu_per_gb('gloo'):.3g}",
+            f"{self.cpu_per_gb('bare'):.3g}" if "bare" in self.series else "-",
         ]
+
+    def _beside(self, peer: str) -> list[str]:
+        if peer not in self.series:
+            return ["-", "-"]
+        return [time_text(self.series[peer].seconds), f"{self.against(peer):.2f}"]
 
 
 def one_host(ranks: int, arguments: argparse.Namespace) -> Iterator[Row]:
     places = [Host(0)] * ranks
     with ExitStack() as stack:
         everyone = {
-            peer: stack.enter_context(Ranks(peer, places)) for peer in ("smdist", "gloo", "openmpi")
+            peer: stack.enter_context(Ranks(peer, places)) for peer in ("smdist", "gloo", *FLOATS)
         }
         for dtype in arguments.dtypes:
             for size in arguments.sizes or ONE_HOST_SIZES:
-                peers = {p: r for p, r in everyone.items() if p != "openmpi" or dtype == "float32"}
+                peers = {p: r for p, r in everyone.items() if p not in FLOATS or dtype == "float32"}
                 yield _one_host(peers, ranks, dtype, size, arguments.rounds)
 
 
@@ -106,6 +113,7 @@ def hosts(count: int, arguments: argparse.Namespace) -> Iterator[Row]:
 def main() -> None:
     arguments = _arguments()
     rows: list[Row] = []
+    bare.build()
     for ranks in arguments.ranks:
         rows += _told(one_host(ranks, arguments))
     for count in arguments.hosts:

@@ -17,7 +17,7 @@ def prepare(peer: str, size: int, dtype: str) -> None:
     Zeros, because sums of sums would grow beyond what the dtype holds.
     """
     _now.clear()
-    _now["reduce"] = MpiSum(size) if peer == "openmpi" else TorchSum(size, dtype)
+    _now["reduce"] = _sum(peer, size, dtype)
     _now["buffer"] = buffer = _now["reduce"].buffer
     rank, ranks = _now["reduce"].rank, _now["reduce"].ranks
     buffer[:] = rank + 1
@@ -25,6 +25,14 @@ def prepare(peer: str, size: int, dtype: str) -> None:
     expected = ranks * (ranks + 1) / 2
     assert (buffer == expected).all(), f"{peer} sums to {buffer[:4]}, not {expected}"
     buffer[:] = 0
+
+
+def _sum(peer: str, size: int, dtype: str) -> Any:
+    if peer == "bare":
+        from benchmarks.allreduce.bare import BareSum
+
+        return BareSum(size)
+    return MpiSum(size) if peer == "openmpi" else TorchSum(size, dtype)
 
 
 def measure(iterations: int) -> tuple[float, float]:

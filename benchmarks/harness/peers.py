@@ -14,7 +14,7 @@ from benchmarks.harness.hosts import INTERFACE, NETWORK, Host
 
 ROOT = Path(__file__).parents[2]
 _RANK = [sys.executable, "-m", "benchmarks.harness.rank"]
-_PORTS = {"gloo": 29710, "smdist": 29720, "smdist-tf": 29730, "mirrored": 29740}
+_PORTS = {"gloo": 29710, "bare": 29700, "smdist": 29720, "smdist-tf": 29730, "mirrored": 29740}
 
 
 def start(peer: str, places: list[Host], door: str) -> list[subprocess.Popen[bytes]]:

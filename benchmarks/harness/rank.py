@@ -33,6 +33,8 @@ def join(peer: str) -> int:
         from benchmarks.tf_step import work
 
         return work.join(peer)
+    if peer == "bare":
+        return int(os.environ["RANK"])
     import torch.distributed as dist
 
     if peer == "smdist":
@@ -53,7 +55,11 @@ def serve(peer: str, benchmark: Connection) -> None:
             benchmark.send((answer, None))
         except Exception:
             benchmark.send((None, traceback.format_exc()))
-    if peer not in ("openmpi", *_TENSORFLOW):
+    if peer == "bare":
+        from benchmarks.allreduce import bare
+
+        bare.leave()
+    elif peer not in ("openmpi", *_TENSORFLOW):
         import torch.distributed as dist
 
         dist.destroy_process_group()

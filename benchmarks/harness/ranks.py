@@ -18,7 +18,7 @@ class Ranks:
     """Starts the ranks, and ends them with the `with` block.
 
     Attributes:
-        peer: `smdist`, `gloo` or `openmpi`; with TensorFlow `smdist-tf` or `mirrored`.
+        peer: `smdist`, `gloo`, `openmpi` or `bare`; with TensorFlow `smdist-tf` or `mirrored`.
         places: The host of each rank.
     """
 

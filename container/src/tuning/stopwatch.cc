@@ -2,7 +2,7 @@
 #include "tuning/stopwatch.h"
 
 #include <algorithm>
-#include <future>
+#include <exception>
 #include <utility>
 
 namespace smdist {
@@ -65,21 +65,31 @@ double Stopwatch::agreed(double seconds) {
   return seconds;
 }
 
-// Waits for all of them, also if one has failed: their memory is ours.
+// As callers who wait do it. Waits for all of them, also if one has failed: their memory is ours.
 void Stopwatch::run(std::vector<Operation> operations) {
-  std::vector<std::future<std::exception_ptr>> ends;
+  Ending ending(operations.size());
   for (Operation& operation : operations) {
-    auto end = std::make_shared<std::promise<std::exception_ptr>>();
-    ends.push_back(end->get_future());
     operation.timeout = patience_;
-    operation.done = [end](std::exception_ptr error) { end->set_value(std::move(error)); };
-    engine_.submit(group_, std::move(operation));
+    operation.ended = [&ending](const std::exception_ptr& error) { ending.end(error); };
   }
-  std::exception_ptr error;
-  for (auto& end : ends) {
-    if (std::exception_ptr failed = end.get()) error = failed;
+  if (operations.size() == 1) {
+    engine_.run(group_, std::move(operations[0]), ending);
+  } else {
+    submit(std::move(operations), ending);
+    engine_.wait(ending);
   }
-  if (error) std::rethrow_exception(error);
+  if (const std::exception_ptr error = ending.error()) std::rethrow_exception(error);
+}
+
+// What cannot be submitted has ended.
+void Stopwatch::submit(std::vector<Operation> operations, Ending& ending) {
+  for (Operation& operation : operations) {
+    try {
+      engine_.submit(group_, std::move(operation));
+    } catch (...) {
+      ending.end(std::current_exception());
+    }
+  }
 }
 
 }  // namespace smdist

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "smdist/ending.h"
 #include "smdist/engine.h"
 
 namespace smdist {
@@ -33,6 +34,7 @@ class Stopwatch final {
   void sum(std::vector<Floats>& buffers);
   double agreed(double seconds);
   void run(std::vector<Operation> operations);
+  void submit(std::vector<Operation> operations, Ending& ending);
 
   Engine& engine_;
   const uint32_t group_;
