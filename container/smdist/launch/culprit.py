@@ -31,7 +31,10 @@ _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<
 _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?::\s|$)")
 _MENDS: Final = {
     "No module named 'smdistributed": "Here it is smdist: rename smdistributed in the script",
-    "No module named 'horovod": 'Here is no Horovod: use torch.distributed with "smdist"',
+    "No module named 'horovod": (
+        'Here is no Horovod: use torch.distributed with "smdist",'
+        " or import smdist.dataparallel.tensorflow.keras as hvd"
+    ),
 }
 _NOISE = re.compile(
     r"^\[?(?:rank\d+\]:)?\[?[WEI]\d{4}\b|^\S+:\d+: \w*Warning\b|^smdist: "

@@ -58,7 +58,7 @@ def ask_before(rank, size):
 
 def test_before_init_every_question_is_refused_by_name(tf_world):
     names = ["rank", "size", "local_rank", "local_size", "engine"]
-    expected = [False, *(f"{name}() was called before init()" for name in names)]
+    expected = [False, *(f"smdist was used before init(), by {name}()" for name in names)]
 
     assert [expected] == tf_world.run(ask_before, size=1)
 

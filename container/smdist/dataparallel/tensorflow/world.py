@@ -159,7 +159,7 @@ def _world(asked: str) -> World:
     """Also in a forked child, such as a worker that reads data."""
     require(
         bool(_joined),
-        what=f"{asked}() was called before init()",
+        what=f"smdist was used before init(), by {asked}()",
         why="this process has not joined the other ranks, or has left them",
         mend="Call smdist.dataparallel.tensorflow.init() first",
     )
