@@ -101,7 +101,10 @@ def test_devices_are_refused(name):
         ({"op": "median"}, "no such reduction"),
         ({"fusion_bytes": 5}, "fusion_bytes"),
         ({"op": ReduceOp.MIN}, "ReduceOp.AVERAGE or op=ReduceOp.SUM"),
-        ({"compresion": 1}, r"DistributedGradientTape\(\) got 'compresion'.*mean 'compression'\?"),
+        (
+            {"kompression": 1},
+            r"DistributedGradientTape\(\) got 'kompression'.*mean 'compression'\?",
+        ),
         ({"op": ReduceOp.SUM, "gradient_predivide_factor": 2.0}, "predivide"),
     ],
 )
