@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from benchmarks.allreduce import bare
 from benchmarks.allreduce.plot import draw
@@ -23,7 +23,7 @@ ONE_HOST_SIZES = [KIB, 8 * KIB, 64 * KIB, MIB, 4 * MIB, 25 * MIB, 100 * MIB, 256
 HOSTS_SIZES = [KIB, 8 * KIB, 64 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB]
 COLUMNS = [
     "ranks", "dtype", "size", "smdist", "GB/s", "of limit", "Gloo", "/ Gloo", "OpenMPI",
-    "/ OpenMPI", "bare", "/ bare", "CPU s/GB", "Gloo's CPU", "bare CPU",
+    "/ OpenMPI", "bare", "/ bare", "CPU s/GB", "Gloo's CPU", "bare's CPU", "packets/MB", "Gloo's",
 ]  # fmt: skip
 
 
@@ -37,6 +37,7 @@ class Row:
     size: int
     series: dict[str, Series]
     limit: float
+    packets: dict[str, float] = field(default_factory=dict)  # of all hosts, for one all-reduce
 
     @property
     def bus_bandwidth(self) -> float:
@@ -64,7 +65,11 @@ class Row:
             f"{self.cpu_per_gb('smdist'):.3g}",
             f"{self.cpu_per_gb('gloo'):.3g}",
             f"{self.cpu_per_gb('bare'):.3g}" if "bare" in self.series else "-",
+            *(self._packets_per_mb(peer) for peer in ("smdist", "gloo")),
         ]
+
+    def _packets_per_mb(self, peer: str) -> str:
+        return f"{self.packets[peer] / (self.size / 1e6):.3g}" if self.packets else "-"
 
     def _beside(self, peer: str) -> list[str]:
         if peer not in self.series:
@@ -107,7 +112,15 @@ def hosts(count: int, arguments: argparse.Namespace) -> Iterator[Row]:
                 goodput = emulated.goodput()
                 series = interleave(work, arguments.rounds)
                 limit = 2 * (count - 1) / count * size / goodput
-                yield Row(f"{count} hosts", count, dtype, size, series, limit)
+                packets = {peer: _packets(emulated, ranks) for peer, ranks in everyone.items()}
+                yield Row(f"{count} hosts", count, dtype, size, series, limit, packets)
+
+
+def _packets(emulated: EmulatedHosts, ranks: Ranks, iterations: int = 4) -> float:
+    """That one all-reduce takes; measure() begins with one that it does not time."""
+    before = emulated.packets()
+    ranks.call(MEASURE, iterations=iterations)
+    return (emulated.packets() - before) / (iterations + 1)
 
 
 def main() -> None:

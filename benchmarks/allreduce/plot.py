@@ -11,8 +11,9 @@ from benchmarks.harness.bars import COLOURS
 from benchmarks.harness.report import size_text
 
 
-def draw(rows: list[Any], dtype: str = "float32") -> Figure:
-    """Only of one dtype; the table has all."""
+def draw(rows: list[Any]) -> Figure:
+    """Only of the first dtype; the table has all."""
+    dtype = rows[0].dtype
     layouts = list(dict.fromkeys(row.layout for row in rows))
     figure = Figure(figsize=(4.2 * len(layouts), 3.6))
     panels = figure.subplots(1, len(layouts), squeeze=False)[0]

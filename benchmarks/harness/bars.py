@@ -14,6 +14,7 @@ COLOURS = {
     "smdist": "tab:blue",
     "gloo": "tab:orange",
     "openmpi": "tab:green",
+    "bare": "tab:gray",
     "mirrored": "tab:orange",
 }
 _GROUP = 0.8  # how wide a group is; groups stand one apart

@@ -83,6 +83,15 @@ class EmulatedHosts:
             listening.wait(10)
         return json.loads(done.stdout)["end"]["sum_received"]["bits_per_second"] / 8
 
+    def packets(self) -> int:
+        """That all hosts have sent so far: as long as segmentation offload makes them."""
+        return sum(self._packets_of(host) for host in self.hosts)
+
+    def _packets_of(self, host: Host) -> int:
+        counters = ["cat", f"/sys/class/net/{INTERFACE}/statistics/tx_packets"]
+        done = subprocess.run([*host.prefix, *counters], capture_output=True, check=True, text=True)
+        return int(done.stdout)
+
     def _add(self, host: Host) -> None:
         outside = f"sdv{host.number}"
         inside = ["-n", str(host.namespace)]
