@@ -60,15 +60,15 @@ def test_rank_0_says_for_whom_it_waits(port, capsys):
     """Once after a while, then less often; not for those who have come."""
 
     def end(store, rank):
-        time.sleep(0.6)
+        time.sleep(2.4)
         raise ValueError
 
-    meet([0, 2], 12, port, end, quiet_seconds=0.1)
+    meet([0, 2], 12, port, end, quiet_seconds=0.5)
     first, second = capsys.readouterr().err.splitlines()
 
     names = "rank 1, rank 3, rank 4, rank 5, rank 6, rank 7, rank 8, rank 9 and 2 others"
-    assert f"smdist: waiting for {names} of 12 at 127.0.0.1:{port}, 0.1 s" == first
-    assert second.endswith(f"of 12 at 127.0.0.1:{port}, 0.4 s")
+    assert f"smdist: waiting for {names} of 12 at 127.0.0.1:{port}, 0.5 s" == first
+    assert second.endswith(f"of 12 at 127.0.0.1:{port}, 2 s")
 
 
 def test_others_say_that_they_wait_for_rank_0(port, capsys):
