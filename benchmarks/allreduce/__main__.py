@@ -126,7 +126,8 @@ def _packets(emulated: EmulatedHosts, ranks: Ranks, iterations: int = 4) -> floa
 def main() -> None:
     arguments = _arguments()
     rows: list[Row] = []
-    bare.build()
+    if arguments.ranks:
+        bare.build()
     for ranks in arguments.ranks:
         rows += _told(one_host(ranks, arguments))
     for count in arguments.hosts:

@@ -39,8 +39,8 @@ class BareSum:
 def _opened(rank: int, ranks: int) -> tuple[ctypes.CDLL, ctypes.c_void_p]:
     library = ctypes.CDLL(str(_LIBRARY))
     library.bare_open.restype = ctypes.c_void_p
-    path = f"/dev/shm/smdist-bare-{os.environ['MASTER_PORT']}"
-    handle = library.bare_open(path.encode(), ctypes.c_uint64(rank), ctypes.c_uint64(ranks))
+    path = _path()
+    handle = library.bare_open(bytes(path), ctypes.c_uint64(rank), ctypes.c_uint64(ranks))
     if not handle:
         raise OSError(f"{path} cannot be mapped")
     return library, ctypes.c_void_p(handle)
@@ -48,4 +48,8 @@ def _opened(rank: int, ranks: int) -> tuple[ctypes.CDLL, ctypes.c_void_p]:
 
 def leave() -> None:
     """Remove the file; its memory lasts until all ranks have ended."""
-    Path(f"/dev/shm/smdist-bare-{os.environ['MASTER_PORT']}").unlink(missing_ok=True)
+    _path().unlink(missing_ok=True)
+
+
+def _path() -> Path:
+    return Path(f"/dev/shm/smdist-bare-{os.environ['MASTER_PORT']}")

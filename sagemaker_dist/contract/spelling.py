@@ -45,7 +45,14 @@ KINDS: Final[Mapping[str, type[DataParallel] | type[ModelParallel]]] = {
     DATA: DataParallel,
     MODEL: ModelParallel,
 }
-_IN_SCRIPT: Final = ("accelerate", "ddp", "deepspeed", "fsdp", "lightning")
+_IN_SCRIPT: Final = "The script sets it up by itself: pass {'torch_distributed': {'enabled': True}}"
+_MENDS: Final = {  # of keys that are no distribution
+    **dict.fromkeys(("accelerate", "ddp", "deepspeed", "fsdp", "lightning"), _IN_SCRIPT),
+    "horovod": (
+        "Pass DataParallel(), and in a script for TensorFlow"
+        " import smdist.dataparallel.tensorflow.keras as hvd"
+    ),
+}
 
 
 def spelling_faults(value: Mapping[str, Any]) -> Iterator[OptionError]:
@@ -166,12 +173,6 @@ def _is_positive(value: object) -> bool:
 
 
 def _unknown(where: str, key: object, valid: Collection[str]) -> OptionError:
-    mend = closest(str(key), valid)
-    if where == "distribution" and str(key).lower() in _IN_SCRIPT:
-        mend = "The script sets it up by itself: pass {'torch_distributed': {'enabled': True}}"
-    if where == "distribution" and str(key).lower() == "horovod":
-        mend = (
-            "Pass DataParallel(), and in a script for TensorFlow"
-            " import smdist.dataparallel.tensorflow.keras as hvd"
-        )
+    known = _MENDS.get(str(key).lower()) if where == "distribution" else None
+    mend = known or closest(str(key), valid)
     return OptionError(f"{where} has the key {key!r}", "no such key exists", mend)

@@ -75,18 +75,19 @@ class Watch:
         os.close(pipe)
 
     def _see_it_through(self) -> None:
-        place, seen, since = _place(), self._ended(), time.monotonic()
+        place, seen, since = _place(), num_ended(self._module), time.monotonic()
         while self._engine.is_running() and place == _place():
             time.sleep(_LOOK_SECONDS)
-            now = self._ended()
+            now = num_ended(self._module)
             if now != seen or self._module.under_way() == 0:
                 seen, since = now, time.monotonic()
             elif time.monotonic() - since > _PATIENCE_SECONDS:
                 self._engine.abort(f"Ctrl-C on {self._name}")
 
-    def _ended(self) -> list[int]:
-        """How many operations have ended, of each kind."""
-        return [self._module.activity(kind)[0] for kind in _KINDS]
+
+def num_ended(module: Any) -> int:
+    """How many collectives of this process have ended, by the compiled module's count."""
+    return sum(module.activity(kind)[0] for kind in _KINDS)
 
 
 @cache

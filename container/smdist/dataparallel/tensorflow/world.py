@@ -7,7 +7,6 @@ import atexit
 import os
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final
 
 from sagemaker_dist.contract import DataParallel
 from sagemaker_dist.errors import OptionError, require
@@ -17,10 +16,9 @@ from smdist.dataparallel.rendezvous.engine import Engine
 from smdist.dataparallel.rendezvous.meet import meet
 from smdist.dataparallel.rendezvous.world import World, world_of
 from smdist.dataparallel.tensorflow import omissions
-from smdist.dataparallel.tensorflow.interrupts import Watch
+from smdist.dataparallel.tensorflow.interrupts import Watch, num_ended
 from smdist.dataparallel.tensorflow.library import compiled
 
-_KINDS: Final = ("all_reduce", "broadcast", "all_gather", "all_to_all", "reduce_scatter", "barrier")
 _FORKED = 'Call it in the rank itself, or start the process by "spawn"'
 
 
@@ -65,7 +63,7 @@ def init() -> None:
     engine = meet(world, config, module)
     module.adopt(engine, float(config.timeout_seconds or DataParallel().timeout_seconds))
     watch = Watch(engine, name_of(world.rank, config), module)
-    _joined.append(_Joined(world, engine, watch, os.getpid(), _calls(module)))
+    _joined.append(_Joined(world, engine, watch, os.getpid(), num_ended(module)))
     _see_to_the_end()
     if config.hosts_without_ranks:
         omissions.warn(
@@ -148,11 +146,7 @@ def _see_to_the_end() -> None:
 def _look_back() -> None:
     """Before rank 0 leaves, by shutdown() or at its end."""
     if is_initialized() and _joined[0].world.rank == 0:
-        omissions.look_back(_joined[0].world.size, _calls(compiled()) - _joined[0].calls)
-
-
-def _calls(module: Any) -> int:
-    return sum(module.activity(kind)[0] for kind in _KINDS)
+        omissions.look_back(_joined[0].world.size, num_ended(compiled()) - _joined[0].calls)
 
 
 def _world(asked: str) -> World:
