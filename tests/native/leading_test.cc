@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Callers who move the engine's bytes while they wait: nothing is forgotten when one
 // begins, when one leaves, and while none is there.
+#include <sched.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cfenv>
@@ -329,6 +331,31 @@ void sums_do_not_depend_on_the_callers_rounding() {
   CHECK_EQ(1.0f, values[1][0]);
 }
 
+// How a caller who waits is scheduled: as a batch within `limit`, or not at all.
+int policy_of_waiting(std::chrono::microseconds pause, milliseconds limit) {
+  Cluster cluster(2, Network::kTcp, [&](Options& options) { options.pause = pause; });
+  std::atomic<pid_t> id{0};
+  std::thread waiting([&] {
+    id = ::gettid();
+    run_sums(cluster[0], 0, 1);
+    CHECK_EQ(SCHED_OTHER, ::sched_getscheduler(0));
+  });
+  const Clock::time_point end = Clock::now() + limit;
+  int policy = SCHED_OTHER;
+  while (policy != SCHED_BATCH && Clock::now() < end) {
+    if (id != 0) policy = ::sched_getscheduler(id);
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  run_sums(cluster[1], 0, 1);
+  waiting.join();
+  return policy;
+}
+
+void who_waits_lets_others_finish_where_processors_are_few() {
+  CHECK_EQ(SCHED_BATCH, policy_of_waiting(std::chrono::microseconds(0), seconds(10)));
+  CHECK_EQ(SCHED_OTHER, policy_of_waiting(std::chrono::microseconds(50), milliseconds(100)));
+}
+
 void a_fork_disturbs_no_caller() {
   Cluster cluster(2, Network::kTcp);
   std::thread calling([&] { on_all(cluster, [](Engine& engine) { run_sums(engine, 0, 300); }); });
@@ -364,5 +391,6 @@ int main() {
   RUN(callbacks_may_wait);
   RUN(waiting_has_a_limit);
   RUN(sums_do_not_depend_on_the_callers_rounding);
+  RUN(who_waits_lets_others_finish_where_processors_are_few);
   RUN(a_fork_disturbs_no_caller);
 }

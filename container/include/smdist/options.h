@@ -68,7 +68,8 @@ struct Options {
   uint32_t blocks_per_peer = 8;
 
   // How long the engine's thread looks for news before it sleeps. Above zero only where
-  // every rank of the machine has a processor to itself.
+  // every rank of the machine has a processor to itself; at zero callers who wait are
+  // scheduled as batches are (sched(7)), so that those they wait for finish first.
   std::chrono::microseconds pause{0};
 
   // Takes one line without its newline; called from the engine's threads. Null

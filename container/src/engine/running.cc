@@ -2,6 +2,7 @@
 // How an engine runs: on its own thread, and on those of callers who wait.
 #include <algorithm>
 
+#include "engine/batch_scheduling.h"
 #include "engine/default_floats.h"
 #include "engine/impl.h"
 
@@ -66,6 +67,7 @@ void Engine::Impl::run() {
 // Moves bytes on a caller's thread.
 void Engine::Impl::lead_to(const Ending& ending, Clock::time_point until) {
   const DefaultFloats floats;
+  const BatchScheduling scheduling(options_.pause.count() == 0);
   while (step() && !ending.is_over()) {
     const Clock::duration left = until - Clock::now();
     if (left.count() <= 0) return;
