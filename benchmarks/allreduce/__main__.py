@@ -17,13 +17,14 @@ from benchmarks.harness.report import machine, save, size_text, table, time_text
 
 PREPARE = "benchmarks.allreduce.work:prepare"
 MEASURE = "benchmarks.allreduce.work:measure"
-FLOATS = ("openmpi", "bare")  # who sums float32 alone, and on one host
+FLOATS = ("openmpi", "bare")  # who sums float32 alone
 KIB, MIB = 1 << 10, 1 << 20
 ONE_HOST_SIZES = [KIB, 8 * KIB, 64 * KIB, MIB, 4 * MIB, 25 * MIB, 100 * MIB, 256 * MIB]
 HOSTS_SIZES = [KIB, 8 * KIB, 64 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB]
 COLUMNS = [
     "ranks", "dtype", "size", "smdist", "GB/s", "of limit", "Gloo", "/ Gloo", "OpenMPI",
     "/ OpenMPI", "bare", "/ bare", "CPU s/GB", "Gloo's CPU", "bare's CPU", "packets/MB", "Gloo's",
+    "bare's",
 ]  # fmt: skip
 
 
@@ -65,11 +66,11 @@ class Row:
             f"{self.cpu_per_gb('smdist'):.3g}",
             f"{self.cpu_per_gb('gloo'):.3g}",
             f"{self.cpu_per_gb('bare'):.3g}" if "bare" in self.series else "-",
-            *(self._packets_per_mb(peer) for peer in ("smdist", "gloo")),
+            *(self._packets_per_mb(peer) for peer in ("smdist", "gloo", "bare")),
         ]
 
     def _packets_per_mb(self, peer: str) -> str:
-        return f"{self.packets[peer] / (self.size / 1e6):.3g}" if self.packets else "-"
+        return f"{self.packets[peer] / (self.size / 1e6):.3g}" if peer in self.packets else "-"
 
     def _beside(self, peer: str) -> list[str]:
         if peer not in self.series:
@@ -85,8 +86,12 @@ def one_host(ranks: int, arguments: argparse.Namespace) -> Iterator[Row]:
         }
         for dtype in arguments.dtypes:
             for size in arguments.sizes or ONE_HOST_SIZES:
-                peers = {p: r for p, r in everyone.items() if p not in FLOATS or dtype == "float32"}
+                peers = _who_sum(everyone, dtype)
                 yield _one_host(peers, ranks, dtype, size, arguments.rounds)
+
+
+def _who_sum(everyone: dict[str, Ranks], dtype: str) -> dict[str, Ranks]:
+    return {p: r for p, r in everyone.items() if p not in FLOATS or dtype == "float32"}
 
 
 def _one_host(everyone: dict[str, Ranks], ranks: int, dtype: str, size: int, rounds: int) -> Row:
@@ -102,18 +107,26 @@ def hosts(count: int, arguments: argparse.Namespace) -> Iterator[Row]:
     network = EmulatedHosts(count, arguments.rate, arguments.flow_rate)
     with network as emulated, ExitStack() as stack:
         everyone = {
-            peer: stack.enter_context(Ranks(peer, emulated.hosts)) for peer in ("smdist", "gloo")
+            peer: stack.enter_context(Ranks(peer, emulated.hosts))
+            for peer in ("smdist", "gloo", "bare")
         }
         for dtype in arguments.dtypes:
             for size in arguments.sizes or HOSTS_SIZES:
-                for each in everyone.values():
-                    each.call(PREPARE, peer=each.peer, size=size, dtype=dtype)
-                work = {peer: (each, MEASURE) for peer, each in everyone.items()}
-                goodput = emulated.goodput()
-                series = interleave(work, arguments.rounds)
-                limit = 2 * (count - 1) / count * size / goodput
-                packets = {peer: _packets(emulated, ranks) for peer, ranks in everyone.items()}
-                yield Row(f"{count} hosts", count, dtype, size, series, limit, packets)
+                peers = _who_sum(everyone, dtype)
+                yield _on_hosts(emulated, peers, dtype, size, arguments.rounds)
+
+
+def _on_hosts(
+    emulated: EmulatedHosts, everyone: dict[str, Ranks], dtype: str, size: int, rounds: int
+) -> Row:
+    for each in everyone.values():
+        each.call(PREPARE, peer=each.peer, size=size, dtype=dtype)
+    goodput = emulated.goodput()
+    series = interleave({peer: (each, MEASURE) for peer, each in everyone.items()}, rounds)
+    count = len(emulated.hosts)
+    limit = 2 * (count - 1) / count * size / goodput
+    packets = {peer: _packets(emulated, ranks) for peer, ranks in everyone.items()}
+    return Row(f"{count} hosts", count, dtype, size, series, limit, packets)
 
 
 def _packets(emulated: EmulatedHosts, ranks: Ranks, iterations: int = 4) -> float:
@@ -126,8 +139,7 @@ def _packets(emulated: EmulatedHosts, ranks: Ranks, iterations: int = 4) -> floa
 def main() -> None:
     arguments = _arguments()
     rows: list[Row] = []
-    if arguments.ranks:
-        bare.build()
+    bare.build()
     for ranks in arguments.ranks:
         rows += _told(one_host(ranks, arguments))
     for count in arguments.hosts:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contender that does nothing but copy and add; see bare.cc, which this builds and calls."""
+"""Who does nothing but move and add; see bare.cc and bare_hosts.cc, which this builds and calls."""
 
 from __future__ import annotations
 
@@ -8,42 +8,59 @@ import os
 import subprocess
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-_SOURCE = Path(__file__).with_name("bare.cc")
+from benchmarks.harness.hosts import NETWORK
+
+_SOURCES = [Path(__file__).with_name(name) for name in ("bare.cc", "bare_hosts.cc")]
 _LIBRARY = Path(__file__).parents[2] / "build/benchmarks/bare.so"
+_ARRIVING_BYTES = 224 << 10  # smdist's default
 _COMPILE = ["c++", "-std=c++17", "-O3", "-march=native", "-shared", "-fPIC", "-Wall", "-Werror"]
 
 
 def build() -> None:
     """Make the library; before any rank is started."""
     _LIBRARY.parent.mkdir(parents=True, exist_ok=True)
-    subprocess.run([*_COMPILE, "-o", _LIBRARY, _SOURCE], check=True)
+    subprocess.run([*_COMPILE, "-o", _LIBRARY, *_SOURCES], check=True)
 
 
 class BareSum:
-    """Sums of float32 over all ranks of this host."""
+    """Sums of float32 over all ranks of this host, or one on each of several."""
 
     def __init__(self, size: int) -> None:
         self.rank, self.ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.buffer = np.empty(size // 4, np.float32)
-        self._library, self._handle = _opened(self.rank, self.ranks)
+        is_alone = os.environ["MASTER_ADDR"] == "127.0.0.1"
+        self._sum, self._handle = (_opened if is_alone else _connected)(self.rank, self.ranks)
 
     def __call__(self) -> None:
         data = self.buffer.ctypes.data_as(ctypes.c_void_p)
-        self._library.bare_sum(self._handle, data, ctypes.c_uint64(self.buffer.size))
+        self._sum(self._handle, data, ctypes.c_uint64(self.buffer.size))
 
 
 @cache
-def _opened(rank: int, ranks: int) -> tuple[ctypes.CDLL, ctypes.c_void_p]:
+def _opened(rank: int, ranks: int) -> tuple[Any, ctypes.c_void_p]:
     library = ctypes.CDLL(str(_LIBRARY))
     library.bare_open.restype = ctypes.c_void_p
     path = _path()
     handle = library.bare_open(bytes(path), ctypes.c_uint64(rank), ctypes.c_uint64(ranks))
     if not handle:
         raise OSError(f"{path} cannot be mapped")
-    return library, ctypes.c_void_p(handle)
+    return library.bare_sum, ctypes.c_void_p(handle)
+
+
+@cache
+def _connected(rank: int, ranks: int) -> tuple[Any, ctypes.c_void_p]:
+    library = ctypes.CDLL(str(_LIBRARY))
+    library.bare_connect.restype = ctypes.c_void_p
+    hosts = [f"{NETWORK}.{number + 1}".encode() for number in range(ranks)]
+    addresses = (ctypes.c_char_p * ranks)(*hosts)
+    arriving = int(os.environ.get("SMDIST_ARRIVING_BYTES", _ARRIVING_BYTES))
+    numbers = (ctypes.c_uint64(number) for number in (rank, ranks, arriving))
+    handle = library.bare_connect(addresses, *numbers)
+    return library.bare_sum_hosts, ctypes.c_void_p(handle)
 
 
 def leave() -> None:
