@@ -4,6 +4,7 @@
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 facts = {
@@ -25,4 +26,12 @@ if "RANK" in os.environ:
     dist.barrier()
     dist.destroy_process_group()
 name = f"rank-{facts['rank']}" if "rank" in facts else f"plain-{facts['host'].split('-')[1]}"
-(Path(os.environ["SM_MODEL_DIR"]) / f"{name}.json").write_text(json.dumps(facts))
+model = Path(os.environ["SM_MODEL_DIR"])
+(model / f"{name}.json").write_text(json.dumps(facts))
+
+# SageMaker's local mode, where all hosts have one directory, ends them all with the first.
+hosts, end = json.loads(os.environ["SM_HOSTS"]), time.monotonic() + 60
+while "rank" not in facts and len(list(model.iterdir())) < len(hosts):
+    if time.monotonic() > end:
+        sys.exit(f"of {hosts} only {list(model.iterdir())} came within 60 s")
+    time.sleep(0.1)
