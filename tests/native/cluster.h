@@ -2,6 +2,7 @@
 // A cluster in one process: every rank an engine.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <future>
 #include <memory>
@@ -10,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "memory/arena_layout.h"
 #include "smdist/engine.h"
 #include "transport/memory_transport.h"
 
@@ -99,9 +101,11 @@ class Cluster final {
 
  private:
   void share_memory(int size, const Tweak& tweak) {
-    const Options options = options_of(0, size, tweak);
-    hub->share_memory(options.block_bytes * options.blocks_per_peer *
-                      static_cast<size_t>(size - 1));
+    size_t bytes = 0;
+    for (int rank = 0; rank < size; ++rank) {
+      bytes = std::max(bytes, ArenaLayout(options_of(rank, size, tweak)).bytes);
+    }
+    hub->share_memory(bytes, options_of(0, size, tweak).hosts);
   }
 
   Options options_of(int rank, int size, const Tweak& tweak) {

@@ -106,6 +106,11 @@ class Transport {
   // The peer's, which this rank reads; empty: it has handed over none.
   virtual Span arena_of(int) { return {}; }
 
+  // Something has changed in our arena that the peer may wait for: its await() ends, if it said
+  // that it expects that, or is yet to begin. Requires: is_read_by().
+  virtual void signal(int) {}
+  virtual void expect(int, bool) {}
+
   // From now on no payload memory that was handed over so far is read or
   // written: messages with a payload that did not begin to leave are dropped,
   // the rest of one that did is copied, and what still comes in for a payload

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "messaging/descriptor.h"
+#include "messaging/meeting.h"
 #include "messaging/operation_id.h"
 
 namespace smdist {
@@ -20,6 +21,7 @@ struct Rider {
 struct Announcement {
   Descriptor descriptor;
   Rider rider;
+  std::optional<Meeting> meeting;  // the peer shares its memory for it
 };
 
 // Thread safety: none.

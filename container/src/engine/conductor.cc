@@ -26,12 +26,14 @@ Conductor::Conductor(const Options& options, Transport& transport, Completions& 
       completions_(completions),
       names_(options.names),
       peers_(static_cast<size_t>(options.size)),
-      pool_(kIdleScratchBytes) {
+      pool_(kIdleScratchBytes),
+      exchanges_(ArenaLayout(options), transport.own_arena()),
+      is_expected_(peers_.size()) {
   for (size_t rank = names_.size(); rank < peers_.size(); ++rank) {
     names_.push_back("rank " + std::to_string(rank));
   }
-  const Span arena = transport.own_arena();
-  if (arena.bytes > 0) blocks_.emplace(arena, options.block_bytes, options.blocks_per_peer);
+  const Span blocks = exchanges_.blocks_of(transport.own_arena());
+  if (blocks.bytes > 0) blocks_.emplace(blocks, options.block_bytes, options.blocks_per_peer);
 }
 
 void Conductor::post(Submission submission) {
@@ -53,6 +55,8 @@ void Conductor::begin_all(std::vector<Submission> submissions) {
 }
 
 void Conductor::begin(Submission submission) {
+  SharedSum* const sum = begin_sum(submission);
+  if (submission.may_be_shared() && sum == nullptr) submission.make_plan();
   Buffer scratch = broken_ ? Buffer{} : scratch_for(submission);
   if (broken_) {
     --submission.group->pending;
@@ -64,6 +68,10 @@ void Conductor::begin(Submission submission) {
   deadlines_.insert({submission.deadline, id});
   Pending& pending =
       pending_.try_emplace(id, std::move(submission), std::move(scratch), pool_).first->second;
+  if (sum != nullptr) {
+    pending.share(*sum);
+    shared_.push_back(id);
+  }
   const Pending::Moves moves = pending.begin();
   for (const int member : pending.partners()) announce(pending, member);
   run(pending, moves);
@@ -94,7 +102,7 @@ void Conductor::meet_early(const OperationId& id) {
   for (const auto& [rank, announcement] : announcements) {
     try {
       if (Pending* pending = find(id)) {
-        meet(*pending, rank, announcement.descriptor);
+        meet(*pending, rank, announcement.descriptor, announcement.meeting);
         unpark(id, rank, announcement.rider);
       } else if (!broken_) {
         meet_past(rank, id, announcement.descriptor);
@@ -174,7 +182,8 @@ void Conductor::run(Pending& pending, const Pending::Moves& moves) {
 }
 
 // A peer has posted the operation, too.
-void Conductor::meet(Pending& pending, int rank, const Descriptor& theirs) {
+void Conductor::meet(Pending& pending, int rank, const Descriptor& theirs,
+                     const std::optional<Meeting>& meeting) {
   const Submission& submission = pending.submission();
   const int member = pending.member_of(rank);
   if (pending.is_ready(member)) throw PeerError("announced the same operation twice");
@@ -184,7 +193,9 @@ void Conductor::meet(Pending& pending, int rank, const Descriptor& theirs) {
     return fail_for_mismatch(submission.id, ours, rank, theirs);
   }
   peer(rank).rider_bytes -= pending.rider_bytes(member);  // it is parked no longer
+  const bool is_sum = pending.sum() != nullptr;
   run(pending, pending.member_ready(member));
+  if (is_sum) meet_sum(pending, rank, meeting);
 }
 
 void Conductor::finish(const OperationId& id) {

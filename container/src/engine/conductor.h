@@ -21,6 +21,7 @@
 
 #include "engine/announced.h"
 #include "engine/completions.h"
+#include "engine/exchanges.h"
 #include "engine/matching.h"
 #include "engine/pending.h"
 #include "memory/blocks.h"
@@ -46,6 +47,10 @@ class Conductor final : public Sink {
   void check_deadlines();
   std::chrono::milliseconds until_deadline() const;
   bool is_quiet() const;  // nothing is on its way, and nothing has its time
+
+  // Moves sums in shared memory on, a little. Busy: more could be done at once.
+  void advance();
+  bool is_busy() const { return is_busy_; }
 
   // What ended the engine, or null.
   std::exception_ptr failure() const SMDIST_EXCLUDES(failure_mutex_) {
@@ -127,7 +132,8 @@ class Conductor final : public Sink {
   Buffer scratch_for(const Submission& submission);
   void meet_early(const OperationId& id);
   void unpark(const OperationId& id, int peer, const Rider& rider);
-  void meet(Pending& pending, int peer, const Descriptor& theirs);
+  void meet(Pending& pending, int peer, const Descriptor& theirs,
+            const std::optional<Meeting>& meeting);
   void finish(const OperationId& id);
   void hasten_all(const Group& group);
   void remember(const Submission& submission);
@@ -138,6 +144,18 @@ class Conductor final : public Sink {
   bool extend(Pending& late);
   void fail_late(const Pending& late);
   void check_absent();
+
+  // Sums in shared memory
+  SharedSum* begin_sum(const Submission& submission);
+  SumTask task_of(const Submission& submission) const;
+  void announce_sum(Pending& pending, int member);
+  std::optional<Meeting> meeting_in(int peer, const Frame& frame) const;
+  void meet_sum(Pending& pending, int peer, const std::optional<Meeting>& meeting);
+  void replan(Pending& pending);
+  Pending* find_planned(const OperationId& id);
+  bool advance(Pending& pending);
+  void tell(const Group& group, SharedSum::Members members);
+  void expect_news();
 
   // Faults
   void fail(Fault fault, bool is_ours);
@@ -168,7 +186,11 @@ class Conductor final : public Sink {
   std::unordered_map<uint32_t, std::deque<Past>> history_;  // by group: the last few
   std::unordered_map<uint64_t, InFlight> in_flight_;        // by token
   uint64_t last_token_ = 0;
-  std::optional<Blocks> blocks_;  // of our arena, if there is one
+  std::optional<Blocks> blocks_;     // of our arena, if there is one
+  Exchanges exchanges_;              // of our arena
+  std::vector<OperationId> shared_;  // operations that are sums there
+  std::vector<bool> is_expected_;    // by peer: whose news wake us
+  bool is_busy_ = false;
   uint64_t last_serial_ = 0;
   std::exception_ptr broken_;  // set by the first fault
   Fault fault_;

@@ -2,6 +2,7 @@
 #include "smdist/engine.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "engine/impl.h"
@@ -17,11 +18,19 @@ Options checked(Options options) {
   return options;
 }
 
-Hosts hosts_of(const Options& options, const std::vector<int>& members) {
-  if (options.hosts.empty()) return Hosts(static_cast<int>(members.size()));
+std::vector<int> hosts_of(const Options& options, const std::vector<int>& members) {
   std::vector<int> hosts;
-  for (const int member : members) hosts.push_back(options.hosts[static_cast<size_t>(member)]);
-  return Hosts(hosts);
+  for (const int member : members) {
+    hosts.push_back(options.hosts.empty() ? 0 : options.hosts[static_cast<size_t>(member)]);
+  }
+  return hosts;
+}
+
+std::shared_ptr<Group> make_group(const Options& options, uint32_t id,
+                                  const std::vector<int>& members, int rank) {
+  const std::vector<int> hosts = hosts_of(options, members);
+  const bool is_on_one_host = std::set<int>(hosts.begin(), hosts.end()).size() == 1;
+  return std::make_shared<Group>(id, members, rank, Hosts(hosts), is_on_one_host, options.window);
 }
 
 OperationId id_for(uint32_t group, const Operation& operation) {
@@ -73,9 +82,7 @@ void Engine::Impl::add_group(uint32_t id, std::vector<int> members) {
   MutexLock lock(mutex_);
   Member& member = groups_[id];
   member.is_removed = false;
-  if (!member.group)
-    member.group =
-        std::make_shared<Group>(id, members, rank, hosts_of(options_, members), options_.window);
+  if (!member.group) member.group = make_group(options_, id, members, rank);
   if (member.group->members != members) {
     throw UsageError(name + " has other members already: two groups got the same number");
   }
@@ -117,8 +124,8 @@ uint64_t Engine::Impl::submit(uint32_t group_id, Operation operation) {
   submission.descriptor = descriptor_of(operation, rank, size);
   submission.operation = std::move(operation);
   MutexLock submitting(submitting_mutex_);
-  const Choice choice = number(submission);
-  submission.plan = plan_of(submission.operation, *submission.group, choice);
+  submission.choice = number(submission);
+  if (!submission.may_be_shared()) submission.make_plan();
   const uint64_t sequence = submission.id.sequence;
   leave_in_inbox(std::move(submission));
   return sequence;

@@ -225,6 +225,9 @@ void Conductor::fail_all(const std::exception_ptr& error) {
     completions_.push(receive.operation, error);
   }
   pending_.clear();
+  shared_.clear();
+  exchanges_.clear();
+  is_busy_ = false;
   deadlines_.clear();
   excuses_.clear();
   announced_.clear();

@@ -15,13 +15,43 @@ Pending::Pending(Submission submission, Buffer scratch, BufferPool& pool)
     : submission_(std::move(submission)),
       pool_(pool),
       scratch_(std::move(scratch)),
-      progress_(submission_.plan.steps.size()),
-      members_(index(submission_.group->size())),
-      open_steps_(submission_.plan.steps.size()) {
-  for (uint32_t step = 0; step < progress_.size(); ++step) link(step);
+      members_(index(submission_.group->size())) {
+  if (submission_.may_be_shared()) expect_all();
+  link_all();
 }
 
 Pending::~Pending() { pool_.give_back(std::move(scratch_)); }
+
+void Pending::link_all() {
+  open_steps_ = submission_.plan.steps.size();
+  progress_.assign(open_steps_, {});
+  for (uint32_t step = 0; step < progress_.size(); ++step) link(step);
+}
+
+// The sum counts as one step.
+void Pending::share(SharedSum& sum) {
+  sum_ = &sum;
+  open_steps_ = 1;
+}
+
+// Each has to hear of all others whether they share, also of those it exchanges no messages with.
+void Pending::expect_all() {
+  for (int member = 0; member < submission_.group->size(); ++member) {
+    members_[index(member)].is_partner = member != submission_.group->rank;
+  }
+  unready_partners_ = members_.size() - 1;
+}
+
+void Pending::end_sum() {
+  sum_ = nullptr;
+  open_steps_ = 0;
+}
+
+void Pending::replan(Buffer scratch) {
+  sum_ = nullptr;
+  scratch_ = std::move(scratch);
+  link_all();
+}
 
 void Pending::link(uint32_t step_index) {
   const Step& step = this->step(step_index);
@@ -122,7 +152,13 @@ bool Pending::lend(uint32_t tag, uint64_t bytes, const Lease& lease) {
   return true;
 }
 
+bool Pending::owes_us(int member) const {
+  if (sum_ != nullptr) return sum_->owes_us(index(member));
+  return members_[index(member)].open_receives > 0;
+}
+
 bool Pending::needs(int member) const {
+  if (sum_ != nullptr) return !is_ready(member) || sum_->needs(index(member));
   const Member& state = members_[index(member)];
   const bool is_unmet = state.is_partner && !state.is_ready;
   return is_unmet || state.open_sends > 0 || state.open_receives > 0;

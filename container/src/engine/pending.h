@@ -10,7 +10,8 @@
 #include <vector>
 
 #include "collectives/plan.h"
-#include "engine/group.h"
+#include "engine/request.h"
+#include "engine/shared_sum.h"
 #include "memory/buffer_pool.h"
 #include "messaging/descriptor.h"
 #include "messaging/operation_id.h"
@@ -27,9 +28,13 @@ struct Submission {
   uint64_t serial = 0;  // of all that this engine has begun
   Operation operation;
   Descriptor descriptor;
-  Plan plan;
+  Choice choice;
+  Plan plan;  // none as long as it is a sum in shared memory, or may be one
   Clock::time_point deadline;
   bool is_extended = false;  // the deadline was moved, once
+
+  bool may_be_shared() const { return choice.is_shareable; }
+  void make_plan() { plan = plan_of(operation, *group, choice); }
 };
 
 // Knows which steps are done and does those that need no other rank. "Member"
@@ -59,6 +64,12 @@ class Pending final {
   Pending(const Pending&) = delete;
   Pending& operator=(const Pending&) = delete;
 
+  // It is a sum in shared memory instead, which may end before it has begun: replan().
+  void share(SharedSum& sum);
+  SharedSum* sum() { return sum_; }
+  void replan(Buffer scratch);  // call begin() afterwards
+  void end_sum();
+
   Moves begin();  // first call, once
   // The one message that waits for nothing but the member's being ready, if it is not
   // longer than `limit`. It is on its way from then on: call sent() later.
@@ -80,7 +91,7 @@ class Pending final {
   bool is_done() const { return open_steps_ == 0 && unready_partners_ == 0; }
   size_t rider_bytes(int member) const { return members_[index(member)].rider_bytes; }
   bool is_ready(int member) const { return members_[index(member)].is_ready; }
-  bool owes_us(int member) const { return members_[index(member)].open_receives > 0; }
+  bool owes_us(int member) const;
   bool needs(int member) const;       // to become complete
   int member_of(int rank) const;      // of an engine rank. Throws PeerError if it is none
   std::vector<int> partners() const;  // members that we exchange messages with
@@ -113,6 +124,8 @@ class Pending final {
   static uint64_t key(int member, uint32_t tag);
   uint8_t* address(const Region& region) const;
   uint32_t receive_of(int member, uint32_t tag) const;
+  void expect_all();
+  void link_all();
   void link(uint32_t step);
   void start(uint32_t step, Moves& moves);
   void complete(uint32_t step, Moves& moves);
@@ -124,6 +137,7 @@ class Pending final {
   Submission submission_;
   BufferPool& pool_;
   Buffer scratch_;
+  SharedSum* sum_ = nullptr;
   std::vector<Progress> progress_;
   std::vector<Member> members_;
   std::unordered_map<uint64_t, uint32_t> receives_;   // by member and tag

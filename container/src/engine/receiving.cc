@@ -12,6 +12,10 @@ namespace {
 
 constexpr size_t kMaxEarly = 1 << 16;  // READY frames of a peer; more is one gone wild
 
+bool has_rider(const Frame& frame) {
+  return frame.type == FrameType::kReadyData || frame.type == FrameType::kReadyShared;
+}
+
 }  // namespace
 
 Span Conductor::on_header(int rank, const HeaderBytes& header) {
@@ -29,7 +33,7 @@ Span Conductor::on_header(int rank, const HeaderBytes& header) {
 
 Span Conductor::place_data(int rank, const Frame& frame) {
   if (broken_) return {nullptr, frame.length};
-  const Pending* pending = find(id_of(frame, rank));
+  const Pending* pending = find_planned(id_of(frame, rank));
   if (pending == nullptr) throw PeerError("sent data of an operation that nobody asked for");
   return pending->place(pending->member_of(rank), frame.tag, frame.offset, frame.length);
 }
@@ -47,6 +51,7 @@ void Conductor::on_message(int rank, const HeaderBytes& header) {
       case FrameType::kReady:
       case FrameType::kReadyData:
       case FrameType::kReadyShared:
+      case FrameType::kReadyMeeting:
         return take_ready(rank, frame);
       case FrameType::kData:
         return take_data(rank, frame);
@@ -76,16 +81,16 @@ void Conductor::take_ready(int rank, const Frame& frame) {
   const OperationId id = id_of(frame, rank);
   if (id.way == Way::kReceive && find(id) == nullptr) begin_all(matching_.announce(id));
   if (Pending* pending = find(id)) {
-    meet(*pending, rank, theirs);
+    meet(*pending, rank, theirs, meeting_in(rank, frame));
     pending = find(id);
-    if (pending != nullptr && frame.type != FrameType::kReady) take_rider(*pending, rank, frame);
+    if (pending != nullptr && has_rider(frame)) take_rider(*pending, rank, frame);
     return;
   }
   if (broken_ || take_ready_of_past(rank, id, theirs)) return;
   if (peer(rank).num_early == kMaxEarly) {
     throw PeerError("is more than " + std::to_string(kMaxEarly) + " operations ahead");
   }
-  if (!announced_.add(id, rank, {theirs, park(rank, frame)})) {
+  if (!announced_.add(id, rank, {theirs, park(rank, frame), meeting_in(rank, frame)})) {
     throw PeerError("announced the same operation twice");
   }
   ++peer(rank).num_early;
@@ -107,7 +112,7 @@ void Conductor::take_rider(Pending& pending, int rank, const Frame& frame) {
 // The same for one that is not: copied, since blocks are for those who read them soon.
 Rider Conductor::park(int rank, const Frame& frame) {
   Rider rider{frame.tag, {}};
-  if (frame.type == FrameType::kReady) return rider;
+  if (!has_rider(frame)) return rider;
   Peer& from = peer(rank);
   const uint8_t* payload = from.control.data() + kDescriptorBytes;
   size_t bytes = from.control.size() - kDescriptorBytes;
@@ -130,7 +135,7 @@ void Conductor::take_data(int rank, const Frame& frame) {
 }
 
 void Conductor::take_grant(int rank, const Frame& frame) {
-  Pending* pending = find(id_of(frame, rank));
+  Pending* pending = find_planned(id_of(frame, rank));
   if (broken_) return;
   if (pending == nullptr) throw PeerError("granted a message of an operation that nobody posted");
   run(*pending, pending->granted(pending->member_of(rank), frame.tag));
@@ -141,7 +146,7 @@ void Conductor::take_grant(int rank, const Frame& frame) {
 // that an operation which waits for a third rank holds up no other.
 void Conductor::take_shared(int rank, const Frame& frame) {
   if (broken_) return;
-  Pending* pending = find(id_of(frame, rank));
+  Pending* pending = find_planned(id_of(frame, rank));
   if (pending == nullptr) throw PeerError("sent data of an operation that nobody asked for");
   read_block(*pending, rank, frame, decode_place(peer(rank).control));
 }

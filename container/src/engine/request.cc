@@ -93,6 +93,8 @@ Choice choose(const Descriptor& descriptor, const Tuning& tuning, const Group& g
   const uint64_t bytes = descriptor.bytes;
   if (descriptor.kind != Collective::kAllReduce || bytes == 0) return choice;
   choice.is_one_shot = bytes <= tuning.one_shot_bytes;
+  const bool is_in_shards = bytes > std::max(tuning.one_shot_bytes, tuning.single_owner_bytes);
+  choice.is_shareable = is_in_shards && group.is_on_one_host && group.size() > 1;
   if (!choice.is_one_shot && bytes <= tuning.single_owner_bytes) {
     const int owner = turns.next(bytes, choice.weights);
     choice.weights.assign(choice.weights.size(), 0);

@@ -25,8 +25,9 @@ Descriptor descriptor_for(Descriptor common, const Operation& operation, int pee
 // How an operation is done, of the ways it could be.
 struct Choice {
   Cut cut;
-  Weights weights;           // of the members' shards
-  bool is_one_shot = false;  // every rank sums all by itself
+  Weights weights;            // of the members' shards
+  bool is_one_shot = false;   // every rank sums all by itself
+  bool is_shareable = false;  // shards of ranks on one host, who may share memory
 };
 
 // Takes a turn if one rank is to sum the whole buffer.

@@ -76,7 +76,10 @@ void Engine::Impl::lead_to(const Ending& ending, Clock::time_point until) {
   }
 }
 
-milliseconds Engine::Impl::patience() { return transport_->patience(conductor_.until_deadline()); }
+milliseconds Engine::Impl::patience() {
+  if (conductor_.is_busy()) return milliseconds(0);
+  return transport_->patience(conductor_.until_deadline());
+}
 
 bool Engine::Impl::is_quiet() { return conductor_.is_quiet() && transport_->is_quiet(); }
 
@@ -101,6 +104,7 @@ bool Engine::Impl::step_or_throw() {
   if (inbox.is_ended) return false;
   conductor_.check_deadlines();
   transport_->poll(milliseconds(0));
+  conductor_.advance();
   return true;
 }
 

@@ -26,6 +26,7 @@ void Conductor::send_text(int rank, Frame frame, std::string text, uint64_t toke
 }
 
 void Conductor::announce(Pending& pending, int member) {
+  if (pending.sum() != nullptr) return announce_sum(pending, member);
   send_ready(pending, member, rider_for(pending, member));
 }
 

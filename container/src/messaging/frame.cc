@@ -17,7 +17,7 @@ void require(bool holds, const std::string& fault) {
 
 FrameType type_of(uint8_t byte) {
   const bool is_known = byte >= static_cast<uint8_t>(FrameType::kReady) &&
-                        byte <= static_cast<uint8_t>(FrameType::kReadyShared);
+                        byte <= static_cast<uint8_t>(FrameType::kReadyMeeting);
   require(is_known, "type " + std::to_string(byte));
   return static_cast<FrameType>(byte);
 }
@@ -42,6 +42,9 @@ void check_length(const Frame& frame) {
     case FrameType::kReadyShared:
       require(frame.length == kDescriptorBytes + kPlaceBytes, length);
       break;
+    case FrameType::kReadyMeeting:
+      require(frame.length == kDescriptorBytes + kMeetingBytes, length);
+      break;
     case FrameType::kShared:
       require(frame.length == kPlaceBytes, length);
       break;
@@ -52,8 +55,8 @@ void check_length(const Frame& frame) {
       break;
   }
   const bool is_data = frame.type == FrameType::kData || frame.type == FrameType::kShared;
-  const bool has_tag = frame.type != FrameType::kReady && frame.type != FrameType::kAbort &&
-                       frame.type != FrameType::kGoodbye;
+  const bool has_tag = frame.type != FrameType::kReady && frame.type != FrameType::kReadyMeeting &&
+                       frame.type != FrameType::kAbort && frame.type != FrameType::kGoodbye;
   require(has_tag || frame.tag == 0, "a tag without data");
   require(is_data || frame.offset == 0, "an offset without data");
 }

@@ -21,7 +21,7 @@
 
 namespace smdist {
 
-constexpr uint8_t kWireVersion = 3;
+constexpr uint8_t kWireVersion = 4;
 
 // What the sender of a frame does in the operation that the frame is about.
 enum class Way : uint8_t {
@@ -40,7 +40,8 @@ enum class FrameType : uint8_t {
   kRelease = 7,  // block `tag` of the receiver's arena has been read
   // As kReady, with all of message `tag`: the payload goes on with its bytes ...
   kReadyData = 8,
-  kReadyShared = 9,  // ... or with the place where they lie
+  kReadyShared = 9,    // ... or with the place where they lie
+  kReadyMeeting = 10,  // as kReady; payload: a descriptor, and where the sender takes part
 };
 
 struct Frame {
@@ -57,6 +58,7 @@ struct Frame {
 
 constexpr uint64_t kDescriptorBytes = 40;
 constexpr uint64_t kPlaceBytes = 8;
+constexpr uint64_t kMeetingBytes = 12;
 constexpr uint64_t kMaxRiderBytes = 1 << 20;  // of a message that comes with a READY frame
 constexpr uint64_t kMaxFaultBytes = 4096;
 

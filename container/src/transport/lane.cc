@@ -39,9 +39,9 @@ size_t body_bytes(const Message& message) {
 
 }  // namespace
 
-void Lane::attach_local(UniqueFd fd, int own_arena) {
+void Lane::attach_local(UniqueFd fd, int own_arena, Ring& ring) {
   attach(std::move(fd));
-  is_local_ = true;
+  ring_ = &ring;
   owed_arena_ = own_arena;
   awaits_arena_ = true;
 }
@@ -54,7 +54,7 @@ void Lane::lose(Sink* sink) {
   queue_.clear();
   unreported_.clear();
   incoming_ = {};
-  staged_.clear();
+  if (ring_ != nullptr) ring_->detach();
 }
 
 // What gathers must leave the peer room to go on.
@@ -91,10 +91,13 @@ void Lane::release_payloads() {
 Lane::Loss Lane::write_some(Sink* sink, bool* would_block) {
   if (owed_arena_ >= 0) {
     const Handover handover = hand_over(fd_.get(), owed_arena_);
-    *would_block = handover == Handover::kBlocked;
     if (handover == Handover::kFailed) return closed_text(errno);
     if (handover == Handover::kBlocked) return std::nullopt;
     owed_arena_ = -1;
+  }
+  if (awaits_arena_) {
+    *would_block = true;
+    return std::nullopt;
   }
   report(sink);
   for (size_t turn = 0; !queue_.empty() && turn < kTurnBytes;) {
@@ -112,7 +115,7 @@ Lane::Loss Lane::write_some(Sink* sink, bool* would_block) {
 }
 
 void Lane::write_early() {
-  if (is_live() && owed_arena_ < 0 && !queue_.empty()) write_once();
+  if (is_live() && !awaits_arena_ && !queue_.empty()) write_once();
 }
 
 ssize_t Lane::write_once() {
@@ -131,10 +134,27 @@ ssize_t Lane::write_once() {
   msghdr what{};
   what.msg_iov = parts;
   what.msg_iovlen = count;
-  const ssize_t sent = ::sendmsg(fd_.get(), &what, MSG_NOSIGNAL | MSG_DONTWAIT);
+  const ssize_t sent = ring_ != nullptr ? write_to_ring(parts, count)
+                                        : ::sendmsg(fd_.get(), &what, MSG_NOSIGNAL | MSG_DONTWAIT);
   if (sent > 0) account(static_cast<size_t>(sent));
   return sent;
 }
+
+ssize_t Lane::write_to_ring(const iovec* parts, size_t count) {
+  const size_t sent = ring_->write(parts, count);
+  if (ring_->must_call()) call();
+  if (sent > 0) return static_cast<ssize_t>(sent);
+  errno = EAGAIN;
+  return -1;
+}
+
+// Who has not handed over its memory has not heard of ours.
+void Lane::signal() {
+  if (is_live() && !awaits_arena_ && ring_->signal()) call();
+}
+
+// If the peer is gone, the socket will tell who listens.
+void Lane::call() { (void)!::send(fd_.get(), "", 1, MSG_NOSIGNAL | MSG_DONTWAIT); }
 
 // First all accounts, then all calls: a call may change the queue.
 void Lane::report(Sink* sink) {
@@ -164,7 +184,7 @@ Lane::Loss Lane::take_arena(bool* is_there) {
     return "could not hand its memory over (it is gone, or this rank may open no more files)";
   }
   try {
-    arena_ = Arena::adopt(std::move(fd));
+    ring_->attach(Arena::adopt(std::move(fd)));
   } catch (const SystemError& error) {
     return std::string("handed over memory that this rank cannot read: ") + error.what();
   }
@@ -173,9 +193,47 @@ Lane::Loss Lane::take_arena(bool* is_there) {
 }
 
 Lane::Loss Lane::read_some(Sink* sink) {
+  if (ring_ != nullptr) {
+    const Loss end = hear();  // what is in the ring came before it
+    if (awaits_arena_) return end;
+    const Loss fault = read_ring(sink);
+    return fault ? fault : end;
+  }
   Loss loss = read_turn(sink);
-  if (!loss && !is_local_) gather();
+  if (!loss) gather();
   return loss;
+}
+
+// A call says nothing but that it is worth looking.
+Lane::Loss Lane::hear() {
+  if (awaits_arena_) {
+    bool is_there = false;
+    if (Loss loss = take_arena(&is_there)) return loss;
+    if (!is_there) return std::nullopt;
+  }
+  uint8_t calls[64];
+  const ssize_t got = ::recv(fd_.get(), calls, sizeof calls, MSG_DONTWAIT);
+  if (got == 0) return "closed its connection";
+  if (got < 0) return errno == EAGAIN || errno == EINTR ? Loss() : closed_text(errno);
+  ring_->hear(static_cast<uint64_t>(got));
+  return std::nullopt;
+}
+
+Lane::Loss Lane::read_ring(Sink* sink) {
+  try {
+    ring_->take_signals();
+    for (size_t turn = 0; turn < kTurnBytes;) {
+      const Span next = ring_->peek();
+      if (next.bytes == 0) break;
+      if (sink != nullptr) take(static_cast<const uint8_t*>(next.data), next.bytes, sink);
+      ring_->consume(next.bytes);
+      turn += next.bytes;
+    }
+    if (ring_->must_call_for_room()) call();
+  } catch (const PeerError& error) {
+    return error.what();
+  }
+  return std::nullopt;
 }
 
 // The rest of a long payload is worth waking up for when a part has gathered.
@@ -188,11 +246,6 @@ void Lane::gather() {
 }
 
 Lane::Loss Lane::read_turn(Sink* sink) {
-  if (awaits_arena_) {
-    bool is_there = false;
-    if (Loss loss = take_arena(&is_there)) return loss;
-    if (!is_there) return std::nullopt;
-  }
   uint8_t trash[kTrashBytes];
   uint8_t stage[kStageBytes];
   for (size_t turn = 0; turn < kTurnBytes;) {
@@ -210,10 +263,9 @@ Lane::Loss Lane::read_turn(Sink* sink) {
     const bool is_all = static_cast<size_t>(got) < direct + (is_staging ? sizeof stage : 0);
     if (sink == nullptr) continue;
     const size_t of_payload = std::min(static_cast<size_t>(got), direct);
-    staged_.assign(stage, stage + (static_cast<size_t>(got) - of_payload));
     try {
       if (of_payload > 0) take_payload(of_payload, sink);
-      take_staged(sink);
+      take(stage, static_cast<size_t>(got) - of_payload, sink);
     } catch (const PeerError& error) {
       return error.what();
     }
@@ -230,24 +282,23 @@ void Lane::take_payload(size_t bytes, Sink* sink) {
   sink->on_message(peer_, incoming_.header);
 }
 
-// Afterwards at most a part of a header is staged; it is kept in incoming_.
-void Lane::take_staged(Sink* sink) {
-  size_t at = 0;
-  while (at < staged_.size()) {
+// Of the last message a part of the header or of the payload may be missing then.
+void Lane::take(const uint8_t* data, size_t bytes, Sink* sink) {
+  while (bytes > 0) {
+    size_t step = 0;
     if (incoming_.is_open) {
-      const size_t bytes = std::min(staged_.size() - at, incoming_.missing);
-      if (incoming_.data != nullptr) std::memcpy(incoming_.data, &staged_[at], bytes);
-      at += bytes;
-      take_payload(bytes, sink);
-      continue;
+      step = std::min(bytes, incoming_.missing);
+      if (incoming_.data != nullptr) std::memcpy(incoming_.data, data, step);
+      take_payload(step, sink);
+    } else {
+      step = std::min(bytes, kHeaderBytes - header_bytes_);
+      std::memcpy(&incoming_.header[header_bytes_], data, step);
+      header_bytes_ += step;
+      if (header_bytes_ == kHeaderBytes) begin_message(sink);
     }
-    const size_t bytes = std::min(staged_.size() - at, kHeaderBytes - header_bytes_);
-    std::memcpy(&incoming_.header[header_bytes_], &staged_[at], bytes);
-    at += bytes;
-    header_bytes_ += bytes;
-    if (header_bytes_ == kHeaderBytes) begin_message(sink);
+    data += step;
+    bytes -= step;
   }
-  staged_.clear();
 }
 
 void Lane::begin_message(Sink* sink) {

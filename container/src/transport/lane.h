@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/unique_fd.h"
-#include "memory/arena.h"
 #include "smdist/transport.h"
+#include "transport/ring.h"
 
 namespace smdist {
 
@@ -31,8 +31,9 @@ class Lane final {
     fd_ = std::move(fd);
     has_lived_ = true;
   }
-  // A connection on which both sides hand over their memory first.
-  void attach_local(UniqueFd fd, int own_arena);
+  // A connection over which both sides hand over their memory; all else goes through the ring
+  // there, and over the connection only calls to look at it.
+  void attach_local(UniqueFd fd, int own_arena, Ring& ring);
   // Closes the connection for ever and drops what waits. What has left is reported first: the
   // peer may have taken it and gone.
   void lose(Sink* sink);
@@ -43,9 +44,8 @@ class Lane final {
   bool is_live() const { return fd_.is_open(); }
   bool is_lost() const { return is_lost_; }
   bool has_lived() const { return has_lived_; }
-  bool is_local() const { return is_local_; }
+  bool is_local() const { return ring_ != nullptr; }
   bool has_work() const { return owed_arena_ >= 0 || !queue_.empty() || !unreported_.empty(); }
-  Span arena() const { return arena_.span(); }  // the peer's
   int fd() const { return fd_.get(); }
 
   void send(Message message);
@@ -57,6 +57,9 @@ class Lane final {
   // What leaves at once. The sink hears of it, and of a loss, by write_some().
   void write_early();
   Loss read_some(Sink* sink);
+  // Only what lies in the ring.
+  Loss read_ring(Sink* sink);
+  void signal();
 
  private:
   struct Waiting {
@@ -72,21 +75,23 @@ class Lane final {
 
   size_t length_of(const Message& message) const;
   ssize_t write_once();
+  ssize_t write_to_ring(const iovec* parts, size_t count);
   void account(size_t sent);
   void report(Sink* sink);
   Loss read_turn(Sink* sink);
   void gather();
-  void take_staged(Sink* sink);
+  Loss hear();
+  void call();
+  void take(const uint8_t* data, size_t bytes, Sink* sink);
   void take_payload(size_t bytes, Sink* sink);
   void begin_message(Sink* sink);
   Loss take_arena(bool* is_there);
 
   const int peer_;
   UniqueFd fd_;
-  bool is_local_ = false;
-  int owed_arena_ = -1;  // our memory, which the peer has not got yet
+  Ring* ring_ = nullptr;  // of a neighbour
+  int owed_arena_ = -1;   // our memory, which the peer has not got yet
   bool awaits_arena_ = false;
-  Arena arena_;
   bool has_lived_ = false;
   bool is_lost_ = false;
   std::deque<Waiting> queue_;
@@ -94,8 +99,7 @@ class Lane final {
   Incoming incoming_;
   int gathered_ = 1;  // so many bytes the socket tells of
   size_t most_gathered_ = 1;
-  size_t header_bytes_ = 0;      // of the next header that are there
-  std::vector<uint8_t> staged_;  // read and not yet looked at
+  size_t header_bytes_ = 0;  // of the next header that are there
 };
 
 }  // namespace smdist

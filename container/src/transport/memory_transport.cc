@@ -36,8 +36,9 @@ class MemoryTransport final : public Transport {
   void wake() override { hub_->wake(rank_); }
   void clear_wake() override { hub_->clear_wake(rank_); }
   Span own_arena() override { return hub_->arena(rank_); }
-  bool is_read_by(int) override { return own_arena().bytes > 0; }
+  bool is_read_by(int peer) override { return hub_->share(rank_, peer); }
   Span arena_of(int peer) override { return hub_->arena(peer); }
+  void signal(int peer) override { hub_->signal(peer); }
   void close(std::chrono::milliseconds) override;
 
  private:
@@ -60,6 +61,7 @@ void MemoryTransport::release_payloads() {
 }
 
 void MemoryTransport::poll(std::chrono::milliseconds timeout) {
+  hub_->take_signals(rank_);
   flush();
   if (timeout.count() > 0) hub_->await(rank_, std::chrono::steady_clock::now() + timeout);
   for (int turn = 0; turn < 64; ++turn) {
@@ -144,8 +146,14 @@ std::unique_ptr<Transport> MemoryHub::transport(int rank) {
   return std::make_unique<MemoryTransport>(shared_from_this(), rank, size_);
 }
 
-void MemoryHub::share_memory(size_t bytes) {
+void MemoryHub::share_memory(size_t bytes, const std::vector<int>& hosts) {
+  hosts_ = hosts;
   arenas_.assign(static_cast<size_t>(size_), std::vector<uint8_t>(bytes));
+}
+
+bool MemoryHub::share(int a, int b) const {
+  const auto host_of = [this](int rank) { return hosts_[static_cast<size_t>(rank)]; };
+  return !arenas_.empty() && (hosts_.empty() || host_of(a) == host_of(b));
 }
 
 Span MemoryHub::arena(int rank) {
@@ -213,6 +221,17 @@ void MemoryHub::clear_wake(int rank) {
   ranks_[static_cast<size_t>(rank)].is_woken = false;
 }
 
+void MemoryHub::signal(int rank) {
+  MutexLock lock(mutex_);
+  ranks_[static_cast<size_t>(rank)].is_signalled = true;
+  ranks_[static_cast<size_t>(rank)].changed.notify_all();
+}
+
+void MemoryHub::take_signals(int rank) {
+  MutexLock lock(mutex_);
+  ranks_[static_cast<size_t>(rank)].is_signalled = false;
+}
+
 void MemoryHub::tell_lost(int rank, int peer) {
   MutexLock lock(mutex_);
   ranks_[static_cast<size_t>(rank)].known_lost[static_cast<size_t>(peer)] = true;
@@ -221,7 +240,7 @@ void MemoryHub::tell_lost(int rank, int peer) {
 void MemoryHub::await(int rank, Clock::time_point until) {
   MutexLock lock(mutex_);
   Rank& self = ranks_[static_cast<size_t>(rank)];
-  while (!self.is_woken && Clock::now() < until) {
+  while (!self.is_woken && !self.is_signalled && Clock::now() < until) {
     Clock::time_point wake_up = until;
     int from = 0;
     if (look(rank, &from, &wake_up) != News::kNothing) return;

@@ -24,8 +24,9 @@ class MemoryHub final : public std::enable_shared_from_this<MemoryHub> {
   // The transport of one rank. Keeps the hub alive.
   std::unique_ptr<Transport> transport(int rank);
 
-  // Gives every rank an arena that all others read. Call before transport().
-  void share_memory(size_t bytes);
+  // Gives every rank an arena that all others on its host read; hosts: by rank, empty if there
+  // is one. Call before transport().
+  void share_memory(size_t bytes, const std::vector<int>& hosts);
 
   // Every message takes a random time up to `longest`; messages of one sender to
   // one receiver stay in order, others overtake each other.
@@ -53,14 +54,18 @@ class MemoryHub final : public std::enable_shared_from_this<MemoryHub> {
   struct Rank {
     std::condition_variable_any changed;
     bool is_woken = false;
+    bool is_signalled = false;
     std::vector<bool> known_lost;  // peers of whom it has been told
   };
   enum class News : uint8_t { kNothing, kParcel, kLoss };
 
   Span arena(int rank);
+  bool share(int a, int b) const;
   void post(int from, int to, Message message) SMDIST_EXCLUDES(mutex_);
   void wake(int rank) SMDIST_EXCLUDES(mutex_);
   void clear_wake(int rank) SMDIST_EXCLUDES(mutex_);
+  void signal(int rank) SMDIST_EXCLUDES(mutex_);
+  void take_signals(int rank) SMDIST_EXCLUDES(mutex_);
   void leave(int rank) SMDIST_EXCLUDES(mutex_);
   // Takes something that concerns the rank, of what is there.
   News next(int rank, int* from, Parcel* parcel) SMDIST_EXCLUDES(mutex_);
@@ -73,7 +78,9 @@ class MemoryHub final : public std::enable_shared_from_this<MemoryHub> {
   Pair& pair(int from, int to) SMDIST_REQUIRES(mutex_);
 
   const int size_;
-  std::vector<std::vector<uint8_t>> arenas_;  // constant once there are transports
+  // Constant once there are transports.
+  std::vector<std::vector<uint8_t>> arenas_;
+  std::vector<int> hosts_;
 
   Mutex mutex_;
   std::deque<Pair> pairs_ SMDIST_GUARDED_BY(mutex_);

@@ -56,7 +56,7 @@ void TcpTransport::dial_more_lanes(int peer) {
 
 UniqueFd TcpTransport::begin_dialling(int peer) {
   const Endpoint& to = peers_[static_cast<size_t>(peer)];
-  if (arena_.span().bytes > 0 && is_neighbour(peer) && !to.local.empty()) {
+  if (neighbours_.is_open() && neighbours_.includes(peer) && !to.local.empty()) {
     UniqueFd fd = connect_locally(to.local);
     if (fd.is_open()) return fd;
   }
@@ -157,7 +157,7 @@ void TcpTransport::trust(Greetings::iterator greeting) {
   if (lane(link).is_live() || lane(link).is_lost() || lane(peer).is_lost()) return;
   watch(fd.get(), EPOLLIN, cookie(Subject::kLane, static_cast<uint64_t>(link)), false);
   if (is_local(fd.get())) {
-    lane(link).attach_local(std::move(fd), arena_.fd());
+    lane(link).attach_local(std::move(fd), neighbours_.fd(), neighbours_.ring(peer));
   } else {
     smdist::tune(fd.get());
     lane(link).attach(std::move(fd));

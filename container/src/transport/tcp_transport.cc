@@ -29,7 +29,8 @@ TcpTransport::TcpTransport(const Options& options)
       tuning_(options.tuning),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
-      listener_(listen_on(options.bind_address)) {
+      listener_(listen_on(options.bind_address)),
+      neighbours_(options) {
   if (!epoll_.is_open() || !wake_.is_open()) throw SystemError("no event queue", errno);
   endpoint_ = local_endpoint(listener_.get());
   watch(wake_.get(), EPOLLIN, cookie(Subject::kWake, 0), true);
@@ -39,29 +40,19 @@ TcpTransport::TcpTransport(const Options& options)
   make_room_for(tuning_.lanes);
 }
 
-bool TcpTransport::is_neighbour(int peer) const {
-  if (peer == options_.rank) return false;
-  const auto host_of = [this](int rank) {
-    return options_.hosts.empty() ? 0 : options_.hosts[static_cast<size_t>(rank)];
-  };
-  return host_of(peer) == host_of(options_.rank);
-}
-
 // Without one the ranks of a host talk by TCP, which always works.
 void TcpTransport::open_arena() {
-  size_t neighbours = 0;
-  for (int peer = 0; peer < options_.size; ++peer) neighbours += is_neighbour(peer);
-  if (neighbours == 0 || !options_.shares_memory) return;
   std::array<uint8_t, 16> random;
   fill_with_random(random.data(), random.size());
   std::string name = "smdist-";
   for (const uint8_t byte : random) name += "0123456789abcdef"[byte % 16];
   try {
-    arena_ = Arena::create(options_.block_bytes * options_.blocks_per_peer * neighbours);
+    neighbours_.open();
+    if (!neighbours_.is_open()) return;
     local_listener_ = listen_locally(name);
     endpoint_.local = name;
   } catch (const SystemError& error) {
-    arena_ = {};
+    neighbours_.close();
     log(std::string("ranks of this host do not share memory: ") + error.what());
   }
 }
@@ -113,6 +104,7 @@ void TcpTransport::poll(milliseconds timeout) {
   flush();
   await(patience(timeout), looking_);
   take_events();
+  read_rings();
   flush();
   if (Clock::now() >= next_check_) check_times();
 }
@@ -151,9 +143,10 @@ bool TcpTransport::is_quiet() const {
 // Several threads may wait here, but only one at a time takes events: that of an event
 // which another one has handled meanwhile finds nothing.
 void TcpTransport::await(milliseconds timeout, Looking& looking) {
-  if (timeout.count() <= 0) return;
+  if (timeout.count() <= 0 || neighbours_.has_news()) return;
   if (is_pause_worth_it(looking) && look_for_news(looking)) return;
-  has_news(timeout);
+  const Neighbours::Nap nap(neighbours_);
+  if (!neighbours_.has_news()) has_news(timeout);
 }
 
 void TcpTransport::take_events() {
@@ -179,10 +172,12 @@ bool TcpTransport::is_pause_worth_it(Looking& looking) const {
 }
 
 bool TcpTransport::look_for_news(Looking& looking) const {
+  constexpr int kLooks = 32;  // between two system calls
   const Clock::time_point end = Clock::now() + options_.pause;
   bool is_there = false;
   while (!is_there && Clock::now() < end) {
-    is_there = has_news(milliseconds(0));
+    is_there = neighbours_.has_news() || has_news(milliseconds(0));
+    for (int look = 0; look < kLooks && !is_there; ++look) is_there = neighbours_.has_news();
     if (!is_there) ::sched_yield();  // whoever we woke may have no other processor
   }
   looking.num_vain = is_there ? 0 : looking.num_vain + 1;
@@ -232,6 +227,9 @@ void TcpTransport::write_to(int link) {
   if (loss) {
     read_from(link);  // what it said before it went
     if (lane(link).is_live()) lose_link(link, *loss);
+  } else if (would_block && lane(link).is_local()) {
+    dirty_.erase(link);
+    blocked_.insert(link);
   } else if (would_block) {
     watch(lane(link).fd(), EPOLLIN | EPOLLOUT, cookie(Subject::kLane, static_cast<uint64_t>(link)),
           false);
@@ -244,7 +242,26 @@ void TcpTransport::write_to(int link) {
 
 void TcpTransport::read_from(int link) {
   const Lane::Loss loss = lane(link).read_some(sink_);
-  if (loss) lose_link(link, *loss);
+  if (loss) return lose_link(link, *loss);
+  if (lane(link).is_local()) unblock(link);
+}
+
+void TcpTransport::read_rings() {
+  for (const int peer : neighbours_.peers()) {
+    if (!neighbours_.ring(peer).has_news() || !lane(peer).is_live()) continue;
+    const Lane::Loss loss = lane(peer).read_ring(sink_);
+    if (loss) {
+      lose_link(peer, *loss);
+    } else {
+      unblock(peer);
+    }
+  }
+}
+
+void TcpTransport::unblock(int link) {
+  if (blocked_.erase(link) == 0) return;
+  neighbours_.ring(peer_of(link)).forget_room();
+  dirty_.insert(link);
 }
 
 void TcpTransport::drop(int link) {
@@ -302,6 +319,7 @@ void TcpTransport::close(milliseconds limit) {
     }
     await(std::min(milliseconds(20), limit), looking_);
     take_events();
+    read_rings();
   }
   for (Lane& each : lanes_) {
     if (each.is_live()) unwatch(each.fd());
@@ -322,7 +340,7 @@ void TcpTransport::close_in_child() noexcept {
     std::fclose(list);
   }
   ::close(epoll_.get());
-  if (arena_.fd() >= 0) ::close(arena_.fd());
+  if (neighbours_.fd() >= 0) ::close(neighbours_.fd());
 }
 
 void TcpTransport::log(const std::string& line) const {

@@ -23,11 +23,11 @@
 #include <vector>
 
 #include "base/unique_fd.h"
-#include "memory/arena.h"
 #include "smdist/options.h"
 #include "smdist/transport.h"
 #include "transport/greeting.h"
 #include "transport/lane.h"
+#include "transport/neighbours.h"
 
 namespace smdist {
 
@@ -54,9 +54,13 @@ class TcpTransport final : public Transport {
   uint32_t num_lanes(int peer) override;
   void hasten(int peer) override { lane(peer).write_early(); }
   void connect(int peer) override;
-  Span own_arena() override { return arena_.span(); }
+  Span own_arena() override { return neighbours_.arena(); }
   bool is_read_by(int peer) override { return lane(peer).is_live() && lane(peer).is_local(); }
-  Span arena_of(int peer) override { return lane(peer).arena(); }
+  Span arena_of(int peer) override { return neighbours_.arena_of(peer); }
+  void signal(int peer) override { lane(peer).signal(); }
+  void expect(int peer, bool is_wanted) override {
+    neighbours_.ring(peer).expect_signals(is_wanted);
+  }
   void release_payloads() override;
   void poll(std::chrono::milliseconds timeout) override;
   void await(std::chrono::milliseconds timeout, Looking& looking) override;
@@ -90,6 +94,8 @@ class TcpTransport final : public Transport {
   void flush();
   void write_to(int link);
   void read_from(int link);
+  void read_rings();
+  void unblock(int link);
   void lose(int peer, const std::string& reason);
   void lose_link(int link, const std::string& reason);
   void drop(int link);
@@ -98,7 +104,6 @@ class TcpTransport final : public Transport {
   void dial_more_lanes(int peer);
   void make_room_for(uint32_t lanes);
   void open_arena();
-  bool is_neighbour(int peer) const;
   UniqueFd begin_dialling(int peer);
   void accept_all();
   void accept_from_listener(int listener);
@@ -129,7 +134,7 @@ class TcpTransport final : public Transport {
   UniqueFd wake_;  // may be written from any thread
   UniqueFd listener_;
   UniqueFd local_listener_;  // open if there is an arena
-  Arena arena_;
+  Neighbours neighbours_;
   bool is_listening_ = true;  // whether the listeners are watched
 
   std::deque<Lane> lanes_;                                         // by link

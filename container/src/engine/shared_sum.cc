@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/shared_sum.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "reduce/reduce.h"
+
+namespace smdist {
+namespace {
+
+constexpr size_t kSliceBytes = 16 << 10;  // stays in the nearest cache between sum and copy
+
+SharedSum::Members only(size_t member) { return SharedSum::Members{1} << member; }
+
+}  // namespace
+
+SharedSum::SharedSum(SumTask task, size_t member, const Exchange& own, uint64_t count)
+    : task_(std::move(task)),
+      member_(member),
+      own_(own),
+      count_(count),
+      sides_(task_.boundaries.size() - 1),
+      sources_(sides_.size()) {
+  for (size_t i = 0; i < size(); ++i) {
+    const size_t bytes = task_.boundaries[i + 1] - task_.boundaries[i];
+    sides_[i].pieces = (bytes + task_.piece_bytes - 1) / task_.piece_bytes;
+    most_pieces_ = std::max(most_pieces_, sides_[i].pieces);
+  }
+  for (size_t i = 0; i < size(); ++i) {
+    tell(own_.given(i), 0, sides_[i].pieces);
+    tell(own_.taken(i), 0, sides_[i].pieces);
+  }
+  tell(own_.summed(), 0, sides_[member_].pieces);
+}
+
+void SharedSum::meet(size_t member, const Exchange& theirs, uint64_t count) {
+  sides_[member].exchange = theirs;
+  sides_[member].count = count;
+  ++num_met_;
+}
+
+// All counters of an exchange end where the longest does, so that they begin together.
+void SharedSum::tell(Exchange::Counter& counter, uint64_t pieces, uint64_t of) {
+  counter.store(count_ + (pieces == of ? most_pieces_ : pieces), std::memory_order_release);
+}
+
+void SharedSum::cancel() {
+  for (size_t i = 0; i < size(); ++i) {
+    tell(own_.given(i), 0, 0);
+    tell(own_.taken(i), 0, 0);
+  }
+  tell(own_.summed(), 0, 0);
+}
+
+uint64_t SharedSum::given_by(size_t member) const {
+  const Side& side = sides_[member];
+  return side.exchange->given(member_).load(std::memory_order_acquire) - side.count;
+}
+
+uint64_t SharedSum::taken_by(size_t member) const {
+  const Side& side = sides_[member];
+  return side.exchange->taken(member_).load(std::memory_order_acquire) - side.count;
+}
+
+uint64_t SharedSum::summed_by(size_t member) const {
+  const Side& side = sides_[member];
+  return side.exchange->summed().load(std::memory_order_acquire) - side.count;
+}
+
+// Shares, one's own sum and the sums of others take turns, each beginning with the next member,
+// so that a piece is read while it is warm and no member is everybody's first.
+SharedSum::Members SharedSum::advance() {
+  const size_t actions = 2 * size() - 1;
+  for (size_t tried = 0; tried < actions; ++tried) {
+    const Members told = act(turn_);
+    turn_ = (turn_ + 1) % actions;
+    if (told != 0) return told;
+  }
+  return 0;
+}
+
+SharedSum::Members SharedSum::act(size_t action) {
+  const size_t others = size() - 1;
+  if (action == others) return add() ? all_others() : 0;
+  const bool gives = action < others;
+  const size_t owner = other(1 + (gives ? action : action - others - 1));
+  return (gives ? give(owner) : take(owner)) ? only(owner) : 0;
+}
+
+SharedSum::Members SharedSum::all_others() const { return (only(size()) - 1) & ~only(member_); }
+
+bool SharedSum::has_room_for(size_t owner, uint64_t piece) const {
+  if (piece < own_.window()) return true;
+  return has_met_all() && summed_by(owner) + own_.window() > piece;
+}
+
+bool SharedSum::give(size_t owner) {
+  Side& side = sides_[owner];
+  if (side.given == side.pieces || !has_room_for(owner, side.given)) return false;
+  std::memcpy(own_.slot(owner, side.given), task_.input + offset_of(owner, side.given),
+              bytes_of(owner, side.given));
+  ++side.given;
+  tell(own_.given(owner), side.given, side.pieces);
+  return true;
+}
+
+// Whether our next sum has to wait for the member.
+bool SharedSum::lacks(size_t member) const {
+  if (!has_met_all() || given_by(member) <= added_) return true;
+  return added_ >= own_.window() && taken_by(member) + own_.window() <= added_;
+}
+
+bool SharedSum::add() {
+  const uint64_t pieces = sides_[member_].pieces;
+  if (added_ == pieces) return false;
+  for (size_t step = 1; step < size(); ++step) {
+    if (lacks(other(step))) return false;
+  }
+  const size_t bytes = bytes_of(member_, added_);
+  for (size_t at = 0; at < bytes; at += kSliceBytes) {
+    add_slice(added_, at, std::min(kSliceBytes, bytes - at));
+  }
+  ++added_;
+  tell(own_.summed(), added_, pieces);
+  return true;
+}
+
+void SharedSum::add_slice(uint64_t piece, size_t at, size_t bytes) {
+  const size_t offset = offset_of(member_, piece) + at;
+  for (size_t i = 0; i < size(); ++i) {
+    sources_[i] =
+        i == member_ ? task_.input + offset : sides_[i].exchange->slot(member_, piece) + at;
+  }
+  uint8_t* sum = task_.output + offset;
+  reduce(task_.dtype, task_.op, task_.scale, sources_, sum, bytes / element_bytes(task_.dtype));
+  std::memcpy(own_.slot(member_, piece) + at, sum, bytes);
+}
+
+bool SharedSum::take(size_t owner) {
+  Side& side = sides_[owner];
+  if (side.taken == side.pieces || !has_met_all() || summed_by(owner) <= side.taken) return false;
+  std::memcpy(task_.output + offset_of(owner, side.taken), side.exchange->slot(owner, side.taken),
+              bytes_of(owner, side.taken));
+  ++side.taken;
+  tell(own_.taken(owner), side.taken, side.pieces);
+  return true;
+}
+
+// Of those that a sum waits for the first is enough: the others may come meanwhile.
+SharedSum::Members SharedSum::awaited() const {
+  Members members = 0;
+  bool is_sum_told = added_ == sides_[member_].pieces;
+  for (size_t step = 1; step < size(); ++step) {
+    const size_t member = other(step);
+    const Side& side = sides_[member];
+    const bool is_first = !is_sum_told && lacks(member);
+    is_sum_told = is_sum_told || is_first;
+    if (is_first || side.taken < side.pieces) members |= only(member);
+  }
+  return members;
+}
+
+bool SharedSum::is_done() const {
+  return added_ == sides_[member_].pieces &&
+         std::all_of(sides_.begin(), sides_.end(), [this](const Side& side) {
+           const bool is_own = &side == &sides_[member_];
+           return is_own || (side.given == side.pieces && side.taken == side.pieces);
+         });
+}
+
+bool SharedSum::owes_us(size_t member) const {
+  const Side& side = sides_[member];
+  if (!has_met_all()) return true;
+  return given_by(member) < sides_[member_].pieces || summed_by(member) < side.pieces;
+}
+
+bool SharedSum::needs(size_t member) const {
+  return owes_us(member) || taken_by(member) + own_.window() < sides_[member_].pieces;
+}
+
+bool SharedSum::is_left() const {
+  for (size_t step = 1; step < size(); ++step) {
+    const size_t member = other(step);
+    if (owes_us(member) || taken_by(member) < sides_[member_].pieces) return false;
+  }
+  return true;
+}
+
+size_t SharedSum::offset_of(size_t owner, uint64_t piece) const {
+  return task_.boundaries[owner] + piece * task_.piece_bytes;
+}
+
+size_t SharedSum::bytes_of(size_t owner, uint64_t piece) const {
+  return std::min(task_.piece_bytes, task_.boundaries[owner + 1] - offset_of(owner, piece));
+}
+
+}  // namespace smdist
