@@ -237,17 +237,36 @@ void what_is_cancelled_leaves_the_exchange_to_the_next() {
   for (const Rank& rank : ranks) CHECK(rank.data() == rank.values_of(3, 1, 2));
 }
 
+// Ranks at their first sum, who know of each other.
+std::deque<Rank> met(const Setting& setting, const Options& options) {
+  std::deque<Rank> ranks;
+  for (size_t rank = 0; rank < setting.ranks; ++rank) {
+    ranks.emplace_back(options, rank, setting).begin();
+  }
+  for (size_t rank = 0; rank < setting.ranks; ++rank) {
+    for (size_t other = 0; other < setting.ranks; ++other) {
+      if (other != rank) ranks[rank].meet(other, ranks[other].arena(), ranks[other].meeting());
+    }
+  }
+  return ranks;
+}
+
+void who_keeps_all_others_waiting_is_named() {
+  const Setting setting{3, 3000, equal_weights(3), 64};
+  std::deque<Rank> ranks = met(setting, options_of(setting, 2, 64));
+  for (int i = 0; i < 10; ++i) ranks[2].sum().advance();
+  while ((ranks[0].sum().advance() | ranks[1].sum().advance()) != 0) continue;
+  for (size_t rank = 0; rank < 2; ++rank) {
+    CHECK(ranks[rank].sum().needs(1 - rank));
+    CHECK_EQ(Members{1 << 2}, ranks[rank].sum().slowest());
+  }
+}
+
 // The next sum may be one of other ranks.
 void an_exchange_is_in_use_until_the_last_has_read_it() {
   const Setting setting{3, 48, equal_weights(3), 64};
   const Options options = options_of(setting, 1, 64);
-  std::deque<Rank> ranks;
-  for (size_t rank = 0; rank < 3; ++rank) ranks.emplace_back(options, rank, setting).begin();
-  for (size_t rank = 0; rank < 3; ++rank) {
-    for (const size_t other : {(rank + 1) % 3, (rank + 2) % 3}) {
-      ranks[rank].meet(other, ranks[other].arena(), ranks[other].meeting());
-    }
-  }
+  std::deque<Rank> ranks = met(setting, options);
   while (!ranks[0].sum().is_done() || !ranks[1].sum().is_done()) {
     const Members told = ranks[0].sum().advance() | ranks[1].sum().advance();
     if (told == 0) ranks[2].sum().advance();  // no sooner than the others need it
@@ -423,6 +442,7 @@ int main() {
   using namespace smdist;
   RUN(sums_are_right_in_any_order_and_nobody_sleeps_too_long);
   RUN(what_is_cancelled_leaves_the_exchange_to_the_next);
+  RUN(who_keeps_all_others_waiting_is_named);
   RUN(an_exchange_is_in_use_until_the_last_has_read_it);
   RUN(an_exchange_that_is_none_is_refused);
   RUN(sums_for_which_exchanges_do_not_suffice_are_done_by_plan);

@@ -164,6 +164,11 @@ bool Pending::needs(int member) const {
   return is_unmet || state.open_sends > 0 || state.open_receives > 0;
 }
 
+bool Pending::keeps_waiting(int member) const {
+  const bool is_summing = sum_ != nullptr && sum_->has_met_all();
+  return is_summing ? (sum_->slowest() >> member & 1) != 0 : needs(member);
+}
+
 int Pending::member_of(int rank) const {
   const std::vector<int>& members = submission_.group->members;
   const auto found = std::find(members.begin(), members.end(), rank);
@@ -187,7 +192,7 @@ std::vector<int> Pending::missing() const {
   std::vector<int> waited_for;
   for (const int member : partners()) {
     if (!is_ready(member)) unready.push_back(member);
-    if (needs(member)) waited_for.push_back(member);
+    if (keeps_waiting(member)) waited_for.push_back(member);
   }
   // Who has not even called keeps all others from contributing.
   return unready.empty() ? waited_for : unready;

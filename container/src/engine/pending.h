@@ -124,6 +124,7 @@ class Pending final {
   static uint64_t key(int member, uint32_t tag);
   uint8_t* address(const Region& region) const;
   uint32_t receive_of(int member, uint32_t tag) const;
+  bool keeps_waiting(int member) const;
   void expect_all();
   void link_all();
   void link(uint32_t step);

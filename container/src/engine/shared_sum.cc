@@ -180,6 +180,21 @@ bool SharedSum::needs(size_t member) const {
   return owes_us(member) || taken_by(member) + own_.window() < sides_[member_].pieces;
 }
 
+SharedSum::Members SharedSum::slowest() const {
+  Members slowest = 0;
+  uint64_t least = UINT64_MAX;
+  for (size_t step = 1; step < size(); ++step) {
+    const size_t member = other(step);
+    if (!needs(member)) continue;
+    const uint64_t done =
+        has_met_all() ? given_by(member) + taken_by(member) + summed_by(member) : 0;
+    if (done < least) slowest = 0;
+    least = std::min(least, done);
+    if (done == least) slowest |= only(member);
+  }
+  return slowest;
+}
+
 bool SharedSum::is_left() const {
   for (size_t step = 1; step < size(); ++step) {
     const size_t member = other(step);

@@ -51,6 +51,8 @@ class SharedSum final {
   // The member has not done all of its part that ours depends on.
   bool needs(size_t member) const;
   bool owes_us(size_t member) const;
+  // Of those, who is furthest behind: the others may wait for them, too.
+  Members slowest() const;
 
   // Nobody reads our exchange any more, whose counters stand at end(). Requires: is_done().
   bool is_left() const;
