@@ -2,10 +2,13 @@
 // Sums in shared memory, in random orders of events; and the streams of bytes beside them.
 #include <unistd.h>
 
+#include <chrono>
 #include <cstring>
+#include <ctime>
 #include <deque>
 #include <memory>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "check.h"
@@ -262,6 +265,16 @@ void who_keeps_all_others_waiting_is_named() {
   }
 }
 
+// Between its look and its sleep the other one may have done what it waited for, and not said so.
+void who_found_nothing_to_do_expects_what_has_come_since() {
+  Setting setting{2, 100, {1, 0}, 64};  // all of it is the first rank's
+  std::deque<Rank> ranks = met(setting, options_of(setting, 1, 64));
+  CHECK_EQ(Members{0}, ranks[0].sum().advance());
+  CHECK_EQ(Members{2}, ranks[0].sum().awaited());
+  CHECK_EQ(Members{1}, ranks[1].sum().advance());
+  CHECK_EQ(Members{2}, ranks[0].sum().awaited());
+}
+
 // The next sum may be one of other ranks.
 void an_exchange_is_in_use_until_the_last_has_read_it() {
   const Setting setting{3, 48, equal_weights(3), 64};
@@ -317,6 +330,25 @@ void sums_for_which_exchanges_do_not_suffice_are_done_by_plan() {
     for (testing::Result& result : results) CHECK(testing::text_of(result).empty());
     for (const auto& values : data) CHECK(values == std::vector<float>(values.size(), 3));
   }
+}
+
+// More frames than the rings have room for; afterwards nobody has anything to do.
+void engines_rest_after_a_burst() {
+  testing::Cluster cluster(2, testing::Network::kLocal,
+                           [](Options& options) { options.tuning.one_shot_bytes = 16 << 10; });
+  for (int burst = 0; burst < 300; ++burst) {
+    std::vector<std::vector<float>> data(2 * 20, std::vector<float>(1200, 1));
+    std::vector<testing::Result> results;
+    for (size_t i = 0; i < data.size(); ++i) {
+      results.push_back(
+          testing::start(cluster[static_cast<int>(i % 2)], 0, testing::sum_of(data[i])));
+    }
+    for (testing::Result& result : results) CHECK(testing::text_of(result).empty());
+  }
+  const std::clock_t before = std::clock();
+  std::this_thread::sleep_for(std::chrono::milliseconds(600));
+  const double seconds = static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC;
+  CHECK(seconds < 0.3);  // who looks without end takes 0.6
 }
 
 // --------------------------------------------------------------------- rings
@@ -443,9 +475,11 @@ int main() {
   RUN(sums_are_right_in_any_order_and_nobody_sleeps_too_long);
   RUN(what_is_cancelled_leaves_the_exchange_to_the_next);
   RUN(who_keeps_all_others_waiting_is_named);
+  RUN(who_found_nothing_to_do_expects_what_has_come_since);
   RUN(an_exchange_is_in_use_until_the_last_has_read_it);
   RUN(an_exchange_that_is_none_is_refused);
   RUN(sums_for_which_exchanges_do_not_suffice_are_done_by_plan);
+  RUN(engines_rest_after_a_burst);
   RUN(bytes_come_out_as_they_went_in);
   RUN(only_who_sleeps_is_called_and_once);
   RUN(numbers_of_a_neighbour_are_not_trusted);

@@ -125,9 +125,15 @@ void Conductor::unpark(const OperationId& id, int rank, const Rider& rider) {
 void Conductor::check_deadlines() {
   check_absent();
   check_waiting();
-  if (deadlines_.empty() || deadlines_.begin()->first > Clock::now()) return;
+  if (!is_any_late()) return;
+  advance();  // who was stopped itself may find that all is there
+  if (is_busy_ || !is_any_late()) return;
   Pending& late = pending_.at(deadlines_.begin()->second);
   if (!extend(late)) fail_late(late);
+}
+
+bool Conductor::is_any_late() const {
+  return !deadlines_.empty() && deadlines_.begin()->first <= Clock::now();
 }
 
 // Who has posted and still keeps us waiting waits for somebody itself, whom it

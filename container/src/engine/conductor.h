@@ -2,7 +2,8 @@
 // Leads all operations of one engine through their plans.
 //
 // The protocol. A rank that posts an operation tells every member it will
-// exchange messages with, by a READY frame that describes the operation. Data
+// exchange messages with, by a READY frame that describes the operation; all members, if
+// they may do it in shared memory instead of by messages (sharing.cc). Data
 // flow to a peer only after its READY, so that every payload has a place to go.
 // READY frames that come before the local post are remembered. A short message that
 // waits for nothing else rides with the READY frame; if it comes before the local post, it
@@ -141,6 +142,7 @@ class Conductor final : public Sink {
   void check_partners();
   void check_partners(const Pending& pending);
   void check_waiting();
+  bool is_any_late() const;
   bool extend(Pending& late);
   void fail_late(const Pending& late);
   void check_absent();
@@ -190,6 +192,7 @@ class Conductor final : public Sink {
   Exchanges exchanges_;              // of our arena
   std::vector<OperationId> shared_;  // operations that are sums there
   std::vector<bool> is_expected_;    // by peer: whose news wake us
+  bool expects_any_ = false;
   bool is_busy_ = false;
   uint64_t last_serial_ = 0;
   std::exception_ptr broken_;  // set by the first fault

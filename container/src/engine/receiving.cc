@@ -34,6 +34,7 @@ Span Conductor::on_header(int rank, const HeaderBytes& header) {
 Span Conductor::place_data(int rank, const Frame& frame) {
   if (broken_) return {nullptr, frame.length};
   const Pending* pending = find_planned(id_of(frame, rank));
+  if (broken_) return {nullptr, frame.length};
   if (pending == nullptr) throw PeerError("sent data of an operation that nobody asked for");
   return pending->place(pending->member_of(rank), frame.tag, frame.offset, frame.length);
 }
@@ -145,8 +146,8 @@ void Conductor::take_grant(int rank, const Frame& frame) {
 // Half of a peer's blocks at most wait for sums: the rest come back at once, so
 // that an operation which waits for a third rank holds up no other.
 void Conductor::take_shared(int rank, const Frame& frame) {
+  Pending* pending = broken_ ? nullptr : find_planned(id_of(frame, rank));
   if (broken_) return;
-  Pending* pending = find_planned(id_of(frame, rank));
   if (pending == nullptr) throw PeerError("sent data of an operation that nobody asked for");
   read_block(*pending, rank, frame, decode_place(peer(rank).control));
 }

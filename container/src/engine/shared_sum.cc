@@ -150,6 +150,7 @@ bool SharedSum::take(size_t owner) {
 
 // Of those that a sum waits for the first is enough: the others may come meanwhile.
 SharedSum::Members SharedSum::awaited() const {
+  if (!has_met_all()) return 0;
   Members members = 0;
   bool is_sum_told = added_ == sides_[member_].pieces;
   for (size_t step = 1; step < size(); ++step) {
@@ -159,7 +160,8 @@ SharedSum::Members SharedSum::awaited() const {
     is_sum_told = is_sum_told || is_first;
     if (is_first || side.taken < side.pieces) members |= only(member);
   }
-  return members;
+  // What a sum waited for has come since: whoever it was is about to say so.
+  return is_sum_told ? members : all_others();
 }
 
 bool SharedSum::is_done() const {

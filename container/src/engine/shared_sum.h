@@ -44,7 +44,8 @@ class SharedSum final {
 
   // Moves one piece, and returns to whom that may be news. Nobody: nothing can be done now.
   Members advance();
-  // Without whose next piece nothing can be done.
+  // Without whose next piece nothing can be done, after advance() said so. Nobody's before all
+  // have met: frames tell of that.
   Members awaited() const;
   bool is_done() const;
 

@@ -83,7 +83,7 @@ Pending* Conductor::find_planned(const OperationId& id) {
 
 void Conductor::advance() {
   is_busy_ = false;
-  if (shared_.empty()) return;
+  if (shared_.empty() && !expects_any_) return;
   const std::vector<OperationId> all = shared_;
   for (const OperationId& id : all) {
     Pending* pending = find(id);
@@ -130,6 +130,7 @@ void Conductor::expect_news() {
     }
   }
   is_expected_ = std::move(expected);
+  expects_any_ = std::find(is_expected_.begin(), is_expected_.end(), true) != is_expected_.end();
 }
 
 }  // namespace smdist

@@ -37,6 +37,19 @@ size_t body_bytes(const Message& message) {
   return message.payload.bytes > 0 ? message.payload.bytes : message.text.size();
 }
 
+// What was looked at is not looked at again, whatever came of it.
+class Consumption final {
+ public:
+  Consumption(Ring& ring, size_t bytes) : ring_(ring), bytes_(bytes) {}
+  ~Consumption() { ring_.consume(bytes_); }
+  Consumption(const Consumption&) = delete;
+  Consumption& operator=(const Consumption&) = delete;
+
+ private:
+  Ring& ring_;
+  const size_t bytes_;
+};
+
 }  // namespace
 
 void Lane::attach_local(UniqueFd fd, int own_arena, Ring& ring) {
@@ -141,10 +154,14 @@ ssize_t Lane::write_once() {
 }
 
 ssize_t Lane::write_to_ring(const iovec* parts, size_t count) {
-  const size_t sent = ring_->write(parts, count);
-  if (ring_->must_call()) call();
-  if (sent > 0) return static_cast<ssize_t>(sent);
-  errno = EAGAIN;
+  try {
+    const size_t sent = ring_->write(parts, count);
+    if (ring_->must_call()) call();
+    if (sent > 0) return static_cast<ssize_t>(sent);
+    errno = EAGAIN;
+  } catch (const PeerError&) {
+    errno = EPROTO;
+  }
   return -1;
 }
 
@@ -154,7 +171,10 @@ void Lane::signal() {
 }
 
 // If the peer is gone, the socket will tell who listens.
-void Lane::call() { (void)!::send(fd_.get(), "", 1, MSG_NOSIGNAL | MSG_DONTWAIT); }
+void Lane::call() {
+  const ssize_t sent = ::send(fd_.get(), "", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (sent < 0 && errno != EPIPE && errno != ECONNRESET) ring_->forget_call();
+}
 
 // First all accounts, then all calls: a call may change the queue.
 void Lane::report(Sink* sink) {
@@ -225,8 +245,8 @@ Lane::Loss Lane::read_ring(Sink* sink) {
     for (size_t turn = 0; turn < kTurnBytes;) {
       const Span next = ring_->peek();
       if (next.bytes == 0) break;
+      const Consumption consumption(*ring_, next.bytes);
       if (sink != nullptr) take(static_cast<const uint8_t*>(next.data), next.bytes, sink);
-      ring_->consume(next.bytes);
       turn += next.bytes;
     }
     if (ring_->must_call_for_room()) call();

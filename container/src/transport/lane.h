@@ -15,7 +15,8 @@ namespace smdist {
 
 // Cuts the byte stream in messages and back. Payloads go straight from where
 // they are to the socket, and from the socket to where the sink wants them; only
-// what follows a header in the same read takes a detour of up to 4 KiB.
+// what follows a header in the same read takes a detour of up to 4 KiB. With a neighbour
+// that has handed over its memory all goes through the ring there.
 //
 // Messages may be queued before the connection exists.
 //

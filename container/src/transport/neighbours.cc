@@ -7,11 +7,6 @@
 namespace smdist {
 Neighbours::Neighbours(const Options& options) : options_(options), layout_(options) {}
 
-bool Neighbours::includes(int peer) const {
-  return peer != options_.rank &&
-         std::binary_search(layout_.ranks.begin(), layout_.ranks.end(), peer);
-}
-
 void Neighbours::open() {
   if (layout_.ranks.size() == 1 || !options_.shares_memory) return;
   arena_ = Arena::create(place_of(options_.rank).head + sizeof(RingHead) +

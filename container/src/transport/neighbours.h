@@ -22,7 +22,8 @@ class Neighbours final {
  public:
   explicit Neighbours(const Options& options);
 
-  bool includes(int peer) const;
+  // Whether there is memory for a ring with the peer.
+  bool shares_with(int peer) const { return rings_.count(peer) > 0; }
   // Makes the memory, if there are neighbours and the options allow it. Throws SystemError.
   void open();
   void close();

@@ -62,7 +62,7 @@ class Ring final {
   bool is_attached() const { return theirs_.load() != nullptr; }
 
   // Takes as many bytes as there is room for. If that is not all of them, room is news from
-  // then on, until it is tried again. Throws PeerError.
+  // then on, until forget_room(). Throws PeerError.
   size_t write(const iovec* parts, size_t count);
   // What has come and lies in one piece; empty: nothing. Throws PeerError.
   Span peek() const;
@@ -71,6 +71,7 @@ class Ring final {
   // Whether the neighbour has to be called for what was written, or for the room there is.
   bool must_call();
   bool must_call_for_room();
+  void forget_call() { --called_; }  // it could not be made
   void hear(uint64_t calls);
 
   // Tells the neighbour that other memory has changed. Whether it has to be called.
@@ -80,7 +81,9 @@ class Ring final {
 
   // Something has come, or there is room for what had none.
   bool has_news() const;
-  void forget_room() { ours_.wants_room.store(0); }
+  void forget_room() {
+    if (ours_.wants_room.load() != 0) ours_.wants_room.store(0);
+  }
 
  private:
   size_t room() const;

@@ -35,7 +35,7 @@ void TcpTransport::dial(int link) {
     if (greeting.is_dialling() && greeting.peer() == peer && greeting.lane() == number) return;
   }
   try {
-    UniqueFd fd = begin_dialling(peer);
+    UniqueFd fd = begin_dialling(link);
     const int raw = fd.get();
     const uint64_t name = ++last_greeting_;
     greetings_.emplace(
@@ -54,9 +54,11 @@ void TcpTransport::dial_more_lanes(int peer) {
   }
 }
 
-UniqueFd TcpTransport::begin_dialling(int peer) {
+// Memory is handed over on lane 0 alone.
+UniqueFd TcpTransport::begin_dialling(int link) {
+  const int peer = peer_of(link);
   const Endpoint& to = peers_[static_cast<size_t>(peer)];
-  if (neighbours_.is_open() && neighbours_.includes(peer) && !to.local.empty()) {
+  if (neighbours_.shares_with(peer) && link == peer && !to.local.empty()) {
     UniqueFd fd = connect_locally(to.local);
     if (fd.is_open()) return fd;
   }
@@ -155,6 +157,8 @@ void TcpTransport::trust(Greetings::iterator greeting) {
   listen_again();
   // Two connections may have greeted at the same time; the first one counts.
   if (lane(link).is_live() || lane(link).is_lost() || lane(peer).is_lost()) return;
+  const bool shares = link == peer && neighbours_.shares_with(peer);
+  if (is_local(fd.get()) && !shares) return log("dropped a local connection that has no ring");
   watch(fd.get(), EPOLLIN, cookie(Subject::kLane, static_cast<uint64_t>(link)), false);
   if (is_local(fd.get())) {
     lane(link).attach_local(std::move(fd), neighbours_.fd(), neighbours_.ring(peer));

@@ -103,6 +103,7 @@ void TcpTransport::clear_wake() {
 void TcpTransport::poll(milliseconds timeout) {
   flush();
   await(patience(timeout), looking_);
+  read_rings();  // what a peer said before it went comes before its end
   take_events();
   read_rings();
   flush();
@@ -258,10 +259,10 @@ void TcpTransport::read_rings() {
   }
 }
 
+// What did not fit may have been written since: then there is nothing to do, and it is no news.
 void TcpTransport::unblock(int link) {
-  if (blocked_.erase(link) == 0) return;
   neighbours_.ring(peer_of(link)).forget_room();
-  dirty_.insert(link);
+  if (blocked_.erase(link) > 0) dirty_.insert(link);
 }
 
 void TcpTransport::drop(int link) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages over sockets: TCP, and between ranks of one host Unix sockets, over which
-// they also hand their memory to each other. Where there is no such socket, TCP it is.
+// Messages over TCP or, between ranks of one host, through rings in memory that they hand to
+// each other over Unix sockets. Where there is no such socket, TCP it is.
 //
 // Lanes. Two ranks on different hosts may have several connections. All but payloads
 // take lane 0, which is made first; a peer is lost with the last of its lanes, since each
@@ -104,7 +104,7 @@ class TcpTransport final : public Transport {
   void dial_more_lanes(int peer);
   void make_room_for(uint32_t lanes);
   void open_arena();
-  UniqueFd begin_dialling(int peer);
+  UniqueFd begin_dialling(int link);
   void accept_all();
   void accept_from_listener(int listener);
   void watch_listeners(uint32_t events, bool is_new);
