@@ -5,6 +5,7 @@
 #include <tuple>
 
 namespace smdist {
+
 Neighbours::Neighbours(const Options& options) : options_(options), layout_(options) {}
 
 void Neighbours::open() {

@@ -9,6 +9,7 @@
 #include "smdist/errors.h"
 
 namespace smdist {
+
 void Ring::attach(Arena arena) {
   const Span span = arena.span();
   if (span.bytes < place_.side + sizeof(RingSide)) {

@@ -59,7 +59,6 @@ class Ring final {
   Span arena() const { return arena_.span(); }  // empty before
   // For ever: what has come can still be read, but is no news.
   void detach() { has_ended_.store(true); }
-  bool is_attached() const { return theirs_.load() != nullptr; }
 
   // Takes as many bytes as there is room for. If that is not all of them, room is news from
   // then on, until forget_room(). Throws PeerError.
