@@ -56,9 +56,9 @@ def train(model, optimizer, args) -> None:
     sampler = DistributedSampler(train_set, seed=args.seed, drop_last=True)
     batch_size = args.batch_size // dist.get_world_size()
     loader = DataLoader(train_set, batch_size, sampler=sampler, drop_last=True)
-    first_epoch, first_step = load_checkpoint(model, optimizer, args.checkpoint_dir)
-    total = args.epochs * len(loader)
-    bar = tqdm(total=total, initial=first_epoch * len(loader) + first_step, unit="step",
+    done = load_checkpoint(model, optimizer, args.checkpoint_dir)
+    first_epoch, first_step = divmod(done, len(loader))
+    bar = tqdm(total=args.epochs * len(loader), initial=done, unit="step",
                desc="train", disable=dist.get_rank() != 0, ncols=60)  # fmt: skip
     for epoch in range(first_epoch, args.epochs):
         sampler.set_epoch(epoch)
@@ -70,12 +70,13 @@ def train(model, optimizer, args) -> None:
             loss.backward()
             optimizer.step()
             bar.update()
+            done += 1
             if any_rank_is_asked_to_stop():
-                save_checkpoint(model, optimizer, args.checkpoint_dir, epoch, step + 1)
+                save_checkpoint(model, optimizer, args.checkpoint_dir, done)
                 dist.destroy_process_group()
                 sys.exit(128 + signal.SIGTERM)
         report(bar, model, test_set, epoch, loss)
-        save_checkpoint(model, optimizer, args.checkpoint_dir, epoch + 1, 0)
+        save_checkpoint(model, optimizer, args.checkpoint_dir, done)
     bar.close()
 
 
@@ -110,27 +111,27 @@ def any_rank_is_asked_to_stop() -> bool:
     return bool(asked)
 
 
-def save_checkpoint(model, optimizer, folder: Path, epoch: int, step: int) -> None:
+def save_checkpoint(model, optimizer, folder: Path, step: int) -> None:
     """Rank 0 writes beside the old file, then replaces it: a kill never leaves half a file."""
     if dist.get_rank() == 0:
         folder.mkdir(parents=True, exist_ok=True)
         state = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict()}
-        torch.save({**state, "epoch": epoch, "step": step}, folder / "new.pt")
+        torch.save({**state, "step": step}, folder / "new.pt")
         (folder / "new.pt").replace(folder / "checkpoint.pt")
     dist.barrier()
 
 
-def load_checkpoint(model, optimizer, folder: Path) -> tuple[int, int]:
-    """Epoch and step to go on with."""
+def load_checkpoint(model, optimizer, folder: Path) -> int:
+    """Load what was saved, if anything was; return how many steps, over all epochs, are done."""
     path = folder / "checkpoint.pt"
     if not path.exists():
-        return 0, 0
+        return 0
     state = torch.load(path)
     model.module.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
     if dist.get_rank() == 0:
-        print(f"resuming at epoch {state['epoch'] + 1}, step {state['step']}")
-    return state["epoch"], state["step"]
+        print(f"resuming after step {state['step']}")
+    return state["step"]
 
 
 if __name__ == "__main__":
