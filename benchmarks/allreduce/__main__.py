@@ -23,8 +23,8 @@ ONE_HOST_SIZES = [KIB, 8 * KIB, 64 * KIB, MIB, 4 * MIB, 25 * MIB, 100 * MIB, 256
 HOSTS_SIZES = [KIB, 8 * KIB, 64 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB]
 COLUMNS = [
     "ranks", "dtype", "size", "smdist", "GB/s", "of limit", "Gloo", "/ Gloo", "OpenMPI",
-    "/ OpenMPI", "bare", "/ bare", "CPU s/GB", "Gloo's CPU", "bare's CPU", "packets/MB", "Gloo's",
-    "bare's",
+    "/ OpenMPI", "bare", "/ bare", "torch's call", "CPU s/GB", "Gloo's CPU", "bare's CPU",
+    "packets/MB", "Gloo's", "bare's",
 ]  # fmt: skip
 
 
@@ -63,6 +63,7 @@ class Row:
             f"{self.against('gloo'):.2f}",
             *self._beside("openmpi"),
             *self._beside("bare"),
+            time_text(self.series["call"].seconds) if "call" in self.series else "-",
             f"{self.cpu_per_gb('smdist'):.3g}",
             f"{self.cpu_per_gb('gloo'):.3g}",
             f"{self.cpu_per_gb('bare'):.3g}" if "bare" in self.series else "-",
@@ -99,6 +100,8 @@ def _one_host(everyone: dict[str, Ranks], ranks: int, dtype: str, size: int, rou
         each.call(PREPARE, peer=each.peer, size=size, dtype=dtype)
     work = {peer: (each, MEASURE) for peer, each in everyone.items()}
     work["copy"] = (everyone["gloo"], "benchmarks.allreduce.work:copy")
+    if "bare" in everyone:
+        work["call"] = (everyone["bare"], "benchmarks.allreduce.work:call")
     series = interleave(work, rounds)
     return Row(f"{ranks}", ranks, dtype, size, series, series["copy"].seconds)
 

@@ -16,8 +16,9 @@ from benchmarks.harness.hosts import NETWORK
 
 _SOURCES = [Path(__file__).with_name(name) for name in ("bare.cc", "bare_hosts.cc")]
 _LIBRARY = Path(__file__).parents[2] / "build/benchmarks/bare.so"
-# What smdist allows on emulated hosts: so much, or so much for each connection.
+# What smdist allows on emulated hosts: so much, or so much from each other host to each rank.
 _ARRIVING_BYTES, _FOR_EACH = 224 << 10, 64 << 10
+_KINDS = 2  # of connections: for shares and for sums
 _COMPILE = ["c++", "-std=c++17", "-O3", "-march=native", "-shared", "-fPIC", "-Wall", "-Werror"]
 
 
@@ -34,7 +35,7 @@ class BareSum:
         self.rank, self.ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.buffer = np.empty(size // 4, np.float32)
         is_alone = os.environ["MASTER_ADDR"] == "127.0.0.1"
-        self._sum, self._handle = (_opened if is_alone else _connected)(self.rank, self.ranks)
+        self._sum, self._handle = _opened(self.rank, self.ranks) if is_alone else _on_hosts()
 
     def __call__(self) -> None:
         data = self.buffer.ctypes.data_as(ctypes.c_void_p)
@@ -42,9 +43,18 @@ class BareSum:
 
 
 @cache
+def silent_group() -> None:
+    """Make torch's group one of these ranks whose collectives return at once and move nothing."""
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group("fake", rank=rank, world_size=ranks, store=FakeStore())
+
+
+@cache
 def _opened(rank: int, ranks: int) -> tuple[Any, ctypes.c_void_p]:
-    library = ctypes.CDLL(str(_LIBRARY))
-    library.bare_open.restype = ctypes.c_void_p
+    library = load()
     path = _path()
     handle = library.bare_open(bytes(path), ctypes.c_uint64(rank), ctypes.c_uint64(ranks))
     if not handle:
@@ -53,16 +63,30 @@ def _opened(rank: int, ranks: int) -> tuple[Any, ctypes.c_void_p]:
 
 
 @cache
-def _connected(rank: int, ranks: int) -> tuple[Any, ctypes.c_void_p]:
+def _on_hosts() -> tuple[Any, ctypes.c_void_p]:
+    return load().bare_sum_hosts, connected()
+
+
+@cache
+def load() -> ctypes.CDLL:
+    """The library, which build() has made."""
     library = ctypes.CDLL(str(_LIBRARY))
-    library.bare_connect.restype = ctypes.c_void_p
-    hosts = [f"{NETWORK}.{number + 1}".encode() for number in range(ranks)]
-    addresses = (ctypes.c_char_p * ranks)(*hosts)
-    usual = max(_ARRIVING_BYTES, _FOR_EACH * (ranks - 1))
+    library.bare_open.restype = library.bare_connect.restype = ctypes.c_void_p
+    return library
+
+
+def connected() -> ctypes.c_void_p:
+    """This rank, when it has met all others; every host has as many ranks."""
+    seat, seats = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    host, hosts = (int(os.environ[name]) // seats for name in ("RANK", "WORLD_SIZE"))
+    names = [f"{NETWORK}.{number + 1}".encode() for number in range(hosts)]
+    flows = seats * (hosts - 1)
+    usual = max(_ARRIVING_BYTES, _FOR_EACH * flows)
     arriving = int(os.environ.get("SMDIST_ARRIVING_BYTES", usual))
-    numbers = (ctypes.c_uint64(number) for number in (rank, ranks, arriving))
-    handle = library.bare_connect(addresses, *numbers)
-    return library.bare_sum_hosts, ctypes.c_void_p(handle)
+    place = (ctypes.c_uint64 * 4)(host, hosts, seat, seats)
+    window = ctypes.c_uint64(arriving // flows // _KINDS)
+    handle = load().bare_connect((ctypes.c_char_p * hosts)(*names), place, window)
+    return ctypes.c_void_p(handle)
 
 
 def leave() -> None:

@@ -1,203 +1,361 @@
 // SPDX-License-Identifier: Apache-2.0
-// An all-reduce of float32 across hosts that is nothing but its bytes on TCP and its sums: what
+// All-reduces of float32 across hosts that are nothing but their bytes on TCP and their sums: what
 // the kernel leaves to any that sends equal shards straight to their owners. No failure is
-// handled, nothing else may happen meanwhile, and sizes are not checked. See README.md.
+// handled and sizes are not checked. See README.md.
 //
-// Each rank sends every other one that one's shard of the buffer, sums its own as the shares of
-// others come, and sends the sum after the shard. So many bytes may be on their way to a rank as
-// smdist allows.
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
+// Ranks of a host cut a buffer in one part each. Each adds its part of all of them in shared
+// memory, then meets the ranks with that part on the other hosts: each sends every other one that
+// one's shard of the part, sums its own as the shares of others come, and sends the sum back. At
+// last the part goes to the others of the host through shared memory. Shares and sums have
+// connections of their own, so that each carries what it does in the order of the all-reduces,
+// and several of those may be under way.
+#include <fcntl.h>
 #include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstddef>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <vector>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
 
-namespace {
+#include "bare_mesh.h"
+#include "bare_sum.h"
+
+namespace bare {
 
 constexpr size_t kChunkBytes = 256 << 10;
 constexpr size_t kSliceBytes = 16 << 10;  // is summed at once
-constexpr uint16_t kPort = 29701;
+constexpr int kPort = 29800;
+// In shared memory; as many all-reduces as a rank may be ahead of its neighbours.
+constexpr size_t kSlots = 8;
+constexpr size_t kSlotBytes =
+    32 << 20;  // before DDP knows the order of gradients, it sums all at once
 
-void require(bool holds, const char* what) {
-  if (holds) return;
-  std::perror(what);
-  std::abort();
-}
+enum Note : char { kGiven = 'g', kResult = 'r' };  // to a neighbour
 
-sockaddr_in address_of(const char* host) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(kPort);
-  require(::inet_pton(AF_INET, host, &address.sin_addr) == 1, host);
-  return address;
-}
-
-struct Peer {
+struct Flow {
   int fd = -1;
-  size_t sent = 0;  // of this all-reduce: first its share, then our sum
-  size_t got = 0;   // first its share of our shard, then its sum
-  std::vector<std::byte> share;
+  uint64_t sending = 0;  // the numbers of the sums it is at
+  uint64_t receiving = 0;
+};
+
+struct Neighbour {
+  int fd = -1;
+  uint64_t given = 0;  // so many times it has said so
+  uint64_t results = 0;
 };
 
 class Bare {
  public:
-  Bare(const char* const* hosts, size_t rank, size_t ranks, size_t arriving_bytes)
-      : rank_(rank), arriving_bytes_(arriving_bytes), peers_(ranks) {
-    const int listener = listen_at(address_of(hosts[rank]));
-    for (size_t peer = 0; peer < rank; ++peer) dial(peer, address_of(hosts[peer]));
-    for (size_t peer = rank + 1; peer < ranks; ++peer) accept_from(listener);
-    ::close(listener);
+  Bare(const Place& place, const char* const* addresses, size_t window)
+      : place_(place), neighbours_(place.seats) {
+    for (const Kind kind : {kShares, kSums}) meet_hosts(kind, addresses, window);
+    if (place.seats > 1) meet_neighbours(addresses[place.host]);
   }
 
+  // Does all in the caller's thread, and returns at the end.
   void sum(float* data, size_t count) {
-    data_ = reinterpret_cast<std::byte*>(data);
-    shard_bytes_ = count / peers_.size() * sizeof(float);
-    summed_ = 0;
-    for (Peer& peer : peers_) {
-      peer.sent = peer.got = 0;
-      peer.share.resize(shard_bytes_);
-    }
-    while (move_some()) add();
+    begin({data, count, 0});
+    while (!sums_.empty()) move();
+  }
+
+  // From now on a thread does all, and calls `done` with the token of each.
+  void start(void (*done)(int64_t)) {
+    done_ = done;
+    wake_ = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    std::thread([this] {
+      while (true) move();
+    }).detach();
+  }
+
+  void submit(float* data, size_t count, int64_t token) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    submitted_.push_back({data, count, token});
+    const uint64_t one = 1;
+    require(::write(wake_, &one, sizeof one) == sizeof one, "waking");
   }
 
  private:
-  // 0: as the kernel makes them.
-  int open_socket() const {
-    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    const auto room = static_cast<int>(arriving_bytes_ / (peers_.size() - 1));
-    if (room > 0) ::setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof room);
-    return fd;
+  struct Submission {
+    float* data;
+    size_t count;
+    int64_t token;
+  };
+
+  void meet_hosts(Kind kind, const char* const* addresses, size_t window) {
+    const int port = kPort + 2 * static_cast<int>(place_.seat) + kind;
+    std::vector<Address> everyone;
+    for (size_t i = 0; i < place_.hosts; ++i) everyone.push_back(on_network(addresses[i], port));
+    for (const int fd : mesh(everyone, place_.host, window)) flows_[kind].push_back({fd});
   }
 
-  int listen_at(const sockaddr_in& address) const {
-    const int fd = open_socket();
-    const int yes = 1;
-    ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-    const auto* at = reinterpret_cast<const sockaddr*>(&address);
-    require(::bind(fd, at, sizeof address) == 0 && ::listen(fd, 64) == 0, "listening");
-    return fd;
+  void meet_neighbours(const char* host) {
+    std::vector<Address> everyone;
+    for (size_t i = 0; i < place_.seats; ++i) {
+      everyone.push_back(on_host("smdist-bare-" + std::to_string(i)));
+    }
+    const std::string path = std::string("/dev/shm/smdist-bare-") + host;
+    const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    const size_t bytes = place_.seats * 2 * kSlots * kSlotBytes;
+    require(fd >= 0 && ::ftruncate(fd, static_cast<off_t>(bytes)) == 0, path.c_str());
+    void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    require(memory != MAP_FAILED, "mapping");
+    memory_ = static_cast<std::byte*>(memory);
+    const std::vector<int> sockets = mesh(everyone, place_.seat, 0);
+    for (size_t seat = 0; seat < place_.seats; ++seat) neighbours_[seat].fd = sockets[seat];
+    ::close(fd);
+    ::unlink(path.c_str());  // all have it open: they are connected
   }
 
-  // Who is not there yet is called again.
-  void dial(size_t peer, const sockaddr_in& address) {
-    const auto* at = reinterpret_cast<const sockaddr*>(&address);
-    while (true) {
-      const int fd = open_socket();
-      if (::connect(fd, at, sizeof address) == 0) {
-        const auto name = static_cast<uint8_t>(rank_);
-        require(::send(fd, &name, 1, 0) == 1, "greeting");
-        return attach(peer, fd);
-      }
-      ::close(fd);
-      ::usleep(10'000);
+  // What the rank at that seat gives for a sum, or the result of its part.
+  std::byte* slot(size_t seat, Note what, uint64_t number) const {
+    const size_t kind = what == kGiven ? 0 : 1;
+    return memory_ + ((2 * seat + kind) * kSlots + number % kSlots) * kSlotBytes;
+  }
+
+  void tell_neighbours(Note what) {
+    const char note = what;
+    for (const Neighbour& each : neighbours_) {
+      if (each.fd >= 0) require(::send(each.fd, &note, 1, 0) == 1, "telling a neighbour");
     }
   }
 
-  void accept_from(int listener) {
-    const int fd = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
-    uint8_t name = 0;
-    require(fd >= 0 && ::recv(fd, &name, 1, 0) == 1, "being greeted");
-    attach(name, fd);
+  Range part_of(const Sum& sum, size_t seat) const { return cut(sum.whole, seat, place_.seats); }
+  Range shard_of(const Sum& sum, size_t host) const { return cut(sum.part, host, place_.hosts); }
+
+  void begin(const Submission& what) {
+    const Range whole{0, what.count * sizeof(float)};
+    require(place_.seats == 1 || whole.bytes <= kSlotBytes, "the buffer is too long");
+    Sum sum;
+    sum.data = reinterpret_cast<std::byte*>(what.data);
+    sum.whole = whole;
+    sum.number = next_++;
+    sum.token = what.token;
+    sum.part = part_of(sum, place_.seat);
+    sum.with.resize(place_.hosts);
+    for (Exchange& each : sum.with) {
+      each.share = spare();
+      each.share.resize(shard_of(sum, place_.host).bytes);
+    }
+    for (size_t seat = 0; seat < place_.seats; ++seat) {
+      const Range part = part_of(sum, seat);
+      if (seat == place_.seat) continue;
+      std::memcpy(slot(place_.seat, kGiven, sum.number) + part.at, sum.data + part.at, part.bytes);
+    }
+    sums_.push_back(std::move(sum));
+    tell_neighbours(kGiven);
+    advance();
   }
 
-  void attach(size_t peer, int fd) {
-    const int yes = 1;
-    ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-    peers_[peer].fd = fd;
+  std::vector<std::byte> spare() {
+    if (spares_.empty()) return {};
+    std::vector<std::byte> memory = std::move(spares_.back());
+    spares_.pop_back();
+    return memory;
   }
 
-  // False: nothing is left to move.
-  bool move_some() {
+  Sum* at(uint64_t number) {
+    const bool is_there = number >= first_ && number - first_ < sums_.size();
+    return is_there ? &sums_[number - first_] : nullptr;
+  }
+
+  // So much may leave for a host, of the sum that is at its turn.
+  Range ready(Kind kind, size_t host) {
+    const Flow& flow = flows_[kind][host];
+    const Sum* sum = at(flow.sending);
+    if (sum == nullptr || !sum->is_combined) return {0, 0};
+    const Range shard = shard_of(*sum, kind == kShares ? host : place_.host);
+    const size_t sent = sum->with[host].sent[kind];
+    return {shard.at + sent, (kind == kShares ? shard.bytes : sum->summed) - sent};
+  }
+
+  // Waits until something can go on, and does it.
+  void move() {
     std::vector<pollfd> sockets;
-    std::vector<size_t> numbers;
-    bool is_left = false;
-    for (size_t step = 1; step < peers_.size(); ++step) {
-      const size_t number = (rank_ + step) % peers_.size();
-      const Peer& peer = peers_[number];
-      const bool has_more = peer.got < 2 * shard_bytes_;
-      const bool may_send = peer.sent < shard_bytes_ + summed_;
-      is_left = is_left || has_more || peer.sent < 2 * shard_bytes_;
-      const int events = (has_more ? POLLIN : 0) | (may_send ? POLLOUT : 0);
-      sockets.push_back({peer.fd, static_cast<short>(events), 0});
-      numbers.push_back(number);
+    std::vector<std::pair<Kind, size_t>> flows;
+    for (size_t step = 1; step < place_.hosts; ++step) {
+      const size_t host = (place_.host + step) % place_.hosts;
+      for (const Kind kind : {kSums, kShares}) {
+        const int in = at(flows_[kind][host].receiving) != nullptr ? POLLIN : 0;
+        const int out = ready(kind, host).bytes > 0 ? POLLOUT : 0;
+        sockets.push_back({flows_[kind][host].fd, static_cast<short>(in | out), 0});
+        flows.push_back({kind, host});
+      }
     }
-    if (!is_left) return false;
+    for (const Neighbour& each : neighbours_) sockets.push_back({each.fd, POLLIN, 0});
+    sockets.push_back({wake_, POLLIN, 0});
     require(::poll(sockets.data(), sockets.size(), -1) > 0, "waiting");
-    for (size_t i = 0; i < sockets.size(); ++i) {
-      if ((sockets[i].revents & POLLOUT) != 0) send_to(numbers[i]);
-      if ((sockets[i].revents & ~POLLOUT) != 0) receive_from(numbers[i]);
+    for (size_t i = 0; i < flows.size(); ++i) {
+      if ((sockets[i].revents & POLLOUT) != 0) send(flows[i].first, flows[i].second);
+      if ((sockets[i].revents & ~POLLOUT) != 0) receive(flows[i].first, flows[i].second);
+    }
+    for (size_t seat = 0; seat < place_.seats; ++seat) {
+      if (sockets[flows.size() + seat].revents != 0) hear(neighbours_[seat]);
+    }
+    if (sockets.back().revents != 0) take_submitted();
+    advance();
+  }
+
+  void send(Kind kind, size_t host) {
+    Flow& flow = flows_[kind][host];
+    const Range range = ready(kind, host);
+    Sum& sum = *at(flow.sending);
+    const size_t most = std::min(range.bytes, kChunkBytes);
+    const ssize_t sent = ::send(flow.fd, sum.data + range.at, most, MSG_DONTWAIT | MSG_NOSIGNAL);
+    require(sent > 0 || errno == EAGAIN, "sending");
+    size_t& so_far = sum.with[host].sent[kind];
+    if (sent > 0) so_far += static_cast<size_t>(sent);
+    if (so_far == shard_of(sum, kind == kShares ? host : place_.host).bytes) ++flow.sending;
+  }
+
+  void receive(Kind kind, size_t host) {
+    Flow& flow = flows_[kind][host];
+    Sum& sum = *at(flow.receiving);
+    Exchange& with = sum.with[host];
+    const Range shard = shard_of(sum, kind == kShares ? place_.host : host);
+    std::byte* to = kind == kShares ? with.share.data() : sum.data + shard.at;
+    size_t& got = with.got[kind];
+    const ssize_t more = ::recv(flow.fd, to + got, shard.bytes - got, MSG_DONTWAIT);
+    require(more > 0 || (more < 0 && errno == EAGAIN), "receiving");
+    if (more > 0) got += static_cast<size_t>(more);
+    if (got == shard.bytes) ++flow.receiving;
+  }
+
+  static void hear(Neighbour& neighbour) {
+    char notes[64];
+    const ssize_t got = ::recv(neighbour.fd, notes, sizeof notes, MSG_DONTWAIT);
+    require(got > 0, "a neighbour");
+    const auto given = static_cast<uint64_t>(std::count(notes, notes + got, kGiven));
+    neighbour.given += given;
+    neighbour.results += static_cast<uint64_t>(got) - given;
+  }
+
+  void take_submitted() {
+    uint64_t count = 0;
+    require(::read(wake_, &count, sizeof count) == sizeof count, "being woken");
+    std::vector<Submission> taken;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      taken.swap(submitted_);
+    }
+    for (const Submission& each : taken) begin(each);
+  }
+
+  void advance() {
+    for (Sum& sum : sums_) {
+      if (!sum.is_combined) combine(sum);
+      if (sum.is_combined && !sum.is_returned) add_shares(sum);
+      take_results(sum);
+    }
+    while (!sums_.empty() && is_over(sums_.front())) {
+      const int64_t token = sums_.front().token;
+      for (Exchange& each : sums_.front().with) spares_.push_back(std::move(each.share));
+      sums_.pop_front();
+      ++first_;
+      if (done_ != nullptr) done_(token);
+    }
+  }
+
+  void combine(Sum& sum) {
+    for (size_t seat = 0; seat < place_.seats; ++seat) {
+      if (seat != place_.seat && neighbours_[seat].given <= sum.number) return;
+    }
+    for (size_t seat = 0; seat < place_.seats; ++seat) {
+      if (seat == place_.seat) continue;
+      add(sum.data + sum.part.at, slot(seat, kGiven, sum.number) + sum.part.at, sum.part.bytes);
+    }
+    sum.is_combined = true;
+  }
+
+  void add_shares(Sum& sum) {
+    const Range shard = shard_of(sum, place_.host);
+    size_t there = shard.bytes;
+    for (size_t host = 0; host < place_.hosts; ++host) {
+      if (host != place_.host) there = std::min(there, sum.with[host].got[kShares]);
+    }
+    while (sum.summed < there && (there == shard.bytes || there - sum.summed >= kSliceBytes)) {
+      const size_t bytes = std::min(kSliceBytes, there - sum.summed);
+      for (size_t step = 1; step < place_.hosts; ++step) {
+        const Exchange& with = sum.with[(place_.host + step) % place_.hosts];
+        add(sum.data + shard.at + sum.summed, with.share.data() + sum.summed, bytes);
+      }
+      sum.summed += bytes;
+    }
+    if (sum.summed == shard.bytes) return_part(sum);
+  }
+
+  // When all sums of it are here.
+  void return_part(Sum& sum) {
+    for (size_t host = 0; host < place_.hosts; ++host) {
+      const size_t bytes = shard_of(sum, host).bytes;
+      if (host != place_.host && sum.with[host].got[kSums] < bytes) return;
+    }
+    sum.is_returned = true;
+    if (place_.seats == 1) return;
+    std::memcpy(slot(place_.seat, kResult, sum.number), sum.data + sum.part.at, sum.part.bytes);
+    tell_neighbours(kResult);
+  }
+
+  void take_results(Sum& sum) {
+    for (size_t seat = 0; seat < place_.seats; ++seat) {
+      const uint64_t bit = uint64_t{1} << seat;
+      const bool is_new = (sum.results & bit) == 0 && neighbours_[seat].results > sum.number;
+      if (seat == place_.seat || !is_new) continue;
+      const Range part = part_of(sum, seat);
+      std::memcpy(sum.data + part.at, slot(seat, kResult, sum.number), part.bytes);
+      sum.results |= bit;
+    }
+  }
+
+  bool is_over(const Sum& sum) const {
+    const uint64_t all = (uint64_t{1} << place_.seats) - 1;
+    if (!sum.is_returned || (sum.results | uint64_t{1} << place_.seat) != all) return false;
+    for (size_t host = 0; host < place_.hosts; ++host) {
+      const Exchange& with = sum.with[host];
+      if (host == place_.host) continue;
+      if (with.sent[kShares] < shard_of(sum, host).bytes) return false;
+      if (with.sent[kSums] < shard_of(sum, place_.host).bytes) return false;
     }
     return true;
   }
 
-  void send_to(size_t number) {
-    Peer& peer = peers_[number];
-    const bool is_share = peer.sent < shard_bytes_;
-    const std::byte* from = is_share ? data_ + number * shard_bytes_ + peer.sent
-                                     : data_ + rank_ * shard_bytes_ + peer.sent - shard_bytes_;
-    const size_t ready = (is_share ? shard_bytes_ : shard_bytes_ + summed_) - peer.sent;
-    const ssize_t sent = ::send(peer.fd, from, std::min(ready, kChunkBytes), MSG_DONTWAIT);
-    require(sent > 0 || errno == EAGAIN, "sending");
-    if (sent > 0) peer.sent += static_cast<size_t>(sent);
-  }
-
-  void receive_from(size_t number) {
-    Peer& peer = peers_[number];
-    const bool is_share = peer.got < shard_bytes_;
-    std::byte* to = is_share ? peer.share.data() + peer.got
-                             : data_ + number * shard_bytes_ + peer.got - shard_bytes_;
-    const size_t missing = (is_share ? 1 : 2) * shard_bytes_ - peer.got;
-    const ssize_t got = ::recv(peer.fd, to, missing, MSG_DONTWAIT);
-    require(got > 0 || (got < 0 && errno == EAGAIN), "receiving");
-    if (got > 0) peer.got += static_cast<size_t>(got);
-  }
-
-  void add() {
-    size_t ready = shard_bytes_;
-    for (size_t i = 0; i < peers_.size(); ++i) {
-      if (i != rank_) ready = std::min(ready, peers_[i].got);
-    }
-    while (summed_ < ready && (ready == shard_bytes_ || ready - summed_ >= kSliceBytes)) {
-      add_slice(std::min(kSliceBytes, ready - summed_));
-    }
-  }
-
-  void add_slice(size_t bytes) {
-    auto* total = reinterpret_cast<float*>(data_ + rank_ * shard_bytes_ + summed_);
-    for (size_t step = 1; step < peers_.size(); ++step) {
-      const Peer& peer = peers_[(rank_ + step) % peers_.size()];
-      const auto* share = reinterpret_cast<const float*>(peer.share.data() + summed_);
-      for (size_t i = 0; i < bytes / sizeof(float); ++i) total[i] += share[i];
-    }
-    summed_ += bytes;
-  }
-
-  const size_t rank_;
-  const size_t arriving_bytes_;
-  std::vector<Peer> peers_;
-  std::byte* data_ = nullptr;
-  size_t shard_bytes_ = 0;
-  size_t summed_ = 0;  // bytes of our shard
+  const Place place_;
+  std::vector<Flow> flows_[2];  // by kind and host
+  std::vector<Neighbour> neighbours_;
+  std::byte* memory_ = nullptr;  // shared with them
+  std::deque<Sum> sums_;         // that are under way
+  uint64_t first_ = 0;           // the number of the first of them
+  uint64_t next_ = 0;
+  std::vector<std::vector<std::byte>> spares_;
+  void (*done_)(int64_t) = nullptr;
+  int wake_ = -1;
+  std::mutex mutex_;
+  std::vector<Submission> submitted_;
 };
 
-}  // namespace
+}  // namespace bare
 
-// The numeric addresses of all ranks, in order. Returns when all are connected.
-extern "C" void* bare_connect(const char* const* hosts, uint64_t rank, uint64_t ranks,
-                              uint64_t arriving_bytes) {
-  return new Bare(hosts, rank, ranks, arriving_bytes);
+// The numeric addresses of all hosts, in order. Returns when all ranks are connected.
+extern "C" void* bare_connect(const char* const* hosts, const uint64_t (&place)[4],
+                              uint64_t window) {
+  return new bare::Bare({place[0], place[1], place[2], place[3]}, hosts, window);
 }
 
 extern "C" void bare_sum_hosts(void* bare, float* data, uint64_t count) {
-  static_cast<Bare*>(bare)->sum(data, count);
+  static_cast<bare::Bare*>(bare)->sum(data, count);
+}
+
+extern "C" void bare_start(void* bare, void (*done)(int64_t)) {
+  static_cast<bare::Bare*>(bare)->start(done);
+}
+
+extern "C" void bare_submit(void* bare, float* data, uint64_t count, int64_t token) {
+  static_cast<bare::Bare*>(bare)->submit(data, count, token);
 }

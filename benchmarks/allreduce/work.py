@@ -55,6 +55,27 @@ def copy(iterations: int) -> tuple[float, float]:
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
+def call(iterations: int) -> tuple[float, float]:
+    """Seconds of calls of torch's all_reduce that do nothing, each after a copy of the buffer.
+
+    The copy has pushed out of the caches what the call needs, as an all-reduce does.
+    """
+    import torch
+    import torch.distributed as dist
+
+    from benchmarks.allreduce.bare import silent_group
+
+    silent_group()
+    buffer, tensor, seconds = _now["buffer"], torch.from_numpy(_now["buffer"]), 0.0
+    target = buffer + 0
+    for _ in range(iterations):
+        target[:] = buffer
+        begin = time.thread_time()
+        dist.all_reduce(tensor)
+        seconds += time.thread_time() - begin
+    return seconds, seconds
+
+
 class TorchSum:
     def __init__(self, size: int, dtype: str) -> None:
         import torch

@@ -6,9 +6,11 @@ backward pass of its layers. From then on 2 (H-1)/H of all gradient bytes must l
 of H hosts: those of one host are summed before they leave, and no all-reduce sends less.
 The wire runs while the rest of the backward pass does, so the step takes at least
 
-    max(compute, forward + until the first bucket is ready + 2 (H-1)/H * bytes / goodput)
+    forward + until the first bucket is ready + 2 (H-1)/H * bytes / goodput
 
-with compute as measured in the same rounds, and goodput as iperf3 has it on the same hosts.
+with forward and backward as measured without communication in the same rounds, and goodput as
+iperf3 has it on the same hosts; nor can the last bucket be there before it was ready and has
+passed the wire. When it is ready is measured beside the communication, which wants processors, too.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import argparse
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 
+from benchmarks.allreduce import bare
 from benchmarks.ddp_step.work import BACKWARD, FORWARD, GRADIENT_BYTES
 from benchmarks.harness import bars
 from benchmarks.harness.hosts import EmulatedHosts
@@ -24,12 +27,10 @@ from benchmarks.harness.interleave import Series, interleave
 from benchmarks.harness.ranks import Ranks
 from benchmarks.harness.report import machine, save, table, time_text
 
-PREPARE = "benchmarks.ddp_step.work:prepare"
-MEASURE = "benchmarks.ddp_step.work:measure"
-COMPUTE = "benchmarks.ddp_step.work:compute"
+WORK = "benchmarks.ddp_step.work"
 COLUMNS = [
-    "hosts x ranks", "compute", "smdist", "Gloo", "/ Gloo", "wire's limit", "of limit",
-    "limit / Gloo", "CPU s/GB", "Gloo's CPU", "compute's CPU",
+    "hosts x ranks", "compute", "smdist", "Gloo", "/ Gloo", "bare", "/ bare", "last ready", "limit",
+    "of limit", "limit / Gloo", "CPU s/GB", "Gloo's CPU", "bare's CPU", "compute's CPU",
 ]  # fmt: skip
 
 
@@ -39,7 +40,7 @@ class Row:
 
     hosts: int
     ranks: int
-    first_bucket: int
+    buckets: list[int]
     goodput: float
     series: dict[str, Series]
 
@@ -47,25 +48,31 @@ class Row:
     def limit(self) -> float:
         compute = self.series["compute"].seconds
         backward = BACKWARD / (FORWARD + BACKWARD) * compute
-        ready = compute - backward + backward * self.first_bucket / GRADIENT_BYTES
-        wire = 2 * (self.hosts - 1) / self.hosts * GRADIENT_BYTES / self.goodput
-        return max(compute, ready + wire)
+        first = compute - backward + backward * self.buckets[0] / GRADIENT_BYTES
+        last = self.series["ready"].seconds
+        return max(first + self.wire(GRADIENT_BYTES), last + self.wire(self.buckets[-1]))
+
+    def wire(self, size: int) -> float:
+        return 2 * (self.hosts - 1) / self.hosts * size / self.goodput
 
     def cpu_per_gb(self, name: str) -> float:
         return self.series[name].cpu_seconds / (GRADIENT_BYTES / 1e9)
 
     def cells(self) -> list[str]:
-        smdist, gloo = self.series["smdist"].seconds, self.series["gloo"].seconds
+        smdist, gloo, bare = (self.series[name].seconds for name in ("smdist", "gloo", "bare"))
         return [
             f"{self.hosts} x {self.ranks}",
             time_text(self.series["compute"].seconds),
             time_text(smdist),
             time_text(gloo),
             f"{gloo / smdist:.2f}",
+            time_text(bare),
+            f"{bare / smdist:.2f}",
+            time_text(self.series["ready"].seconds),
             time_text(self.limit),
             f"{self.limit / smdist:.0%}",
             f"{gloo / self.limit:.2f}",
-            *[f"{self.cpu_per_gb(name):.3g}" for name in ("smdist", "gloo", "compute")],
+            *[f"{self.cpu_per_gb(name):.3g}" for name in ("smdist", "gloo", "bare", "compute")],
         ]
 
 
@@ -73,10 +80,11 @@ def steps(hosts: int, ranks: int, arguments: argparse.Namespace) -> Row:
     with EmulatedHosts(hosts, arguments.rate) as emulated, ExitStack() as stack:
         places = emulated.places(ranks)
         everyone = {p: stack.enter_context(Ranks(p, places)) for p in ("smdist", "gloo")}
-        buckets = [each.call(PREPARE, peer=peer) for peer, each in everyone.items()]
+        everyone["bare"] = everyone["gloo"]  # the same processes, another model
+        buckets = [each.call(f"{WORK}:prepare", peer=peer) for peer, each in everyone.items()]
         goodput = emulated.goodput()
-        work = {peer: (each, MEASURE) for peer, each in everyone.items()}
-        work["compute"] = (everyone["gloo"], COMPUTE)
+        everyone |= {"compute": everyone["gloo"], "ready": everyone["smdist"]}
+        work = {name: (ranks, f"{WORK}:{name}") for name, ranks in everyone.items()}
         series = interleave(work, arguments.rounds)
         return Row(hosts, ranks, buckets[0][0], goodput, series)
 
@@ -84,6 +92,7 @@ def steps(hosts: int, ranks: int, arguments: argparse.Namespace) -> Row:
 def main() -> None:
     arguments = _arguments()
     rows: list[Row] = []
+    bare.build()
     for ranks in arguments.ranks:
         for hosts in arguments.hosts:
             rows.append(steps(hosts, ranks, arguments))

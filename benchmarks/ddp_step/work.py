@@ -11,13 +11,16 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from benchmarks.ddp_step.bare import BareMean
+
 LAYERS = 24
 FORWARD = 0.1  # seconds of compute in a step, evenly over the layers
 BACKWARD = 0.2
 GRADIENT_BYTES = 25 << 20
 _BUCKET_MIB = 4
 
-_now: dict[str, Any] = {}  # the model that is measured, and its input
+_models: dict[str, DistributedDataParallel] = {}  # by peer
+_ready = [0.0]  # when the last gradient was
 
 
 class Compute(torch.autograd.Function):
@@ -34,7 +37,9 @@ class Compute(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:  # type: ignore[override]
         time.sleep(BACKWARD / LAYERS)
         (weight,) = ctx.saved_tensors
-        return gradient, weight * ctx.scale, None
+        own = weight * ctx.scale
+        _ready[0] = time.perf_counter()
+        return gradient, own, None
 
 
 class Layer(nn.Module):
@@ -47,22 +52,23 @@ class Layer(nn.Module):
         return Compute.apply(x, self.weight, self.scale)  # type: ignore[no-any-return,no-untyped-call]
 
 
-def prepare(peer: str) -> int:
+def prepare(peer: str) -> list[int]:
     """Make the model and check gradients: DDP makes its buckets anew in the second step.
 
-    In the third it logs them. Returns how many bytes DDP's first bucket holds.
+    In the third it logs them. Returns how many bytes each of DDP's buckets holds.
     """
     scale = dist.get_rank() + 1.0
-    model = nn.Sequential(*[Layer(scale) for _ in range(LAYERS)])
-    _now["model"] = DistributedDataParallel(
-        model, bucket_cap_mb=_BUCKET_MIB, gradient_as_bucket_view=True
+    layers = nn.Sequential(*[Layer(scale) for _ in range(LAYERS)])
+    _models[peer] = model = DistributedDataParallel(
+        layers, bucket_cap_mb=_BUCKET_MIB, gradient_as_bucket_view=True
     )
-    _now["x"] = torch.zeros(1)
+    if peer == "bare":
+        model.register_comm_hook(BareMean(), BareMean.begin)
     for _ in range(3):
-        _step()
-        _check(peer, model)
-    buckets = _now["model"]._get_ddp_logging_data()["rebuilt_bucket_sizes"]
-    return int(buckets.split(",")[0])
+        _step(model)
+        _check(peer, layers)
+    buckets = model._get_ddp_logging_data()["rebuilt_bucket_sizes"]
+    return [int(size) for size in buckets.split(",")]
 
 
 def _check(peer: str, model: nn.Module) -> None:
@@ -75,22 +81,44 @@ def _check(peer: str, model: nn.Module) -> None:
         )
 
 
-def measure(iterations: int) -> tuple[float, float]:
+def smdist(iterations: int) -> tuple[float, float]:
     """Wall and processor seconds of so many steps, one after the other."""
-    dist.barrier()  # whoever was late is here now
-    cpu, wall = time.process_time(), time.perf_counter()
-    for _ in range(iterations):
-        _step()
-    return time.perf_counter() - wall, time.process_time() - cpu
+    return _measure(_models["smdist"], iterations)
+
+
+def gloo(iterations: int) -> tuple[float, float]:
+    return _measure(_models["gloo"], iterations)
+
+
+def bare(iterations: int) -> tuple[float, float]:
+    return _measure(_models["bare"], iterations)
 
 
 def compute(iterations: int) -> tuple[float, float]:
     """The same without communication."""
-    with _now["model"].no_sync():
-        return measure(iterations)
+    with _models["gloo"].no_sync():
+        return gloo(iterations)
 
 
-def _step() -> None:
-    model = _now["model"]
+def ready(iterations: int) -> tuple[float, float]:
+    """How long after their beginning the last gradients of smdist's steps are ready."""
+    dist.barrier()
+    cpu, seconds = time.process_time(), 0.0
+    for _ in range(iterations):
+        begin = time.perf_counter()
+        _step(_models["smdist"])
+        seconds += _ready[0] - begin
+    return seconds, time.process_time() - cpu
+
+
+def _measure(model: DistributedDataParallel, iterations: int) -> tuple[float, float]:
+    dist.barrier()  # whoever was late is here now
+    cpu, wall = time.process_time(), time.perf_counter()
+    for _ in range(iterations):
+        _step(model)
+    return time.perf_counter() - wall, time.process_time() - cpu
+
+
+def _step(model: DistributedDataParallel) -> None:
     model.zero_grad()
-    model(_now["x"]).sum().backward()
+    model(torch.zeros(1)).sum().backward()

@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.testing._internal.distributed.fake_pg  # the backend "fake"
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 BLOCKS = 4
@@ -22,13 +24,13 @@ _now: dict[str, Callable[[], Any]] = {}  # what is measured
 def prepare() -> None:
     """Make all that is measured, and check each result once."""
     alone = _model()
-    _now["compute"] = _steps(alone)
-    _now["compute"]()
+    _steps(alone)()
     for name, reshard in (("resharding", True), ("keeping", False)):
         model = _sharded(reshard)
         _now[name] = _steps(model)
         _now[name]()
         _check_gradients(model, alone)
+        _now[f"silent {name}"] = _steps(_sharded(reshard, _silent()))
     _prepare_collectives()
 
 
@@ -38,11 +40,16 @@ def _model() -> nn.Sequential:
     return nn.Sequential(*[nn.Linear(_WIDTH, _WIDTH, bias=False) for _ in range(BLOCKS)])
 
 
-def _sharded(reshard: bool) -> nn.Sequential:
+def _silent() -> DeviceMesh:
+    """All ranks, with collectives that return at once and move nothing."""
+    return DeviceMesh.from_group(dist.new_group(backend="fake"), "cpu")
+
+
+def _sharded(reshard: bool, mesh: DeviceMesh | None = None) -> nn.Sequential:
     """Every block is a unit. Gloo has no ReduceOp.AVG, so that both peers sum and FSDP2 divides."""
     model = _model()
     for unit in [*model, model]:
-        sharded = fully_shard(unit, reshard_after_forward=reshard)
+        sharded = fully_shard(unit, mesh=mesh, reshard_after_forward=reshard)
         assert isinstance(sharded, FSDPModule)
         sharded.set_force_sum_reduction_for_comms(True)
     return model
@@ -88,17 +95,21 @@ def keeping(iterations: int) -> tuple[float, float]:
     return _measure("keeping", iterations)
 
 
+def silent_resharding(iterations: int) -> tuple[float, float]:
+    """What is left of the step where collectives take no time: FSDP2's copies and the compute."""
+    return _measure("silent resharding", iterations)
+
+
+def silent_keeping(iterations: int) -> tuple[float, float]:
+    return _measure("silent keeping", iterations)
+
+
 def all_gather(iterations: int) -> tuple[float, float]:
     return _measure("all_gather", iterations)
 
 
 def reduce_scatter(iterations: int) -> tuple[float, float]:
     return _measure("reduce_scatter", iterations)
-
-
-def compute(iterations: int) -> tuple[float, float]:
-    """Steps of the same model on each rank for itself."""
-    return _measure("compute", iterations)
 
 
 def _measure(name: str, iterations: int) -> tuple[float, float]:

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Connections of each to each, for bare_hosts.cc.
+#pragma once
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+namespace bare {
+
+inline void require(bool holds, const char* what) {
+  if (holds) return;
+  std::perror(what);
+  std::abort();
+}
+
+struct Address {
+  sockaddr_storage place{};
+  socklen_t length = 0;
+
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&place); }
+};
+
+inline Address on_network(const char* host, int port) {
+  Address address;
+  auto& place = reinterpret_cast<sockaddr_in&>(address.place);
+  place.sin_family = AF_INET;
+  place.sin_port = htons(static_cast<uint16_t>(port));
+  require(::inet_pton(AF_INET, host, &place.sin_addr) == 1, host);
+  address.length = sizeof place;
+  return address;
+}
+
+// Of a host's own; no file, and hosts in namespaces do not see each other's.
+inline Address on_host(const std::string& name) {
+  Address address;
+  auto& place = reinterpret_cast<sockaddr_un&>(address.place);
+  place.sun_family = AF_UNIX;
+  std::copy(name.begin(), name.end(), place.sun_path + 1);
+  address.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return address;
+}
+
+// So many bytes may be on their way to it; 0: as many as the kernel allows.
+inline int open_socket(const Address& address, size_t window) {
+  const int fd = ::socket(address.place.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int room = static_cast<int>(window);
+  const int yes = 1;
+  if (room > 0) ::setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof room);
+  ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);  // inherited by who is accepted
+  return fd;
+}
+
+// Who is not there yet is called again.
+inline int dial(const Address& address, size_t own, size_t window) {
+  while (true) {
+    const int fd = open_socket(address, window);
+    const auto name = static_cast<uint8_t>(own);
+    if (::connect(fd, address.get(), address.length) == 0) {
+      require(::send(fd, &name, 1, 0) == 1, "greeting");
+      return fd;
+    }
+    ::close(fd);
+    ::usleep(10'000);
+  }
+}
+
+// Calls those before us and is called by those after us. By member; -1 is ourselves.
+inline std::vector<int> mesh(const std::vector<Address>& everyone, size_t own, size_t window) {
+  std::vector<int> sockets(everyone.size(), -1);
+  const int listener = open_socket(everyone[own], window);
+  require(::bind(listener, everyone[own].get(), everyone[own].length) == 0, "binding");
+  require(::listen(listener, 64) == 0, "listening");
+  for (size_t other = 0; other < own; ++other) sockets[other] = dial(everyone[other], own, window);
+  for (size_t left = everyone.size() - own - 1; left > 0; --left) {
+    const int fd = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+    uint8_t name = 0;
+    require(fd >= 0 && ::recv(fd, &name, 1, 0) == 1, "being greeted");
+    sockets[name] = fd;
+  }
+  ::close(listener);
+  return sockets;
+}
+
+}  // namespace bare
