@@ -33,10 +33,10 @@ namespace bare {
 constexpr size_t kChunkBytes = 256 << 10;
 constexpr size_t kSliceBytes = 16 << 10;  // is summed at once
 constexpr int kPort = 29800;
-// In shared memory; as many all-reduces as a rank may be ahead of its neighbours.
+// In shared memory: as many as all-reduces that a rank may be ahead of its neighbours. Before DDP
+// knows the order of gradients, it sums all at once.
 constexpr size_t kSlots = 8;
-constexpr size_t kSlotBytes =
-    32 << 20;  // before DDP knows the order of gradients, it sums all at once
+constexpr size_t kSlotBytes = 32 << 20;
 
 enum Note : char { kGiven = 'g', kResult = 'r' };  // to a neighbour
 
