@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Callers who move the engine's bytes while they wait: nothing is forgotten when one
 // begins, when one leaves, and while none is there.
+#include <fcntl.h>
 #include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -372,6 +373,29 @@ void a_fork_disturbs_no_caller() {
   calling.join();
 }
 
+// The parent's connections have got numbers that are other files in the child.
+void a_forked_child_keeps_its_own_files() {
+  Cluster cluster(2, Network::kTcp);
+  int own[2];
+  int go[2];
+  CHECK_EQ(0, ::pipe(own));
+  CHECK_EQ(0, ::pipe(go));
+  const pid_t child = ::fork();
+  if (child == 0) {
+    char word = 0;
+    if (::read(go[0], &word, 1) != 1) ::_exit(2);
+    for (const int rank : {0, 1}) cluster[rank].close_in_child();
+    ::_exit(::fcntl(own[0], F_GETFD) >= 0 && ::fcntl(own[1], F_GETFD) >= 0 ? 0 : 1);
+  }
+  for (const int fd : own) ::close(fd);
+  on_all(cluster, [](Engine& engine) { run_sums(engine, 0, 1); });
+  CHECK_EQ(1, ::write(go[1], "", 1));
+  int status = 0;
+  CHECK_EQ(child, ::waitpid(child, &status, 0));
+  CHECK_EQ(0, status);
+  for (const int fd : go) ::close(fd);
+}
+
 }  // namespace
 }  // namespace smdist
 
@@ -393,4 +417,5 @@ int main() {
   RUN(sums_do_not_depend_on_the_callers_rounding);
   RUN(who_waits_lets_others_finish_where_processors_are_few);
   RUN(a_fork_disturbs_no_caller);
+  RUN(a_forked_child_keeps_its_own_files);
 }

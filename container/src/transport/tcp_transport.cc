@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,6 +23,15 @@
 namespace smdist {
 
 using std::chrono::milliseconds;
+
+namespace {
+
+bool is_socket(int fd, unsigned long inode) {
+  struct stat what{};
+  return ::fstat(fd, &what) == 0 && S_ISSOCK(what.st_mode) && what.st_ino == inode;
+}
+
+}  // namespace
 
 TcpTransport::TcpTransport(const Options& options)
     : options_(options),
@@ -328,19 +338,23 @@ void TcpTransport::close(milliseconds limit) {
   }
 }
 
-// What epoll watches is all that is open; the kernel lists it without our locks.
+// What epoll watches is all that is open; the kernel lists it without our locks. It is the
+// parent's list: what the parent has opened since may have a number that is another file here.
 void TcpTransport::close_in_child() noexcept {
+  constexpr const char* kEntry = "tfd: %d events: %*x data: %*x pos:%*d ino:%lx";
   char path[64];
   std::snprintf(path, sizeof path, "/proc/self/fdinfo/%d", epoll_.get());
   if (std::FILE* list = std::fopen(path, "re")) {
     char line[256];
     int fd = -1;
+    unsigned long inode = 0;
     while (std::fgets(line, sizeof line, list) != nullptr) {
-      if (std::sscanf(line, "tfd: %d", &fd) == 1) ::close(fd);
+      if (std::sscanf(line, kEntry, &fd, &inode) == 2 && is_socket(fd, inode)) ::close(fd);
     }
     std::fclose(list);
   }
   ::close(epoll_.get());
+  ::close(wake_.get());
   if (neighbours_.fd() >= 0) ::close(neighbours_.fd());
 }
 
