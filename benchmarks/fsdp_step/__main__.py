@@ -24,7 +24,7 @@ WORK = {
 }
 COLUMNS = [
     "hosts", "work", "smdist", "Gloo", "of Gloo", "wire", "silent", "limit", "of limit",
-    "limit of Gloo", "CPU s/GB", "Gloo's CPU",
+    "limit of Gloo", "silent, smdist's", "CPU s/GB", "Gloo's CPU",
 ]  # fmt: skip
 
 
@@ -52,7 +52,7 @@ class Row:
 
     def cells(self) -> list[str]:
         smdist, gloo = self.series["smdist"].seconds, self.series["gloo"].seconds
-        silent = self.series.get("silent")
+        silent, ours = (self.series.get(each) for each in ("silent", "silent, smdist's"))
         return [
             str(self.hosts),
             WORK[self.work][0],
@@ -64,6 +64,7 @@ class Row:
             time_text(self.limit),
             f"{self.limit / smdist:.0%}",
             f"{self.limit / gloo:.0%}",
+            time_text(ours.seconds) if ours else "-",
             f"{self.cpu_per_gb('smdist'):.3g}",
             f"{self.cpu_per_gb('gloo'):.3g}",
         ]
@@ -80,6 +81,7 @@ def on_hosts(count: int, arguments: argparse.Namespace) -> list[Row]:
             turns = {peer: (each, f"{MODULE}:{work}") for peer, each in everyone.items()}
             if work in ("resharding", "keeping"):
                 turns["silent"] = (everyone["gloo"], f"{MODULE}:silent_{work}")
+                turns["silent, smdist's"] = (everyone["smdist"], f"{MODULE}:silent_{work}")
             goodput = emulated.goodput()
             rows.append(Row(count, work, goodput, interleave(turns, arguments.rounds)))
             print(" ".join(rows[-1].cells()), flush=True)

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The greeting, and what strangers get.
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 
+#include <optional>
 #include <random>
 #include <thread>
 
@@ -170,42 +174,114 @@ void nonsense_from_a_member_is_a_peer_error() {
                  text_of(result));
 }
 
+// Two processes; this one is rank 0, and the other does its part until it is killed.
+class TwoProcesses final {
+ public:
+  using Part = void (*)(Engine& engine);
+
+  // Before any thread exists.
+  TwoProcesses(Options options, Part part) {
+    int ways[2][2];
+    CHECK(::pipe(ways[0]) == 0 && ::pipe(ways[1]) == 0);
+    child_ = ::fork();
+    if (child_ == 0) ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    options.rank = child_ == 0 ? 1 : 0;
+    options.size = 2;
+    engine_.emplace(options);
+    const uint16_t port = engine_->endpoint().port;
+    uint16_t other = 0;
+    CHECK(::write(ways[options.rank][1], &port, sizeof port) == sizeof port);
+    CHECK(::read(ways[1 - options.rank][0], &other, sizeof other) == sizeof other);
+    for (auto& way : ways) {
+      for (const int fd : way) ::close(fd);
+    }
+    std::vector<Endpoint> peers(2, {"127.0.0.1", other});
+    peers[static_cast<size_t>(options.rank)].port = port;
+    engine_->join(peers);
+    engine_->add_group(0, {0, 1});
+    if (child_ != 0) return;
+    part(*engine_);
+    while (true) ::pause();
+  }
+  ~TwoProcesses() {
+    kill();
+    ::waitpid(child_, nullptr, 0);
+  }
+  TwoProcesses(const TwoProcesses&) = delete;
+  TwoProcesses& operator=(const TwoProcesses&) = delete;
+
+  Engine& engine() { return *engine_; }
+  void kill() const { ::kill(child_, SIGKILL); }
+  void await_stop() const {
+    int status = 0;
+    CHECK_EQ(child_, ::waitpid(child_, &status, WUNTRACED));
+    CHECK(WIFSTOPPED(status));
+  }
+
+ private:
+  pid_t child_ = 0;
+  std::optional<Engine> engine_;
+};
+
 // A process that is killed tells nobody; the kernel does.
 void a_killed_process_is_noticed() {
-  int ways[2][2];
-  CHECK(::pipe(ways[0]) == 0 && ::pipe(ways[1]) == 0);
-  const pid_t child = ::fork();  // before any thread exists
-  Options options;
-  options.rank = child == 0 ? 1 : 0;
-  options.size = 2;
-  Engine engine(options);
-  const uint16_t port = engine.endpoint().port;
-  uint16_t other = 0;
-  CHECK(::write(ways[options.rank][1], &port, sizeof port) == sizeof port);
-  CHECK(::read(ways[1 - options.rank][0], &other, sizeof other) == sizeof other);
-  std::vector<Endpoint> peers(2, {"127.0.0.1", other});
-  peers[static_cast<size_t>(options.rank)].port = port;
-  engine.join(peers);
-  engine.add_group(0, {0, 1});
+  TwoProcesses both({}, [](Engine& engine) {
+    std::vector<float> values(1000, 1);
+    start(engine, 0, sum_of(values)).wait();
+  });
   std::vector<float> values(1000, 1);
-  Result first = start(engine, 0, sum_of(values));
-  if (child == 0) {
-    first.wait();
-    ::pause();
-  }
+  Result first = start(both.engine(), 0, sum_of(values));
   CHECK(text_of(first).empty());
-  Result second = start(engine, 0, sum_of(values));
-  ::kill(child, SIGKILL);
+  Result second = start(both.engine(), 0, sum_of(values));
+  both.kill();
   const auto begin = std::chrono::steady_clock::now();
   CHECK_CONTAINS(
       "PeerError: operation 1 of group 0, all_reduce(sum, float32, 1000): rank 1 closed "
       "its connection",
       text_of(second));
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(1));
-  ::waitpid(child, nullptr, 0);
-  for (auto& way : ways) {
-    for (const int fd : way) ::close(fd);
-  }
+}
+
+Operation broadcast_of(std::vector<float>& values) {
+  Operation operation = sum_of(values);
+  operation.kind = Collective::kBroadcast;
+  operation.root = 0;
+  return operation;
+}
+
+// Looks while the engine's thread writes.
+__attribute__((no_sanitize("thread"))) void await_value(const std::vector<float>& values) {
+  const volatile float* first = values.data();
+  while (*first == 0) ::usleep(100);
+}
+
+double processor_seconds() {
+  timespec now{};
+  CHECK_EQ(0, ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now));
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+// To look for news without sleeping is for news that come soon.
+void who_waits_for_the_wire_sleeps() {
+  constexpr size_t kCount = 64 << 20;  // far more than sockets hold
+  Options options;
+  options.hosts = {0, 1};
+  options.pause = std::chrono::seconds(2);
+  TwoProcesses both(options, [](Engine& engine) {
+    std::vector<float> values(kCount);
+    Result result = start(engine, 0, broadcast_of(values));
+    await_value(values);
+    ::raise(SIGSTOP);
+  });
+  std::vector<float> values(kCount, 1);
+  Result result = start(both.engine(), 0, broadcast_of(values));
+  both.await_stop();
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // what sockets hold has left
+  const double begin = processor_seconds();
+  std::this_thread::sleep_for(std::chrono::milliseconds(400));
+  CHECK(processor_seconds() - begin < 0.1);
+  both.kill();
+  CHECK_CONTAINS("rank 1 closed its connection", text_of(result));
 }
 
 void only_numeric_addresses_are_bound() {
@@ -225,6 +301,7 @@ void only_numeric_addresses_are_bound() {
 int main() {
   using namespace smdist;
   RUN(a_killed_process_is_noticed);
+  RUN(who_waits_for_the_wire_sleeps);
   RUN(a_hello_is_good_for_one_connection_only);
   RUN(a_damaged_hello_is_refused);
   RUN(strangers_are_dropped_and_the_job_goes_on);

@@ -193,8 +193,7 @@ void Conductor::meet(Pending& pending, int rank, const Descriptor& theirs,
   const Submission& submission = pending.submission();
   const int member = pending.member_of(rank);
   if (pending.is_ready(member)) throw PeerError("announced the same operation twice");
-  const Descriptor ours =
-      descriptor_for(submission.descriptor, submission.operation, member, submission.group->size());
+  const Descriptor ours = submission.descriptor_to(member);
   if (!agree(ours, theirs)) {
     return fail_for_mismatch(submission.id, ours, rank, theirs);
   }

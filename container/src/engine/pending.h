@@ -34,6 +34,9 @@ struct Submission {
   bool is_extended = false;  // the deadline was moved, once
 
   bool may_be_shared() const { return choice.is_shareable; }
+  Descriptor descriptor_to(int member) const {
+    return descriptor_for(descriptor, operation, member, group->size());
+  }
   void make_plan() { plan = plan_of(operation, *group, choice); }
 };
 

@@ -48,10 +48,8 @@ std::optional<uint32_t> Conductor::rider_for(Pending& pending, int member) {
 
 void Conductor::send_ready(const Pending& pending, int member, std::optional<uint32_t> rider) {
   const Submission& submission = pending.submission();
-  const Group& group = *submission.group;
-  const int rank = group.members[static_cast<size_t>(member)];
-  const DescriptorBytes bytes =
-      encode(descriptor_for(submission.descriptor, submission.operation, member, group.size()));
+  const int rank = submission.group->members[static_cast<size_t>(member)];
+  const DescriptorBytes bytes = encode(submission.descriptor_to(member));
   std::string text(bytes.begin(), bytes.end());
   Frame frame = frame_of(submission.id);
   frame.type = FrameType::kReady;

@@ -39,13 +39,11 @@ SumTask Conductor::task_of(const Submission& submission) const {
 
 void Conductor::announce_sum(Pending& pending, int member) {
   const Submission& submission = pending.submission();
-  const Group& group = *submission.group;
-  const DescriptorBytes bytes =
-      encode(descriptor_for(submission.descriptor, submission.operation, member, group.size()));
+  const DescriptorBytes bytes = encode(submission.descriptor_to(member));
   Frame frame = frame_of(submission.id);
   frame.type = FrameType::kReadyMeeting;
   send_text(
-      group.members[static_cast<size_t>(member)], frame,
+      submission.group->members[static_cast<size_t>(member)], frame,
       std::string(bytes.begin(), bytes.end()) + encode(exchanges_.meeting_of(*pending.sum())));
 }
 

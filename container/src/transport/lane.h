@@ -46,6 +46,8 @@ class Lane final {
   bool is_lost() const { return is_lost_; }
   bool has_lived() const { return has_lived_; }
   bool is_local() const { return ring_ != nullptr; }
+  // Of a long payload the next part is on its way.
+  bool is_gathering() const { return is_live() && gathered_ > 1; }
   bool has_work() const { return owed_arena_ >= 0 || !queue_.empty() || !unreported_.empty(); }
   int fd() const { return fd_.get(); }
 

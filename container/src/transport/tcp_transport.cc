@@ -117,6 +117,7 @@ void TcpTransport::poll(milliseconds timeout) {
   take_events();
   read_rings();
   flush();
+  waits_for_wire_ = waits_for_wire();
   if (Clock::now() >= next_check_) check_times();
 }
 
@@ -178,8 +179,15 @@ bool TcpTransport::has_news(milliseconds timeout) const {
 bool TcpTransport::is_pause_worth_it(Looking& looking) const {
   constexpr uint32_t kFewVain = 4;
   constexpr uint32_t kNowAndThen = 16;
-  if (options_.pause.count() == 0) return false;
+  if (options_.pause.count() == 0 || waits_for_wire_) return false;
   return looking.num_vain < kFewVain || ++looking.num_skipped % kNowAndThen == 0;
+}
+
+// A long payload takes its time, and nobody shares memory with us who might be faster.
+bool TcpTransport::waits_for_wire() const {
+  if (options_.pause.count() == 0 || neighbours_.is_open()) return false;
+  return !blocked_.empty() || std::any_of(lanes_.begin(), lanes_.end(),
+                                          [](const Lane& each) { return each.is_gathering(); });
 }
 
 bool TcpTransport::look_for_news(Looking& looking) const {

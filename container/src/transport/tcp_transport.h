@@ -14,6 +14,7 @@
 
 #include <sys/epoll.h>
 
+#include <atomic>
 #include <chrono>
 #include <deque>
 #include <map>
@@ -86,6 +87,7 @@ class TcpTransport final : public Transport {
   void unwatch(int fd);
   Greetings::iterator end_greeting(Greetings::iterator greeting);
   bool is_pause_worth_it(Looking& looking) const;
+  bool waits_for_wire() const;
   bool has_news(std::chrono::milliseconds timeout) const;
   bool look_for_news(Looking& looking) const;
   bool has_timers() const;
@@ -147,8 +149,9 @@ class TcpTransport final : public Transport {
   std::map<uint64_t, int> probes_;            // greetings that only probe, and whom
   uint64_t last_greeting_ = 0;
   Clock::time_point next_check_ = Clock::now();
-  Looking looking_;             // of poll()
-  int num_stranger_lines_ = 0;  // logged since the last check of the times
+  std::atomic<bool> waits_for_wire_{false};  // told to whoever awaits
+  Looking looking_;                          // of poll()
+  int num_stranger_lines_ = 0;               // logged since the last check of the times
 };
 
 }  // namespace smdist
