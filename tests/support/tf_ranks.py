@@ -10,6 +10,7 @@ import faulthandler
 import gc
 import os
 import pickle
+import signal
 import socket
 import sys
 import time
@@ -101,6 +102,8 @@ def held_by_others(compiled: Any) -> int:
 
 def _serve(pipe: Connection, rank: int) -> None:
     faulthandler.enable(all_threads=True)
+    # A suite that runs in the background may have been started with Ctrl-C ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
     import tensorflow  # noqa: F401  takes seconds: before the first call
 
