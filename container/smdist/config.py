@@ -25,7 +25,7 @@ from typing import Any, Final
 from sagemaker_dist.contract import KEY, DataParallel, ModelParallel, parse, parse_framework
 from sagemaker_dist.errors import OptionError, raise_all
 from smdist.files import Drivers, Resources, read_drivers, read_object, read_resources
-from smdist.tuning import TuningConfig, read_tuning
+from smdist.tuning import TuningConfig, option_faults, read_tuning
 from smdist.variables import hosts_without_ranks, misspelt
 
 PORT: Final = 7777
@@ -260,19 +260,17 @@ def read_rank_config(environ: Mapping[str, str] | None = None) -> RankConfig:
         SkewError: The options for splitting the model are not of this release.
     """
     environ = _environment(environ)
-    raise_all(misspelt(environ))
-    fusion = _number(environ, "SMDIST_FUSION_BYTES")
-    timeout = _number(environ, "SMDIST_TIMEOUT_SECONDS")
-    start = _number(environ, "SMDIST_START_TIMEOUT_SECONDS")
+    raise_all((*misspelt(environ), *option_faults(environ)))
+    start = _integer(environ, "SMDIST_START_TIMEOUT_SECONDS")
     secret = environ.get("SMDIST_SECRET_FILE")
     return RankConfig(
         address=environ.get("SMDIST_ADDRESS") or None,
         interface=environ.get("SMDIST_INTERFACE") or None,
         host_label=environ.get("SMDIST_HOST_LABEL") or socket.gethostname(),
         host_id=environ.get("SMDIST_HOST_ID") or None,
-        fusion_bytes=None if fusion is None else int(fusion),
-        timeout_seconds=None if timeout is None else int(timeout),
-        start_timeout_seconds=int(start) if start else DataParallel().start_timeout_seconds,
+        fusion_bytes=_integer(environ, "SMDIST_FUSION_BYTES"),
+        timeout_seconds=_integer(environ, "SMDIST_TIMEOUT_SECONDS"),
+        start_timeout_seconds=start or DataParallel().start_timeout_seconds,
         secret_file=Path(secret) if secret else None,
         master_address=environ.get("MASTER_ADDR") or "127.0.0.1",
         is_in_world=all(environ.get(name) for name in _WORLD),

@@ -9,17 +9,23 @@
     arriving_bytes        SMDIST_ARRIVING_BYTES          229376
     shard_weights         SMDIST_SHARD_WEIGHTS           1,2,1
 
-What is not set is measured at the start of the job, and shards are equal.
+What is not set is measured at the start of the job, and shards are equal. Nothing measures
+
+    fusion_bytes          SMDIST_FUSION_BYTES            33554432
+    timeout_seconds       SMDIST_TIMEOUT_SECONDS         1800
+    start_timeout_seconds SMDIST_START_TIMEOUT_SECONDS   600
+
+which `smdist.config` reads; their ranges are checked together with the others'.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from sagemaker_dist.contract import WEIGHTS, DataParallel, range_faults
-from sagemaker_dist.errors import raise_all
+from sagemaker_dist.errors import OptionError, raise_all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,22 +41,27 @@ class TuningConfig:
 
 
 _NAMES: Final = tuple(field.name for field in fields(TuningConfig))
+_LIMITS: Final = ("fusion_bytes", "timeout_seconds", "start_timeout_seconds")  # never measured
 
 
 def read_tuning(environ: Mapping[str, str]) -> TuningConfig:
     """Read the variables; one that is empty is not set.
 
     Raises:
-        OptionError: A value is outside its option's range; all faults are reported.
+        OptionError: A value is outside its option's range; all faults are reported, those of the
+            options that nothing measures, too.
     """
+    raise_all(option_faults(environ))
     texts = {name: environ.get(variable_of(name)) for name in _NAMES}
-    values = {name: _value(name, text) for name, text in texts.items() if text}
-    raise_all(
-        fault
-        for name, value in values.items()
-        for fault in range_faults(name, value, f"the environment variable {variable_of(name)}")
-    )
-    return TuningConfig(**values)
+    return TuningConfig(**{name: _value(name, text) for name, text in texts.items() if text})
+
+
+def option_faults(environ: Mapping[str, str]) -> Iterator[OptionError]:
+    """What is out of range, of all variables that stand for options of `DataParallel`."""
+    for name in (*_NAMES, *_LIMITS):
+        if text := environ.get(variable_of(name)):
+            label = f"the environment variable {variable_of(name)}"
+            yield from range_faults(name, _value(name, text), label)
 
 
 def write_tuning(options: DataParallel) -> dict[str, str]:

@@ -54,6 +54,10 @@ def test_hands_may_write_spaces_and_leave_variables_empty():
         ("SHARD_WEIGHTS", "0,0", "is (0, 0): "),
         ("SHARD_WEIGHTS", "1,,2", "has '' at index 1: "),
         ("SHARD_WEIGHTS", "1,65536", "has 65536 at index 1: a host's weight is between 0 and"),
+        ("FUSION_BYTES", "7", "is 7: "),
+        ("TIMEOUT_SECONDS", "0", "is 0: "),
+        ("TIMEOUT_SECONDS", "1.5", "is '1.5': "),
+        ("START_TIMEOUT_SECONDS", "soon", "is 'soon': "),
     ],
 )
 def test_a_wrong_value_names_its_variable(name, text, fault):
@@ -71,6 +75,17 @@ def test_wrong_values_are_told_together():
         "the environment variable SMDIST_LANES is 0",
         "the environment variable SMDIST_SHARD_WEIGHTS has 'a' at index 0",
         "the environment variable SMDIST_SHARD_WEIGHTS has 'b' at index 2",
+    ] == [fault.what for fault in caught.value.faults]
+
+
+def test_misspelt_and_wrong_variables_are_told_together():
+    with pytest.raises(OptionErrors) as caught:
+        read_rank_config({"SMDIST_LANE": "4", "SMDIST_FUSION_BYTES": "-1", "SMDIST_LANES": "17"})
+
+    assert [
+        "the environment variable SMDIST_LANE is set",
+        "the environment variable SMDIST_LANES is 17",
+        "the environment variable SMDIST_FUSION_BYTES is -1",
     ] == [fault.what for fault in caught.value.faults]
 
 
