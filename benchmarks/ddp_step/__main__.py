@@ -29,8 +29,8 @@ from benchmarks.harness.report import machine, save, table, time_text
 
 WORK = "benchmarks.ddp_step.work"
 COLUMNS = [
-    "hosts x ranks", "compute", "smdist", "Gloo", "/ Gloo", "bare", "/ bare", "last ready", "limit",
-    "of limit", "limit / Gloo", "CPU s/GB", "Gloo's CPU", "bare's CPU", "compute's CPU",
+    "hosts x ranks", "compute", "smdist", "Gloo", "/ Gloo", "bare", "/ bare", "wire", "last ready",
+    "limit", "of limit", "limit / Gloo", "CPU s/GB", "Gloo's CPU", "bare's CPU", "compute's CPU",
 ]  # fmt: skip
 
 
@@ -46,13 +46,18 @@ class Row:
 
     @property
     def limit(self) -> float:
+        """With the last bucket as late as in steps of smdist's."""
+        return max(self.by_wire, self.series["ready"].seconds + self.passing(self.buckets[-1]))
+
+    @property
+    def by_wire(self) -> float:
+        """From the first bucket on all gradients have to pass it."""
         compute = self.series["compute"].seconds
         backward = BACKWARD / (FORWARD + BACKWARD) * compute
         first = compute - backward + backward * self.buckets[0] / GRADIENT_BYTES
-        last = self.series["ready"].seconds
-        return max(first + self.wire(GRADIENT_BYTES), last + self.wire(self.buckets[-1]))
+        return first + self.passing(GRADIENT_BYTES)
 
-    def wire(self, size: int) -> float:
+    def passing(self, size: int) -> float:
         return 2 * (self.hosts - 1) / self.hosts * size / self.goodput
 
     def cpu_per_gb(self, name: str) -> float:
@@ -68,6 +73,7 @@ class Row:
             f"{gloo / smdist:.2f}",
             time_text(bare),
             f"{bare / smdist:.2f}",
+            time_text(self.by_wire),
             time_text(self.series["ready"].seconds),
             time_text(self.limit),
             f"{self.limit / smdist:.0%}",

@@ -35,7 +35,7 @@ def draw(
     panel.set_xticks(range(len(labels)), labels)
     panel.set_ylabel("milliseconds")
     panel.grid(axis="y", alpha=0.3)
-    panel.legend(loc="lower right")
+    panel.legend(loc="upper left")
     return figure
 
 
