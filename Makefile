@@ -7,6 +7,7 @@
 # make programs  a thousand random programs of collectives
 # make split-matrix  ten models split in thirteen uses, for docs/models.md
 # make pipeline-sample  some of them, as tests
+# make torch-suite  what Gloo passes of torch's own tests of torch.distributed, with smdist
 # make pipeline-matrix  the ten models on real ranks, beside one process, for docs/pipelines.md
 # make docs   the tables of docs/ that are written from the code
 # make lint   what pre-commit and CI check
@@ -22,17 +23,18 @@ LINT := $(VENV)/.lint
 V3 := build/venv-v3
 TF216 := build/venv-tf216
 SAMPLE := tests/runtime/modelparallel/torch/test_run_matrix.py
+TORCH_SUITE := tests/torch_suite
 RUNTIME_FILES := $(shell find container -type f -not -path '*/__pycache__/*' -not -path '*/build/*' \
   -not -path '*/image/*' -not -name 'Dockerfile*')
 
 .PHONY: demo test test-v3 test-tf216 test-docker programs split-matrix pipeline-sample \
-  pipeline-matrix native docs lint clean
+  torch-suite pipeline-matrix native docs lint clean
 
 demo: $(RUNTIME)
 	$(BIN)/python notebooks/digits/demo.py
 
 test: $(RUNTIME) native-address
-	$(BIN)/python -m pytest --ignore=tests/docker --ignore=$(SAMPLE)
+	$(BIN)/python -m pytest --ignore=tests/docker --ignore=$(SAMPLE) --ignore=$(TORCH_SUITE)
 
 test-v3: $(V3)/.made
 	$(V3)/bin/python -m pytest tests/trainer
@@ -51,6 +53,9 @@ split-matrix: $(RUNTIME)
 
 pipeline-sample: $(RUNTIME)
 	$(BIN)/python -m pytest $(SAMPLE)
+
+torch-suite: $(RUNTIME)
+	$(BIN)/python -m pytest $(TORCH_SUITE)
 
 pipeline-matrix: $(RUNTIME)
 	$(BIN)/python -m benchmarks.pipeline_matrix
