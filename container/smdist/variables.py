@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
+from itertools import chain
 from typing import Final
 
 from sagemaker_dist.errors import OptionError
@@ -36,13 +37,23 @@ def misspelt(names: Iterable[str]) -> Iterator[OptionError]:
     for name in names:
         if not name.startswith(_PREFIX) or name in _VARIABLES:
             continue
-        meant = get_close_matches(name, _VARIABLES, n=1, cutoff=_LIKENESS)
-        if meant:
+        if meant := _meant(name):
             yield OptionError(
                 f"the environment variable {name} is set",
                 "smdist reads none of this name",
-                f"Did you mean {meant[0]}? Otherwise unset it",
+                f"Did you mean {meant}? Otherwise unset it",
             )
+
+
+def _meant(name: str) -> str | None:
+    """The likest of ours, or one that has words more or fewer: TIMEOUT for TIMEOUT_SECONDS."""
+    extended = (known for known in _VARIABLES if _is_longer(known, name) or _is_longer(name, known))
+    likest = get_close_matches(name, _VARIABLES, n=1, cutoff=_LIKENESS)
+    return next(chain(likest, extended), None)
+
+
+def _is_longer(name: str, other: str) -> bool:
+    return other != _PREFIX and name.startswith(other.rstrip("_") + "_")
 
 
 def hosts_without_ranks(environ: Mapping[str, str]) -> int:

@@ -100,6 +100,24 @@ def test_a_misspelt_variable_is_refused():
     assert "OF_MINE" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("SMDIST_TIMEOUT", "SMDIST_TIMEOUT_SECONDS"),
+        ("SMDIST_CHUNK", "SMDIST_CHUNK_BYTES"),
+        ("SMDIST_LANES_COUNT", "SMDIST_LANES"),
+    ],
+)
+def test_a_word_more_or_less_is_misspelt(name, meant):
+    (fault,) = misspelt([name])
+
+    assert f"Did you mean {meant}? Otherwise unset it" == fault.mend
+
+
+def test_other_names_are_the_users_own():
+    assert [] == list(misspelt(["SMDIST_", "SMDIST_FOO", "SMDIST_TIMEOUTS_A", "LANES"]))
+
+
 def test_every_variable_that_ranks_read_is_known():
     """Whatever the sources name, so that none is taken for another that is misspelt."""
     room = Path(smdist.__file__).parent

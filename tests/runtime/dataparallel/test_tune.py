@@ -5,10 +5,13 @@ import os
 import re
 import socket
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
 import torch.distributed as dist
+
+from sagemaker_dist.errors import LaunchError
 
 FIXED = {
     "LANES": "3",
@@ -49,7 +52,11 @@ def count_up(rank, size):
 def say_again(rank, size, folder, environ):
     """What this rank prints when the group is made once more, with these variables."""
     dist.destroy_process_group()
-    os.environ.update({f"SMDIST_{name}": text for name, text in environ.items()})
+    with mock.patch.dict(os.environ, {f"SMDIST_{name}": text for name, text in environ.items()}):
+        return said_at_start(rank, size, folder)
+
+
+def said_at_start(rank, size, folder):
     store = dist.FileStore(f"{folder}/store", size)
     with Path(folder, f"said-{rank}").open("w+b") as said:
         stderr = os.dup(2)
@@ -57,7 +64,7 @@ def say_again(rank, size, folder, environ):
         try:
             dist.init_process_group("smdist", store=store, rank=rank, world_size=size)
             dist.all_reduce(torch.ones(4))
-        except ValueError as error:
+        except (ValueError, LaunchError) as error:
             dist.distributed_c10d._world.group_count = 0  # as on ranks that took no part
             return str(error)
         finally:
@@ -137,3 +144,34 @@ def test_ranks_that_are_told_different_things_all_refuse(world, tmp_path):
     for said in world.run(say_unlike, str(tmp_path), size=2, tuning=FIXED):
         assert "SMDIST_LANES is 2 on rank 1" in said
         assert "and 1 on rank 0" in said
+
+
+def say_many_unlike(rank, size, folder):
+    unlike = {"LANES": "2", "SHARD_WEIGHTS": "1", "FUSION_BYTES": "1048576", "TIMEOUT_SECONDS": "9"}
+    return say_again(rank, size, folder, unlike if rank == 1 else dict.fromkeys(unlike, ""))
+
+
+def test_all_that_ranks_are_told_differently_is_said_at_once(world, tmp_path):
+    for said in world.run(say_many_unlike, str(tmp_path), size=3, tuning=FIXED):
+        assert said.startswith("4 faults")
+        for told in ("LANES is 2", "SHARD_WEIGHTS is 1", "FUSION_BYTES is 1048576"):
+            assert f"SMDIST_{told} on rank 1" in said
+        assert "SMDIST_TIMEOUT_SECONDS is 9 on rank 1" in said
+        assert 4 == said.count("and not set on rank 0")
+
+
+def say_refused(rank, size, folder, refused):
+    wrong = {"LANES": "99", "FUSION_BYTES": "7"}
+    return say_again(rank, size, folder, wrong if rank == refused else {})
+
+
+@pytest.mark.parametrize("refused", [0, 2])
+def test_who_is_refused_keeps_nobody_waiting(world, tmp_path, refused):
+    """The start timeout is 600 s, and more than the test's deadline."""
+    said = world.run(say_refused, str(tmp_path), refused, size=3, tuning=FIXED, deadline=30)
+    own = said.pop(refused)
+
+    assert own.startswith("2 faults")
+    for other in said:
+        assert other.startswith(f"rank {refused} on {socket.gethostname()} could not start: ")
+        assert "SMDIST_LANES is 99; the environment variable SMDIST_FUSION_BYTES is 7" in other

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import socket
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -18,7 +19,7 @@ from ipaddress import ip_address
 from typing import Any
 
 import smdist
-from sagemaker_dist.errors import LaunchError, SkewError
+from sagemaker_dist.errors import LaunchError, OptionError, SkewError
 from smdist.config import RankConfig
 from smdist.dataparallel.rendezvous.address import own_address
 from smdist.dataparallel.rendezvous.engine import E, Engine, EngineModule
@@ -93,24 +94,24 @@ def connect(store: Store, rank: int, size: int, config: RankConfig, module: Engi
     """Make this rank's engine and tell it where all others listen.
 
     Raises:
-        LaunchError: A rank did not come within the start timeout.
+        LaunchError: A rank did not come within the start timeout, or could not.
         SkewError: Ranks run different releases of the runtime.
-        OptionError: They were told to divide their work differently.
+        OptionError: They were given different options.
     """
-    generation = store.add(f"smdist/generation/{rank}", 1)
-    board = _Board(store, f"smdist/{generation}", rank, size, config.start_timeout_seconds)
+    board = _board(store, rank, size, config.start_timeout_seconds)
     session, secret = _session_and_secret(board, config)
     me = {
         "label": name_of(rank, config),
         "version": smdist.__version__,
         "host": host_identity(config),
         "machine": machine_identity(),
-        "tuning": asdict(config.tuning),
+        "options": _options(config),
     }
     others = board.exchange("who", me)
+    _check_presence(others)
     _check_releases(others)
     names = [other["label"] for other in others]
-    check_agreement([other["tuning"] for other in others], names)
+    check_agreement([other["options"] for other in others], names)
     hosts = numbered([other["host"] for other in others])
     neighbours = sum(other["machine"] == me["machine"] for other in others)
     pause = pause_microseconds(neighbours)
@@ -124,9 +125,34 @@ def connect(store: Store, rank: int, size: int, config: RankConfig, module: Engi
     return engine
 
 
+def decline(store: Store, rank: int, size: int, error: OptionError) -> None:
+    """Tell all who `connect` that this rank cannot: they need not wait for it."""
+    board = _board(store, rank, size, 0)
+    faults = getattr(error, "faults", (error,))
+    word = {
+        "label": f"rank {rank} on {socket.gethostname()}",
+        "faults": [fault.what for fault in faults],
+    }
+    board.say(f"who/{rank}", json.dumps(word).encode())
+    if rank == 0:
+        board.say("session/0", bytes(_SESSION_BYTES + _SECRET_BYTES))
+        board.say("who/all", json.dumps([word]).encode())
+
+
 def name_of(rank: int, config: RankConfig) -> str:
     """What messages on other ranks call this one."""
     return f"rank {rank} on {config.host_label}"
+
+
+def _board(store: Store, rank: int, size: int, patience_seconds: float) -> _Board:
+    generation = store.add(f"smdist/generation/{rank}", 1)
+    return _Board(store, f"smdist/{generation}", rank, size, patience_seconds)
+
+
+def _options(config: RankConfig) -> dict[str, Any]:
+    """What all ranks have to be given alike."""
+    alike = {"fusion_bytes": config.fusion_bytes, "timeout_seconds": config.timeout_seconds}
+    return asdict(config.tuning) | alike
 
 
 def _join(board: _Board, engine: Engine, names: list[str]) -> None:
@@ -169,6 +195,17 @@ def _check_places(hosts: list[str], names: list[str]) -> None:
 
 def _is_loopback(host: str) -> bool:
     return ip_address(host).is_loopback
+
+
+def _check_presence(others: list[dict[str, Any]]) -> None:
+    """Whoever declined has ended."""
+    for other in others:
+        if faults := other.get("faults"):
+            raise LaunchError(
+                f"{other['label']} could not start",
+                "; ".join(faults),
+                "Correct that there; all ranks start, or none",
+            )
 
 
 def _check_releases(others: list[dict[str, Any]]) -> None:

@@ -47,7 +47,8 @@ def abort(reason: str) -> None:
 def reason_of(name: str, error: BaseException) -> str:
     """Why a rank ends, on one line: logs and other ranks may keep no more of it."""
     text = " ".join(plain(str(error)).split())
-    return f"{name} raised {type(error).__name__}: {text}"[:_MOST_WORDS]
+    kind = f"{name} raised {type(error).__name__}"
+    return f"{kind}: {text}"[:_MOST_WORDS] if text else kind
 
 
 def _say_goodbye() -> None:

@@ -25,7 +25,7 @@ def meet(world: World, config: RankConfig, module: EngineModule[E]) -> E:
     Raises:
         LaunchError: A rank did not come within the start timeout, or has gone.
         SkewError: Ranks run different releases of the runtime.
-        OptionError: They were told to divide their work differently.
+        OptionError: They were given different options.
     """
     with _store(world, config) as store:
         engine = connect(store, world.rank, world.size, config, module)

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import islice
 from typing import Any
 
-from sagemaker_dist.errors import OptionError, require
+from sagemaker_dist.errors import OptionError, raise_all, require
 from smdist.dataparallel.rendezvous.engine import Engine, EngineModule, Findings
 from smdist.tuning import TuningConfig, variable_of
 
@@ -35,20 +37,36 @@ def tune(engine: Engine, rank: int, hosts: list[int], fixed: Any, seconds: float
 
 
 def check_agreement(settings: list[dict[str, object]], names: list[str]) -> None:
-    """All ranks must have been told the same.
+    """All ranks must have been given the same options.
 
     Raises:
-        OptionError: Two have not.
+        OptionError: Two have not; of each option the first rank that differs from rank 0.
     """
-    for other, name in zip(settings, names, strict=True):
-        for option, value in other.items():
-            if settings[0][option] != value:
-                raise OptionError(
-                    f"{variable_of(option)} is {value} on {name}"
-                    f" and {settings[0][option]} on {names[0]}",
-                    "all ranks of a job divide their work in the same way",
-                    "Set it through DataParallel(...), or to the same value everywhere",
-                )
+    raise_all(
+        fault
+        for option in settings[0]
+        for fault in islice(_disagreements(option, settings, names), 1)
+    )
+
+
+def _disagreements(
+    option: str, settings: list[dict[str, object]], names: list[str]
+) -> Iterator[OptionError]:
+    told = [_told(each[option]) for each in settings]
+    for value, name in zip(told, names, strict=True):
+        if value != told[0]:
+            yield OptionError(
+                f"{variable_of(option)} is {value} on {name} and {told[0]} on {names[0]}",
+                "all ranks of a job divide their work in the same way",
+                "Set it to the same value everywhere; DataParallel(...) does so for a job",
+            )
+
+
+def _told(value: object) -> str:
+    """As it stands in the variable."""
+    if value is None:
+        return "not set"
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def _by_rank(weights: tuple[int, ...] | None, hosts: list[int]) -> list[int]:
@@ -58,7 +76,7 @@ def _by_rank(weights: tuple[int, ...] | None, hosts: list[int]) -> list[int]:
     require(
         len(weights) == count,
         what=f"shard_weights has {len(weights)} values",
-        why=f"the job runs on {count} hosts, and each has one",
+        why=f"the job runs on {count} host{'s' * (count > 1)}, and each has one",
         mend="Give one weight per host, or none",
     )
     return [weights[host] for host in hosts]

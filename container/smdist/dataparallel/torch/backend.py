@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import os
 import zlib
+from contextlib import suppress
 from typing import Any
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import _DistributedBackendOptions
 
-from sagemaker_dist.errors import require
-from smdist.config import read_rank_config
-from smdist.dataparallel.rendezvous.connect import connect, name_of
+from sagemaker_dist.errors import OptionError, require
+from smdist.config import RankConfig, read_rank_config
+from smdist.dataparallel.rendezvous.connect import connect, decline, name_of
 from smdist.dataparallel.rendezvous.goodbye import keep, see_to_the_end
 from smdist.dataparallel.torch import _C
 from smdist.dataparallel.torch.reporting import finish
@@ -46,7 +47,7 @@ def create_backend(options: _DistributedBackendOptions, pg_options: Any) -> dist
     """Make the backend of one process group; torch calls this on every member.
 
     Raises:
-        OptionError: `pg_options` is given.
+        OptionError: `pg_options` is given, or variables of this rank are wrong, or others differ.
     """
     require(
         pg_options is None,
@@ -54,7 +55,7 @@ def create_backend(options: _DistributedBackendOptions, pg_options: Any) -> dist
         why="the backend smdist has no options per group",
         mend="Leave pg_options out; DataParallel(...) sets the options of a job",
     )
-    config = read_rank_config()
+    config = _config(options)
     members = list(options.global_ranks_in_group)
     rank, size = options.group_rank, options.group_size
     is_default = not dist.is_initialized()
@@ -73,6 +74,16 @@ def create_backend(options: _DistributedBackendOptions, pg_options: Any) -> dist
     return _C.make_backend(
         engine, _DEFAULT_GROUP, rank, size, timeout, owns_engine=True, before_shutdown=before
     )
+
+
+def _config(options: _DistributedBackendOptions) -> RankConfig:
+    """This rank's; what is wrong with it is told to all who would wait for this rank."""
+    try:
+        return read_rank_config()
+    except OptionError as error:
+        with suppress(RuntimeError):  # the store is gone
+            decline(TorchStore(options.store), options.group_rank, options.group_size, error)
+        raise
 
 
 def _timeout_seconds(options: _DistributedBackendOptions, otherwise: float | None) -> float:
