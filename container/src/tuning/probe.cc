@@ -143,14 +143,21 @@ class Probe final {
     });
   }
 
-  // The longest of these of which many are done sooner by one owner each.
+  // The longest of these of which many are done sooner by one owner each, by more than it
+  // delays one alone: that one's owner has all of it on its wire.
   void choose_single_owner() {
     constexpr size_t kMany = 16;
     tuning_.single_owner_bytes = longest_of([&](size_t bytes) {
       if (bytes <= tuning_.one_shot_bytes) return true;
-      const double by_one = watch_.time(tuning_with(0, bytes), bytes, kMany);
-      return by_one <= kSaves * watch_.time(tuning_with(0, 0), bytes, kMany);
+      const double of_many = share_by_owner(bytes, kMany);
+      return of_many <= kSaves && of_many * share_by_owner(bytes, 1) <= 1;
     });
+  }
+
+  // Of the time that shards take.
+  double share_by_owner(size_t bytes, size_t burst) {
+    const double by_one = watch_.time(tuning_with(0, bytes), bytes, burst);
+    return by_one / watch_.time(tuning_with(0, 0), bytes, burst);
   }
 
   // Up to the second failure in a row: one may be the machine's fault.
