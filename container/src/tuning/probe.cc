@@ -143,8 +143,8 @@ class Probe final {
     });
   }
 
-  // The longest of these of which many are done sooner by one owner each, by more than it
-  // delays one alone: that one's owner has all of it on its wire.
+  // The longest of these of which many are done sooner by one owner each, by at least what
+  // it delays one alone: that one's owner has all of it on its wire.
   void choose_single_owner() {
     constexpr size_t kMany = 16;
     tuning_.single_owner_bytes = longest_of([&](size_t bytes) {

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from schedule_grid import NAMED, grid, made
 
 from smdist.modelparallel.core.schedule import Do, make_schedule, peak_in_flight
-from smdist.modelparallel.core.schedule.drawing import ends_in_units
+from smdist.modelparallel.core.schedule.drawing import UNITS, ends_in_units
 
 
 def _round(shape):
@@ -19,6 +19,10 @@ def _round(shape):
 
 def _interleaved_1f1b_peak(p, m, v, rank, longest_round):
     return min(m * v, (v - 1) * longest_round + 2 * (p - 1 - rank) + 1)
+
+
+def _makespan(schedule, units=UNITS):
+    return max(ends[-1] for ends in ends_in_units(schedule, units))
 
 
 PEAKS = {
@@ -116,8 +120,8 @@ def test_times_are_the_closed_forms_however_long_passes_are(
     name, virtual_stages, forward, inputs, weights, ranks, more
 ):
     """(p - 1) times F and B of one stage; of zero bubble, what no weight gradient can fill.
-    Of SageMaker's interleaved only while a forward is no longer than a backward, and up to 10
-    ranks: its caps on microbatches under way leave gaps elsewhere."""
+    Of SageMaker's interleaved only while a forward is no longer than a backward, on as few
+    ranks as here: its caps on microbatches under way leave gaps elsewhere."""
     assume(name != "interleaved" or forward <= inputs + weights)
     schedule = make_schedule(
         name, num_ranks=ranks, num_microbatches=ranks + more, virtual_stages=virtual_stages
@@ -125,19 +129,15 @@ def test_times_are_the_closed_forms_however_long_passes_are(
     units = {Do.F: forward, Do.B: inputs + weights, Do.I: inputs, Do.W: weights}
     work = (ranks + more) * virtual_stages * (forward + inputs + weights)
     filled = min(forward, inputs, weights) if name == "zero_bubble" else -weights
-    makespan = max(ends[-1] for ends in ends_in_units(schedule, units))
 
-    assert work + (ranks - 1) * (forward + inputs - filled) == makespan
+    assert work + (ranks - 1) * (forward + inputs - filled) == _makespan(schedule, units)
 
 
 def test_interleaved_waits_where_forwards_are_the_longer_ones():
     """With F = 5 and B = 2, (m + p - 1)(F + B) = 84 are not reached; 1F1B reaches them."""
     units = {Do.F: 5, Do.B: 2, Do.I: 1, Do.W: 1}
     makespans = {
-        name: max(
-            ends[-1]
-            for ends in ends_in_units(make_schedule(name, num_ranks=5, num_microbatches=8), units)
-        )
+        name: _makespan(make_schedule(name, num_ranks=5, num_microbatches=8), units)
         for name in ("1f1b", "interleaved")
     }
 
@@ -153,6 +153,6 @@ def test_times_are_the_closed_forms(name, virtual_stages):
         p, m, v = shape.num_ranks, shape.num_microbatches, virtual_stages
         if p > 8 or (name == "zero_bubble_v" and m < 2 * p - 1):
             continue
-        makespan = max(ends[-1] for ends in ends_in_units(made(name, shape)))
+        expected = 3 * m * v + bubble.get(name, 1) * (p - 1)
 
-        assert 3 * m * v + bubble.get(name, 1) * (p - 1) == makespan, shape
+        assert expected == _makespan(made(name, shape)), shape
