@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # make demo   train real data on two emulated hosts: no Docker, no AWS
-# make test   every test that fits in a few minutes
+# make test   the everyday proof of every feature, in several processes; TEST_WORKERS=1 for one
+# make test-slow  more of what the same tests prove: whole grids, the biggest models
+# make long   what takes longer than CI has: docs/testing.md has the last figures
 # make test-v3  the tests of ModelTrainer again, with SageMaker's SDK v3
 # make test-tf216  the tests of TensorFlow again, with the oldest that the same binary serves
 # make test-docker  the tests that need Docker; .ci/docker makes what they take
@@ -10,6 +12,7 @@
 # make torch-suite  what Gloo passes of torch's own tests of torch.distributed, with smdist
 # make pipeline-matrix  the ten models on real ranks, beside one process, for docs/pipelines.md
 # make docs   the tables of docs/ that are written from the code
+# make site   the documentation as a site, in build/site; a broken link is an error
 # make lint   what pre-commit and CI check
 # Each sets up all it needs in .venv and build/, and does it once.
 
@@ -20,21 +23,31 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 SDK := $(VENV)/.sdk
 RUNTIME := $(VENV)/.runtime
 LINT := $(VENV)/.lint
+SITE := $(VENV)/.site
 V3 := build/venv-v3
 TF216 := build/venv-tf216
+# Processes that run tests, on 2 processors: each waits for launchers and deadlines part of its time.
+TEST_WORKERS ?= 3
+SHARED_OUT := -n $(TEST_WORKERS) --dist loadscope --no-loadscope-reorder
 SAMPLE := tests/runtime/modelparallel/torch/test_run_matrix.py
 TORCH_SUITE := tests/torch_suite
 RUNTIME_FILES := $(shell find container -type f -not -path '*/__pycache__/*' -not -path '*/build/*' \
   -not -path '*/image/*' -not -name 'Dockerfile*')
 
-.PHONY: demo test test-v3 test-tf216 test-docker programs split-matrix pipeline-sample \
-  torch-suite pipeline-matrix native docs lint clean
+.PHONY: demo test test-slow long test-v3 test-tf216 test-docker programs split-matrix pipeline-sample \
+  torch-suite pipeline-matrix native docs site lint clean
 
 demo: $(RUNTIME)
 	$(BIN)/python notebooks/digits/demo.py
 
 test: $(RUNTIME) native-address
-	$(BIN)/python -m pytest --ignore=tests/docker --ignore=$(SAMPLE) --ignore=$(TORCH_SUITE)
+	$(BIN)/python -m pytest $(SHARED_OUT) -m "not slow" \
+	  --ignore=tests/docker --ignore=$(SAMPLE) --ignore=$(TORCH_SUITE)
+
+test-slow: $(RUNTIME)
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) -m slow tests/runtime
+
+long: split-matrix pipeline-matrix
 
 test-v3: $(V3)/.made
 	$(V3)/bin/python -m pytest tests/trainer
@@ -46,7 +59,7 @@ test-docker: $(RUNTIME)
 	SMDIST_REQUIRE_DOCKER=1 $(BIN)/python -m pytest tests/docker --durations=10
 
 programs: $(RUNTIME)
-	SMDIST_TEST_PROGRAMS=1000 $(BIN)/python -m pytest tests/runtime/dataparallel/test_programs.py
+	SMDIST_TEST_PROGRAMS=1000 $(BIN)/python -m pytest -n 2 tests/runtime/dataparallel/test_programs.py
 
 split-matrix: $(RUNTIME)
 	$(BIN)/python -m benchmarks.split_matrix
@@ -68,12 +81,17 @@ native-%: $(SDK)
 	  -DPython_EXECUTABLE=$(abspath $(BIN))/python > /dev/null
 	@echo "building the native tests with the $* sanitizer"
 	@$(BIN)/cmake --build build/native-$* > build/native-$*.log || { cat build/native-$*.log; exit 1; }
-	$(BIN)/ctest --test-dir build/native-$* --output-on-failure
+	$(BIN)/ctest --test-dir build/native-$* --output-on-failure --parallel 3
 
 docs: $(RUNTIME)
 	$(BIN)/python docs/distributions.py
 	$(BIN)/python docs/planner.py
 	$(BIN)/sagemaker-dist schema > docs/job.schema.json
+
+site: $(RUNTIME) $(SITE)
+	@TF_CPP_MIN_LOG_LEVEL=3 TF_ENABLE_ONEDNN_OPTS=0 $(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --nitpicky \
+	  --conf-dir docs --doctree-dir build/site-cache . build/site
+	@echo "the site is build/site/index.html"
 
 lint: $(RUNTIME) $(LINT)
 	$(BIN)/pre-commit run --all-files
@@ -116,6 +134,10 @@ $(TF216)/.made: $(RUNTIME)
 	  "tensorflow-cpu==2.16.*" "hypothesis>=6.100" "pytest>=8.4,<10" "pytest-timeout>=2.3" psutil
 	$(TF216)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps \
 	  --force-reinstall build/wheels/sagemaker_dist_runtime-*.whl
+	@touch $@
+
+$(SITE): $(SDK)
+	$(PIP) install --quiet --group docs --group build --group test --editable .[v2,docker]
 	@touch $@
 
 $(LINT): $(SDK)

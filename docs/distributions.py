@@ -4,8 +4,14 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from sagemaker_dist.contract.spelling import OURS
-from sagemaker_dist.planning.strategies import CLASSES, GENERIC, SUPPORT, TENSORFLOW, Support
+from sagemaker_dist.contract.distribution_keys import SMDIST
+from sagemaker_dist.planning.distribution_support import (
+    CLASSES,
+    GENERIC,
+    SUPPORT,
+    TENSORFLOW,
+    Support,
+)
 
 PAGE = Path(__file__).with_suffix(".md")
 BEGIN, END = "<!-- begin: written by distributions.py -->\n", "<!-- end -->\n"
@@ -27,13 +33,13 @@ def _table() -> Iterator[str]:
     for key, support in SUPPORT.items():
         options = ", ".join(f"`{name}`" for name in support.option.split(", "))
         cells = [_theirs(key, kind) for kind in FRAMEWORKS]
-        ours = [support.in_our_image(kind) for kind in (GENERIC, TENSORFLOW)]
+        ours = [support.with_launcher(kind) for kind in (GENERIC, TENSORFLOW)]
         to_know = "; ".join(filter(None, (support.note, *_why_not(support))))
         yield _row([f"`{key}`", options, *cells, *ours, to_know])
 
 
 def _theirs(key: str, kind: str) -> str:
-    return "our image" if key == OURS else SUPPORT[key].in_their_image(kind)
+    return "our image" if key == SMDIST else SUPPORT[key].in_aws_image(kind)
 
 
 def _why_not(support: Support) -> Iterator[str]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faster and bigger training jobs on SageMaker, without rewriting the script.
+"""Public names of sagemaker-dist: distributed training on SageMaker without a new script.
 
-The face of the package. Importing it loads neither torch, sagemaker nor boto3;
-the estimators load on first touch.
+Import everything from here. The import loads neither torch, sagemaker nor boto3; the estimators
+load when they are first used.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from sagemaker_dist.contract import DataParallel, ModelParallel
-from sagemaker_dist.contract.metrics import metric_definitions
-from sagemaker_dist.contract.smp import SMPv1, SMPv2
-from sagemaker_dist.contract.strategies import (
+from sagemaker_dist.contract.aws_distributions import (
     MPI,
     SMDDP,
     MultiWorkerMirroredStrategy,
@@ -23,6 +21,8 @@ from sagemaker_dist.contract.strategies import (
     PyTorchXLA,
     TorchDistributed,
 )
+from sagemaker_dist.contract.metrics import metric_definitions
+from sagemaker_dist.contract.smp import SMPv1, SMPv2
 from sagemaker_dist.errors import (
     DistError,
     JobError,
@@ -100,7 +100,7 @@ def __dir__() -> list[str]:
 
 
 def _is_here(name: str) -> bool:
-    """Estimators are, where SageMaker's SDK v2 is; help() looks at all that is."""
+    """Return whether a public name can be imported here; estimators need SageMaker's SDK v2."""
     if ".estimators." not in _HEAVY.get(name, ""):
         return True
     metadata = import_module("importlib.metadata")

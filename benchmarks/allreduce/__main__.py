@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""all_reduce beside Gloo, OpenMPI and the limits of memory and wire; see README.md."""
+"""Benchmark of all_reduce against Gloo, OpenMPI and limits of memory and wire; see README.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks.harness.report import machine, save, size_text, table, time_text
 
 PREPARE = "benchmarks.allreduce.work:prepare"
 MEASURE = "benchmarks.allreduce.work:measure"
-FLOATS = ("openmpi", "bare")  # who sums float32 alone
+FLOATS = ("openmpi", "bare")  # peers that sum float32 only
 KIB, MIB = 1 << 10, 1 << 20
 ONE_HOST_SIZES = [KIB, 8 * KIB, 64 * KIB, MIB, 4 * MIB, 25 * MIB, 100 * MIB, 256 * MIB]
 HOSTS_SIZES = [KIB, 8 * KIB, 64 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB]
@@ -30,7 +30,7 @@ COLUMNS = [
 
 @dataclass
 class Row:
-    """One line of the table; seconds, bytes per second, and ratios."""
+    """Row of the table; seconds, bytes per second, and ratios."""
 
     layout: str
     ranks: int
@@ -38,7 +38,8 @@ class Row:
     size: int
     series: dict[str, Series]
     limit: float
-    packets: dict[str, float] = field(default_factory=dict)  # of all hosts, for one all-reduce
+    # packets sent by all hosts for one all-reduce, by peer
+    packets: dict[str, float] = field(default_factory=dict)
 
     @property
     def bus_bandwidth(self) -> float:
@@ -133,7 +134,7 @@ def _on_hosts(
 
 
 def _packets(emulated: EmulatedHosts, ranks: Ranks, iterations: int = 4) -> float:
-    """That one all-reduce takes; measure() begins with one that it does not time."""
+    """Return the packets of one all-reduce; measure() runs an extra one that it does not time."""
     before = emulated.packets()
     ranks.call(MEASURE, iterations=iterations)
     return (emulated.packets() - before) / (iterations + 1)

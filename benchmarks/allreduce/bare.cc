@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// An all-reduce of float32 on one host that is nothing but its copies and sums: what memory and
-// the kernel's wake-ups leave to any that passes through shared memory. No failure is noticed,
-// nothing else may happen meanwhile, and sizes are not checked. See README.md.
+// A minimal all-reduce of float32 on one host: only the copies and sums that any all-reduce
+// through shared memory needs, so its time is a lower bound set by the memory and the kernel's
+// wake-ups. It detects no failures, runs one sum at a time and does not check sizes.
 //
-// Each rank copies the shares of others to its arena, sums its own shard of the buffer, and
-// copies the sums of others back, piece by piece: one is copied while the one before is summed.
+// Each rank copies the shares of others to slots in shared memory, sums its own shard of the
+// buffer, and copies the sums of others back. It works piece by piece: one piece is copied while
+// the previous one is summed.
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <sys/mman.h>
@@ -21,30 +22,30 @@
 
 namespace {
 
-constexpr uint64_t kRanks = 8;  // at most
+constexpr uint64_t kRanks = 8;  // upper bound
 constexpr size_t kPieceBytes = 256 << 10;
-constexpr size_t kSliceBytes = 16 << 10;  // stays in the nearest cache
+constexpr size_t kSliceBytes = 16 << 10;  // fits in the level-1 cache
 constexpr uint64_t kWindow = 8;
-constexpr int kLooks = 4000;  // before a rank sleeps that has a processor to itself
+constexpr int kSpins = 4000;  // before a rank sleeps, if each rank has a processor
 
-// A number that only grows, by one writer; others wait for it.
-class alignas(64) Count {
+// A counter that only grows: one process writes it, others wait for a value.
+class alignas(64) FutexCounter {
  public:
   void set(uint64_t value) {
     value_.store(value);
     if (sleepers_.load() == 0) return;
-    ++calls_;
-    ::syscall(SYS_futex, &calls_, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+    ++wakeups_;
+    ::syscall(SYS_futex, &wakeups_, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
   }
-  void await(uint64_t value, int looks) {
-    for (int i = 0; i < looks && value_.load(std::memory_order_acquire) < value; ++i) {
+  void await(uint64_t value, int spins) {
+    for (int i = 0; i < spins && value_.load(std::memory_order_acquire) < value; ++i) {
       __builtin_ia32_pause();
     }
     while (value_.load() < value) {
       ++sleepers_;
-      const uint32_t calls = calls_.load();
+      const uint32_t wakeups = wakeups_.load();
       if (value_.load() < value) {
-        ::syscall(SYS_futex, &calls_, FUTEX_WAIT, calls, nullptr, nullptr, 0);
+        ::syscall(SYS_futex, &wakeups_, FUTEX_WAIT, wakeups, nullptr, nullptr, 0);
       }
       --sleepers_;
     }
@@ -52,25 +53,27 @@ class alignas(64) Count {
 
  private:
   std::atomic<uint64_t> value_{0};
-  std::atomic<uint32_t> calls_{0};
+  std::atomic<uint32_t> wakeups_{0};
   std::atomic<uint32_t> sleepers_{0};
 };
 
-// Zero at first, as a new file is. Pieces are counted over all sums, from 1.
-struct Shared {
-  Count copied[kRanks][kRanks];                           // by giver and owner
-  Count summed[kRanks];                                   // by owner
-  Count taken[kRanks][kRanks];                            // by taker and owner
-  std::byte slots[kRanks][kRanks][kWindow][kPieceBytes];  // by giver and owner; to itself: sums
+// Shared memory of all ranks, zero at first as a new file is. Counters count the pieces of all
+// sums, from 1.
+struct SharedSlots {
+  FutexCounter copied[kRanks][kRanks];  // by giver and owner
+  FutexCounter summed[kRanks];          // by owner
+  FutexCounter taken[kRanks][kRanks];   // by taker and owner
+  std::byte slots[kRanks][kRanks][kWindow]
+                 [kPieceBytes];  // by giver and owner; giver == owner: sums
 };
 
-class Bare {
+class SharedMemoryAllReduce {
  public:
-  Bare(Shared* shared, uint64_t rank, uint64_t ranks)
+  SharedMemoryAllReduce(SharedSlots* shared, uint64_t rank, uint64_t ranks)
       : shared_(*shared),
         rank_(rank),
         ranks_(ranks),
-        looks_(ranks <= static_cast<uint64_t>(::sysconf(_SC_NPROCESSORS_ONLN)) ? kLooks : 0) {}
+        spins_(ranks <= static_cast<uint64_t>(::sysconf(_SC_NPROCESSORS_ONLN)) ? kSpins : 0) {}
 
   void sum(float* data, size_t count) {
     data_ = reinterpret_cast<std::byte*>(data);
@@ -89,13 +92,13 @@ class Bare {
   size_t bytes_of(uint64_t piece) const {
     return std::min(kPieceBytes, shard_bytes_ - piece * kPieceBytes);
   }
-  std::byte* place(uint64_t owner, uint64_t piece) const {
+  std::byte* element(uint64_t owner, uint64_t piece) const {
     return data_ + owner * shard_bytes_ + piece * kPieceBytes;
   }
   std::byte* slot(uint64_t giver, uint64_t owner, uint64_t piece) const {
     return shared_.slots[giver][owner][(done_ + piece) % kWindow];
   }
-  // What has to be over before a piece may use its slot.
+  // Returns the counter value that frees the slot of a piece.
   uint64_t earlier(uint64_t piece) const {
     return done_ + piece >= kWindow ? done_ + piece - kWindow + 1 : 0;
   }
@@ -103,16 +106,16 @@ class Bare {
   void give(uint64_t piece) {
     for (uint64_t step = 1; step < ranks_; ++step) {
       const uint64_t owner = other(step);
-      shared_.summed[owner].await(earlier(piece), looks_);
-      std::memcpy(slot(rank_, owner, piece), place(owner, piece), bytes_of(piece));
+      shared_.summed[owner].await(earlier(piece), spins_);
+      std::memcpy(slot(rank_, owner, piece), element(owner, piece), bytes_of(piece));
       shared_.copied[rank_][owner].set(done_ + piece + 1);
     }
   }
 
   void add(uint64_t piece) {
     for (uint64_t step = 1; step < ranks_; ++step) {
-      shared_.copied[other(step)][rank_].await(done_ + piece + 1, looks_);
-      shared_.taken[other(step)][rank_].await(earlier(piece), looks_);
+      shared_.copied[other(step)][rank_].await(done_ + piece + 1, spins_);
+      shared_.taken[other(step)][rank_].await(earlier(piece), spins_);
     }
     for (size_t at = 0; at < bytes_of(piece); at += kSliceBytes) {
       add_slice(piece, at, std::min(kSliceBytes, bytes_of(piece) - at));
@@ -121,7 +124,7 @@ class Bare {
   }
 
   void add_slice(uint64_t piece, size_t at, size_t bytes) {
-    auto* total = reinterpret_cast<float*>(place(rank_, piece) + at);
+    auto* total = reinterpret_cast<float*>(element(rank_, piece) + at);
     for (uint64_t step = 1; step < ranks_; ++step) {
       const auto* share = reinterpret_cast<const float*>(slot(other(step), rank_, piece) + at);
       for (size_t i = 0; i < bytes / sizeof(float); ++i) total[i] += share[i];
@@ -132,16 +135,16 @@ class Bare {
   void take(uint64_t piece) {
     for (uint64_t step = 1; step < ranks_; ++step) {
       const uint64_t owner = other(step);
-      shared_.summed[owner].await(done_ + piece + 1, looks_);
-      std::memcpy(place(owner, piece), slot(owner, owner, piece), bytes_of(piece));
+      shared_.summed[owner].await(done_ + piece + 1, spins_);
+      std::memcpy(element(owner, piece), slot(owner, owner, piece), bytes_of(piece));
       shared_.taken[rank_][owner].set(done_ + piece + 1);
     }
   }
 
-  Shared& shared_;
+  SharedSlots& shared_;
   const uint64_t rank_;
   const uint64_t ranks_;
-  const int looks_;
+  const int spins_;
   std::byte* data_ = nullptr;
   size_t shard_bytes_ = 0;
   uint64_t done_ = 0;  // pieces of earlier sums
@@ -149,15 +152,17 @@ class Bare {
 
 }  // namespace
 
-// The file is the same for all ranks, and new. Null: it cannot be mapped.
+// Maps the file, which must be new and the same for all ranks. Returns null if it cannot be
+// mapped.
 extern "C" void* bare_open(const char* path, uint64_t rank, uint64_t ranks) {
   const int fd = ::open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (fd < 0 || ranks > kRanks || ::ftruncate(fd, sizeof(Shared)) != 0) return nullptr;
-  void* at = ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (fd < 0 || ranks > kRanks || ::ftruncate(fd, sizeof(SharedSlots)) != 0) return nullptr;
+  void* at = ::mmap(nullptr, sizeof(SharedSlots), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   ::close(fd);
-  return at == MAP_FAILED ? nullptr : new Bare(static_cast<Shared*>(at), rank, ranks);
+  return at == MAP_FAILED ? nullptr
+                          : new SharedMemoryAllReduce(static_cast<SharedSlots*>(at), rank, ranks);
 }
 
 extern "C" void bare_sum(void* bare, float* data, uint64_t count) {
-  static_cast<Bare*>(bare)->sum(data, count);
+  static_cast<SharedMemoryAllReduce*>(bare)->sum(data, count);
 }

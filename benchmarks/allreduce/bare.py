@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who does nothing but move and add; see bare.cc and bare_hosts.cc, which this builds and calls."""
+"""Bare all-reduce without a protocol: builds and calls bare.cc and bare_hosts.cc."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from benchmarks.harness.hosts import NETWORK
 
 _SOURCES = [Path(__file__).with_name(name) for name in ("bare.cc", "bare_hosts.cc")]
 _LIBRARY = Path(__file__).parents[2] / "build/benchmarks/bare.so"
-# What smdist allows on emulated hosts: so much, or so much from each other host to each rank.
+# smdist's limits on emulated hosts: bytes in flight to a rank, at least this much from each other
+# host.
 _ARRIVING_BYTES, _FOR_EACH = 224 << 10, 64 << 10
-_KINDS = 2  # of connections: for shares and for sums
+_KINDS = 2  # kinds of connections: for shards and for sums
 _COMPILE = ["c++", "-std=c++17", "-O3", "-march=native", "-shared", "-fPIC", "-Wall", "-Werror"]
 
 
 def build() -> None:
-    """Make the library; before any rank is started."""
+    """Compile the library; call this before any rank is started."""
     _LIBRARY.parent.mkdir(parents=True, exist_ok=True)
     subprocess.run([*_COMPILE, "-o", _LIBRARY, *_SOURCES], check=True)
 
 
 class BareSum:
-    """Sums of float32 over all ranks of this host, or one on each of several."""
+    """All-reduce of float32 over this host's ranks, or over one rank on each of several hosts."""
 
     def __init__(self, size: int) -> None:
         self.rank, self.ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -44,7 +45,7 @@ class BareSum:
 
 @cache
 def silent_group() -> None:
-    """Make torch's group one of these ranks whose collectives return at once and move nothing."""
+    """Create a torch process group whose collectives return at once and move no data."""
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -69,14 +70,14 @@ def _on_hosts() -> tuple[Any, ctypes.c_void_p]:
 
 @cache
 def load() -> ctypes.CDLL:
-    """The library, which build() has made."""
+    """Load the library that build() has compiled."""
     library = ctypes.CDLL(str(_LIBRARY))
     library.bare_open.restype = library.bare_connect.restype = ctypes.c_void_p
     return library
 
 
 def connected() -> ctypes.c_void_p:
-    """This rank, when it has met all others; every host has as many ranks."""
+    """Connect this rank to all others and return its handle; every host has as many ranks."""
     seat, seats = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     host, hosts = (int(os.environ[name]) // seats for name in ("RANK", "WORLD_SIZE"))
     names = [f"{NETWORK}.{number + 1}".encode() for number in range(hosts)]
@@ -90,7 +91,7 @@ def connected() -> ctypes.c_void_p:
 
 
 def leave() -> None:
-    """Remove the file; its memory lasts until all ranks have ended."""
+    """Remove the shared file; its memory lasts until all ranks have ended."""
     _path().unlink(missing_ok=True)
 
 

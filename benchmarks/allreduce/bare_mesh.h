@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Connections of each to each, for bare_hosts.cc.
+// Connections between all pairs of ranks, for bare_hosts.cc.
 #pragma once
 
 #include <arpa/inet.h>
@@ -26,15 +26,15 @@ inline void require(bool holds, const char* what) {
 }
 
 struct Address {
-  sockaddr_storage place{};
+  sockaddr_storage storage{};
   socklen_t length = 0;
 
-  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&place); }
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
 };
 
 inline Address on_network(const char* host, int port) {
   Address address;
-  auto& place = reinterpret_cast<sockaddr_in&>(address.place);
+  auto& place = reinterpret_cast<sockaddr_in&>(address.storage);
   place.sin_family = AF_INET;
   place.sin_port = htons(static_cast<uint16_t>(port));
   require(::inet_pton(AF_INET, host, &place.sin_addr) == 1, host);
@@ -42,34 +42,34 @@ inline Address on_network(const char* host, int port) {
   return address;
 }
 
-// Of a host's own; no file, and hosts in namespaces do not see each other's.
+// Returns an abstract Unix address: it needs no file, and network namespaces keep hosts apart.
 inline Address on_host(const std::string& name) {
   Address address;
-  auto& place = reinterpret_cast<sockaddr_un&>(address.place);
+  auto& place = reinterpret_cast<sockaddr_un&>(address.storage);
   place.sun_family = AF_UNIX;
   std::copy(name.begin(), name.end(), place.sun_path + 1);
   address.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   return address;
 }
 
-// So many bytes may be on their way to it; 0: as many as the kernel allows.
+// window: limit of the bytes in flight to the socket; 0: the kernel decides.
 inline int open_socket(const Address& address, size_t window) {
-  const int fd = ::socket(address.place.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const int room = static_cast<int>(window);
+  const int fd = ::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int buffer = static_cast<int>(window);
   const int yes = 1;
-  if (room > 0) ::setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof room);
+  if (buffer > 0) ::setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &buffer, sizeof buffer);
   ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-  ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);  // inherited by who is accepted
+  ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);  // accepted sockets inherit it
   return fd;
 }
 
-// Who is not there yet is called again.
+// Connects to a peer; repeats until it listens.
 inline int dial(const Address& address, size_t own, size_t window) {
   while (true) {
     const int fd = open_socket(address, window);
     const auto name = static_cast<uint8_t>(own);
     if (::connect(fd, address.get(), address.length) == 0) {
-      require(::send(fd, &name, 1, 0) == 1, "greeting");
+      require(::send(fd, &name, 1, 0) == 1, "sending the rank");
       return fd;
     }
     ::close(fd);
@@ -77,7 +77,8 @@ inline int dial(const Address& address, size_t own, size_t window) {
   }
 }
 
-// Calls those before us and is called by those after us. By member; -1 is ourselves.
+// Connects to all lower members and accepts all higher ones. Returns sockets by member; -1 for
+// this one.
 inline std::vector<int> mesh(const std::vector<Address>& everyone, size_t own, size_t window) {
   std::vector<int> sockets(everyone.size(), -1);
   const int listener = open_socket(everyone[own], window);
@@ -87,7 +88,7 @@ inline std::vector<int> mesh(const std::vector<Address>& everyone, size_t own, s
   for (size_t left = everyone.size() - own - 1; left > 0; --left) {
     const int fd = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
     uint8_t name = 0;
-    require(fd >= 0 && ::recv(fd, &name, 1, 0) == 1, "being greeted");
+    require(fd >= 0 && ::recv(fd, &name, 1, 0) == 1, "receiving the rank of a peer");
     sockets[name] = fd;
   }
   ::close(listener);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What bare_hosts.cc knows of an all-reduce that is under way.
+// State of an all-reduce in flight, for bare_hosts.cc.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ struct Range {
   size_t bytes = 0;
 };
 
-// One of several equal ranges of whole floats.
+// Returns one of several ranges of whole floats, of nearly equal length.
 inline Range cut(const Range& whole, size_t number, size_t pieces) {
   const size_t floats = whole.bytes / sizeof(float);
   const size_t begin = floats * number / pieces;
@@ -29,8 +29,8 @@ inline void add(std::byte* total, const std::byte* more, size_t bytes) {
   for (size_t i = 0; i < bytes / sizeof(float); ++i) to[i] += from[i];
 }
 
-// What one all-reduce has exchanged with one other host, in bytes, by kind.
-struct Exchange {
+// Bytes that one all-reduce has exchanged with one other host, by kind.
+struct HostTransfer {
   size_t sent[2] = {0, 0};
   size_t got[2] = {0, 0};
   std::vector<std::byte> share;
@@ -39,18 +39,19 @@ struct Exchange {
 struct Sum {
   std::byte* data = nullptr;
   Range whole{};
-  Range part{};         // of our seat
-  uint64_t number = 0;  // of all there have been
+  Range part{};         // part of this rank
+  uint64_t number = 0;  // counts all sums
   int64_t token = 0;
-  bool is_combined = false;  // our part, over the ranks of this host
-  bool is_returned = false;  // our part is complete, and the neighbours have it
-  size_t summed = 0;         // bytes of our shard
-  uint64_t results = 0;      // a bit for each neighbour's part that is in place
-  std::vector<Exchange> with;
+  bool is_combined = false;  // this rank's part is added over the ranks of this host
+  bool is_returned = false;  // this rank's part is complete and shared with this host
+  size_t summed = 0;         // bytes of this rank's shard that are summed
+  uint64_t results = 0;      // one bit for each finished part of the other ranks of this host
+  std::vector<HostTransfer> with;
 };
 
-// Of a rank: its host of so many, and its seat among the ranks there.
-struct Place {
+// Location of a rank: its host, the number of hosts, its index among the ranks of its host
+// (seat), and their number.
+struct Location {
   size_t host, hosts, seat, seats;
 };
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time over size, one panel per layout."""
+"""Plot of time over size, one panel per layout."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.harness.report import size_text
 
 
 def draw(rows: list[Any]) -> Figure:
-    """Only of the first dtype; the table has all."""
+    """Draw the rows of the first dtype; the table has all dtypes."""
     dtype = rows[0].dtype
     layouts = list(dict.fromkeys(row.layout for row in rows))
     figure = Figure(figsize=(4.2 * len(layouts), 3.6))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every rank does: all-reduces in a loop, timed; and how long memory alone would take."""
+"""Work of every rank: timed all-reduces in a loop, and copies of the buffer for comparison."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-_now: dict[str, Any] = {}  # the buffer that is measured
+_now: dict[str, Any] = {}  # the all-reduce being measured, and its buffer
 
 
 def prepare(peer: str, size: int, dtype: str) -> None:
-    """Make the buffer of `size` bytes, check one sum of it, and fill it with zeros.
+    """Create the buffer of `size` bytes, check one sum of it, and fill it with zeros.
 
-    Zeros, because sums of sums would grow beyond what the dtype holds.
+    Repeated sums of other values would exceed the range of the dtype.
     """
     _now.clear()
     _now["reduce"] = _sum(peer, size, dtype)
@@ -36,9 +36,9 @@ def _sum(peer: str, size: int, dtype: str) -> Any:
 
 
 def measure(iterations: int) -> tuple[float, float]:
-    """Wall and processor seconds of so many all-reduces, one after the other."""
+    """Return the wall and processor seconds of this many all-reduces, one after another."""
     reduce = _now["reduce"]
-    reduce()  # whoever was late is here now
+    reduce()  # waits for ranks that are late
     cpu, wall = time.process_time(), time.perf_counter()
     for _ in range(iterations):
         reduce()
@@ -46,7 +46,7 @@ def measure(iterations: int) -> tuple[float, float]:
 
 
 def copy(iterations: int) -> tuple[float, float]:
-    """The same for copies of the buffer: what reading and writing it once costs."""
+    """Return the wall and processor seconds of copies of the buffer, each a read and a write."""
     buffer = _now["buffer"]
     target = buffer + 0
     cpu, wall = time.process_time(), time.perf_counter()
@@ -56,9 +56,9 @@ def copy(iterations: int) -> tuple[float, float]:
 
 
 def call(iterations: int) -> tuple[float, float]:
-    """Seconds of calls of torch's all_reduce that do nothing, each after a copy of the buffer.
+    """Return the seconds of calls of torch's all_reduce that do nothing, each after a copy.
 
-    The copy has pushed out of the caches what the call needs, as an all-reduce does.
+    The copy of the buffer removes the call's data from the caches, as an all-reduce does.
     """
     import torch
     import torch.distributed as dist

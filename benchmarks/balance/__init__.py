@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How evenly ways of cutting a model load its stages; see README.md."""
+"""Benchmark of how evenly partitioning methods load the stages of a pipeline; see README.md."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The slowest stage over an even share, for each way of cutting a model; see README.md."""
+"""Benchmark of partitioning methods: the slowest stage over an even share; see README.md."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MARKS = {True: "yes", False: "no", None: "-"}
 
 @dataclass
 class Row:
-    """One line of the table: a model on so many stages."""
+    """Row of the table: a model with a number of stages."""
 
     model: str
     num_units: int
@@ -59,7 +59,7 @@ def rows_of(model: str, arguments: argparse.Namespace) -> Iterator[Row]:
 
 
 def step_seconds(specimen: zoo.Specimen, repeats: int) -> float:
-    """Forward and backward of the whole model; its parts, measured one by one, come to as much."""
+    """Return the seconds of forward and backward of the whole model, to compare with its parts."""
     times = []
     for _ in range(repeats + 1):
         begin = time.perf_counter()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ways of cutting a model, all judged by the same costs: ours, those of others, and all there are.
+"""Partitioning methods judged by the same costs: smdist's, those of peers, and exhaustive search.
 
-The load of a stage is what `assigned` says: seconds forward and backward, and what enters and
-leaves it over the link.
+The load of a stage is defined by `assigned`: its forward and backward seconds, and the time of
+its input and output on the link.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST_CUTS = 6_000_000
 
 
 def imbalances(graph: Graph, costs: Costs, num_stages: int) -> Mapping[str, float]:
-    """The largest load over an even share of the model's time, by method."""
+    """Return the largest load over an even share of the model's time, by method."""
     share = sum(costs.of(node.name).seconds for node in graph.nodes) / num_stages
     ours = partition(graph, costs, num_stages=num_stages, link=LINK)
     found = {OURS: max(ours.loads) / share}
@@ -36,7 +36,7 @@ def imbalances(graph: Graph, costs: Costs, num_stages: int) -> Mapping[str, floa
 
 
 def is_best(graph: Graph, costs: Costs, num_stages: int) -> bool | None:
-    """Whether no cut has a smaller largest load than ours; None where there are too many."""
+    """Return whether smdist's largest load is the least possible; None for too many cuts."""
     chain = chain_of(graph, costs, StateBytes())
     count = len(chain.names)
     if comb(count - 1, num_stages - 1) > MOST_CUTS:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How others cut models, written anew from what they published about it.
+"""Partitioning methods of peers, implemented anew from their publications.
 
-Each takes a graph with its costs and gives the stage of each unit, in the order of execution.
+Each takes a graph with its costs and returns the stage of each unit, in the order of execution.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Stages = Mapping[str, int]
 
 
 def equal_layers(graph: Graph, _: Costs, num_stages: int) -> Stages:
-    """As many units in each stage; the first ones take what is left over. Torchtitan's way."""
+    """Put as many units in each stage, one more in the first ones: torchtitan's method."""
     names = [unit.name for unit in placed_units(graph)]
     each, extra = divmod(len(names), num_stages)
     ends = accumulate(each + (stage < extra) for stage in range(num_stages))
@@ -28,9 +28,9 @@ def equal_layers(graph: Graph, _: Costs, num_stages: int) -> Stages:
 
 
 def by_parameters(graph: Graph, _: Costs, num_stages: int) -> Stages:
-    """The smallest largest number of parameters: DeepSpeed's search over prefix sums.
+    """Minimise the largest number of parameters of a stage: DeepSpeed's search over prefix sums.
 
-    A limit is halved; a probe fills stages up to it, each to the last unit that fits.
+    A binary search finds the limit; a probe fills each stage up to the last unit that fits.
     """
     units = placed_units(graph)
     sizes = [sum(graph.parameter[p].num_elements for p in unit.parameters) for unit in units]
@@ -47,7 +47,7 @@ def by_parameters(graph: Graph, _: Costs, num_stages: int) -> Stages:
 
 
 def _fill(sums: Sequence[int], num_stages: int, limit: int) -> list[int]:
-    """Ends of stages filled to the limit, with at least one unit left for each that follows."""
+    """Return ends of stages filled to the limit, leaving at least one unit for each later one."""
     size, ends, start = len(sums) - 1, [], 0
     for stage in range(num_stages):
         fits = bisect_right(sums, sums[start] + limit) - 1
@@ -57,10 +57,10 @@ def _fill(sums: Sequence[int], num_stages: int, limit: int) -> list[int]:
 
 
 def by_blocks(graph: Graph, costs: Costs, num_stages: int) -> Stages:
-    """Torchgpipe's blocks of time, after Bárány and Grinberg.
+    """Balance the times of stages: torchgpipe's method, after Bárány and Grinberg.
 
-    From any split, units move along from the largest block towards the smallest one beside it in
-    order, until the largest block is at most the smallest plus one largest unit.
+    From an initial partition, units move from the largest stage towards the nearest small
+    one, until the largest stage is at most the smallest plus the largest unit.
     """
     names = [unit.name for unit in placed_units(graph)]
     sizes = [costs.of(name).seconds for name in names]
@@ -77,7 +77,7 @@ def by_blocks(graph: Graph, costs: Costs, num_stages: int) -> Stages:
 
 
 def _shift(ends: list[int], full: int, sums: Sequence[float]) -> list[int]:
-    """One unit over each boundary between the fullest block and the nearest one below average."""
+    """Move one unit over each boundary between the fullest stage and the nearest below average."""
     mean = sum(sums) / len(sums)
     light = min(
         (stage for stage, size in enumerate(sums) if size <= mean and stage != full),
@@ -95,7 +95,7 @@ def _sums(sizes: Sequence[float], ends: Sequence[int]) -> list[float]:
 
 @dataclass(slots=True)
 class Module:
-    """A module of the tree: its units, and modules in it in the order of execution."""
+    """Module of the tree: its units, and its submodules in the order of execution."""
 
     name: str
     units: list[str] = field(default_factory=list)
@@ -104,11 +104,11 @@ class Module:
 
 
 def by_tree(graph: Graph, costs: Costs, num_stages: int) -> Stages:
-    """SageMaker's tree of modules, as we read its published description.
+    """Deal stages out over the tree of modules: SageMaker's method, from its published description.
 
-    The stages of a module are dealt out to runs of the modules in it: as many runs as there are
-    stages, the largest as small as can be; each further stage goes to the run with the most cost
-    per stage (D'Hondt). Runs with several stages are cut in the same way.
+    The stages of a module are dealt out to runs of its submodules: as many runs as there are
+    stages, with the smallest possible largest run. Each further stage goes to the run with the
+    most cost per stage (D'Hondt). Runs with several stages are cut in the same way.
     """
     root = _tree(graph, costs)
     while len(root.inner) == 1:
@@ -120,7 +120,10 @@ def by_tree(graph: Graph, costs: Costs, num_stages: int) -> Stages:
 
 
 def _tree(graph: Graph, costs: Costs) -> Module:
-    """Costs are 0.2 memory and 0.8 time, as `optimize="speed"` has it, of the whole model's."""
+    """Return the tree with costs: 0.2 memory and 0.8 time, as with `optimize="speed"`.
+
+    Both are shares of the whole model's.
+    """
     units = placed_units(graph)
     memory = {u.name: sum(graph.parameter[p].num_bytes for p in u.parameters) for u in units}
     seconds = {u.name: costs.of(u.name).seconds for u in units}
@@ -163,7 +166,7 @@ def _assign(module: Module, stage: int, stage_of: dict[str, int]) -> None:
 
 
 def _runs(modules: Sequence[Module], count: int) -> list[Sequence[Module]]:
-    """The cuts into runs whose largest cost is least."""
+    """Return the division into runs whose largest cost is least."""
     sums = [0.0, *accumulate(module.cost for module in modules)]
     best = [(0.0, [0])] + [(inf, [0])] * len(modules)
     for _ in range(count):
@@ -188,12 +191,12 @@ def _seats(runs: Sequence[Sequence[Module]], count: int) -> list[int]:
 
 
 def _in_order(stage_of: Stages) -> Stages:
-    """A run without a stage of its own goes back to an earlier one; pipelines only go forward."""
+    """Raise stages that would go back to an earlier unit's stage; pipelines only go forward."""
     return dict(zip(stage_of, accumulate(stage_of.values(), max), strict=True))
 
 
 def _without_gaps(stage_of: Stages, num_stages: int) -> Stages:
-    """Fill stages that got nothing: each takes the first unit of the stage after, or the last."""
+    """Fill empty stages: each takes the first unit of the next stage, or the last unit."""
     names, stages = list(stage_of), list(stage_of.values())
     for at in range(len(stages)):
         stages[at] = min(stages[at], (stages[at - 1] if at else -1) + 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One panel for each number of stages: bars are models, colours are methods."""
+"""Plot with one panel for each number of stages; bars are models, colours are methods."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-_GROUP = 0.8  # how wide a group is; groups stand one apart
+_GROUP = 0.8  # width of a group of bars; groups are 1 apart
 
 
 def draw(rows: Sequence[Any], methods: Sequence[str]) -> Figure:
-    """Bars start at 1: even stages."""
+    """Draw bars that start at 1, which is an even partition."""
     numbers = sorted({row.num_stages for row in rows})
     figure = Figure(figsize=(11, 2.6 * len(numbers)), layout="constrained")
     panels = figure.subplots(len(numbers), 1, squeeze=False)[:, 0]

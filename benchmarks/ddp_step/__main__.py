@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step of DDP beside Gloo and what the wire allows; see README.md.
+"""Benchmark of a DDP step against Gloo and the limit of the wire; see README.md.
 
 The wire's limit: the first bucket of gradients is ready after the forward pass and the
 backward pass of its layers. From then on 2 (H-1)/H of all gradient bytes must leave each
-of H hosts: those of one host are summed before they leave, and no all-reduce sends less.
-The wire runs while the rest of the backward pass does, so the step takes at least
+of H hosts: gradients of one host are summed before they leave, and no all-reduce sends less.
+The transfer overlaps with the rest of the backward pass, so the step takes at least
 
-    forward + until the first bucket is ready + 2 (H-1)/H * bytes / goodput
+    forward + time until the first bucket is ready + 2 (H-1)/H * bytes / goodput
 
-with forward and backward as measured without communication in the same rounds, and goodput as
-iperf3 has it on the same hosts; nor can the last bucket be there before it was ready and has
-passed the wire. When it is ready is measured beside the communication, which wants processors, too.
+Forward and backward are measured without communication in the same rounds, and goodput with
+iperf3 on the same hosts. Nor can the step end before the last bucket is ready and has been
+sent. Its ready time is measured during communication, which also uses processor time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ COLUMNS = [
 
 @dataclass
 class Row:
-    """One line of the table; bytes, and bytes per second."""
+    """Row of the table; bytes, and bytes per second."""
 
     hosts: int
     ranks: int
@@ -46,12 +46,12 @@ class Row:
 
     @property
     def limit(self) -> float:
-        """With the last bucket as late as in steps of smdist's."""
+        """Lower bound of a step in seconds, with the last bucket as late as in smdist's steps."""
         return max(self.by_wire, self.series["ready"].seconds + self.passing(self.buckets[-1]))
 
     @property
     def by_wire(self) -> float:
-        """From the first bucket on all gradients have to pass it."""
+        """Lower bound in seconds if all gradients are sent after the first bucket is ready."""
         compute = self.series["compute"].seconds
         backward = BACKWARD / (FORWARD + BACKWARD) * compute
         first = compute - backward + backward * self.buckets[0] / GRADIENT_BYTES
@@ -86,7 +86,7 @@ def steps(hosts: int, ranks: int, arguments: argparse.Namespace) -> Row:
     with EmulatedHosts(hosts, arguments.rate) as emulated, ExitStack() as stack:
         places = emulated.places(ranks)
         everyone = {p: stack.enter_context(Ranks(p, places)) for p in ("smdist", "gloo")}
-        everyone["bare"] = everyone["gloo"]  # the same processes, another model
+        everyone["bare"] = everyone["gloo"]  # the same processes with another model
         buckets = [each.call(f"{WORK}:prepare", peer=peer) for peer, each in everyone.items()]
         goodput = emulated.goodput()
         everyone |= {"compute": everyone["gloo"], "ready": everyone["smdist"]}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A hook for DDP that does nothing but move and add; see ../allreduce/bare_hosts.cc."""
+"""DDP communication hook that only moves and adds bytes; see ../allreduce/bare_hosts.cc."""
 
 import ctypes
 
@@ -12,17 +12,17 @@ _Done = ctypes.CFUNCTYPE(None, ctypes.c_int64)
 
 
 class BareMean:
-    """The mean of gradients over all ranks, begun when DDP has filled a bucket."""
+    """Mean of gradients over all ranks, started when DDP has filled a bucket."""
 
     def __init__(self) -> None:
         self._begun: dict[int, tuple[torch.futures.Future[torch.Tensor], torch.Tensor]] = {}
         self._number = 0
         self._handle = connected()
-        self._done = _Done(self._end)  # which must live as long as the thread that calls it
+        self._done = _Done(self._end)  # must live as long as the thread that calls it
         load().bare_start(self._handle, self._done)
 
     def begin(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """What DDP calls; a future of the bucket's buffer."""
+        """Start the mean of a bucket, as DDP's hook; return a future of its buffer."""
         buffer = bucket.buffer()
         buffer.div_(dist.get_world_size())
         future = torch.futures.Future[torch.Tensor]()

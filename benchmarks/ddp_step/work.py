@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every rank does: steps of DDP on a model that sleeps where a GPU would compute."""
+"""Work of every rank: DDP steps of a model that sleeps in place of a GPU's computation."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.ddp_step.bare import BareMean
 
 LAYERS = 24
-FORWARD = 0.1  # seconds of compute in a step, evenly over the layers
+FORWARD = 0.1  # seconds of computation per step, spread evenly over the layers
 BACKWARD = 0.2
 GRADIENT_BYTES = 25 << 20
 _BUCKET_MIB = 4
 
-_models: dict[str, DistributedDataParallel] = {}  # by peer
-_ready = [0.0]  # when the last gradient was
+_models: dict[str, DistributedDataParallel] = {}  # models by peer
+_ready = [0.0]  # time at which the last gradient was ready
 
 
 class Compute(torch.autograd.Function):
-    """A layer whose loss is scale/2 * |weight|²; asleep, it holds neither GIL nor processor."""
+    """Layer with the loss scale/2 * |weight|²; its sleep holds neither the GIL nor a processor."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, scale: float) -> torch.Tensor:
@@ -53,9 +53,9 @@ class Layer(nn.Module):
 
 
 def prepare(peer: str) -> list[int]:
-    """Make the model and check gradients: DDP makes its buckets anew in the second step.
+    """Create the model and check its gradients; return the number of bytes in each DDP bucket.
 
-    In the third it logs them. Returns how many bytes each of DDP's buckets holds.
+    DDP rebuilds its buckets in the second step and logs them in the third.
     """
     scale = dist.get_rank() + 1.0
     layers = nn.Sequential(*[Layer(scale) for _ in range(LAYERS)])
@@ -82,7 +82,7 @@ def _check(peer: str, model: nn.Module) -> None:
 
 
 def smdist(iterations: int) -> tuple[float, float]:
-    """Wall and processor seconds of so many steps, one after the other."""
+    """Return the wall and processor seconds of this many steps, one after another."""
     return _measure(_models["smdist"], iterations)
 
 
@@ -95,13 +95,13 @@ def bare(iterations: int) -> tuple[float, float]:
 
 
 def compute(iterations: int) -> tuple[float, float]:
-    """The same without communication."""
+    """Return the wall and processor seconds of steps without communication."""
     with _models["gloo"].no_sync():
         return gloo(iterations)
 
 
 def ready(iterations: int) -> tuple[float, float]:
-    """How long after their beginning the last gradients of smdist's steps are ready."""
+    """Return the seconds from the start of each step until the last gradient is ready, summed."""
     dist.barrier()
     cpu, seconds = time.process_time(), 0.0
     for _ in range(iterations):
@@ -112,7 +112,7 @@ def ready(iterations: int) -> tuple[float, float]:
 
 
 def _measure(model: DistributedDataParallel, iterations: int) -> tuple[float, float]:
-    dist.barrier()  # whoever was late is here now
+    dist.barrier()  # waits for ranks that are late
     cpu, wall = time.process_time(), time.perf_counter()
     for _ in range(iterations):
         _step(model)

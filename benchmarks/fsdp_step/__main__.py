@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step of FSDP2, and its collectives alone, beside Gloo and the limit; see README.md."""
+"""Benchmark of an FSDP2 step and its collectives against Gloo and the limit; see README.md."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.harness.ranks import Ranks
 from benchmarks.harness.report import machine, save, table, time_text
 
 MODULE = "benchmarks.fsdp_step.work"
-# What is measured: its name, and how often it moves (H-1)/H of all bytes out of each of H hosts.
+# Measured work: its name, and how often (H-1)/H of all bytes leaves each of H hosts.
 WORK = {
     "all_gather": ("all-gather", 1),
     "reduce_scatter": ("reduce-scatter", 1),
@@ -30,7 +30,7 @@ COLUMNS = [
 
 @dataclass
 class Row:
-    """One line of the table; bytes per second."""
+    """Row of the table; bytes per second."""
 
     hosts: int
     work: str
@@ -39,7 +39,7 @@ class Row:
 
     @property
     def limit(self) -> float:
-        """FSDP2 waits for each collective, so that nothing else overlaps with the wire."""
+        """Lower bound in seconds: FSDP2 waits for each collective, so nothing overlaps with it."""
         return self.wire + (self.series["silent"].seconds if "silent" in self.series else 0)
 
     @property

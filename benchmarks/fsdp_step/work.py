@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every rank does: steps of FSDP2, and its two collectives alone."""
+"""Work of every rank: FSDP2 steps, and the two collectives of FSDP2 alone."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 BLOCKS = 4
-_WIDTH = 1280  # 6.25 MiB for each block
+_WIDTH = 1280  # 6.25 MiB per block
 BYTES = BLOCKS * _WIDTH * _WIDTH * 4
 
-_now: dict[str, Callable[[], Any]] = {}  # what is measured
+_now: dict[str, Callable[[], Any]] = {}  # measured functions, by name
 
 
 def prepare() -> None:
-    """Make all that is measured, and check each result once."""
+    """Create everything that is measured, and check each result once."""
     alone = _model()
     _steps(alone)()
     for name, reshard in (("resharding", True), ("keeping", False)):
@@ -35,18 +35,21 @@ def prepare() -> None:
 
 
 def _model() -> nn.Sequential:
-    """The same on all ranks. Its input is one row, so that there is next to nothing to compute."""
+    """Return the model, equal on all ranks; its input is one row, so it computes very little."""
     torch.manual_seed(0)
     return nn.Sequential(*[nn.Linear(_WIDTH, _WIDTH, bias=False) for _ in range(BLOCKS)])
 
 
 def _silent() -> DeviceMesh:
-    """All ranks, with collectives that return at once and move nothing."""
+    """Return a mesh of all ranks whose collectives return at once and move no data."""
     return DeviceMesh.from_group(dist.new_group(backend="fake"), "cpu")
 
 
 def _sharded(reshard: bool, mesh: DeviceMesh | None = None) -> nn.Sequential:
-    """Every block is a unit. Gloo has no ReduceOp.AVG, so that both peers sum and FSDP2 divides."""
+    """Return the sharded model, with every block as a unit.
+
+    Gloo has no ReduceOp.AVG, so both peers sum and FSDP2 divides.
+    """
     model = _model()
     for unit in [*model, model]:
         sharded = fully_shard(unit, mesh=mesh, reshard_after_forward=reshard)
@@ -66,7 +69,7 @@ def _steps(model: nn.Module) -> Callable[[], None]:
 
 
 def _check_gradients(model: nn.Module, alone: nn.Module) -> None:
-    """All ranks see the same row: the mean of gradients is the gradient of one."""
+    """Check that mean gradients equal those of one process: all ranks have the same input."""
     for ours, whole in zip(model.parameters(), alone.parameters(), strict=True):
         assert ours.grad is not None
         torch.testing.assert_close(ours.grad.full_tensor(), whole.grad)  # type: ignore[attr-defined]
@@ -86,17 +89,17 @@ def _prepare_collectives() -> None:
 
 
 def resharding(iterations: int) -> tuple[float, float]:
-    """Wall and processor seconds of so many steps with `reshard_after_forward`."""
+    """Return the wall and processor seconds of this many steps with `reshard_after_forward`."""
     return _measure("resharding", iterations)
 
 
 def keeping(iterations: int) -> tuple[float, float]:
-    """The same without: parameters stay from forward to backward."""
+    """Return the seconds of steps in which parameters stay gathered from forward to backward."""
     return _measure("keeping", iterations)
 
 
 def silent_resharding(iterations: int) -> tuple[float, float]:
-    """What is left of the step where collectives take no time: FSDP2's copies and the compute."""
+    """Return the seconds of steps whose collectives take no time: FSDP2's copies and compute."""
     return _measure("silent resharding", iterations)
 
 
@@ -113,7 +116,7 @@ def reduce_scatter(iterations: int) -> tuple[float, float]:
 
 
 def _measure(name: str, iterations: int) -> tuple[float, float]:
-    dist.barrier()  # whoever was late is here now
+    dist.barrier()  # waits for ranks that are late
     cpu, wall = time.process_time(), time.perf_counter()
     for _ in range(iterations):
         _now[name]()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time as bars, one group per piece of work, each with its limit as a line across."""
+"""Bar chart of times, one group per piece of work, each with its limit as a line across."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ COLOURS = {
     "bare": "tab:gray",
     "mirrored": "tab:orange",
 }
-_GROUP = 0.8  # how wide a group is; groups stand one apart
+_GROUP = 0.8  # width of a group of bars; groups are 1 apart
 
 
 def draw(
     labels: Sequence[str], groups: Sequence[Mapping[str, Series]], limits: Sequence[float]
 ) -> Figure:
-    """Bars end at the median; whiskers are the 10th and the 90th percentile."""
+    """Draw bars up to the median; whiskers are the 10th and the 90th percentile."""
     peers = [peer for peer in COLOURS if peer in groups[0]]
     figure = Figure(figsize=(2 + 1.1 * len(labels), 3.6))
     panel = figure.subplots()

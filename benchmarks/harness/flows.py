@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A link on which each TCP flow has a rate of its own, below the link's: a script for `tc -batch`.
+"""Script for `tc -batch` that limits each TCP flow on a link to a rate below the link's.
 
-Every flow to another host has a class of `tc htb` below the link's class. It is found by
-its destination and by six bits of the port of whoever dialled; the other port is the same
-for all flows. A host dials those with lower numbers, as ranks and `goodput()` do. Two
-flows in 64 classes may meet in one, and then share its rate.
+Every flow to another host has a class of `tc htb` below the link's class. The filter selects
+it by its destination and by six bits of the connecting side's port; the other port is the same
+for all flows. A host connects to those with lower numbers, as ranks and `goodput()` do. Two
+flows in the 64 classes may fall into one, and then share its rate.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 _CLASSES = 64
-# Bits 1 to 6, since Linux gives most sockets that connect an even port; the header's second
-# word after 20 bytes of IP is the ports, source first.
+# Bits 1 to 6, because Linux gives most connecting sockets an even port. The header's second word
+# after 20 bytes of IP holds the ports, source first.
 _SOURCE_PORT, _DESTINATION_PORT = "0x007e0000", "0x0000007e"
 _LINK, _OTHERS = "1:1", "1:2"
-# A class may always send at its rate, and at the flow's while the link has room. The quantum
-# is what one class sends before it is the next one's turn: a packet of segmentation offload.
+# A class may always send at its rate, and at the flow's rate while the link has room. The quantum
+# is the number of bytes a class sends in its turn: one packet of segmentation offload.
 _SHARE = "rate 64kbit burst 2kb quantum 65536"
 _QUEUE = "bfifo limit 1mb"
 
@@ -25,7 +25,7 @@ _QUEUE = "bfifo limit 1mb"
 def flow_limits(
     device: str, rate: str, flow_rate: str, own: int, addresses: Mapping[int, str]
 ) -> Iterator[str]:
-    """For what host `own` sends to the other hosts, whose `addresses` are by number."""
+    """Yield commands that limit flows from host `own` to the others; `addresses` are by number."""
     yield f"qdisc add dev {device} root handle 1: htb default 2"
     yield f"class add dev {device} parent 1: classid {_LINK} htb rate {rate} burst 256kb"
     yield from _leaf(device, _OTHERS, rate)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts on one machine: network namespaces on a bridge, each with a slow link.
+"""Emulated hosts on one machine: network namespaces on a bridge, each with a slow link.
 
-A link is limited on both ends, as the port of a switch is: what a host sends leaves
-at the rate, and what others send to it reaches it at the rate (token buckets of
-`tc tbf`). Each flow may have a lower rate of its own. Needs root, iproute2 and iperf3.
+A link is limited in both directions, like the port of a switch: token buckets of
+`tc tbf` limit the bytes that a host sends and the bytes that it receives. Each flow may have
+a lower rate of its own. Needs root, iproute2 and iperf3.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from benchmarks.harness.flows import flow_limits
 NETWORK = "10.77.0"
 INTERFACE = "e0"
 _BRIDGE = "sdbr"
-# A bucket holds more than one 64 KiB packet of segmentation offload, so that it can leave.
+# A bucket must hold more than one 64 KiB packet of segmentation offload, or the packet is stuck.
 _SENDING = ("burst", "256kb", "latency", "20ms")
 _RECEIVING = ("burst", "256kb", "limit", "512kb")
-_FLOWS = 16  # fill a link
+_FLOWS = 16  # number of flows that fill a link
 
 
 @dataclass(frozen=True)
 class Host:
-    """Where a rank runs: a network namespace, or this machine as it is."""
+    """Host of a rank: a network namespace, or this machine itself."""
 
     number: int
     namespace: str | None = None
@@ -42,9 +42,9 @@ class Host:
 
 
 class EmulatedHosts:
-    """`count` hosts with links of `rate`, as `1gbit`; gone at the end of the `with` block.
+    """Set of `count` hosts with links of `rate`, such as `1gbit`, removed after the `with` block.
 
-    With a `flow_rate` no TCP flow from one host to another is faster than that.
+    With a `flow_rate`, no TCP flow from one host to another is faster than that.
     """
 
     def __init__(self, count: int, rate: str, flow_rate: str | None = None) -> None:
@@ -64,13 +64,13 @@ class EmulatedHosts:
         self._remove()
 
     def places(self, each: int) -> list[Host]:
-        """Of `each` ranks per host, one host after the other, as a launcher numbers them."""
+        """Return the host of each rank, `each` ranks per host, in a launcher's order of ranks."""
         return [host for host in self.hosts for _ in range(each)]
 
     def goodput(self, seconds: float = 1) -> float:
-        """Bytes per second from one host to another, by iperf3: what TCP gets of a link.
+        """Measure the TCP throughput of a link with iperf3, in bytes per second.
 
-        Of one flow, or of enough of them to fill the link where each is slower than that.
+        Uses one flow, or with a `flow_rate` enough flows to fill the link.
         """
         receiver, sender = self.hosts[:2] if self.flow_rate else self.hosts[1::-1]
         server = [*receiver.prefix, "iperf3", "-s", "-1", "-B", receiver.address]
@@ -84,7 +84,7 @@ class EmulatedHosts:
         return json.loads(done.stdout)["end"]["sum_received"]["bits_per_second"] / 8
 
     def packets(self) -> int:
-        """That all hosts have sent so far: as long as segmentation offload makes them."""
+        """Return the packets that all hosts have sent so far, counted before segmentation."""
         return sum(self._packets_of(host) for host in self.hosts)
 
     def _packets_of(self, host: Host) -> int:
@@ -112,14 +112,14 @@ class EmulatedHosts:
         _run("tc", "qdisc", "add", "dev", outside, *limit, *_RECEIVING)
 
     def _remove(self) -> None:
-        """Also what an earlier run left behind."""
+        """Remove all emulated hosts, including those of an earlier run."""
         listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
         for line in listed.stdout.splitlines():
             if line.startswith("sdhost"):
                 _ip("netns", "del", line.split()[0])
         links = json.loads(subprocess.check_output(["ip", "-json", "link"]))
         for name in [link["ifname"] for link in links]:
-            if name == _BRIDGE or name.startswith("sdv"):  # its other end may be gone already
+            if name == _BRIDGE or name.startswith("sdv"):  # may be gone with its peer already
                 subprocess.run(["ip", "link", "del", name], capture_output=True, check=False)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Peers take turns, round after round, so that a noisy machine is noisy for all."""
+"""Interleaved measurement: peers take turns in every round, so that noise affects all of them."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from statistics import median, quantiles
 from typing import Any, Protocol
 
 _WARM_UPS = 2  # rounds that do not count
-_TURN_SECONDS = 0.08  # how long one turn of a peer should take, at least
+_TURN_SECONDS = 0.08  # minimum duration of a peer's turn
 
 
 class Group(Protocol):
-    """Ranks of one peer."""
+    """Group of the ranks of one peer."""
 
     def call(self, function: str, **arguments: Any) -> list[Any]:
-        """What `module:function` returns on each rank."""
+        """Call `module:function` on each rank and return the results."""
 
 
 @dataclass
 class Series:
-    """Of one peer and one piece of work: seconds for one iteration, a number per round.
+    """Times of one peer's work: seconds for one iteration, one value per round.
 
-    A round takes as long as its slowest rank; processor seconds are of all ranks together.
+    A round takes as long as its slowest rank; processor seconds are summed over all ranks.
     """
 
     wall: list[float] = field(default_factory=list)
@@ -49,7 +49,7 @@ def interleave(
 ) -> dict[str, Series]:
     """Measure `module:function` of each name, in turns.
 
-    The function takes `iterations` and returns wall and processor seconds for them.
+    The function takes `iterations` and returns the wall and processor seconds for them.
     """
     turns = {name: _iterations(*work, most) for name, work in everyone.items()}
     series = {name: Series() for name in everyone}
@@ -64,12 +64,12 @@ def interleave(
 
 
 def _iterations(ranks: Group, function: str, most: int) -> int:
-    """As many as fill a turn."""
+    """Return the number of iterations that fill a turn."""
     ranks.call(function, iterations=1)
     once = max(wall for wall, _ in ranks.call(function, iterations=2)) / 2
     return max(1, min(most, round(_TURN_SECONDS / once)))
 
 
 def ratio(of: Series, to: Series, what: Callable[[Series], float]) -> float:
-    """How many times `to` is `of`: above one, `of` is faster or cheaper."""
+    """Return how many times faster or cheaper `of` is than `to`; above 1, `of` is better."""
     return what(to) / max(what(of), 1e-12)

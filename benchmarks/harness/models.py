@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models that tests use, for benchmarks: tests/support is no package that is installed."""
+"""Models of the tests, for benchmarks; tests/support is not an installed package."""
 
 import sys
 from pathlib import Path

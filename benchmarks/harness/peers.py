@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is measured: how the ranks of each peer are started, all with one program."""
+"""Start of each peer's ranks, all with one program."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PORTS = {"gloo": 29710, "bare": 29700, "smdist": 29720, "smdist-tf": 29730, "mi
 
 
 def start(peer: str, places: list[Host], door: str) -> list[subprocess.Popen[bytes]]:
-    """Start one rank per place; each of them calls at the socket `door`."""
+    """Start one rank on each host of `places`; each connects to the socket `door`."""
     if peer == "openmpi":
         return [_start_openmpi(places, door)]
     return [_start_torch(peer, rank, places, door) for rank in range(len(places))]
@@ -44,14 +44,17 @@ def _start_torch(peer: str, rank: int, places: list[Host], door: str) -> subproc
 
 
 def _tf_config(rank: int, places: list[Host]) -> str:
-    """What MultiWorkerMirroredStrategy reads: one worker a host, each on a port of its own."""
+    """Return TF_CONFIG for MultiWorkerMirroredStrategy: one worker per host, each with its port."""
     port = _PORTS["mirrored"]
     workers = [f"{host.address}:{port + number}" for number, host in enumerate(places)]
     return json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}})
 
 
 def _start_openmpi(places: list[Host], door: str) -> subprocess.Popen[bytes]:
-    """One host only. Ranks may outnumber processors, and then yield while they wait."""
+    """Start OpenMPI, on one host only.
+
+    There may be more ranks than processors, so ranks yield while they wait.
+    """
     assert all(place.namespace is None for place in places), f"no OpenMPI across {NETWORK}.0"
     options = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
     options += ["--mca", "mpi_yield_when_idle", "1", "--mca", "btl", "vader,self"]

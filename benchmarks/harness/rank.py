@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of one peer: joins the others, then does what the benchmark asks until told to end.
+"""Rank of one peer: joins the others and runs the benchmark's orders until the end.
 
-Run as `python -m benchmarks.harness.rank PEER DOOR`. It calls at the Unix socket `DOOR`, says its
-rank, and answers each `(function, arguments)` with what the function returned. While
-it waits, it sleeps, so that the other peers have the machine for themselves.
+Run as `python -m benchmarks.harness.rank PEER DOOR`. It connects to the Unix socket `DOOR`, sends
+its rank, and replies to each `(function, arguments)` with the function's result. It sleeps
+between orders, so that the other peers can use the whole machine.
 """
 
 from __future__ import annotations

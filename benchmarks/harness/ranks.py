@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ranks of one peer, as a benchmark sees them."""
+"""Ranks of one peer, as a benchmark sees them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 from benchmarks.harness import peers
 from benchmarks.harness.hosts import Host
 
-_PATIENCE = 180.0  # seconds for one answer; longer is a hang
+_PATIENCE = 180.0  # seconds to wait for a reply; a longer wait is a hang
 
 
 class Ranks:
-    """Starts the ranks, and ends them with the `with` block.
+    """Ranks of one peer, started and ended by a `with` block.
 
     Attributes:
         peer: `smdist`, `gloo`, `openmpi` or `bare`; with TensorFlow `smdist-tf` or `mirrored`.
@@ -48,7 +48,7 @@ class Ranks:
         self._folder.cleanup()
 
     def call(self, function: str, **arguments: Any) -> list[Any]:
-        """What `module:function` returns on each rank, which all call at the same time."""
+        """Call `module:function` on all ranks at the same time and return the results."""
         for call in self._calls:
             call.send((function, arguments))
         return [self._answer(rank) for rank in range(len(self._calls))]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a benchmark leaves behind: a table on the terminal, the same in Markdown, and a plot."""
+"""Output of a benchmark: a table on the terminal, the same in Markdown, and a plot."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RESULTS = Path(__file__).parents[2] / "build" / "benchmarks"
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Markdown, with columns as wide as they need to be on a terminal."""
+    """Return a Markdown table whose columns are aligned for a terminal."""
     widths = [max(len(row[i]) for row in [columns, *rows]) for i in range(len(columns))]
     lines = [_line(columns, widths), "|" + "|".join("-" * (width + 2) for width in widths) + "|"]
     return "\n".join(lines + [_line(row, widths) for row in rows])
@@ -28,7 +28,7 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def save(name: str, text: str, numbers: Any, figure: Figure) -> None:
-    """Under build/benchmarks: NAME.md, NAME.json, NAME.svg."""
+    """Write NAME.md, NAME.json, NAME.svg and NAME.png under build/benchmarks."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / f"{name}.md").write_text(f"{machine()}\n\n{text}\n")
     (RESULTS / f"{name}.json").write_text(json.dumps(numbers, indent=1))
@@ -38,7 +38,7 @@ def save(name: str, text: str, numbers: Any, figure: Figure) -> None:
 
 
 def machine() -> str:
-    """The hardware in a line."""
+    """Describe the hardware in one line."""
     cpu = next(
         line.split(":", 1)[1].strip()
         for line in Path("/proc/cpuinfo").read_text().splitlines()
@@ -50,7 +50,7 @@ def machine() -> str:
 
 
 def size_text(size: int) -> str:
-    """1536 is "1.5 KiB"."""
+    """Return a size with its unit, such as "1.5 KiB" for 1536."""
     for unit, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
         if size >= unit:
             return f"{size / unit:g} {name}"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many GB of input a second one core sums, at each level, beside a loop that takes
-// one element at a time. The sizes are those of all inputs together; times are medians.
+// Prints how many GB of input per second one core reduces with each instruction set, next to a
+// loop over single elements. Sizes are the total of all inputs; times are medians.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -8,8 +8,8 @@
 #include <cstring>
 #include <vector>
 
-#include "reduce/half.h"
-#include "reduce/level.h"
+#include "reduce/half_precision.h"
+#include "reduce/instruction_set.h"
 #include "reduce/reduce.h"
 #include "smdist/dtype.h"
 
@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kCached = size_t{256} << 10;
 constexpr size_t kUncached = size_t{64} << 20;
-constexpr double kSeconds = 0.15;  // for each median
+constexpr double kSeconds = 0.15;  // measured time for each median
 
 float to_float(float value) { return value; }
 
@@ -64,10 +64,10 @@ double median_seconds(Work work) {
   return seconds[seconds.size() / 2];
 }
 
-// Of the loop first, then of each available level.
+// Returns the speed of the loop over single elements, then of each available instruction set.
 std::vector<double> gigabytes_per_second(Dtype dtype, size_t number, size_t input_bytes) {
   const size_t count = input_bytes / number / element_bytes(dtype);
-  const std::vector<uint8_t> zeros(input_bytes / number);  // no number is slower than another
+  const std::vector<uint8_t> zeros(input_bytes / number);  // zeros avoid slow denormal numbers
   const std::vector<std::vector<uint8_t>> data(number, zeros);
   std::vector<uint8_t> result(zeros);
   std::vector<const void*> sources;
@@ -76,11 +76,11 @@ std::vector<double> gigabytes_per_second(Dtype dtype, size_t number, size_t inpu
   std::vector<double> speeds;
   speeds.push_back(gigabytes /
                    median_seconds([&] { one_at_a_time(dtype, sources, result.data(), count); }));
-  for (uint8_t l = 0; l < kLevels; ++l) {
-    const auto level = static_cast<Level>(l);
-    if (!is_available(level)) continue;
+  for (uint8_t l = 0; l < kInstructionSets; ++l) {
+    const auto isa = static_cast<InstructionSet>(l);
+    if (!is_available(isa)) continue;
     speeds.push_back(gigabytes / median_seconds([&] {
-                       reduce(dtype, ReduceOp::kSum, 1, sources, result.data(), count, level);
+                       reduce(dtype, ReduceOp::kSum, 1, sources, result.data(), count, isa);
                      }));
   }
   return speeds;
@@ -90,8 +90,9 @@ void print_rows(Dtype dtype, size_t number) {
   const std::vector<double> cached = gigabytes_per_second(dtype, number, kCached);
   const std::vector<double> uncached = gigabytes_per_second(dtype, number, kUncached);
   std::vector<const char*> names = {"one at a time"};
-  for (uint8_t l = 0; l < kLevels; ++l) {
-    if (is_available(static_cast<Level>(l))) names.push_back(name_of(static_cast<Level>(l)));
+  for (uint8_t l = 0; l < kInstructionSets; ++l) {
+    if (is_available(static_cast<InstructionSet>(l)))
+      names.push_back(name_of(static_cast<InstructionSet>(l)));
   }
   for (size_t i = 0; i < names.size(); ++i) {
     std::printf("%-9s %7zu  %-13s %8.1f %6.1f %8.1f %6.1f\n", name_of(dtype), number, names[i],
@@ -106,7 +107,7 @@ void print_rows(Dtype dtype, size_t number) {
 int main() {
   using namespace smdist;
   std::printf("                                 256 KiB          64 MiB\n");
-  std::printf("dtype     sources  level             GB/s  ratio     GB/s  ratio\n");
+  std::printf("dtype     sources  instructions    GB/s  ratio     GB/s  ratio\n");
   for (const Dtype dtype : {Dtype::kFloat32, Dtype::kBfloat16, Dtype::kFloat16, Dtype::kFloat64}) {
     for (const size_t number : {2, 3, 4, 8}) print_rows(dtype, number);
   }

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long the ranks of a pipeline wait, beside what theory says; see README.md."""
+"""Benchmark of the idle time of pipeline ranks against theory; see README.md."""

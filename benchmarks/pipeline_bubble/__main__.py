@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Idle time of pipelines, measured, beside their closed forms; see README.md.
+"""Benchmark of the idle time of pipelines against its closed forms; see README.md.
 
 A step of p ranks and m microbatches takes m (F + I + W) and a bubble of
 
@@ -7,8 +7,8 @@ A step of p ranks and m microbatches takes m (F + I + W) and a bubble of
     (p - 1) (F + I + W) / v      interleaved_1f1b with v stages a rank
     (p - 1) (F + I - W)          zero_bubble
 
-The simulator meets these exactly (its tests go through the whole grid), so theory is its step of
-stages that take what ours sleep.
+The simulator gives exactly these times (its tests check the whole grid), so the theory column is
+the simulator's step of stages with the durations that the measured stages sleep.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ COLUMNS = [
 
 @dataclass
 class Row:
-    """One line of the table; fractions and seconds."""
+    """Row of the table; fractions and seconds."""
 
     ranks: int
     schedule: str
@@ -68,7 +68,7 @@ class Row:
 
 
 def rows(world: World, arguments: argparse.Namespace) -> Iterator[tuple[Row, Any]]:
-    """Each with what was recorded."""
+    """Yield each row with its recorded run."""
     for ranks in arguments.ranks:
         for name in arguments.schedules:
             count = arguments.microbatches or 2 * ranks

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which models train on which pipelines, as in one process; writes docs/pipelines.md."""
+"""Matrix of models and pipelines that train as one process does; writes docs/pipelines.md."""

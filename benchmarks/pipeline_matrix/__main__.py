@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains ten models on pipelines of 2, 3 and 4 ranks and writes docs/pipelines.md.
+"""Train ten models on pipelines of 2, 3 and 4 ranks and write docs/pipelines.md.
 
 Each is compared with one process that accumulates the same microbatches. Then a small model saves
-checkpoints under eight layouts, and loads each under all of them.
+checkpoints under eight layouts, and loads each checkpoint under all of them.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from benchmarks.pipeline_matrix.tools import (
 
 PAGE = Path(__file__).parents[2] / "docs" / "pipelines.md"
 BEGIN, END = "<!-- begin: written by `make pipeline-matrix` -->\n", "<!-- end -->\n"
-GRADIENT, LOSS = 1e-6, 1e-5  # what counts as equal
-DEADLINE_SECONDS = 600.0  # of one case, which takes seconds on an idle machine
+GRADIENT, LOSS = 1e-6, 1e-5  # largest differences that count as equal
+DEADLINE_SECONDS = 600.0  # deadline of one case, which takes seconds on an idle machine
 Outcome = Difference | str
 
 
 class Trials:
-    """Runs cases on the same ranks, one after the other."""
+    """Runner of cases, one after another on the same ranks."""
 
     def __init__(self, world: World, steps: int) -> None:
         self._world, self._steps = world, steps
@@ -46,7 +46,7 @@ class Trials:
         self.wrong: list[str] = []
 
     def run(self, cases: Mapping[Any, Case]) -> dict[Any, Outcome]:
-        """What came of each."""
+        """Run the cases and return the outcome of each."""
         found: dict[Any, Outcome] = {}
         for number, (key, case) in enumerate(cases.items(), 1):
             begin = time.perf_counter()
@@ -64,14 +64,14 @@ class Trials:
         try:
             expected = self._expected[case.model]
             return compared(self._world, case, expected, deadline=DEADLINE_SECONDS)
-        except Exception as failure:  # whatever it is, it is the result
+        except Exception as failure:  # any failure is the outcome
             lines = str(failure).strip().splitlines() or [""]
             print(failure, flush=True)
             return f"{type(failure).__name__}: {lines[-1][:120]}"
 
 
 def is_within(outcome: Outcome) -> bool:
-    """Whether the run is that of one process, but for rounding."""
+    """Return whether the run equals that of one process, except for rounding."""
     return isinstance(outcome, Difference) and outcome.gradient <= GRADIENT and outcome.loss <= LOSS
 
 
@@ -82,7 +82,7 @@ def _said(outcome: Outcome) -> str:
 
 
 def on_pipelines(models: list[str], found: Mapping[Any, Outcome]) -> str:
-    """Models by schedules; a cell is the worst of all numbers of ranks."""
+    """Return the table of models by schedules; a cell is the worst of all numbers of ranks."""
     rows = []
     for model in models:
         cells = [[found[model, ranks, each.title] for ranks in RANKS] for each in COLUMNS]
@@ -91,7 +91,7 @@ def on_pipelines(models: list[str], found: Mapping[Any, Outcome]) -> str:
 
 
 def by_ranks(models: list[str], found: Mapping[Any, Outcome]) -> str:
-    """Models by numbers of ranks; a cell is the worst of all schedules."""
+    """Return the table of models by numbers of ranks; a cell is the worst of all schedules."""
     rows = []
     for model in models:
         cells = [[found[model, ranks, each.title] for each in COLUMNS] for ranks in RANKS]
@@ -100,7 +100,7 @@ def by_ranks(models: list[str], found: Mapping[Any, Outcome]) -> str:
 
 
 def on_replicas(found: Mapping[Any, Outcome]) -> str:
-    """Models by what replicas share."""
+    """Return the table of models by the sharding of replicas."""
     models = dict.fromkeys(model for model, _ in found)
     rows = [[model, *(_cell([found[model, title]]) for title in REPLICAS)] for model in models]
     return table(["model", *REPLICAS], rows)
@@ -143,7 +143,7 @@ def sections(
 
 
 def written(page: str, text: str) -> str:
-    """The page with what is between its marks made anew."""
+    """Return the page with the text between its marks replaced."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return before + BEGIN + text + END + after

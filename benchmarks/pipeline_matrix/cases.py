@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every case of the matrix: ten models on pipelines, five of them on two replicas as well."""
+"""Cases of the matrix: ten models on pipelines, five of them also on two replicas."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ REPLICATED = ("gpt2", "llama", "bert", "resnet", "whisper")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One way to run any model.
+    """Column of the table: a way to run any model.
 
     Attributes:
-        title: For the table.
-        schedule: Its name.
-        virtual_stages: Stages on each rank.
+        title: The column's heading.
+        schedule: The name of the schedule.
+        virtual_stages: Number of stages on each rank.
     """
 
     title: str
@@ -36,7 +36,7 @@ REPLICAS = {"replicated": "none", "FSDP2, optimizer": "optimizer", "FSDP2, full"
 
 
 def pipelines(models: list[str]) -> dict[tuple[str, int, str], Case]:
-    """By model, ranks and title of the column."""
+    """Return the cases on one pipeline by model, number of ranks and title of the column."""
     return {
         (model, ranks, column.title): Case(
             model=model,
@@ -51,7 +51,7 @@ def pipelines(models: list[str]) -> dict[tuple[str, int, str], Case]:
 
 
 def replicated(models: list[str]) -> dict[tuple[str, str], Case]:
-    """Two pipelines of two ranks, by model and what replicas share."""
+    """Return the cases on two pipelines of two ranks, by model and sharding of the replicas."""
     return {
         (model, title): Case(
             model=model, ranks=2, schedule="interleaved", replicas=2, sharding=sharding

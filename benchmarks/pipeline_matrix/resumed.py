@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints: saved under every layout, loaded under every layout."""
+"""Checkpoint cases: saved under every layout, loaded under every layout."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.harness.report import table
 from benchmarks.pipeline_matrix.tools import LAYOUTS, World, pairs
 
-APART = 5e-6  # losses that are equal to 5 decimals
+APART = 5e-6  # losses are equal to 5 decimals
 TITLES = {
     "plain": "one process, no smp",
     "one": "1 stage",
@@ -25,20 +25,20 @@ Apart = Mapping[tuple[str, str], float]
 
 
 def resumed(world: World) -> Apart:
-    """How far losses are apart after a checkpoint, by (saved, loaded)."""
+    """Return the difference of losses after a checkpoint, by (saved layout, loaded layout)."""
     with tempfile.TemporaryDirectory() as folder:
         return pairs(world, Path(folder))
 
 
 def on_layouts(apart: Apart) -> str:
-    """Layouts that saved by layouts that loaded."""
+    """Return the table of layouts: saved under the row, loaded under the column."""
     head = ["saved under", *(TITLES[name] for name in LAYOUTS)]
     rows = [[TITLES[tag], *(_cell(apart[tag, name]) for name in LAYOUTS)] for tag in LAYOUTS]
     return table(head, rows)
 
 
 def wrong(apart: Apart) -> list[str]:
-    """Pairs that do not go on alike."""
+    """Return the pairs of layouts whose losses differ."""
     return [
         f"{TITLES[tag]} -> {TITLES[name]}: losses {found:.1e} apart"
         for (tag, name), found in apart.items()

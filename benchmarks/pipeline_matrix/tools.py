@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests use, for the matrix: tests/support is no package that is installed."""
+"""Test tools for the matrix; tests/support is not an installed package."""
 
 import sys
 from pathlib import Path

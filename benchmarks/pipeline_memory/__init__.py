@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each rank of a pipeline holds, beside what theory says; see README.md."""
+"""Benchmark of the memory of each pipeline rank against theory; see README.md."""

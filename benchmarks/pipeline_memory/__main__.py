@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each rank of a pipeline holds, counted, beside what theory says; see README.md."""
+"""Benchmark of the bytes that each pipeline rank holds against theory; see README.md."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ for _name in PARTS.values():
 
 @dataclass
 class Row:
-    """One line of the table: by rank what was held, and theory."""
+    """Row of the table: measured bytes and theory, by rank."""
 
     schedule: str
     microbatches: int
     ranks: Sequence[tuple[Held, Held]]
 
     def off(self, part: str) -> float:
-        """The largest difference of any rank, as a part of theory."""
+        """Return the largest difference of any rank, as a fraction of theory."""
         pairs = [(getattr(found, part), getattr(expected, part)) for found, expected in self.ranks]
         return max(abs(found - expected) / expected for found, expected in pairs)
 
@@ -46,7 +46,7 @@ class Row:
 
 
 def rows(world: World, arguments: argparse.Namespace) -> Iterator[Row]:
-    """One for each schedule and number of microbatches."""
+    """Yield one row for each schedule and number of microbatches."""
     for name in arguments.schedules:
         stages, ranks = SCHEDULES[name], arguments.ranks
         shape = Shape(num_blocks=6 * ranks, width=arguments.width, rows=arguments.rows)
@@ -58,7 +58,7 @@ def rows(world: World, arguments: argparse.Namespace) -> Iterator[Row]:
 
 
 def draw(lines: Sequence[Row]) -> Figure:
-    """Saved activations and receive buffers of rank 0, over the number of microbatches."""
+    """Draw the saved activations and receive buffers of rank 0 over the number of microbatches."""
     figure = Figure(figsize=(9, 3.4))
     for axes, part in zip(figure.subplots(1, 2), ("saved", "received"), strict=True):
         for name in dict.fromkeys(row.schedule for row in lines):

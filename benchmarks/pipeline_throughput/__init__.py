@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast two ranks train a GPT as a pipeline, beside torch's own pipelines."""
+"""Benchmark of a GPT as a pipeline on two ranks against torch's own pipelines."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A GPT on two ranks of one thread each, beside torch's 1F1B and one process; see README.md."""
+"""Benchmark of a GPT on two ranks of one thread against torch and one process; see README.md."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ Layers = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    """Who takes part: its ranks, what they call it, and its layers by stage."""
+    """Contender of the benchmark: its ranks, its name there, and its layers by stage."""
 
     ranks: Ranks
     name: str
     layers: str
 
     def call(self, function: str, **arguments: Any) -> list[Any]:
-        """What a function of `work` returns on each rank, for this one."""
+        """Call a function of `work` on each rank for this contender and return the results."""
         return self.ranks.call(function, name=self.name, **arguments)
 
 
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def _contenders(stack: ExitStack, search_rounds: int) -> dict[str, Contender]:
-    """Those who are measured; each computes the gradients of one process."""
+    """Return the contenders, after a check that each computes the gradients of one process."""
     here = Host(0)
     alone = stack.enter_context(Ranks("gloo", [here]))
     theirs = stack.enter_context(Ranks("gloo", [here, here]))
@@ -69,7 +69,7 @@ def _contenders(stack: ExitStack, search_rounds: int) -> dict[str, Contender]:
 
 
 def _best_cut(ranks: Ranks, rounds: int) -> Layers:
-    """Every number of layers on the first stage is tried, in turns."""
+    """Return the fastest of all cuts into two stages, measured in turns."""
     cuts = [(first, LAYERS - first) for first in range(1, LAYERS)]
     for cut in cuts:
         ranks.call(f"{MODULE}:by_torch", layers=cut)
@@ -126,7 +126,7 @@ def _times(series: Mapping[str, Series], name: str, other: str) -> float:
 
 
 def _verdicts(series: Mapping[str, Series]) -> list[str]:
-    """Ratios of medians, and whether they are what we want."""
+    """Return sentences with the ratios of medians, and whether each reaches its target."""
     ratios = {(name, other): _times(series, name, other) for name in OURS for other in BARS}
     return [
         f"{name} is {ratio:.2f} times as fast as {other}: {BARS[other]:.2f} is "

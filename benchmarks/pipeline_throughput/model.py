@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A GPT whose head costs as much as several layers: as many layers each is no even cut."""
+"""GPT whose head costs as much as several layers, so that equal layers are an uneven cut."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 WIDTH, HEADS, LAYERS, VOCABULARY = 384, 6, 8, 16384
-LENGTH, MICROBATCHES = 128, 8  # one row each
+LENGTH, MICROBATCHES = 128, 8  # each microbatch is one row
 
 
 class Embedding(nn.Module):
-    """Tokens and positions."""
+    """Embedding of tokens and positions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Embedding(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention to what came before, then two linear layers."""
+    """Transformer block: attention to earlier tokens, then two linear layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Block(nn.Module):
 
 
 class Head(nn.Module):
-    """Logits."""
+    """Output layer that computes the logits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,25 +58,25 @@ class Head(nn.Module):
 
 
 def gpt() -> nn.Sequential:
-    """The same weights every time."""
+    """Return the model, with the same weights every time."""
     torch.manual_seed(0)
     return nn.Sequential(Embedding(), *[Block() for _ in range(LAYERS)], Head())
 
 
 def stage(layers: tuple[int, int], number: int) -> nn.Sequential:
-    """One of two stages with so many layers, cut by hand."""
+    """Return one of two stages with this many layers, cut by hand."""
     model, border = gpt(), 1 + layers[0]
     return model[:border] if number == 0 else model[border:]
 
 
 @cache
 def batch() -> tuple[Tensor, Tensor]:
-    """Token ids and what follows them: MICROBATCHES rows of LENGTH."""
+    """Return token ids and the next tokens: MICROBATCHES rows of LENGTH."""
     generator = torch.Generator().manual_seed(1)
     text = torch.randint(VOCABULARY, (MICROBATCHES, LENGTH + 1), generator=generator)
     return text[:, :-1], text[:, 1:]
 
 
 def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
-    """Cross entropy, as every contender computes it."""
+    """Return the cross entropy, the loss of every contender."""
     return functional.cross_entropy(logits.flatten(0, 1), labels.flatten())

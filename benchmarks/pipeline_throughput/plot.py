@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps as bars, with the spread of their rounds."""
+"""Bar chart of step times, with the spread of their rounds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.harness.interleave import Series
 
 
 def draw(series: Mapping[str, Series]) -> Figure:
-    """Bars end at the median; whiskers are the 10th and the 90th percentile."""
+    """Draw bars up to the median; whiskers are the 10th and the 90th percentile."""
     figure = Figure(figsize=(7, 2.6))
     panel = figure.subplots()
     names = [name.replace(", ", "\n") for name in series]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every rank does: steps of the GPT, forward and backward, without an optimizer."""
+"""Work of every rank: forward and backward steps of the GPT, without an optimizer."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from benchmarks.pipeline_throughput.model import (
 )
 from sagemaker_dist import ModelParallel
 
-SAMPLES = 32  # of each gradient are compared
+SAMPLES = 32  # compared elements of each gradient
 
-_now: dict[str, Callable[[], Any]] = {}  # what is measured, by name
+_now: dict[str, Callable[[], Any]] = {}  # measured functions, by name
 _parameters: dict[str, dict[str, nn.Parameter]] = {}
 
 
 def one_process() -> None:
-    """The whole model, microbatch after microbatch."""
+    """Prepare the whole model in one process, one microbatch after another."""
     model = gpt()
     ids, labels = batch()
 
@@ -44,7 +44,7 @@ def one_process() -> None:
 
 
 def by_torch(layers: tuple[int, int]) -> None:
-    """torch's 1F1B with so many layers on each of two stages; shapes are said beforehand."""
+    """Prepare torch's 1F1B with these layers on two stages, and shapes given in advance."""
     rank = dist.get_rank()
     module = stage(layers, rank)
     ids, labels = batch()
@@ -60,11 +60,12 @@ def by_torch(layers: tuple[int, int]) -> None:
         module.zero_grad()
         schedule.step(target=labels) if rank else schedule.step(ids)
 
-    _ready(name_of(layers), step, module.named_parameters())  # a part keeps its numbers
+    # a slice of Sequential keeps the layers' numbers
+    _ready(name_of(layers), step, module.named_parameters())
 
 
 def by_us(pipeline: str) -> str:
-    """Our pipeline: the planner measures the model and cuts it; says first and last units."""
+    """Prepare smdist's pipeline, cut by its planner; return the first and last units of stages."""
     smp.init(
         ModelParallel(pipeline_parallel_degree=2, microbatches=MICROBATCHES, pipeline=pipeline)
     )
@@ -95,7 +96,7 @@ def _ready(
 
 
 def gradients(name: str) -> dict[str, list[float]]:
-    """The first elements of every gradient that this rank has after a step, and its norm."""
+    """Return the first elements and the norm of each gradient on this rank after a step."""
     found = {}
     for key, parameter in _parameters[name].items():
         if parameter.grad is not None:
@@ -105,8 +106,8 @@ def gradients(name: str) -> dict[str, list[float]]:
 
 
 def measure(iterations: int, name: str) -> tuple[float, float]:
-    """Wall and processor seconds of so many steps."""
-    dist.barrier()  # whoever was late is here now
+    """Return the wall and processor seconds of this many steps."""
+    dist.barrier()  # waits for ranks that are late
     cpu, wall = time.process_time(), time.perf_counter()
     for _ in range(iterations):
         _now[name]()

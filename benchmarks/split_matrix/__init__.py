@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which models can be split, in which use; writes docs/models.md."""
+"""Matrix of models and uses that can be split; writes docs/models.md."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tries ten models on 2, 3 and 4 stages in every use and writes docs/models.md.
+"""Split ten models into 2, 3 and 4 stages in every use and write docs/models.md.
 
-Each is compared with itself, whole: `verify` runs both and says how far the gradients differ.
+Each is compared with the whole model: `verify` runs both and returns how much the gradients differ.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from benchmarks.harness.models import zoo
 from benchmarks.harness.report import table
 from benchmarks.split_matrix.tracer import verdict
 from benchmarks.split_matrix.uses import USES
-from smdist.modelparallel.core.graph import Kind
+from smdist.modelparallel.core.graph import NodeKind
 from smdist.modelparallel.core.placement import placed_units
 from smdist.modelparallel.torch.capture import Captured, capture
-from smdist.modelparallel.torch.verify import Verified, verify
+from smdist.modelparallel.torch.verification.verify import Verified, verify
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 BEGIN, END = "<!-- begin: written by `make split-matrix` -->\n", "<!-- end -->\n"
@@ -40,7 +40,7 @@ keyword arguments that it takes, the loss is outside, stages begin at units.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """Stages of units of opened blocks."""
+    """Stages whose units come from opened blocks."""
 
     stages: tuple[tuple[str, ...], ...]
     opened: tuple[str, ...]
@@ -48,7 +48,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """A model in one use, for each number of stages an error or what it raised."""
+    """Result of a model in one use: by number of stages, a numerical error or the exception."""
 
     results: tuple[float | str, ...]
     captured: Captured | None
@@ -69,7 +69,7 @@ class Tried:
 
 
 def tried(name: str, use: str) -> Tried | None:
-    """A model in one use, or None where it has no such thing."""
+    """Return the result of a model in one use, or None if the model does not have this use."""
     if not _runs(name, use):
         return None
     results: list[float | str] = []
@@ -81,13 +81,13 @@ def tried(name: str, use: str) -> Tried | None:
                 found = _verified(specimen, stages, is_opened=USES[use].is_opened)
             captured = found.captured
             results.append(max(found.relative_error, found.output_error, found.buffer_error))
-        except Exception as failure:  # whatever it is, it is the result
+        except Exception as failure:  # any failure is the result
             results.append(_in_short(failure))
     return Tried(results=tuple(results), captured=captured)
 
 
 def _verified(specimen: zoo.Specimen, num_stages: int, *, is_opened: bool) -> Verified:
-    """Any finite error is told, not raised."""
+    """Verify the split; any finite error is returned, not raised."""
     model, batch = specimen.model, specimen.batch
     if not is_opened:
         return verify(model, batch, stages=num_stages, tolerance=1.0)
@@ -105,13 +105,13 @@ def _blocks(model: nn.Module, batch: Any) -> tuple[str, ...]:
 
 
 def _in_short(failure: Exception) -> str:
-    """Its first words, without where the file is on this machine."""
+    """Return the first words of an exception, without file locations of this machine."""
     text = re.sub(r"/\S*site-packages/", "", str(failure).splitlines()[0])
     return f"{type(failure).__name__}: {text.split(' at transformers/')[0].split('. ')[0][:90]}"
 
 
 def _runs(name: str, use: str) -> bool:
-    """What the model itself cannot do, nobody can split."""
+    """Return whether the whole model itself runs in this use."""
     specimen = USES[use].make(name)
     if specimen is None:
         return False
@@ -124,7 +124,7 @@ def _runs(name: str, use: str) -> bool:
 
 
 def models(found: dict[str, dict[str, Tried | None]]) -> str:
-    """What each model was taken apart into, and its error for each number of stages."""
+    """Return the table of each model's parts, and its error for each number of stages."""
     rows = []
     for name, uses in found.items():
         train = uses["dropout"]
@@ -138,7 +138,7 @@ def _parts(captured: Captured | None) -> list[str]:
     if captured is None:
         return ["", "", "", ""]
     nodes = captured.graph.nodes
-    glue = sum(node.kind is Kind.GLUE for node in nodes)
+    glue = sum(node.kind is NodeKind.GLUE for node in nodes)
     whole = ", ".join(f"`{note.split(chr(39))[1]}`" for note in captured.notes) or "-"
     return [captured.graph.model, str(len(captured.graph.units)), str(glue), whole]
 
@@ -148,7 +148,7 @@ def _cell(result: float | str) -> str:
 
 
 def all_uses(found: dict[str, dict[str, Tried | None]]) -> str:
-    """The worst error of each model in each use."""
+    """Return the table of the worst error of each model in each use."""
     rows = [
         [use, *("-" if each[use] is None else each[use].text for each in found.values())]
         for use in USES
@@ -157,7 +157,7 @@ def all_uses(found: dict[str, dict[str, Tried | None]]) -> str:
 
 
 def refusals(found: dict[str, dict[str, Tried | None]]) -> Iterator[str]:
-    """What was said, and of which models."""
+    """Yield each refusal with the names of its models."""
     said: dict[str, list[str]] = {}
     for name, uses in found.items():
         for use, each in uses.items():
@@ -168,7 +168,7 @@ def refusals(found: dict[str, dict[str, Tried | None]]) -> Iterator[str]:
 
 
 def written(page: str, text: str) -> str:
-    """The page with what is between its marks made anew."""
+    """Return the page with the text between its marks replaced."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return before + BEGIN + text + END + after

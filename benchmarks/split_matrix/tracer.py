@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same models by torch.distributed.pipelining's `pipeline()`: real processes, 1F1B, Gloo.
+"""Test of torch.distributed.pipelining's `pipeline()` on the same models: processes, 1F1B, Gloo.
 
-Its most favourable use: the model returns one tensor, no mask is passed, each stage gets the
+The use favours `pipeline()`: the model returns one tensor, no mask is passed, each stage gets the
 keyword arguments that it takes, the loss is outside, and stages begin at units. Gradients are
-compared with those of the whole model for the same microbatches; a stage that says nothing for a
-while hangs.
+compared with those of the whole model for the same microbatches. A stage without news for a
+while counts as hanging.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ START_SECONDS, SILENCE_SECONDS = 180.0, 40.0
 
 
 class OneTensor(nn.Module):
-    """A model of transformers' that returns its logits alone."""
+    """Wrapper of a transformers model that returns only its logits."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class OneTensor(nn.Module):
 
 
 def verdict(name: str) -> str:
-    """What came of it, in a few words."""
+    """Run `pipeline()` on a model and return the outcome in a few words."""
     context = multiprocessing.get_context("spawn")
     results: Any = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
@@ -93,13 +93,13 @@ def _rank(rank: int, name: str, meeting: str, results: Any) -> None:
             timeout=timedelta(seconds=START_SECONDS),
         )
         results.put(_step(rank, name, results))
-    except Exception as failure:  # whatever it is, it is the result
+    except Exception as failure:  # any failure is the result
         results.put(_in_short(failure))
-    queue.Queue().get()  # stay for the others until somebody ends this
+    queue.Queue().get()  # stay alive for the other ranks until this process is killed
 
 
 def _in_short(failure: BaseException) -> str:
-    """The first sentence of what it began with."""
+    """Return the first sentence of the exception at the start of the chain."""
     while failure.__cause__ is not None:
         failure = failure.__cause__
     lines = str(failure).strip().splitlines() or [""]
@@ -119,7 +119,7 @@ def _step(rank: int, name: str, results: Any) -> tuple[float, str]:
     )
     stage = pipe.build_stage(rank, torch.device("cpu"))
     schedule = Schedule1F1B(stage, ROWS, loss_fn=lambda output, _: output.square().mean())
-    results.put(None)  # from here on it is a matter of moments
+    results.put(None)  # the remaining step takes only moments
     wanted = {node.name for node in stage.submod.graph.nodes if node.op == "placeholder"}
     given = {key: tensor for key, tensor in kwargs.items() if key in wanted}
     target = {"target": torch.zeros(ROWS)} if rank == STAGES - 1 else {}
@@ -143,13 +143,13 @@ def _subject(name: str) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
 
 
 def _part(batch: Any, number: int) -> Any:
-    """One microbatch: a row."""
+    """Return one microbatch, which is a row."""
     row = slice(number, number + 1)
     return torch.utils._pytree.tree_map(lambda tensor: tensor[row], batch)
 
 
 def _expected(model: nn.Module, args: Any, kwargs: Any) -> dict[str, Tensor | None]:
-    """Gradients of the mean over microbatches, by every name that a parameter has."""
+    """Return gradients of the mean over microbatches, by every name of each parameter."""
     for number in range(ROWS):
         part_args, part_kwargs = _part((args, kwargs), number)
         (model(*part_args, **part_kwargs).square().mean() / ROWS).backward()
@@ -160,7 +160,7 @@ def _expected(model: nn.Module, args: Any, kwargs: Any) -> dict[str, Tensor | No
 
 
 def _beginnings(model: nn.Module, args: Any, kwargs: Any) -> list[str]:
-    """First units of stages with as many units each."""
+    """Return the first unit of each stage but the first, with equal numbers of units."""
     units = [unit.module for unit in capture(model, kwargs or args).graph.units]
     return [units[len(units) * stage // STAGES] for stage in range(1, STAGES)]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways in which each model is tried."""
+"""Uses in which each model is tested."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ OF_TEXT = ("gpt2", "llama", "bert", "t5", "mixtral")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """One way of using a model.
+    """Use of a model.
 
     Attributes:
-        make: A fresh specimen, or None where the model has no such thing.
-        around: What is entered around the forward pass.
-        bound: What counts as equal.
-        is_opened: Whether blocks are gone into, so that stages begin and end inside them.
+        make: Function that returns a new specimen, or None if the model does not have this use.
+        around: Context manager for the forward pass.
+        bound: Largest error that counts as equal.
+        is_opened: Whether stages may begin and end inside blocks.
     """
 
     make: Callable[[str], zoo.Specimen | None]
@@ -44,7 +44,7 @@ def _changed(name: str, change: Callable[[zoo.Specimen], Any]) -> zoo.Specimen:
 
 
 def _with(name: str, **arguments: Any) -> zoo.Specimen | None:
-    """The same batch with more keyword arguments."""
+    """Return a specimen whose batch has more keyword arguments."""
     if _is_ours(name):
         return None
     specimen = zoo.tiny(name)
@@ -53,7 +53,8 @@ def _with(name: str, **arguments: Any) -> zoo.Specimen | None:
 
 
 def _without_labels(name: str) -> zoo.Specimen | None:
-    if _is_ours(name) or name in ("t5", "whisper"):  # these make their decoder's input of labels
+    # t5 and whisper compute their decoder's input from labels
+    if _is_ours(name) or name in ("t5", "whisper"):
         return None
     return _changed(name, lambda specimen: specimen.batch.pop("labels"))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients of TensorFlow beside MultiWorkerMirroredStrategy; see README.md."""
+"""Benchmark of TensorFlow gradients against MultiWorkerMirroredStrategy; see README.md."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COLUMNS = [
 
 @dataclass
 class Row:
-    """One line of the table; bytes per second."""
+    """Row of the table; bytes per second."""
 
     hosts: int
     work: str
@@ -63,7 +63,7 @@ class Row:
 
 
 class Named:
-    """Ranks that measure one of the pieces of work."""
+    """Ranks that measure one piece of work."""
 
     def __init__(self, ranks: Ranks, name: str) -> None:
         self.call = partial(self._call, ranks, name)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every rank does: a model of TensorFlow that sleeps where a GPU would compute.
+"""Work of every rank: a TensorFlow model that sleeps in place of a GPU's computation.
 
-Ours reduces with a DistributedGradientTape, TensorFlow's MultiWorkerMirroredStrategy with
-its ring, as its replica context's all_reduce() does for an optimizer.
+smdist reduces with the functions of DistributedGradientTape; MultiWorkerMirroredStrategy
+with its ring, as its replica context's all_reduce() does for an optimizer.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from benchmarks.tf_step.size import BACKWARD, FORWARD, FUSION_BYTES, GRADIENT_BY
 _COUNT = GRADIENT_BYTES // 4 // LAYERS
 Step = Callable[[], list[Any]]
 
-_now: dict[str, Step] = {}  # what is measured, by name
+_now: dict[str, Step] = {}  # measured functions, by name
 _strategy: list[Any] = []
 
 
 def join(peer: str) -> int:
-    """Meet the others; this rank's number."""
+    """Join the other ranks; return this rank's number."""
     tf.config.threading.set_inter_op_parallelism_threads(4)
     tf.config.threading.set_intra_op_parallelism_threads(1)
     if peer == "smdist-tf":
@@ -40,11 +40,11 @@ def join(peer: str) -> int:
 
 
 def prepare(peer: str) -> None:
-    """Make what is measured, and check that gradients are summed over all ranks."""
+    """Create the measured functions, and check that gradients are averaged over all ranks."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    numbers = np.random.default_rng(0)  # the same on all ranks
+    numbers = np.random.default_rng(0)  # equal on all ranks
     weights = [tf.Variable(numbers.random(_COUNT, np.float32)) for _ in range(LAYERS)]
-    scale, one = rank + 1.0, tf.Variable(1.0)  # a constant would be slept on once
+    scale, one = rank + 1.0, tf.Variable(1.0)  # for a constant, the sleep would run only once
     reduced = _ours if peer == "smdist-tf" else _theirs
     _now["all-reduce"] = reduced(lambda: (list(map(tf.identity, weights)), weights))
     _now["step"] = reduced(lambda: _gradients(one, weights, scale))
@@ -57,10 +57,10 @@ def prepare(peer: str) -> None:
 
 
 def _ours(make: Callable[[], tuple[list[Any], list[Any]]]) -> Step:
+    from smdist.dataparallel.tensorflow.fused_allreduce import ReduceOptions
     from smdist.dataparallel.tensorflow.gradients import reduce_gradients
-    from smdist.dataparallel.tensorflow.reducing import Reduction
 
-    reduction = Reduction(fusion_bytes=FUSION_BYTES)
+    reduction = ReduceOptions(fusion_bytes=FUSION_BYTES)
     step: Step = tf.function(lambda: reduce_gradients(*make(), reduction))
     return step
 
@@ -80,17 +80,18 @@ def _gradients(one: Any, weights: list[Any], scale: float) -> tuple[list[Any], l
         x = tf.convert_to_tensor(one)
         for weight in weights:
             x = _layer(x, weight, scale)
-        loss = x * x / 2  # the backward pass begins with x, which is 1: it waits for the forward
+        # the backward pass starts from x, which is 1, so it waits for the forward pass
+        loss = x * x / 2
     return tape.gradient(loss, weights), weights
 
 
 def _layer(x: Any, weight: Any, scale: float) -> Any:
-    """Passes x on, and adds scale/2 * |weight|^2 to the loss, as far as gradients go."""
+    """Return x, and add scale/2 * |weight|^2 to the loss as far as gradients are concerned."""
 
     @tf.custom_gradient
     def layer(x: Any, weight: Any) -> Any:
         def gradient(upstream: Any) -> tuple[Any, Any]:
-            back = _asleep(upstream, BACKWARD / LAYERS)  # 1 still
+            back = _asleep(upstream, BACKWARD / LAYERS)  # still 1
             return back, weight * (back * scale)
 
         return _asleep(x, FORWARD / LAYERS), gradient
@@ -99,7 +100,7 @@ def _layer(x: Any, weight: Any, scale: float) -> Any:
 
 
 def _asleep(x: Any, seconds: float) -> Any:
-    """The same after a while; asleep, it holds neither Python's lock nor a processor."""
+    """Return x after a sleep, which holds neither the GIL nor a processor."""
 
     def sleep(value: Any) -> Any:
         time.sleep(seconds)
@@ -111,8 +112,8 @@ def _asleep(x: Any, seconds: float) -> Any:
 
 
 def measure(iterations: int, name: str) -> tuple[float, float]:
-    """Wall and processor seconds of so many, one after the other."""
-    _now["meeting"]()  # whoever was late is here now
+    """Return the wall and processor seconds of this many iterations, one after another."""
+    _now["meeting"]()  # waits for ranks that are late
     cpu, wall = time.process_time(), time.perf_counter()
     for _ in range(iterations):
         _now[name]()

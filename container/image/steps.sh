@@ -118,7 +118,7 @@ runtime() {
 sdk() {
   wheel /mnt/context
   wire=$(cd /mnt/context && python3 -B -c '
-from sagemaker_dist.contract import wire
+from sagemaker_dist.contract import hyperparameter_format as wire
 print(wire.VERSION)')
   if [ "$wire" != "$WIRE" ]; then
     fail "WIRE is '$WIRE'" "this sagemaker_dist speaks version $wire" "Give WIRE=$wire"
@@ -147,7 +147,7 @@ packages() {
   case $FRAMEWORK in
     torch) python3 -B -c 'import smdist.dataparallel.torch' ;;
     tensorflow)
-      python3 -B -c 'from smdist.dataparallel.tensorflow.library import operations; operations()'
+      python3 -B -c 'from smdist.dataparallel.tensorflow.op_library import operations; operations()'
       ;;
   esac
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs inside a training image: the launcher and the all-reduce engine.
+"""Runtime inside a training image: the launcher and the all-reduce engine.
 
 smdist.launch               `train`: one host's part of a job
 smdist.dataparallel.torch   registers the torch.distributed backend "smdist"
@@ -13,6 +13,7 @@ __all__ = ["__version__"]
 def __getattr__(name: str) -> Any:
     if name != "__version__":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib.metadata import version  # takes longer than the launcher's other imports
+    # imported late: slower than the launcher's other imports
+    from importlib.metadata import version
 
     return version("sagemaker-dist-runtime")

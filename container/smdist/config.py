@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What SageMaker tells a container, read once into frozen values.
+"""Configuration of a container, read once from SageMaker's files and the environment.
 
-The only reader of environment variables in `smdist`. Three processes ask, each
-for its own part:
+No other module of `smdist` reads environment variables. Three processes read their own part:
 
     read_runtime_config   the launcher: hosts, channels, hyperparameters, options
-    read_guard_config     the small parent of each rank
-    read_rank_config      the engine inside a rank, with or without our launcher
+    read_guard_config     the guard, the small parent process of each rank
+    read_rank_config      the engine inside a rank, with or without smdist's launcher
 
-Where a job has several instance groups, its world is the group of this host:
-ranks on unlike machines would wait for the slowest kind at every step.
+If a job has several instance groups, its world is the group of this host:
+ranks on different kinds of machines would wait for the slowest kind at every step.
 """
 
 from __future__ import annotations
@@ -24,16 +23,17 @@ from typing import Any, Final
 
 from sagemaker_dist.contract import KEY, DataParallel, ModelParallel, parse, parse_framework
 from sagemaker_dist.errors import OptionError, raise_all
-from smdist.files import Drivers, Resources, read_drivers, read_object, read_resources
+from smdist.container_files import Drivers, Resources, read_drivers, read_object, read_resources
+from smdist.environment_checks import hosts_without_ranks, misspelt
 from smdist.tuning import TuningConfig, option_faults, read_tuning
-from smdist.variables import hosts_without_ranks, misspelt
 
 PORT: Final = 7777
-MODEL_PARALLEL: Final = "SMDIST_MODEL_PARALLEL"  # a document as on the wire
-STOP_SECONDS: Final = 110  # SageMaker kills 120 s after SIGTERM
-_WORLD: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # torch's env:// needs all
+MODEL_PARALLEL: Final = "SMDIST_MODEL_PARALLEL"  # carries a document in the hyperparameter format
+STOP_SECONDS: Final = 110  # SageMaker sends SIGKILL 120 s after SIGTERM
+# torch's env:// needs all of these
+_WORLD: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _PREFIX: Final = "sagemaker_"
-_TUNING: Final = "_tuning_objective_metric"  # a tuner's own note, unknown to scripts
+_TUNING: Final = "_tuning_objective_metric"  # added by a tuning job, unknown to scripts
 _READ_HERE: Final = frozenset(
     f"{_PREFIX}{name}"
     for name in ("program", "submit_directory", "region", "job_name", "container_log_level")
@@ -42,17 +42,18 @@ _READ_HERE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where the user's code lies.
+    """Location of the user's code.
 
     Attributes:
         program: The script, relative to the code directory.
-        submit_directory: A directory, a tarball or an S3 URI; empty when the
-            image brought the code.
+        submit_directory: A directory, a tarball or an S3 URI; empty if the image
+            contains the code.
         endpoint: An S3 endpoint other than AWS's, or None.
-        directory: Where the code runs if that is a channel, or None.
-        requirements: What pip installs, relative to the code; "" is nothing.
-        needs_requirements: That file has to be there.
-        installer: The SDK's script that installs them from AWS CodeArtifact, or None for pip.
+        directory: The channel directory in which the code runs, or None.
+        requirements: The requirements file for pip, relative to the code; "" for none.
+        needs_requirements: Whether a missing requirements file is an error.
+        installer: The SDK's script that installs requirements from AWS CodeArtifact, or None
+            for pip.
     """
 
     program: str
@@ -67,26 +68,26 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeConfig:
-    """All that one host's launcher acts on.
+    """Configuration of one host's launcher.
 
     Attributes:
         base: SageMaker's directory, /opt/ml.
-        channels: inputdataconfig.json by channel name.
-        hyperparameters: The user's own, decoded.
-        texts: The same as they came, in that order, where ModelTrainer sent them; its scripts
-            get them so. None elsewhere.
-        framework_parameters: `sagemaker_*` ones that nothing here reads.
-        options: What our own document asks of ranks; `launch.request` adds what flags of
-            SageMaker's SDK do. None is one plain process per host.
-        model: How the model is split among them; `options` is its engine then. None for not.
-        framework: What ranks train with; None asks what is installed.
-        strategy: The key of a strategy of TensorFlow's own that is asked for, or None.
-        warnings: What SageMaker's SDK asked for that means nothing here.
-        document: The text of these two as it travelled; empty where flags asked.
-        distribution_groups: The instance groups that alone start ranks; () is every group.
-        port: Where ranks meet, on the first host.
-        stop_seconds: Time ranks have between SIGTERM and SIGKILL.
-        inherited: The environment of the launcher, handed on to ranks.
+        channels: Channels of inputdataconfig.json, by name.
+        hyperparameters: The user's own hyperparameters, decoded.
+        texts: The user's hyperparameters undecoded, in their order, if ModelTrainer sent them,
+            since it passes them to scripts undecoded; None otherwise.
+        framework_parameters: `sagemaker_*` hyperparameters that nothing here reads.
+        options: Data parallel options from smdist's own document; `launch.request` adds those
+            from flags of SageMaker's SDK. None is one plain process per host.
+        model: Model parallel options, whose engine options are `options`; None without a split.
+        framework: The framework that ranks train with; None: detect the installed one.
+        strategy: The key of the requested tf.distribute strategy, or None.
+        warnings: Requests of SageMaker's SDK that have no effect here.
+        document: The text of `options` and `model` as received; empty if they came from flags.
+        distribution_groups: The only instance groups that start ranks; () is every group.
+        port: The rendezvous port on the first host.
+        stop_seconds: Time between SIGTERM and SIGKILL for ranks.
+        inherited: The environment of the launcher, passed on to ranks.
     """
 
     base: Path
@@ -112,20 +113,20 @@ class RuntimeConfig:
 
     @property
     def code(self) -> Path:
-        """Where the user's code is placed and run."""
+        """Directory of the user's code, which is also its working directory."""
         return self.source.directory or self.base / "code"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardConfig:
-    """What the parent of one rank knows.
+    """Configuration of the guard, the parent process of one rank.
 
     Attributes:
-        rank: None outside a world of ranks.
-        socket: Where the launcher listens, or None without one.
-        directory: Where the script runs; it is also importable from there.
-        is_quiet: What TensorFlow logs as it starts is not shown.
-        inherited: The environment, handed on to the rank.
+        rank: The rank's number; None outside of a world of ranks.
+        socket: The socket at which the launcher listens, or None without a launcher.
+        directory: The working directory of the script, also put on its import path.
+        is_quiet: Whether TensorFlow's start-up log is hidden.
+        inherited: The environment, passed on to the rank.
     """
 
     rank: int | None = None
@@ -139,29 +140,29 @@ class GuardConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankConfig:
-    """What the launcher tells a rank; all None under a plain torchrun.
+    """Configuration of a rank, from the launcher; optional values are None under a plain torchrun.
 
     Attributes:
-        address: This host's address, to bind lanes to.
-        interface: This host's network interface.
-        host_label: What messages call this host; its hostname by default.
-        host_id: Ranks with the same one are on one host; None: find out.
+        address: The address of this host, to which lanes are bound.
+        interface: The network interface of this host.
+        host_label: The name of this host in messages; default its hostname.
+        host_id: Identity of the host, shared by its ranks; None: detect it.
         start_timeout_seconds: How long ranks wait for each other.
-        secret_file: A file whose content every rank of the job shares.
-        master_address: Where rank 0 runs, as torch has it.
-        is_in_world: Whether this process was started as one rank of several
-            that can meet, by our launcher or torchrun.
+        secret_file: A file with the secret that every rank of the job shares.
+        master_address: The host of rank 0, as in torch.
+        is_in_world: Whether smdist's launcher or torchrun started this process as one of
+            several ranks that can meet.
         rank: This rank's number in the job.
-        size: How many ranks the job has.
+        size: Number of ranks of the job.
         local_rank: This rank's number on its host.
-        local_size: How many ranks its host has.
-        master_port: Where rank 0 can be met, on its host.
-        is_port_taken: torchrun itself listens there, for the store that torch uses.
-        job_name: As SageMaker calls the job; "" where nobody does.
-        tuning: How the engine divides its work.
-        world_variables: Which of torch's variables for such a process are set.
-        model_parallel: How the job asks to split the model; None where it does not.
-        hosts_without_ranks: How many hosts run the script each alone; 0 where ranks do.
+        local_size: Number of ranks on its host.
+        master_port: The rendezvous port on rank 0's host.
+        is_port_taken: Whether torchrun itself listens at `master_port`, for torch's store.
+        job_name: SageMaker's name of the job; "" if unknown.
+        tuning: Settings for how the engine divides its work.
+        world_variables: torch's rendezvous variables that are set.
+        model_parallel: The job's options for splitting the model; None without a split.
+        hosts_without_ranks: Number of hosts that each run the script alone; 0 if ranks run.
     """
 
     address: str | None = None
@@ -188,7 +189,7 @@ class RankConfig:
 
 
 def read_base(environ: Mapping[str, str] | None = None) -> Path:
-    """SageMaker's directory: /opt/ml unless SAGEMAKER_BASE_DIR says otherwise."""
+    """Return SageMaker's directory: SAGEMAKER_BASE_DIR, or /opt/ml if it is not set."""
     return Path(_environment(environ).get("SAGEMAKER_BASE_DIR") or "/opt/ml")
 
 
@@ -197,7 +198,7 @@ def read_runtime_config(environ: Mapping[str, str] | None = None) -> RuntimeConf
 
     Raises:
         LaunchError: A file is unreadable or contradicts itself.
-        DistError: Our own options are wrong or newer than this image.
+        DistError: smdist's own options are wrong, or newer than this image.
     """
     environ = _environment(environ)
     folder = read_base(environ) / "input" / "config"
@@ -229,16 +230,22 @@ def read_runtime_config(environ: Mapping[str, str] | None = None) -> RuntimeConf
 
 
 def read_stop_seconds(environ: Mapping[str, str] | None = None) -> float:
-    """Time that processes have between SIGTERM and SIGKILL.
+    """Return the time between SIGTERM and SIGKILL, in seconds.
 
     Raises:
-        OptionError: SMDIST_STOP_SECONDS is no such number.
+        OptionError: SMDIST_STOP_SECONDS is not a number, or is negative.
     """
     return _number(_environment(environ), "SMDIST_STOP_SECONDS", STOP_SECONDS) or 0
 
 
+def read_fault_file(environ: Mapping[str, str] | None = None) -> Path | None:
+    """Return where a rank leaves the fields of the exception that ends it, for its guard."""
+    path = _environment(environ).get("SMDIST_FAULT_FILE")
+    return Path(path) if path else None
+
+
 def read_guard_config(environ: Mapping[str, str] | None = None) -> GuardConfig:
-    """Read what the launcher left for the parent of a rank."""
+    """Read the environment that the launcher prepared for the guard of a rank."""
     environ = _environment(environ)
     rank = _number(environ, "RANK")
     return GuardConfig(
@@ -253,11 +260,11 @@ def read_guard_config(environ: Mapping[str, str] | None = None) -> GuardConfig:
 
 
 def read_rank_config(environ: Mapping[str, str] | None = None) -> RankConfig:
-    """Read what the launcher told this rank; nothing of it needs to be there.
+    """Read the environment that the launcher prepared for this rank; every variable is optional.
 
     Raises:
-        OptionError: A number is none, or out of the range of its option, or a name is misspelt.
-        SkewError: The options for splitting the model are not of this release.
+        OptionError: A value is not a number or out of its option's range, or a name is misspelt.
+        SkewError: The model parallel options are of another release.
     """
     environ = _environment(environ)
     raise_all((*misspelt(environ), *option_faults(environ)))
@@ -321,14 +328,14 @@ def _integer(environ: Mapping[str, str], name: str) -> int | None:
 
 
 def _model_parallel(document: str | None) -> ModelParallel | None:
-    """What the launcher wrote; of a document without a model nothing is split."""
+    """Return the model parallel options in the launcher's document, or None if it has none."""
     where = f"the environment variable {MODEL_PARALLEL}"
     asked = parse(document, where) if document else None
     return asked if isinstance(asked, ModelParallel) else None
 
 
 def _decode(value: Any) -> Any:
-    """Undo the SDK's JSON encoding; what is no JSON is a string that came as it is."""
+    """Undo the SDK's JSON encoding; return a string that is not JSON unchanged."""
     if not isinstance(value, str):
         return value
     try:
@@ -376,7 +383,11 @@ def _source(
 
 
 def _channel_source(source: Source, environ: Mapping[str, str], drivers: Drivers) -> Source:
-    """What ModelTrainer's files say of the code; its shell may have done half of it already."""
+    """Complete the code's location from ModelTrainer's files, without the steps already done.
+
+    ModelTrainer's shell script may have unpacked the code and installed its requirements;
+    SMDIST_PREPARED is set in that case.
+    """
     is_prepared = bool(environ.get("SMDIST_PREPARED"))
     if drivers.code is not None:
         tarball = "" if is_prepared else str(drivers.tarball or "")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the engine divides its work, as the launcher tells the ranks or a user sets by hand.
+"""Engine settings for dividing its work, as environment variables from the launcher or the user.
 
     DataParallel          environment                    such as
     lanes                 SMDIST_LANES                   4
@@ -9,13 +9,14 @@
     arriving_bytes        SMDIST_ARRIVING_BYTES          229376
     shard_weights         SMDIST_SHARD_WEIGHTS           1,2,1
 
-What is not set is measured at the start of the job, and shards are equal. Nothing measures
+A setting that is not set is measured at the start of the job, except that shards are equal.
+These settings are never measured:
 
     fusion_bytes          SMDIST_FUSION_BYTES            33554432
     timeout_seconds       SMDIST_TIMEOUT_SECONDS         1800
     start_timeout_seconds SMDIST_START_TIMEOUT_SECONDS   600
 
-which `smdist.config` reads; their ranges are checked together with the others'.
+`smdist.config` reads them; their ranges are checked here, together with the others.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from sagemaker_dist.errors import OptionError, raise_all
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuningConfig:
-    """The options of `DataParallel` that the engine may also find out by itself."""
+    """Options of `DataParallel` that the engine can choose itself; None leaves it open."""
 
     lanes: int | None = None
     chunk_bytes: int | None = None
@@ -41,15 +42,16 @@ class TuningConfig:
 
 
 _NAMES: Final = tuple(field.name for field in fields(TuningConfig))
-_LIMITS: Final = ("fusion_bytes", "timeout_seconds", "start_timeout_seconds")  # never measured
+# options that are never measured
+_LIMITS: Final = ("fusion_bytes", "timeout_seconds", "start_timeout_seconds")
 
 
 def read_tuning(environ: Mapping[str, str]) -> TuningConfig:
-    """Read the variables; one that is empty is not set.
+    """Read the settings from the environment; an empty variable counts as not set.
 
     Raises:
-        OptionError: A value is outside its option's range; all faults are reported, those of the
-            options that nothing measures, too.
+        OptionError: A value is outside its option's range. All faults are reported, including
+            those of options that are never measured.
     """
     raise_all(option_faults(environ))
     texts = {name: environ.get(variable_of(name)) for name in _NAMES}
@@ -57,7 +59,7 @@ def read_tuning(environ: Mapping[str, str]) -> TuningConfig:
 
 
 def option_faults(environ: Mapping[str, str]) -> Iterator[OptionError]:
-    """What is out of range, of all variables that stand for options of `DataParallel`."""
+    """Yield the faults of all variables that stand for options of `DataParallel`."""
     for name in (*_NAMES, *_LIMITS):
         if text := environ.get(variable_of(name)):
             label = f"the environment variable {variable_of(name)}"
@@ -65,13 +67,13 @@ def option_faults(environ: Mapping[str, str]) -> Iterator[OptionError]:
 
 
 def write_tuning(options: DataParallel) -> dict[str, str]:
-    """The variables of what is set, for `read_tuning`."""
+    """Return the environment variables that pass the options to `read_tuning`; None is left out."""
     values = {name: getattr(options, name) for name in _NAMES}
     return {variable_of(name): _text(value) for name, value in values.items() if value is not None}
 
 
 def variable_of(option: str) -> str:
-    """The environment variable that carries the option."""
+    """Return the name of the environment variable that carries the option."""
     return f"SMDIST_{option.upper()}"
 
 
@@ -89,7 +91,7 @@ def _value(option: str, text: str) -> Any:
 
 
 def _integer(text: str) -> int | str:
-    """What is no integer stays as it is, for the message."""
+    """Return the text as an integer, or unchanged for the error if it is not one."""
     try:
         return int(text)
     except ValueError:

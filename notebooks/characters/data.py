@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real text that everybody has: what `help()` says about Python, as a file of a channel."""
+"""Training text that every machine has: Python's own `help()` topics, as a file of a channel."""
 
 from pathlib import Path
 from pydoc_data.topics import topics

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real data for the demo: scikit-learn's handwritten digits, as files of a channel."""
+"""Training data of the demo: scikit-learn's handwritten digits, as files of a channel."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two emulated hosts, two ranks each, one training job: no AWS.
+"""Training job on two emulated hosts with two ranks each, without AWS.
 
-`demo.py` runs them as processes, `demo.py local` as containers of this machine's Docker engine.
+`demo.py` runs the hosts as processes, `demo.py local` as containers of the local Docker engine.
 """
 
 import sys
@@ -16,7 +16,7 @@ work = Path("build/demo").absolute()
 estimator = PyTorch(
     entry_point="train.py",
     source_dir=str(Path(__file__).parent / "source"),
-    instance_type=instance_type,  # "local_process", "local"; on SageMaker "ml.p4d.24xlarge"
+    instance_type=instance_type,  # or "local"; on SageMaker "ml.p4d.24xlarge"
     instance_count=2,
     distribution=DataParallel(processes_per_host=2),
     hyperparameters={"epochs": 15},

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast accelerators are, as their makers say: what estimates of a training step start from.
+"""Peak speeds of accelerators by their makers' data sheets, for estimates of step time.
 
-accelerators.json has the figures with source and date; people write it. A figure is the most
-that the hardware could do, never what a program reaches.
+accelerators.json holds the figures with source and date; people write it. A figure is the most that
+the hardware could do, never what a program reaches.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ _TABLE: Final = Path(__file__).with_name("accelerators.json")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
-    """One model of accelerator.
+    """Data-sheet figures of one accelerator model.
 
     Attributes:
-        name: As EC2 calls it, such as "A100".
-        memory_gib: Where models of one name differ by it; else None.
-        dtype: Of the figure of operations: "bfloat16", or "float16" where it has no bfloat16.
-        flops_per_second: Of dense matrix products in that dtype.
-        bytes_per_second: Of its memory.
-        link_bytes_per_second: From one to a neighbour in the same host, one way.
-        source: Who says so, with the date.
+        name: Name in EC2's descriptions, such as "A100".
+        memory_gib: Memory in GiB, where models with the same name differ by it; else None.
+        dtype: Type that `flops_per_second` holds for: "bfloat16", or "float16" on accelerators
+            without bfloat16.
+        flops_per_second: Dense matrix products in that type, FLOP/s.
+        bytes_per_second: Memory bandwidth, bytes/s.
+        link_bytes_per_second: Bandwidth to a neighbour in the same host, one way, bytes/s.
+        source: Data sheet and date.
     """
 
     name: str
@@ -43,7 +44,7 @@ class Accelerator:
 
 
 def accelerator_of(instance: Instance) -> Accelerator | None:
-    """What is known of a type's accelerators, or None."""
+    """Return the data sheet of an instance type's accelerators, or None if there is none."""
     for each in accelerators():
         if each.name == instance.accelerator and each.memory_gib in (
             None,
@@ -55,7 +56,7 @@ def accelerator_of(instance: Instance) -> Accelerator | None:
 
 @cache
 def accelerators() -> tuple[Accelerator, ...]:
-    """All of the table."""
+    """Return every row of the table."""
     return tuple(_read(json.loads(_TABLE.read_text("utf-8"))))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of instance types anew: names from boto3's model of SageMaker, facts from EC2."""
+"""Refresh of the instance table: names from boto3's model of SageMaker, facts from EC2."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
 
-from sagemaker_dist.catalog.described import instance_of
+from sagemaker_dist.catalog.from_ec2 import instance_of
 from sagemaker_dist.catalog.instances import Instance
 from sagemaker_dist.catalog.table import Table
 from sagemaker_dist.errors import SetupError
@@ -17,15 +17,15 @@ from sagemaker_dist.errors import SetupError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refresh:
-    """A new table, and how it came about.
+    """A new table, and how it differs from the one before.
 
     Attributes:
-        table: To be written.
+        table: The new table, not written yet.
         described: Names that EC2 described this time.
-        kept: Names whose facts are those of the table before: this region does
-            not offer them.
-        added: Names that the table before did not have.
-        removed: Names that SageMaker no longer has.
+        kept: Names with the facts of the table before, because EC2 did not describe them in this
+            region.
+        added: Names that are new.
+        removed: Names that SageMaker no longer lists.
     """
 
     table: Table
@@ -36,10 +36,10 @@ class Refresh:
 
 
 def refresh_table(session: Any, *, before: Table) -> Refresh:
-    """Ask EC2 in a session's region; the call costs nothing and changes nothing.
+    """Read all types from EC2 in a session's region; the calls are free and change nothing.
 
     Raises:
-        SetupError: EC2 cannot be asked.
+        SetupError: EC2 did not answer: no region, no credentials, no permission or no network.
     """
     with _translated(session.region_name):
         clients = session.client("ec2"), session.client("sagemaker")
@@ -47,10 +47,10 @@ def refresh_table(session: Any, *, before: Table) -> Refresh:
 
 
 def refresh_with(ec2: Any, sagemaker: Any, *, before: Table) -> Refresh:
-    """Describe every type of SageMaker training with two clients of boto3.
+    """Read all types of SageMaker training with two boto3 clients.
 
     Raises:
-        SetupError: EC2 cannot be asked.
+        SetupError: EC2 did not answer: no region, no credentials, no permission or no network.
     """
     import botocore
 
@@ -93,22 +93,22 @@ def _described(ec2: Any, source: str) -> Iterator[Instance]:
 
 @contextmanager
 def _translated(region: str | None) -> Iterator[None]:
-    """What boto3 raises, with its mend."""
+    """Turn boto3's errors into SetupError with a hint."""
     from botocore import exceptions
 
-    what = f"Amazon EC2 in region {region} cannot be asked"
+    what = f"Amazon EC2 in region {region} did not answer"
     try:
         yield
     except exceptions.NoRegionError as error:
-        mend = "Pass --region (a session with a region), or set AWS_DEFAULT_REGION"
-        raise SetupError("no AWS region is set", str(error).rstrip("."), mend) from error
+        hint = "Pass --region (a session with a region), or set AWS_DEFAULT_REGION"
+        raise SetupError("no AWS region is set", str(error).rstrip("."), hint) from error
     except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as error:
-        mend = "Run aws configure, or set AWS_PROFILE"
-        raise SetupError(what, str(error).rstrip("."), mend) from error
+        hint = "Run aws configure, or set AWS_PROFILE"
+        raise SetupError(what, str(error).rstrip("."), hint) from error
     except exceptions.ClientError as error:
         why = f"{error.response['Error']['Code']}: {error.response['Error'].get('Message', '')}"
-        mend = "Renew the credentials, and allow them ec2:DescribeInstanceTypes (an IAM policy)"
-        raise SetupError(what, why.rstrip(". :"), mend) from error
+        hint = "Renew the credentials, or allow them ec2:DescribeInstanceTypes in an IAM policy"
+        raise SetupError(what, why.rstrip(". :"), hint) from error
     except exceptions.BotoCoreError as error:
-        mend = "Check network and region"
-        raise SetupError(what, str(error).rstrip("."), mend) from error
+        hint = "Check the network and the region"
+        raise SetupError(what, str(error).rstrip("."), hint) from error

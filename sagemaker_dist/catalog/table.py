@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of instance types that ships with the package.
 
-It is in two files, so that neither overwrites the other:
+Two files hold it, so that neither overwrites the other:
 
-    instance_types.json   what EC2 says of each type; `refresh` writes it
-    by_hand.json          what EC2 does not say, or says wrongly; people write it
+    instance_types.json   facts from EC2; `sagemaker-dist instances refresh` writes it
+    by_hand.json          facts that EC2 leaves out or states wrongly; people write it
 
-A key that a row leaves out is unknown. Because the table ships, a misspelt type
-is found without a network.
+A key that a row leaves out is unknown. Because the table ships with the package, a
+misspelt type is found without a network.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _UNKNOWN: Final = Instance(name="")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """What EC2 says, as of one day.
+    """Facts from EC2 as of one day.
 
     Attributes:
-        source: Who described the types.
-        names: Who says which types there are.
-        date: Of both, YYYY-MM-DD.
-        instances: By name. One that EC2 did not describe has a name alone; one
-            that was kept from an older table names that table as its source.
+        source: Call that described the types.
+        names: Source of the list of names.
+        date: Date of both, YYYY-MM-DD.
+        instances: Instance types by name. A type that EC2 did not describe has only its name; a
+            type kept from an older table names that table as its source.
     """
 
     source: str
@@ -46,23 +46,23 @@ class Table:
 
     @property
     def dated_source(self) -> str:
-        """The source of every type that names no other."""
+        """Return the source and date of every type that names no other source."""
         return f"{self.source}, {self.date}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Note:
-    """Facts of by_hand.json that have one source."""
+    """Facts of by_hand.json with one source."""
 
     source: str
     date: str
-    corrects: bool  # else it only fills what EC2 leaves open
+    corrects: bool  # True: overrides EC2's facts; False: only adds missing ones
     types: Mapping[str, Mapping[str, Any]]
 
 
 @cache
 def training_instances() -> Mapping[str, Instance]:
-    """Every known training instance type by its name."""
+    """Return every known training instance type by its name."""
     notes = [_Note(**note) for note in json.loads(_BY_HAND.read_text("utf-8"))]
     table = read_table(SHIPPED)
     return MappingProxyType(
@@ -71,7 +71,7 @@ def training_instances() -> Mapping[str, Instance]:
 
 
 def read_table(path: Path) -> Table:
-    """Read what `write_table` wrote."""
+    """Read a table that `write_table` wrote."""
     document = json.loads(path.read_text("utf-8"))
     rows = document.pop("types")
     table = Table(**document, instances={})
@@ -80,7 +80,7 @@ def read_table(path: Path) -> Table:
 
 
 def write_table(table: Table, path: Path) -> None:
-    """Write a table as JSON, one line for each type, so that a diff can be read."""
+    """Write a table as JSON, one line per type, so that diffs are readable."""
     head = {"source": table.source, "names": table.names, "date": table.date}
     lines = [f" {json.dumps(key)}: {json.dumps(value)}," for key, value in head.items()]
     rows = [
@@ -112,10 +112,10 @@ def _is_unknown(instance: Instance, field: str) -> bool:
 
 def _amended(instance: Instance, notes: list[_Note]) -> Instance:
     for note in notes:
-        said = note.types.get(instance.name, {})
+        stated = note.types.get(instance.name, {})
         news = {
             field: value
-            for field, value in said.items()
+            for field, value in stated.items()
             if _is_unknown(instance, field) or (note.corrects and getattr(instance, field) != value)
         }
         if news:

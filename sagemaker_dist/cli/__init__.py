@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`sagemaker-dist`, the command: each subcommand calls what Python offers as well."""
+"""The command `sagemaker-dist`; each subcommand calls functions that Python users can call too."""
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from typing import Final
 import click
 
 from sagemaker_dist.cli.root import root
+from sagemaker_dist.cli.shared_options import OutputFormat
 from sagemaker_dist.errors import DistError, OptionError
 
 _FAILED: Final = 1
@@ -20,11 +22,12 @@ _INTERRUPTED: Final = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return 0, 1 if it failed, 2 if it was not understood, 130 after Ctrl-C."""
+    """Run one command; return 0, 1 on failure, 2 on wrong usage, 130 after Ctrl-C."""
     signal.signal(signal.SIGTERM, _leave)
     given = None if arguments is None else list(arguments)
+    output = OutputFormat()
     try:
-        status = root.main(given, prog_name="sagemaker-dist", standalone_mode=False)
+        status = root.main(given, prog_name="sagemaker-dist", standalone_mode=False, obj=output)
     except click.Abort:
         sys.stderr.write("sagemaker-dist: interrupted\n")
         return _INTERRUPTED
@@ -32,17 +35,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         error.show()
         return error.exit_code
     except OptionError as error:
-        return _say(error, _USAGE)
+        return _report(error, _USAGE, output)
     except DistError as error:
-        return _say(error, _FAILED)
+        return _report(error, _FAILED, output)
     return status if isinstance(status, int) else 0
 
 
 def _leave(number: int, _: FrameType | None) -> None:
-    """End as after Ctrl-C, so that nothing is left behind."""
+    """Exit on SIGTERM as on Ctrl-C, so that cleanup code runs."""
     raise SystemExit(128 + number)
 
 
-def _say(error: DistError, status: int) -> int:
+def _report(error: DistError, status: int, output: OutputFormat) -> int:
+    """Print an error to stderr as a sentence, or with --json to stdout as its fields."""
+    if output.is_json:
+        sys.stdout.write(json.dumps({"error": error.as_dict()}, indent=2) + "\n")
     sys.stderr.write(f"sagemaker-dist: {error}\n")
     return status

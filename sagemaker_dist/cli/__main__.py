@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m sagemaker_dist.cli`."""
+"""Entry point of `python -m sagemaker_dist.cli`."""
 
 import sys
 

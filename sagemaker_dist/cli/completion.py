@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`sagemaker-dist completion bash | zsh | fish`."""
+"""The command `sagemaker-dist completion bash | zsh | fish`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Final
 import click
 from click.shell_completion import get_completion_class
 
-_VARIABLE: Final = "_SAGEMAKER_DIST_COMPLETE"  # click looks for it, by the name of the command
+_VARIABLE: Final = "_SAGEMAKER_DIST_COMPLETE"  # the name that click derives from the command's
 
 
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print what completes commands, options and job names in SHELL.
+    """Print the script with which SHELL completes commands, options and job names.
 
     \b
     bash   source <(sagemaker-dist completion bash)    in ~/.bashrc

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hosts of a job, their ranks, and what is known of them."""
+"""The hosts of a job with their ranks and the facts about their instance type."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 from sagemaker_dist.catalog import Instance, training_instances
 from sagemaker_dist.contract import Distribution
 from sagemaker_dist.jobs import TrainingJob
-from sagemaker_dist.jobs.checks import asked_of
-from sagemaker_dist.planning.splitting import ranks_per_host
+from sagemaker_dist.jobs.job_checks import distribution_of_job
+from sagemaker_dist.planning.split_checks import ranks_per_host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hosts:
-    """Hosts of one kind.
+    """Hosts of one instance type.
 
     Attributes:
-        group: The name of their instance group, or None where there are no groups.
-        ranks: On each; None where the machine decides, 0 where none are started.
-        instance: What is known of them; None for this machine.
+        group: Name of their instance group, or None for a job without groups.
+        ranks: Ranks on each host; None if the machine decides, 0 for hosts without ranks.
+        instance: Facts about the type; None for this machine.
     """
 
     type: str
@@ -31,7 +31,7 @@ class Hosts:
     instance: Instance | None
 
     def document(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the facts as JSON carries them."""
         return {
             "group": self.group,
             "instance_type": self.type,
@@ -40,8 +40,8 @@ class Hosts:
             "instance": None if self.instance is None else asdict(self.instance),
         }
 
-    def words(self) -> str:
-        """Such as "2 hosts x 8 ranks"."""
+    def text(self) -> str:
+        """Return a text such as "2 hosts x 8 ranks"."""
         hosts = counted(self.count, "host")
         if self.ranks is None:
             return f"{hosts} x a rank per GPU, or one"
@@ -49,31 +49,31 @@ class Hosts:
 
 
 def hosts_of(job: TrainingJob) -> list[Hosts]:
-    """All kinds of hosts that a job has."""
-    asked = asked_of(job)
+    """Return the hosts of a job, one entry per instance type and group."""
+    distribution = distribution_of_job(job)
     if job.instance_groups is None:
         kind = str(job.instance_type)
-        return [_hosts(asked, kind, job.instance_count or 1, None)]
+        return [_hosts(distribution, kind, job.instance_count or 1, None)]
     return [
-        _hosts(asked, each.instance_type, each.instance_count, each.instance_group_name)
+        _hosts(distribution, each.instance_type, each.instance_count, each.instance_group_name)
         for each in job.instance_groups
     ]
 
 
 def total_ranks(hosts: Sequence[Hosts]) -> int | None:
-    """Ranks of the whole job, or None where a machine decides."""
+    """Return the ranks of the whole job, or None if a machine decides."""
     counts = [None if each.ranks is None else each.count * each.ranks for each in hosts]
     known = [each for each in counts if each is not None]
     return sum(known) if len(known) == len(counts) else None
 
 
 def counted(number: int, what: str) -> str:
-    """Such as "1 host", "2 hosts"."""
+    """Return a number with its noun, such as "1 host", "2 hosts"."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def _hosts(asked: Distribution, kind: str, count: int, group: str | None) -> Hosts:
+def _hosts(distribution: Distribution, kind: str, count: int, group: str | None) -> Hosts:
     instance = training_instances().get(kind)
-    trains = not asked.group_names or group in asked.group_names
-    ranks = ranks_per_host(asked, kind) if asked.is_launched and trains else 0
+    trains = not distribution.group_names or group in distribution.group_names
+    ranks = ranks_per_host(distribution, kind) if distribution.is_launched and trains else 0
     return Hosts(type=kind, count=count, group=group, ranks=ranks, instance=instance)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`sagemaker-dist image build | push | inspect`."""
+"""The command `sagemaker-dist image build | push | inspect`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 
 from sagemaker_dist.cli import screen
-from sagemaker_dist.cli.options import FILE, aws_options, json_option
+from sagemaker_dist.cli.shared_options import FILE, aws_options, json_option
 from sagemaker_dist.errors import SkewError
 from sagemaker_dist.packaging import (
     FRAMEWORKS,
@@ -25,28 +25,31 @@ from sagemaker_dist.packaging import (
     push_image,
 )
 
-_BUILD: Final[dict[str, Any]] = {  # names and meanings are ImageOptions's
-    "framework-version": {"metavar": "X.Y.Z", "help": "Exact. Default: the one we test with."},
+_BUILD: Final[dict[str, Any]] = {  # the fields of ImageOptions
+    "framework-version": {"metavar": "X.Y.Z", "help": "Exact version. Default: the tested one."},
     "base-image": {
         "metavar": "IMAGE",
-        "help": "Has bash, python3, pip3, perhaps the framework.",
+        "help": "Base of the image: has bash, python3, pip3.",
         "show_default": True,
     },
-    "build-image": {"metavar": "IMAGE", "help": "Compiles the runtime. Default: the base image."},
+    "build-image": {
+        "metavar": "IMAGE",
+        "help": "Image that compiles the runtime. Default: the base image.",
+    },
     "tag": {"metavar": "NAME", "help": "Default: sagemaker-dist:VERSION-FRAMEWORK."},
-    "wheelhouse": {"type": FILE, "metavar": "DIR", "help": "Wheels that are taken first."},
+    "wheelhouse": {"type": FILE, "metavar": "DIR", "help": "Wheels to use before PyPI's."},
     "offline": {"is_flag": True, "help": "Download nothing; needs --wheelhouse."},
-    "ca": {"type": FILE, "metavar": "FILE", "help": "Certificates that pip and apt trust, too."},
-    "network": {"metavar": "NAME", "help": "Of the build steps, such as host."},
-    "platform": {"metavar": "NAME", "help": "Such as linux/arm64."},
-    "index-url": {"metavar": "URL", "help": "Where pip finds packages, instead of PyPI."},
-    "extra-index-url": {"metavar": "URL", "help": "Where pip looks as well."},
+    "ca": {"type": FILE, "metavar": "FILE", "help": "More certificates for pip and apt to trust."},
+    "network": {"metavar": "NAME", "help": "Network of the build steps, such as host."},
+    "platform": {"metavar": "NAME", "help": "Platform of the image, such as linux/arm64."},
+    "index-url": {"metavar": "URL", "help": "Package index instead of PyPI."},
+    "extra-index-url": {"metavar": "URL", "help": "Another package index."},
 }
 _PUSH: Final[dict[str, Any]] = {
     "image": {"metavar": "NAME", "help": "Default: sagemaker-dist:VERSION-FRAMEWORK."},
-    "to": {"metavar": "HOST/NAME", "help": "Another registry than Amazon ECR."},
-    "repository": {"metavar": "NAME", "help": "In ECR.", "show_default": True},
-    "create": {"is_flag": True, "help": "Create it in ECR if there is none."},
+    "to": {"metavar": "HOST/NAME", "help": "Registry and name, instead of Amazon ECR."},
+    "repository": {"metavar": "NAME", "help": "Repository in ECR.", "show_default": True},
+    "create": {"is_flag": True, "help": "Create the repository in ECR if it does not exist."},
 }
 _Command = Callable[..., Any]
 
@@ -66,7 +69,7 @@ _framework = click.option(
     type=click.Choice(sorted(FRAMEWORKS, reverse=True)),
     default="torch",
     show_default=True,
-    help="What the image trains with.",
+    help="Framework of the image.",
 )
 
 
@@ -98,9 +101,9 @@ def push(region: str | None, profile: str | None, **chosen: Any) -> None:
 @_framework
 @json_option
 def inspect(image: str | None, framework: str, as_json: bool) -> None:
-    """Say what an image is, and whether it fits.
+    """Show what an image holds, and whether it fits this version.
 
-    IMAGE is sagemaker-dist:VERSION-FRAMEWORK if left out.
+    IMAGE defaults to sagemaker-dist:VERSION-FRAMEWORK.
     """
     found = inspect_image(image or default_tag(framework))
     if not as_json:
@@ -108,11 +111,11 @@ def inspect(image: str | None, framework: str, as_json: bool) -> None:
         return
     derived = ("version", "wire", "framework", "framework_version")
     document = {**asdict(found), **{name: getattr(found, name) for name in derived}}
-    document["fits"] = _misfit(found) is None
+    document["fits"] = _version_error(found) is None
     screen.print_json(document, is_sorted=True)
 
 
-def _misfit(facts: ImageFacts) -> str | None:
+def _version_error(facts: ImageFacts) -> str | None:
     try:
         check_versions(facts)
     except SkewError as error:
@@ -121,7 +124,11 @@ def _misfit(facts: ImageFacts) -> str | None:
 
 
 def _show(facts: ImageFacts) -> None:
-    held = f"{facts.framework} {facts.framework_version}" if facts.framework else "not ours"
+    content = (
+        f"{facts.framework} {facts.framework_version}"
+        if facts.framework
+        else "not a sagemaker-dist image"
+    )
     rows = {
         "image": facts.name,
         "id": facts.id,
@@ -129,8 +136,8 @@ def _show(facts: ImageFacts) -> None:
         "digests": ", ".join(facts.digests),
         "size": f"{facts.size_bytes / 1e6:,.0f} MB",
         "architecture": facts.architecture,
-        "framework": held,
-        "runtime": f"{facts.version}, wire {facts.wire}" if facts.version else "",
-        "fits": _misfit(facts) or "yes" if facts.version else "",
+        "framework": content,
+        "runtime": f"{facts.version}, hyperparameter format {facts.wire}" if facts.version else "",
+        "fits": _version_error(facts) or "yes" if facts.version else "",
     }
     screen.plain_facts(rows)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`sagemaker-dist local`: the job of a job file on this machine.
+"""The command `sagemaker-dist local`: runs the job of a job file on this machine.
 
-What only SageMaker has is left out, with a note. What would change what the script
-sees is refused by the checks of local jobs: file systems, network isolation of processes.
+Options that only SageMaker has are left out, with a note. Options that would change what the script
+sees are refused by the checks of local jobs: file systems, network isolation of processes.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from sagemaker_dist.cli import screen
-from sagemaker_dist.cli.jobs import run_job
-from sagemaker_dist.cli.options import job_options, json_option
-from sagemaker_dist.planning.faults import JOB_NAME
+from sagemaker_dist.cli.job_commands import run_job
+from sagemaker_dist.cli.shared_options import job_options, json_option
+from sagemaker_dist.planning.job_faults import JOB_NAME
 from sagemaker_dist.runners import LocalRunner
 from sagemaker_dist.runners.viewer import watch
 
@@ -43,19 +43,23 @@ _SERVICE: Final = (  # about SageMaker's instances, networks, storage and names
     "volume_size",
 )
 _PLACES: Final = {
-    "output_path": "the model goes to the job's folder",
-    "checkpoint_s3_uri": "checkpoints lie in the job's folder, and begin anew",
+    "output_path": "the model is written to the job's folder",
+    "checkpoint_s3_uri": "checkpoints are written to the job's folder, which starts empty",
 }
 
 
 @click.command()
 @job_options
-@click.option("--containers", is_flag=True, help="In containers of this machine's Docker engine.")
-@click.option("--gpus", is_flag=True, help="As --containers; they divide this machine's GPUs.")
 @click.option(
-    "--hosts", type=click.IntRange(min=1), metavar="N", help="How many. Default: as FILE says."
+    "--containers", is_flag=True, help="Run hosts as containers of this machine's Docker engine."
 )
-@click.option("--detach", is_flag=True, help="Print the name and return at once.")
+@click.option(
+    "--gpus", is_flag=True, help="Like --containers, and divide this machine's GPUs among them."
+)
+@click.option(
+    "--hosts", type=click.IntRange(min=1), metavar="N", help="Number of hosts. Default: FILE's."
+)
+@click.option("--detach", is_flag=True, help="Print the job's name and return without waiting.")
 @json_option
 def local(
     *,
@@ -64,8 +68,8 @@ def local(
 ) -> int:  # fmt: skip
     """Run the job of FILE here: each host as processes, or as a container.
 
-    What only SageMaker has is left out, with a note. What lies in S3 is downloaded.
-    Ctrl-C stops the job.
+    Options that only SageMaker has are left out, with a note. Data in S3 is downloaded. Ctrl-C
+    stops the job.
     """
     from sagemaker_dist.jobs.job_file import read_job_file
 
@@ -83,11 +87,11 @@ def local(
 
 
 def _stop(job: TrainingJob) -> None:
-    """A job that is watched ends with the command: ranks get two minutes, or a second Ctrl-C."""
+    """Stop the job when the command ends: ranks get two minutes, until a second Ctrl-C."""
     here = LocalRunner()
     if not here.exists(job.name):
         return
-    screen.note(f"{job.name} stops and saves what it can; Ctrl-C again kills it")
+    screen.note(f"stopping {job.name}: its ranks have two minutes to save; Ctrl-C again kills it")
     here.stop(job.name)
     try:
         watch(here, job.name, new_only=True)
@@ -99,36 +103,36 @@ def _stop(job: TrainingJob) -> None:
 def local_changes(
     file: JobFile, kind: str, hosts: int | None = None
 ) -> tuple[dict[str, Any], list[str]]:
-    """What a job file says otherwise on this machine, and what to tell of it."""
+    """Return the options that change on this machine, and notes for the user."""
     values = file.values
     dropped = [name for name in _SERVICE if values.get(name)]
     if kind == "local_process" and values.get("image_uri"):
         dropped.append("image_uri")
     changes: dict[str, Any] = dict.fromkeys(dropped)
-    notes = [f"left out, for it is SageMaker's: {', '.join(dropped)}"] if dropped else []
+    notes = [f"left out, only for SageMaker: {', '.join(dropped)}"] if dropped else []
     for name, instead in _PLACES.items():
         if str(values.get(name, "")).startswith("s3://"):
             changes[name] = None
-            notes.append(f"{name} is in S3 and left out: {instead}")
+            notes.append(f"{name} is in S3, so it is left out: {instead}")
     if values.get("checkpoint_s3_uri") and changes.get("checkpoint_s3_uri", "") is None:
         changes["checkpoint_local_path"] = None
     if isinstance(values.get("job_name"), str) and ("job_name",) not in file.origins.settings:
         changes |= {"job_name": None, "base_job_name": values.get("base_job_name") or _base(values)}
         notes.append(
-            "job_name is left out, for SageMaker's job is called so: here the time is added"
+            "job_name is left out, because it names SageMaker's job: here the time is added to it"
         )
     count = hosts or _count(values)
     return changes | {"instance_type": kind, "instance_count": count}, notes
 
 
 def _base(values: Mapping[str, Any]) -> str | None:
-    """The name of a job, as that of others is made of it."""
+    """Return the job's name as the base of generated names, or None if it is no valid name."""
     name = str(values["job_name"])
     return name if JOB_NAME.fullmatch(name) else None
 
 
 def _count(values: Mapping[str, Any]) -> Any:
-    """Hosts of all groups together; what is no number is left to the checks."""
+    """Return the hosts of all groups together; other values are left to the checks."""
     groups = values.get("instance_groups")
     if not isinstance(groups, list):
         return values.get("instance_count")

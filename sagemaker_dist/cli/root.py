@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands by name; each is imported when it is called."""
+"""The commands by name; each module is imported when its command is called."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Final
 
 import click
 
-_COMMANDS: Final = {  # name -> module, object, what the list of commands says of it
-    "plan": ("plan", "plan", "Say what a job file would run, or how a model is split."),
-    "submit": ("jobs", "submit", "Start the job of a job file."),
+_COMMANDS: Final = {  # name -> module, object, one line of help
+    "plan": ("plan_command", "plan", "Show what a job file would run, or how a model is split."),
+    "submit": ("job_commands", "submit", "Start the job of a job file."),
     "local": ("local", "local", "Run the job of a job file on this machine."),
-    "logs": ("jobs", "logs", "Print what the hosts of a job wrote."),
-    "describe": ("jobs", "describe", "Say how a job is doing."),
-    "stop": ("jobs", "stop", "Ask a job to stop."),
-    "doctor": ("doctor", "doctor", "Say whether machine and account can run a job."),
+    "logs": ("job_commands", "logs", "Print the output of a job's hosts."),
+    "describe": ("job_commands", "describe", "Show the state of a job."),
+    "stop": ("job_commands", "stop", "Stop a job."),
+    "doctor": ("doctor", "doctor", "Check whether this machine and account can run a job."),
     "image": ("image", "image", "Build, push and inspect training images."),
-    "instances": ("instances", "instances", "Say what the instance types are."),
-    "schema": ("schema", "schema", "Print the JSON Schema of job files."),
-    "completion": ("completion", "completion", "Print what completes commands in a shell."),
+    "instances": ("instances_command", "instances", "Show facts about instance types."),
+    "schema": ("schema_command", "schema", "Print the JSON Schema of job files."),
+    "completion": ("completion", "completion", "Print a shell's completion script."),
 }
 
 
@@ -45,5 +45,5 @@ class _Lazy(click.Group):
 def root() -> None:
     """Distributed training on SageMaker, and on this machine first.
 
-    A job is a file, such as job.toml; `sagemaker-dist COMMAND --help` says more.
+    A job is a file, such as job.toml. `sagemaker-dist COMMAND --help` lists a command's options.
     """

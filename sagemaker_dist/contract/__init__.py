@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ground floor that the SDK and the training image share. Standard library only."""
+"""Options, hyperparameter format and rank arithmetic shared by the SDK and the training image.
 
+The standard library is its only dependency, so that the image needs nothing else of the SDK.
+"""
+
+from sagemaker_dist.contract.data_parallel import DataParallel, host_faults
 from sagemaker_dist.contract.distribution import (
     Distribution,
+    claim_for_launcher,
     distribution_of,
-    in_our_image,
     read_distribution,
 )
-from sagemaker_dist.contract.metrics import metric_definitions
-from sagemaker_dist.contract.model_parallel import ModelParallel
-from sagemaker_dist.contract.options import DataParallel, host_faults
-from sagemaker_dist.contract.ranges import WEIGHTS, MiB, range_faults
-from sagemaker_dist.contract.smp import SMPv1, SMPv2, smp_faults, smp_world_faults
-from sagemaker_dist.contract.wire import (
+from sagemaker_dist.contract.hyperparameter_format import (
     KEY,
     VERSION,
     parse,
@@ -21,6 +20,10 @@ from sagemaker_dist.contract.wire import (
     render,
     spell,
 )
+from sagemaker_dist.contract.metrics import metric_definitions
+from sagemaker_dist.contract.model_parallel import ModelParallel
+from sagemaker_dist.contract.ranges import WEIGHTS, MiB, range_faults
+from sagemaker_dist.contract.smp import SMPv1, SMPv2, smp_faults, smp_world_faults
 from sagemaker_dist.contract.world import World, sort_hosts
 
 __all__ = [
@@ -34,9 +37,9 @@ __all__ = [
     "SMPv1",
     "SMPv2",
     "World",
+    "claim_for_launcher",
     "distribution_of",
     "host_faults",
-    "in_our_image",
     "metric_definitions",
     "parse",
     "parse_engine",

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `distribution=` may be: a typed option, our dict form, or those of SageMaker's SDK.
+"""Parser of `distribution=`: a typed option, its dict form, or a dict of SageMaker's SDK.
 
-    DataParallel(fusion_bytes=...)                            typed
-    {"smdist": {"dataparallel": {"fusion_bytes": ...}}}       the same as a dict
-    ModelParallel(microbatches=...)                           typed
-    {"smdist": {"modelparallel": {"microbatches": ...}}}      the same as a dict
+        DataParallel(fusion_bytes=...)                            typed
+        {"smdist": {"dataparallel": {"fusion_bytes": ...}}}       the dict form
+        ModelParallel(microbatches=...)                           typed
+        {"smdist": {"modelparallel": {"microbatches": ...}}}      the dict form
     {"torch_distributed": {"enabled": True}}                  SageMaker's, typed TorchDistributed()
 
-Who starts the ranks follows from the image. With SageMaker's own, keys other
-than ours go to SageMaker's SDK as they came. With ours, `in_our_image` says
-what of them our launcher starts; the rest is refused.
+The image decides which launcher starts the ranks. In SageMaker's images, keys other
+than "smdist" go to SageMaker's SDK unchanged. In the sagemaker-dist image,
+`claim_for_launcher` selects the keys that the sagemaker-dist launcher serves; the
+others are refused.
 """
 
 from __future__ import annotations
@@ -18,87 +19,92 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sagemaker_dist.contract.model_parallel import ModelParallel
-from sagemaker_dist.contract.opening import is_open
-from sagemaker_dist.contract.options import DataParallel
-from sagemaker_dist.contract.smp import smp_warnings
-from sagemaker_dist.contract.spelling import (
+from sagemaker_dist.contract.aws_distributions import Strategy
+from sagemaker_dist.contract.data_parallel import DataParallel
+from sagemaker_dist.contract.distribution_keys import (
     AWS,
     DATA,
     GROUPS,
     KINDS,
+    LAUNCH_KEYS,
     MODEL,
     MPI_OPTIONS,
     OPTIONS,
-    OURS,
-    STOCK,
+    SMDIST,
     STRATEGY_KEYS,
     spelling_faults,
 )
-from sagemaker_dist.contract.strategies import Strategy
-from sagemaker_dist.contract.taking import taken_over
-from sagemaker_dist.contract.wire import Options
+from sagemaker_dist.contract.hyperparameter_format import Options
+from sagemaker_dist.contract.model_parallel import ModelParallel
+from sagemaker_dist.contract.pipeline_variable import is_open
+from sagemaker_dist.contract.smp import smp_warnings
+from sagemaker_dist.contract.smp_takeover import take_over
 from sagemaker_dist.errors import OptionError, raise_all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distribution:
-    """A `distribution=` taken apart.
+    """A parsed `distribution=`.
 
     Attributes:
-        ours: What our runtime is asked of ranks and connections, or None.
-        model: How it is asked to split the model; `ours` is its engine then. None for not.
-        stock: The key of SageMaker's SDK by which our launcher is asked, or None.
-        groups: The instance groups that our launcher starts ranks in, each by
-            name or as an InstanceGroup; () for the only group there is.
-        rest: The keys that go to SageMaker's SDK as they came.
-        warnings: What of AWS's options means nothing in our image.
+            engine: Options of ranks and connections for the smdist runtime; None if the runtime
+                is not used.
+            model: Options for splitting the model, whose engine is `engine`; None for a model
+                that is not split.
+            sdk_key: Key of SageMaker's SDK that the sagemaker-dist launcher serves, or None.
+            groups: Instance groups in which the sagemaker-dist launcher starts ranks, each a name
+                or an InstanceGroup; () for a job without groups.
+            rest: Keys that go to SageMaker's SDK unchanged.
+            warnings: Options of AWS's library without effect in the sagemaker-dist image.
     """
 
-    ours: DataParallel | None = None
+    engine: DataParallel | None = None
     model: ModelParallel | None = None
-    stock: str | None = None
+    sdk_key: str | None = None
     groups: tuple[Any, ...] = ()
     rest: dict[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
     @property
     def options(self) -> Options | None:
-        """All that our runtime is asked to do, as it is sent there, or None."""
-        return self.ours if self.model is None else self.model
+        """Return the options that are sent to the runtime, or None."""
+        return self.engine if self.model is None else self.model
 
     @property
     def is_launched(self) -> bool:
-        """Whether our launcher starts ranks."""
-        return self.ours is not None or self.stock is not None
+        """Return whether the sagemaker-dist launcher starts the ranks."""
+        return self.engine is not None or self.sdk_key is not None
 
     @property
-    def spelt(self) -> dict[str, Any]:
-        """What our launcher is asked for as a dict, without the groups."""
+    def launched_keys(self) -> dict[str, Any]:
+        """Return the dict form of what the sagemaker-dist launcher starts, without groups."""
         if self.options is not None:
             return self.options.distribution()
-        return {} if self.stock is None else {self.stock: {"enabled": True}}
+        return {} if self.sdk_key is None else {self.sdk_key: {"enabled": True}}
 
     @property
     def group_names(self) -> list[str]:
-        """The groups that train by their names, whoever starts the ranks."""
+        """Return the names of the groups that train, for any launcher."""
         groups = self.groups or self.rest.get(GROUPS) or ()
         return [getattr(each, "instance_group_name", each) for each in groups]
 
 
 def read_distribution(value: object) -> Distribution:
-    """Take a `distribution=` apart.
+    """Parse a `distribution=`.
 
     Raises:
-        OptionError: It is no distribution; every unknown key and bad value is
-            reported at once, each with the closest valid key.
+        OptionError: `value` is not a distribution; all unknown keys and bad values are
+            reported together, each with the closest valid key.
     """
     if value is None:
         return Distribution()
     if isinstance(value, type):
         name = value.__name__
         raise OptionError(
-            f"distribution is the class {name}", "it takes an object", f"Pass {name}()"
+            f"distribution is the class {name}",
+            "distribution needs an object of it",
+            f"Pass {name}()",
+            about="distribution",
         )
     given = value.distribution() if isinstance(value, Strategy) else value
     if not isinstance(given, dict):
@@ -106,59 +112,64 @@ def read_distribution(value: object) -> Distribution:
             f"distribution is {value!r}",
             "it is neither an option of sagemaker_dist nor a dict",
             "Pass distribution=DataParallel()",
+            about="distribution",
         )
     raise_all(spelling_faults(given))
-    rest = {key: part for key, part in given.items() if key != OURS}
-    return distribution_of(_build(given.get(OURS)), rest=rest)
+    rest = {key: part for key, part in given.items() if key != SMDIST}
+    return distribution_of(_build(given.get(SMDIST)), rest=rest)
 
 
-def in_our_image(asked: Distribution) -> Distribution:
-    """The same where our launcher runs the job: it takes what it serves out of `rest`.
+def claim_for_launcher(given: Distribution) -> Distribution:
+    """Return the distribution with the keys that the sagemaker-dist launcher serves taken out of
+    `rest`.
 
-    What is off is left out, so that `rest` is what our image cannot do: among it
-    a strategy with options for mpirun.
+    Keys that are switched off are dropped, so that `rest` has only keys that the image cannot
+    serve, such as a strategy with options for mpirun.
     """
-    raise_all(_open_faults(asked.rest))
-    rest = {key: part for key, part in asked.rest.items() if is_on(key, part)}
-    model = None if asked.is_launched else taken_over(rest)
+    raise_all(_open_faults(given.rest))
+    rest = {key: part for key, part in given.rest.items() if is_on(key, part)}
+    model = None if given.is_launched else take_over(rest)
     if model is not None:
         warnings = tuple(smp_warnings(rest.pop(AWS)[MODEL]["parameters"]))
         rest.pop("mpi", None)
         groups = tuple(rest.pop(GROUPS, ()))
         return distribution_of(model, groups=groups, rest=rest, warnings=warnings)
-    if MODEL in rest.get(AWS, ()) and asked.ours is None:
-        return Distribution(rest=rest)  # `taking_faults` says why
+    if MODEL in rest.get(AWS, ()) and given.engine is None:
+        return Distribution(rest=rest)  # `takeover_faults` has the reasons
     groups = tuple(rest.pop(GROUPS, ()))
-    ours = asked.ours
+    engine = given.engine
     if DATA in rest.get(AWS, ()) and not rest[AWS][DATA].get(MPI_OPTIONS):
         rest.pop(AWS)
-        ours = ours or DataParallel()
+        engine = engine or DataParallel()
     served = [
-        key for key in (*STOCK, *STRATEGY_KEYS) if key in rest and not rest[key].get(MPI_OPTIONS)
+        key
+        for key in (*LAUNCH_KEYS, *STRATEGY_KEYS)
+        if key in rest and not rest[key].get(MPI_OPTIONS)
     ]
-    stock = next(iter(served), None) if asked.ours is None else None
-    if stock is not None:
-        rest.pop(stock)
-    if ours is not None or stock is not None:
-        stock = None if ours else stock
-        return replace(asked, ours=ours, stock=stock, groups=groups, rest=rest)
+    sdk_key = next(iter(served), None) if given.engine is None else None
+    if sdk_key is not None:
+        rest.pop(sdk_key)
+    if engine is not None or sdk_key is not None:
+        sdk_key = None if engine else sdk_key
+        return replace(given, engine=engine, sdk_key=sdk_key, groups=groups, rest=rest)
     return Distribution(rest={**rest, GROUPS: list(groups)} if groups else rest)
 
 
 def _open_faults(rest: Mapping[str, Any]) -> Iterator[OptionError]:
-    """Switches that a pipeline would turn: our launcher has to know them now."""
+    """Yield a fault for each switch whose value only a pipeline will set."""
     switches = {key: part for key, part in rest.items() if key not in (AWS, GROUPS)}
     for key, part in {**switches, **rest.get(AWS, {})}.items():
         if is_open(part.get("enabled")):
             yield OptionError(
-                f"'enabled' of {key!r} in distribution is known to a pipeline alone",
-                "the launcher of sagemaker_dist is asked when the pipeline is made",
+                f"'enabled' of {key!r} in distribution is a pipeline variable",
+                "sagemaker_dist needs the value when the pipeline is created",
                 "Pass True or False",
+                about=("distribution", key, "enabled"),
             )
 
 
 def is_on(key: str, part: Any) -> bool:
-    """Whether a key of `distribution=` asks for anything."""
+    """Return whether a key of `distribution=` is switched on."""
     if key == GROUPS:
         return bool(part)
     if key == AWS:
@@ -167,7 +178,7 @@ def is_on(key: str, part: Any) -> bool:
 
 
 def _build(section: Mapping[str, Any] | None) -> Options | None:
-    """What our own section asks for, of one strategy at most."""
+    """Return the options of the "smdist" section; it has at most one strategy."""
     for key, options in (section or {}).items():
         if is_open(options.get("enabled")):
             raise_all(_open_faults({AWS: section}))
@@ -177,7 +188,7 @@ def _build(section: Mapping[str, Any] | None) -> Options | None:
 
 
 def distribution_of(options: Options | None, **parts: Any) -> Distribution:
-    """The distribution that options of ours are; `parts` are those of a Distribution."""
+    """Return the Distribution of some options; `parts` are its other fields."""
     if isinstance(options, ModelParallel):
-        return Distribution(ours=options.engine, model=options, **parts)
-    return Distribution(ours=options, **parts)
+        return Distribution(engine=options.engine, model=options, **parts)
+    return Distribution(engine=options, **parts)

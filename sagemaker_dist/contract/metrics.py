@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The line that a training prints of itself, and how SageMaker reads it out of the log.
+"""The log line with a training's metrics, and the expressions with which SageMaker reads it.
 
     smdist: step=200 loss=0.6931 samples_per_second=1234.5 steps_per_second=4.8 all_reduce_ms=12.3
 
-The runtime renders it, the SDK tells SageMaker what to look for: both from here, so that
-they cannot drift. docs/metrics.md says what each figure means.
+The runtime writes the line and the SDK sends the expressions to SageMaker: both use this
+module, so that they cannot differ. docs/metrics.md explains each figure.
 
-Expressions use only what every engine reads alike (Java, Python, RE2): no lookaround, no
-flags. Each has one group, which is a number: SageMaker takes nothing else. At most 40
+Expressions use only syntax that Java, Python and RE2 share: no lookaround, no flags. Each
+has one group, which is a number: SageMaker accepts nothing else. At most 40
 definitions, names of 255 and expressions of 500 characters (AWS API reference,
 AlgorithmSpecification and MetricDefinition, read 2026-11-21).
 """
@@ -39,20 +39,20 @@ _LINE: Final = "smdist:"
 _FIELD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _DIGITS: Final = 6
 _NUMBER: Final = r"(-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)"
-# No part of another figure: 1,234.5 and 3/10 are no number here, and 0.5, or 0.5. is one.
+# A number must not be part of another figure: 1,234.5 and 3/10 do not match; 0.5, and 0.5. do.
 _NUMBER_ENDS: Final = r"(?:[^0-9.,/eE]|,(?:[^0-9]|$)|\.(?:[^0-9eE]|$)|$)"
-_FEW: Final = "{0,99}?"  # Java recurses for each: its stack does not take thousands
-_NO_TRAINING: Final = ("test", "val", "eval")  # how words of other losses begin
+_FEW: Final = "{0,99}?"  # Java recurses for each repetition, so thousands overflow its stack
+_NO_TRAINING: Final = ("test", "val", "eval")  # first letters of words for other losses
 
 
 def render_line(fields: Mapping[str, float]) -> str:
-    """Write the line: ours first and in order, then the others; no line end.
+    """Return the metrics line, without line end: known fields first and in order, then the others.
 
-    Numbers have six significant digits and no exponent; integers have all of theirs. What
-    is no number is written as `nan` or `inf`, for people: no definition reads it.
+    Numbers have six significant digits and no exponent; integers have all their digits. `nan` and
+    `inf` are written for people: no expression reads them.
 
     Raises:
-        OptionError: A name is none that the line can have.
+        OptionError: A name is not allowed in the line.
     """
     names = [name for name in FIELDS if name in fields]
     names += [name for name in fields if name not in FIELDS]
@@ -62,27 +62,28 @@ def render_line(fields: Mapping[str, float]) -> str:
 
 
 def check_field(name: str) -> None:
-    """Refuse what the line cannot have as a name.
+    """Check that the line can have a field of this name.
 
     Raises:
-        OptionError: It is no letters, digits and underscores, or is too long.
+        OptionError: The name is too long, or has other characters than letters, digits and
+            underscores.
     """
     require(
         _FIELD.fullmatch(name) is not None,
         what=f"a reported value is called {name[:200]!r}",
         why="the log line has names of up to 100 letters, digits and underscores",
-        mend="Pass another name, such as val_loss",
+        hint="Pass another name, such as val_loss",
     )
 
 
 def metric_definitions(*more: str) -> list[dict[str, str]]:
-    """What SageMaker shall look for in the log of a job that our runtime runs.
+    """Return the metric definitions with which SageMaker reads the metrics lines from a job's log.
 
     Args:
-        more: Names of other values that the script reports, which become `smdist:<name>`.
+        more: Names of further values that the script reports; their metrics are `smdist:<name>`.
 
     Raises:
-        OptionError: The line cannot have a value of such a name.
+        OptionError: A name is not allowed in the line.
     """
     for name in more:
         check_field(name)
@@ -102,17 +103,17 @@ def _written(value: float) -> str:
 
 
 def _field(name: str) -> str:
-    """One field of our line, behind whatever the launcher wrote before it."""
+    """Return the expression for one field of the metrics line, after any prefix of the launcher."""
     return rf"{_LINE}(?: [A-Za-z0-9_]+=[^ ]+){_FEW} {name}={_NUMBER}"
 
 
 def _loss() -> str:
-    """The training loss on our line, or as scripts print it themselves.
+    """Return the expression for the training loss on the metrics line, or as scripts print it.
 
     `loss=0.5`, `Loss: 0.5`, `{'loss': 0.5, ...}`, `epoch 3  loss 0.5`, `train_loss=0.5`,
-    `Training loss: 0.5`. Not on a line that speaks of test, val... or eval... before, and
-    not `ce_loss` or `average loss`, which are other figures. A quoted 'train_loss' is not
-    read: Hugging Face's Trainer so calls the mean of the whole training. Nor is the
+    `Training loss: 0.5` match. Lines with test, val... or eval... before the loss do not
+    match, nor do `ce_loss` or `average loss`, which are other figures, nor a quoted
+    'train_loss', which in Hugging Face's Trainer is the mean of the whole training, nor the
     beginning of `1,234.5`, `0,5` or `3/10`.
     """
     before = rf"^(?:(?:^|[\W\d_]+){_word_that_begins_otherwise(_NO_TRAINING)}){_FEW}[\W\d_]*?"
@@ -122,14 +123,14 @@ def _loss() -> str:
 
 
 def _word_that_begins_otherwise(words: tuple[str, ...]) -> str:
-    """A run of letters that begins with none of these words, without looking ahead."""
+    """Return an expression for a word that begins with none of `words`, without lookahead."""
     firsts = "".join(dict.fromkeys(word[0].upper() + word[0] for word in words))
     rest = "|".join(_other_end(word) for word in words)
     return rf"(?:[^\W\d_{firsts}][^\W\d_]*|{rest})"
 
 
 def _other_end(word: str) -> str:
-    """The word's first letter, alone, before another second one, or before such an end again."""
+    """Return an expression for the rest of a word that begins like `word` but differs later."""
     letter, rest = f"[{word[0].upper()}{word[0]}]", word[1:]
     if not rest:
         return ""

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Splitting a model over ranks, as an option that checks itself.
+"""`ModelParallel`, the options for splitting a model over ranks; they check themselves.
 
-Its arithmetic is in `splitting`; SMP's parameters, which it can be read from, in `smp.ours`.
+The arithmetic of ranks is in `model_parallel_ranks`; the conversion from SMP v1's parameters is in
+`smp.to_model_parallel`.
 """
 
 from __future__ import annotations
@@ -12,58 +13,59 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from sagemaker_dist.contract.named import Named
-from sagemaker_dist.contract.options import DataParallel
-from sagemaker_dist.contract.pipelines import AUTO
-from sagemaker_dist.contract.smp.ours import as_options, smp_warnings
-from sagemaker_dist.contract.splitting import replicas_of, split_faults
-from sagemaker_dist.contract.staging import option_faults
-from sagemaker_dist.errors import OptionError, closest, raise_all
+from sagemaker_dist.contract.data_parallel import DataParallel
+from sagemaker_dist.contract.model_parallel_checks import option_faults
+from sagemaker_dist.contract.model_parallel_ranks import replicas_of, split_faults
+from sagemaker_dist.contract.schedule_limits import AUTO
+from sagemaker_dist.contract.smp.to_model_parallel import model_parallel_options, smp_warnings
+from sagemaker_dist.contract.unknown_option import Named
+from sagemaker_dist.errors import OptionError, closest, raise_all, within
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelParallel(Named):
-    """Cut the model into stages on several ranks, and train replicas of it beside each other.
+    """Split the model into stages on several ranks, and train replicas of it side by side.
 
     Attributes:
-        pipeline_parallel_degree: Ranks that hold one model, at least 1; it divides the ranks of
-            the job. Default "auto": what the planner finds the fastest.
-        microbatches: Parts that a replica's batch is cut into, at least 1; it divides that batch.
-            Default "auto": the planner's.
-        pipeline: The order of work: "simple", "interleaved", "1f1b", "interleaved_1f1b",
+        pipeline_parallel_degree: Ranks that hold one model, at least 1; it divides the ranks of the
+            job. Default "auto": the degree that the planner finds the fastest.
+        microbatches: Microbatches of a replica's batch, at least 1; it divides that batch. Default
+            "auto": the planner chooses.
+        pipeline: Pipeline schedule: "simple", "interleaved", "1f1b", "interleaved_1f1b",
             "looped_bfs", "zero_bubble", "zero_bubble_v" or "dualpipe_v". Default "auto": the
-            planner's.
-        active_microbatches: For the pipeline "interleaved": microbatches that a rank may hold
-            between forward and backward, at least 1. Default None: ranks + 2, as SMP v1 has it.
-        virtual_stages: Stages on each rank, for pipelines that take several. Default None: the
-            planner's.
-        placement_strategy: "cluster" (neighbours hold one model), "spread" (as far apart as
-            possible), or an order of D, P and T (replicas, stages, tensors), whose last letter
-            is that of neighbours. Default "cluster", which is "DPT"; "spread" is "TPD", as in
-            SMP v1.
-        optimize: "speed" or "memory": what stages are balanced by. Default None: time.
-        memory_weight: The same as a number from 0 (time) to 1 (memory); name one of the two.
-        auto_partition: The planner places layers; else `smp.partition` in the script does.
-            Default True.
-        default_partition: With auto_partition=False: the stage of what the script places
-            nowhere, from 0. Default None: an error where there is such a thing.
-        plan: The path of a plan that was saved, relative to the directory of the script; it
-            decides what stages hold, and in which order they work. Default None.
-        device_memory: What a rank may use, as bytes or text such as "16GiB". Default None: what
-            its device has.
-        sharding: "none" (each replica holds its weights), "optimizer" (replicas share out the
-            optimizer's state) or "full" (gradients and weights, too). Default "none".
-        shard_degree: Replicas that share, at least 1; it divides their number. Default None:
-            all.
-        gradient_clipping: The L2 norm that all gradients together are clipped to before each
-            step of the optimizer. Default None: not clipped.
-        bf16: With sharding: weights are computed with in bfloat16, and kept in float32.
-            Default False.
-        global_batch_size: Samples of one step over all replicas, at least 1, to be checked
-            before the job starts. Default None: the script's alone.
-        seed: What dropout and other random numbers start from, 0 to 2**63 - 1. Default 0.
-        engine: What `DataParallel` says of ranks, connections and timeouts; a dict of its
-            options is taken, too. `fusion_bytes` is that of gradients summed over replicas.
+            planner chooses.
+        active_microbatches: For the pipeline "interleaved": most microbatches that a rank holds
+            between forward and backward, at least 1. Default None: ranks + 2, as in SMP v1.
+        virtual_stages: Stages on each rank, for schedules that allow several. Default None: the
+            planner chooses.
+        placement_strategy: "cluster" (neighbouring ranks hold one model), "spread" (ranks of one
+            model are as far apart as possible), or an order of D, P and T (replicas, stages,
+            tensors), whose last letter varies fastest over the ranks. Default "cluster", which is
+            "DPT"; "spread" is "TPD", as in SMP v1.
+        optimize: "speed" or "memory": the quantity by which stages are balanced. Default None:
+            speed.
+        memory_weight: The same choice as a number from 0 (speed) to 1 (memory); pass at most one of
+            the two.
+        auto_partition: True: the planner assigns layers to stages. False: `smp.partition` in the
+            script does. Default True.
+        default_partition: With auto_partition=False: stage of layers that the script does not
+            assign, from 0. Default None: such layers are an error.
+        plan: Path of a saved plan, relative to the directory of the script; it sets the stages and
+            their schedule. Default None.
+        device_memory: Memory that a rank may use, in bytes or as text such as "16GiB". Default
+            None: all memory of its device.
+        sharding: "none" (each replica holds all its weights), "optimizer" (replicas shard the
+            optimizer's state) or "full" (replicas shard weights and gradients too). Default "none".
+        shard_degree: Replicas that shard together, at least 1; it divides their number. Default
+            None: all.
+        gradient_clipping: Largest L2 norm of all gradients together; larger ones are scaled down
+            before each optimizer step. Default None: no clipping.
+        bf16: With sharding: compute in bfloat16 with weights stored in float32. Default False.
+        global_batch_size: Samples of one step over all replicas, at least 1, checked before the job
+            starts. Default None: only the script knows it.
+        seed: Seed of dropout and other random numbers, 0 to 2**63 - 1. Default 0.
+        engine: `DataParallel` options for ranks, connections and timeouts, or a dict of them. Its
+            `fusion_bytes` is for gradients that replicas sum.
 
     Raises:
         OptionError: A value is wrong, or options exclude each other; all faults are reported.
@@ -94,46 +96,48 @@ class ModelParallel(Named):
         passed: Any = (self.plan, self.engine)
         if isinstance(passed[0], os.PathLike):
             object.__setattr__(self, "plan", os.fspath(passed[0]))
-        if isinstance(passed[1], Mapping):  # as JSON has it
+        if isinstance(passed[1], Mapping):  # from JSON
             engine, faults = _engine(passed[1])
             object.__setattr__(self, "engine", engine)
         raise_all([*option_faults(self), *faults])
 
     def distribution(self) -> dict[str, Any]:
-        """The same as the dict that `distribution=` takes."""
+        """Return the options as the dict that `distribution=` takes."""
         return {"smdist": {"modelparallel": asdict(self)}}
 
     @classmethod
     def from_smp(
         cls, parameters: Mapping[str, Any], *, engine: DataParallel | None = None
     ) -> ModelParallel:
-        """Read the `parameters` of AWS's model parallel library v1, with its defaults.
+        """Return options from the `parameters` of AWS's model parallel library v1, with its
+        defaults.
 
-        What they cannot mean here is warned of, as far as the training is the same.
+        Parameters that have no effect here and do not change the training's result cause a warning.
 
         Raises:
-            OptionError: A key is unknown or not supported, or a value is wrong; all faults,
-                each with what to use instead.
+            OptionError: A key is unknown or not supported, or a value is wrong; all faults are
+                reported, each with an alternative.
         """
-        options = cls(**as_options(parameters), engine=engine or DataParallel())
+        options = cls(**model_parallel_options(parameters), engine=engine or DataParallel())
         for warning in smp_warnings(parameters):
             warnings.warn(warning, stacklevel=2)
         return options
 
     def replicas(self, world_size: int) -> int | None:
-        """How many models so many ranks hold: 2 of 4 stages on 8 ranks; None while "auto".
+        """Return the number of replicas on `world_size` ranks: 2 for 4 stages on 8 ranks; None
+        while "auto".
 
         Raises:
-            OptionError: The degrees or the batch do not fit so many ranks; all faults.
+            OptionError: The degrees or the batch do not fit `world_size` ranks; all faults.
         """
         raise_all(split_faults(self, world_size=world_size))
         return replicas_of(self, world_size)
 
     def batch_per_replica(self, world_size: int) -> int | None:
-        """Samples of one replica's step: 32 of 64 for 2 replicas; None while that is open.
+        """Return the samples of one replica's step: 32 of 64 for 2 replicas; None while unknown.
 
         Raises:
-            OptionError: The degrees or the batch do not fit so many ranks; all faults.
+            OptionError: The degrees or the batch do not fit `world_size` ranks; all faults.
         """
         replicas = self.replicas(world_size)
         if self.global_batch_size is None or replicas is None:
@@ -141,24 +145,30 @@ class ModelParallel(Named):
         return self.global_batch_size // replicas
 
     def iterations(self, records: int) -> int | None:
-        """Steps that an epoch of so many samples takes; None without `global_batch_size`.
+        """Return the steps of an epoch of `records` samples; None without `global_batch_size`.
 
-        The last one may be smaller.
+        The last step may be smaller.
         """
         size = self.global_batch_size
         return None if size is None else -(-records // size)
 
 
 def _engine(section: Mapping[str, Any]) -> tuple[DataParallel, list[OptionError]]:
-    """The options of a dict, or the default ones and what is wrong with it."""
+    """Return the options of a dict, or the default options and the dict's faults."""
     names = [option.name for option in fields(DataParallel)]
     faults = [
-        OptionError(f"engine has the key {name!r}", "no such key exists", closest(str(name), names))
+        OptionError(
+            f"engine has the key {name!r}",
+            "no such key exists",
+            closest(str(name), names),
+            about=str(name),
+            kind="unknown",
+        )
         for name in section
         if name not in names
     ]
     try:
         engine = DataParallel(**{name: section[name] for name in names if name in section})
     except OptionError as error:
-        return DataParallel(), [*faults, error]
-    return engine, faults
+        engine, faults = DataParallel(), [*faults, error]
+    return engine, list(within(faults, "engine"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each option may be, one table for the SDK's arguments and the ranks' environment."""
+"""Allowed values of each option, one table for the SDK's arguments and the ranks' environment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MiB: Final = 1024 * KiB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """Integers from `least` to `most`, of these the multiples of `step`."""
+    """The multiples of `step` from `least` to `most`."""
 
     least: int
     most: int
@@ -30,7 +30,7 @@ class Range:
         return f"an integer from {self.least} to {self.most}{multiple}"
 
 
-WEIGHTS: Final = "shard_weights"  # the one option that is a tuple
+WEIGHTS: Final = "shard_weights"  # the only option with a tuple
 _WEIGHT: Final = Range(least=0, most=65_535, why="a host's weight is between 0 and 65,535")
 _RANGES: Final = {
     "processes_per_host": Range(least=1, most=1024, why="a host starts between 1 and 1024 ranks"),
@@ -55,24 +55,28 @@ _RANGES: Final = {
         " and sums are made 64 bytes at a time",
     ),
     "one_shot_bytes": Range(
-        least=0, most=MiB, why="sending all to everybody is for small buffers, and 0 is never"
+        least=0,
+        most=MiB,
+        why="sending whole buffers to every rank is for small buffers, and 0 turns it off",
     ),
     "single_owner_bytes": Range(
-        least=0, most=MiB, why="one rank that sums alone is for small buffers, and 0 is never"
+        least=0, most=MiB, why="reducing on one rank is for small buffers, and 0 turns it off"
     ),
     "arriving_bytes": Range(
-        least=0, most=64 * MiB, why="queues of networks are short, and 0 leaves it to the kernel"
+        least=0,
+        most=64 * MiB,
+        why="the queues of switches are short, and 0 leaves it to the kernel",
     ),
 }
 
 
 def range_faults(option: str, value: object, label: str) -> Iterator[OptionError]:
-    """What is wrong with the value of an option, which messages call `label`."""
+    """Yield the faults of an option's value; messages call it `label`."""
     if option == WEIGHTS:
         yield from _weight_faults(value, label)
     elif value not in _RANGES[option]:
         valid = _RANGES[option]
-        yield OptionError(f"{label} is {value!r}", valid.why, f"Pass {valid}")
+        yield OptionError(f"{label} is {value!r}", valid.why, f"Pass {valid}", about=label)
 
 
 def _weight_faults(value: object, label: str) -> Iterator[OptionError]:
@@ -81,16 +85,21 @@ def _weight_faults(value: object, label: str) -> Iterator[OptionError]:
             f"{label} is {value!r}",
             "it has one weight for each host",
             "Pass a tuple of integers such as (1, 2, 1)",
+            about=label,
         )
         return
     wrong = [index for index, weight in enumerate(value) if weight not in _WEIGHT]
     for index in wrong:
         yield OptionError(
-            f"{label} has {value[index]!r} at index {index}", _WEIGHT.why, f"Pass {_WEIGHT}"
+            f"{label} has {value[index]!r} at index {index}",
+            _WEIGHT.why,
+            f"Pass {_WEIGHT}",
+            about=label,
         )
     if not wrong and not any(value):
         yield OptionError(
             f"{label} is {value!r}",
-            "a host of weight 0 sums nothing, and one has to",
+            "a host of weight 0 reduces nothing, and at least one host has to",
             "Pass a weight above 0 for at least one host",
+            about=label,
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arithmetic of ranks: which rank lives where, and what its host is called.
+"""Arithmetic of ranks: the host and local rank of every rank.
 
 Ranks are numbered host by host: with P processes per host, rank r is local
 rank r mod P of host r div P, and hosts are in numeric order (algo-2 before
@@ -21,7 +21,7 @@ class World:
     """The hosts of a job and the ranks on them.
 
     Attributes:
-        hosts: Host names in any order; kept in numeric order.
+        hosts: Host names; stored in numeric order.
         processes_per_host: Ranks on each host.
 
     Raises:
@@ -37,39 +37,39 @@ class World:
             len(set(self.hosts)) == len(self.hosts) > 0,
             what=f"hosts are {self.hosts!r}",
             why="a world has at least one host, each named once",
-            mend="Name every host once",
+            hint="Name every host once",
         )
         require(
             self.processes_per_host >= 1,
             what=f"processes_per_host is {self.processes_per_host!r}",
             why="every host starts at least one rank",
-            mend="Pass an integer of at least 1",
+            hint="Pass an integer of at least 1",
         )
 
     @property
     def size(self) -> int:
-        """How many ranks there are in all."""
+        """Return the number of ranks."""
         return len(self.hosts) * self.processes_per_host
 
     def rank(self, host: str, local_rank: int) -> int:
-        """Global rank of a host's local rank."""
+        """Return the global rank of a host's local rank."""
         return self.hosts.index(host) * self.processes_per_host + local_rank
 
     def host(self, rank: int) -> str:
-        """The host that a rank runs on."""
+        """Return the host that a rank runs on."""
         return self.hosts[rank // self.processes_per_host]
 
     def local_rank(self, rank: int) -> int:
-        """A rank's number on its host."""
+        """Return a rank's number on its host."""
         return rank % self.processes_per_host
 
     def label(self, host: str) -> str:
-        """What messages call a host: its name, or algo-N where hosts are addresses."""
+        """Return a host's name in messages: its name, or algo-N if hosts are addresses."""
         return f"algo-{self.hosts.index(host) + 1}" if _is_address(host) else host
 
 
 def sort_hosts(hosts: Iterable[str]) -> tuple[str, ...]:
-    """Sort host names by their numbers as numbers: algo-2 before algo-10."""
+    """Return host names sorted by the numbers in them: algo-2 before algo-10."""
     return tuple(sorted(hosts, key=_numeric_key))
 
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Estimators of SageMaker's Python SDK v2 that know our distribution.
+"""Estimators of SageMaker's Python SDK v2 with the distributions and local modes of sagemaker-dist.
 
-This room alone imports sagemaker. It looks for the SDK first, so that a user
-without it, or with a version that has no Estimators, reads what to install.
+Only this package and `trainer` import sagemaker. It checks the SDK's version first, so that a user
+without it, or with a version that has no Estimators, learns what to install.
 """
 
-from sagemaker_dist.estimators.sdk import check_sdk, offline, own_tracebacks, quiet
+from sagemaker_dist.estimators.sagemaker_sdk import check_sdk, offline, own_tracebacks, quiet
 
 check_sdk()
 with quiet(), offline(), own_tracebacks():

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What our Estimators have in common: our distribution and our local modes.
+"""Base of the Estimators: the distributions and local modes of sagemaker-dist.
 
     PyTorch → Distributed → sagemaker.pytorch.PyTorch → ... → EstimatorBase
 
-Everything else is the parent's: our keys are taken out of `distribution`
-before the parent sees it, and come back as one hyperparameter.
+Everything else is the parent's: the "smdist" keys are taken out of `distribution`
+before the parent sees it, and are sent as one hyperparameter.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from sagemaker.estimator import EstimatorBase
 from sagemaker.workflow import is_pipeline_variable
 
 from sagemaker_dist.catalog import LOCAL, LOCAL_PROCESS
-from sagemaker_dist.contract import Distribution, in_our_image, read_distribution
-from sagemaker_dist.contract.launching import launch_parameters
+from sagemaker_dist.contract import Distribution, claim_for_launcher, read_distribution
+from sagemaker_dist.contract.launch_contract import launch_parameters
 from sagemaker_dist.errors import JobError, OptionError, raise_all
-from sagemaker_dist.estimators import facts
-from sagemaker_dist.estimators.jobs import job_to_build, job_to_fit, runs_here
-from sagemaker_dist.estimators.layout import laid_out, local_source, source_params
-from sagemaker_dist.estimators.local_session import ROLE, LocalClient, LocalSession
-from sagemaker_dist.estimators.sdk import offline, quiet
-from sagemaker_dist.estimators.stock import (
+from sagemaker_dist.estimators import estimator_facts
+from sagemaker_dist.estimators.checked_job import job_to_build, job_to_fit, runs_here
+from sagemaker_dist.estimators.from_description import (
     amount_faults,
-    as_instance_groups,
-    asked_in,
-    with_own_groups,
+    distribution_in,
+    instance_groups_of,
+    use_estimator_groups,
 )
-from sagemaker_dist.gathering import as_count, with_our_metrics, with_parameters
-from sagemaker_dist.packaging import default_tag, ecr_image, is_ours
+from sagemaker_dist.estimators.local_layout import local_attributes, local_source, source_params
+from sagemaker_dist.estimators.local_session import ROLE, LocalClient, LocalSession
+from sagemaker_dist.estimators.sagemaker_sdk import offline, quiet
+from sagemaker_dist.gathering import add_runtime_metrics, plain_count, with_parameters
+from sagemaker_dist.packaging import default_tag, ecr_image, is_sagemaker_dist_image
 from sagemaker_dist.planning import construction_faults, construction_warnings, fit_faults
-from sagemaker_dist.planning.faults import JOB_NAME, source_faults
+from sagemaker_dist.planning.job_faults import JOB_NAME, source_faults
 from sagemaker_dist.planning.local_job import PROGRAM
-from sagemaker_dist.planning.service.options import SCRIPT_PARAMETERS
+from sagemaker_dist.planning.service.hyperparameter_checks import SCRIPT_PARAMETERS
 from sagemaker_dist.runners import LocalRunner
 
-_NO_IMAGE: Final = ":local_process"  # what stands before it gives jobs their usual name
+_NO_IMAGE: Final = ":local_process"  # tag of a fake image, whose repository names the job
 _CHECKPOINTS: Final = "SM_CHECKPOINT_DIR"
 _TUNER_RESOURCES: Final = "HyperParameterTuningResourceConfig"
-_RENAMED: Final = {  # names of version 1 that SageMaker SDK 2.257.7 still reads, and we too
+_RENAMED: Final = {  # names of version 1 that SageMaker SDK 2.257.7 still accepts
     "image_name": "image_uri",
     "train_instance_count": "instance_count",
     "train_instance_type": "instance_type",
@@ -56,14 +56,15 @@ _Self = TypeVar("_Self", bound="Distributed")
 
 
 class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is untyped
-    """Stands between a class of ours and the parent that it is a drop-in for.
+    """Base between an Estimator of this package and its parent of SageMaker's SDK.
 
     Attributes:
-        kind: The parent's name.
-        framework: Whose image of ours jobs have by default, or None.
-        names_image: Arguments that ask for an image of the parent's.
-        stem: How jobs without an image are called.
-        configures: The parent's method that makes hyperparameters of a distribution.
+        kind: Name of the parent class.
+        framework: Framework of the default sagemaker-dist image, or None without a default image.
+        names_image: Arguments that select one of the parent's images.
+        stem: Base of the job's name for jobs without an image.
+        configures: Name of the parent's method that turns a distribution into hyperparameters, or
+            None.
     """
 
     kind: ClassVar[str]
@@ -74,14 +75,16 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
 
     def __init__(self, *, distribution: Any = None, **kwargs: Any) -> None:
         _use_new_names(kwargs)
-        asked = self._check(distribution, kwargs)
+        parsed = self._check(distribution, kwargs)
         image_uri, instance_type = kwargs.pop("image_uri", None), kwargs.get("instance_type")
         is_local = runs_here(instance_type, kwargs.get("sagemaker_session"))
-        rest = with_own_groups(asked.rest, kwargs.get("instance_groups"))
-        is_theirs = not asked.is_launched and any(kwargs.get(name) for name in self.names_image)
-        self._finds_image = image_uri is None and not is_theirs
-        needs_image = (is_local or asked.is_launched) and self._finds_image
-        _set_defaults(kwargs, asked, is_local)
+        rest = use_estimator_groups(parsed.rest, kwargs.get("instance_groups"))
+        is_parents_image = not parsed.is_launched and any(
+            kwargs.get(name) for name in self.names_image
+        )
+        self._finds_image = image_uri is None and not is_parents_image
+        needs_image = (is_local or parsed.is_launched) and self._finds_image
+        _set_defaults(kwargs, parsed, is_local)
         with quiet(), _cut_off(kwargs) if is_local else nullcontext():
             super().__init__(
                 image_uri=self.stem + _NO_IMAGE if needs_image else image_uri,
@@ -91,42 +94,42 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         self.image_uri = image_uri
         self.instance_type = instance_type
         self._script: str | None = None
-        self._asked = replace(asked, rest={})
-        if asked.is_launched:  # the dict form: the parent looks up its own keys here
-            self.distribution = asked.spelt
+        self._parsed = replace(parsed, rest={})
+        if parsed.is_launched:  # the dict form, in which the parent looks up its own keys
+            self.distribution = parsed.launched_keys
 
     def _check(self, distribution: Any, given: dict[str, Any]) -> Distribution:
-        raise_all(facts.kind_faults(given))  # all else takes them for text
+        raise_all(estimator_facts.kind_faults(given))  # the other checks assume text
         faults: list[OptionError] = []
-        asked = Distribution()
-        image_is_ours = True
+        parsed = Distribution()
+        uses_launcher = True
         try:
-            asked = read_distribution(with_parameters(distribution))
-            image_is_ours = self._runs_our_launcher(asked, given)
-            asked = in_our_image(asked) if image_is_ours else asked
+            parsed = read_distribution(with_parameters(distribution))
+            uses_launcher = self._runs_our_launcher(parsed, given)
+            parsed = claim_for_launcher(parsed) if uses_launcher else parsed
         except OptionError as error:
             faults.append(error)
-        job = job_to_build(type(self), asked, given, image_is_ours=image_is_ours)
-        faults += [*construction_faults(job), *self._faults(asked, given)]
-        faults += _half_named(self.names_image, given) if image_is_ours else []
+        job = job_to_build(type(self), parsed, given, uses_launcher=uses_launcher)
+        faults += [*construction_faults(job), *self._faults(parsed, given)]
+        faults += _half_named(self.names_image, given) if uses_launcher else []
         if faults:
             source = (given.get(name) for name in ("entry_point", "source_dir", "git_config"))
-            raise_all([*faults, *source_faults(facts.source(*source))])
+            raise_all([*faults, *source_faults(estimator_facts.source(*source))])
         for warning in construction_warnings(job):
             warnings.warn(warning, UserWarning, stacklevel=4)
-        return asked
+        return parsed
 
-    def _runs_our_launcher(self, asked: Distribution, given: Mapping[str, Any]) -> bool:
-        """Whether our launcher will run the job, as far as names of images tell."""
+    def _runs_our_launcher(self, parsed: Distribution, given: Mapping[str, Any]) -> bool:
+        """Return whether the sagemaker-dist launcher runs the job, as far as image names show."""
         here, image = given.get("instance_type"), given.get("image_uri")
-        if asked.ours is not None or here == LOCAL_PROCESS:
+        if parsed.engine is not None or here == LOCAL_PROCESS:
             return True
         if image is None:
             return not any(given.get(name) for name in self.names_image)
-        return is_ours(image) or runs_here(here, given.get("sagemaker_session"))
+        return is_sagemaker_dist_image(image) or runs_here(here, given.get("sagemaker_session"))
 
-    def _faults(self, asked: Distribution, given: Mapping[str, Any]) -> Iterator[OptionError]:  # noqa: ARG002 - for classes
-        """What else is wrong with the arguments of this class alone."""
+    def _faults(self, parsed: Distribution, given: Mapping[str, Any]) -> Iterator[OptionError]:  # noqa: ARG002 - for classes
+        """Yield further faults of this class's arguments."""
         yield from ()
 
     @property
@@ -134,17 +137,17 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         return runs_here(self.instance_type, self.sagemaker_session)
 
     def training_image_uri(self, region: str | None = None) -> Any:
-        """The image of the job; local processes have none.
+        """Return the image of the job; local processes have none.
 
         Raises:
-            SetupError: None is named and none was built or pushed.
-            SkewError: None is named, and those that were pushed are of other versions.
+            SetupError: No image is named, and none was built or pushed.
+            SkewError: No image is named, and the pushed images have other versions.
         """
         if self.image_uri is not None:
             return self.image_uri
         if self.instance_type == LOCAL_PROCESS:
             return self.stem + _NO_IMAGE
-        is_found = self._finds_image and (self._asked.is_launched or self._is_local)
+        is_found = self._finds_image and (self._parsed.is_launched or self._is_local)
         if self.framework is None or not is_found:
             return super().training_image_uri(region)
         if self.instance_type in LOCAL:
@@ -152,7 +155,7 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         return ecr_image(self.sagemaker_session.boto_session, self.framework)
 
     def hyperparameters(self) -> dict[str, Any]:
-        """The parent's, and what our launcher is asked for."""
+        """Return the parent's hyperparameters and those for the sagemaker-dist launcher."""
         values: dict[str, Any] = {**super().hyperparameters()}
         added = self._added()
         values.update(EstimatorBase._json_encode_hyperparameters(added))
@@ -161,21 +164,21 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         return values
 
     def _added(self) -> dict[str, Any]:
-        return launch_parameters(self._asked, self.instance_type, self.framework)
+        return launch_parameters(self._parsed, self.instance_type, self.framework)
 
     def validate(self, inputs: Any = None, job_name: str | None = None) -> None:
-        """Check all that `fit` checks before it starts anything; asks neither AWS nor Docker.
+        """Check all that `fit` checks before it starts anything, without AWS or Docker.
 
         Raises:
-            OptionError: The request is wrong; every fault is reported at once.
+            OptionError: The request is wrong; all faults are reported together.
         """
-        job = job_to_fit(self, self._asked, self._as_given(inputs), job_name)
+        job = job_to_fit(self, self._parsed, self._expand_inputs(inputs), job_name)
         raise_all([*fit_faults(job), *self._parents_faults()])
 
     def _parents_faults(self) -> Iterator[OptionError]:
-        """What the parent would say only after it has uploaded the code."""
+        """Yield faults that the parent would report only after it has uploaded the code."""
         added: dict[str, Any] = self._added()
-        if self.configures and not self._asked.is_launched and not self._is_local:
+        if self.configures and not self._parsed.is_launched and not self._is_local:
             try:
                 added = getattr(self, self.configures)(self.distribution)
             except ValueError as error:
@@ -198,10 +201,10 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
                 "Correct it",
             )
 
-    def _as_given(self, inputs: Any) -> Any:
-        """Short forms of inputs, spelt out."""
-        inputs = facts.as_file_systems(inputs)
-        return facts.as_uris(inputs) if self._is_local else inputs
+    def _expand_inputs(self, inputs: Any) -> Any:
+        """Return the inputs with short forms spelt out."""
+        inputs = estimator_facts.expand_file_systems(inputs)
+        return estimator_facts.expand_paths(inputs) if self._is_local else inputs
 
     def fit(
         self,
@@ -211,13 +214,13 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         job_name: str | None = None,
         experiment_config: dict[str, str] | None = None,
     ) -> Any:
-        """Train. Everything that can be checked is checked before anything starts.
+        """Train the model; all checks run before anything starts.
 
         Raises:
-            OptionError: The request is wrong; every fault is reported at once.
+            OptionError: The request is wrong; all faults are reported together.
             JobError: A job of local processes failed.
         """
-        inputs = self._as_given(inputs)
+        inputs = self._expand_inputs(inputs)
         self.validate(inputs, job_name)
         if not self._is_local:
             return super().fit(inputs, wait, logs, job_name, experiment_config)
@@ -235,10 +238,10 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         sagemaker_session: Any = None,
         model_channel_name: str = "model",
     ) -> _Self:
-        """An estimator of a job by its name; without a session, local jobs are looked at first.
+        """Return an estimator of an existing job; without a session, local jobs are searched first.
 
         Raises:
-            JobError: This machine has no such job, and no region of AWS is set.
+            JobError: This machine has no such job, and no AWS region is set.
         """
         if sagemaker_session is None and JOB_NAME.fullmatch(training_job_name):
             sagemaker_session = _session_of(training_job_name)
@@ -247,10 +250,10 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
 
     def _prepare_for_training(self, job_name: str | None = None) -> None:
         if not self._is_local:
-            self.validate(None, job_name)  # a tuner comes this way alone
+            self.validate(None, job_name)  # a tuner calls only this method
         super()._prepare_for_training(job_name=job_name)
-        path: Any = self.checkpoint_local_path  # SageMaker tells its place to nobody in the job
-        if self._asked.is_launched and path:
+        path: Any = self.checkpoint_local_path  # SageMaker does not pass it to the job
+        if self._parsed.is_launched and path:
             given = self.environment  # type: ignore[has-type]  # SageMaker's SDK is untyped
             self.environment = {_CHECKPOINTS: path, **(given or {})}
 
@@ -258,18 +261,18 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         self, inputs: Any, wait: bool, job_name: str | None, experiment_config: Any
     ) -> None:
         session, before = self.sagemaker_session, self.latest_training_job
-        with self._laid_out() as extra, session.starting(attended=wait, **extra), quiet():
+        with self._local_attributes() as extra, session.starting(attended=wait, **extra), quiet():
             super().fit(inputs, False, "None", job_name, experiment_config)
         if self.latest_training_job is before:
-            raise KeyboardInterrupt  # the parent swallowed it
+            raise KeyboardInterrupt  # the parent caught it and returned
 
     @contextmanager
-    def _laid_out(self) -> Iterator[dict[str, Any]]:
+    def _local_attributes(self) -> Iterator[dict[str, Any]]:
         source = local_source(self)
         if source is not None and source.only is None:
             self._script = str(self.entry_point)
         try:
-            with laid_out(self, source) as extra:
+            with local_attributes(self, source) as extra:
                 yield extra
         finally:
             self._script = None
@@ -278,18 +281,26 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
     def _prepare_init_params_from_job_description(
         cls, job_details: dict[str, Any], model_channel_name: str | None = None
     ) -> dict[str, Any]:
-        """What `attach` builds an estimator of: with our distribution, as it was given."""
-        asked = job_details.get("ResourceConfig") or job_details[_TUNER_RESOURCES]  # a tuner's
-        resources = {"InstanceType": None, "InstanceCount": None, **asked}  # groups have neither
+        """Return the arguments with which `attach` builds an estimator, with the job's
+        distribution.
+        """
+        found = job_details.get("ResourceConfig") or job_details[_TUNER_RESOURCES]  # a tuner's
+        resources = {
+            "InstanceType": None,
+            "InstanceCount": None,
+            **found,
+        }  # instance groups have neither
         params: dict[str, Any] = super()._prepare_init_params_from_job_description(
             {**job_details, "ResourceConfig": resources}, model_channel_name
         )
-        params["instance_groups"] = as_instance_groups(resources)
+        params["instance_groups"] = instance_groups_of(resources)
         params["hyperparameters"] = dict(params["hyperparameters"])
         params["base_job_name"] = params["base_job_name"] or None  # a tuner has none
-        is_here = params["instance_type"] == LOCAL_PROCESS or is_ours(params.get("image_uri"))
-        is_here = is_here or not cls.names_image  # a generic one asks nobody else
-        params.update(asked_in(params["hyperparameters"], image_is_ours=is_here))
+        is_here = params["instance_type"] == LOCAL_PROCESS or is_sagemaker_dist_image(
+            params.get("image_uri")
+        )
+        is_here = is_here or not cls.names_image  # a generic estimator has no other launcher
+        params.update(distribution_in(params["hyperparameters"], uses_launcher=is_here))
         if params["instance_type"] in {LOCAL_PROCESS, *LOCAL}:
             params.update(source_params(job_details, params.get("source_dir")))
             checkpoint = job_details.get("CheckpointConfig", {})
@@ -306,8 +317,11 @@ def _half_named(names: tuple[str, ...], given: Mapping[str, Any]) -> list[Option
         return []
     if any(given.get(name) for name in names):
         return []
-    what, why = f"py_version is {version!r}", f"{names[0]} is left out, and our image has its own"
-    return [OptionError(what, why, f"Pass {names[0]} as well for SageMaker's, or leave it out")]
+    what, why = (
+        f"py_version is {version!r}",
+        f"{names[0]} is left out, and the sagemaker-dist image has its own",
+    )
+    return [OptionError(what, why, f"Pass {names[0]} too for SageMaker's image, or leave it out")]
 
 
 def _use_new_names(kwargs: dict[str, Any]) -> None:
@@ -317,18 +331,20 @@ def _use_new_names(kwargs: dict[str, Any]) -> None:
             del kwargs[old]
 
 
-def _set_defaults(kwargs: dict[str, Any], asked: Distribution, is_local: bool) -> None:
-    """Leave out what the parent adds to every job but our image does not hold."""
+def _set_defaults(kwargs: dict[str, Any], parsed: Distribution, is_local: bool) -> None:
+    """Set defaults for local jobs, and leave out what the parent adds but the sagemaker-dist image
+    lacks.
+    """
     if "instance_count" in kwargs:
-        kwargs["instance_count"] = as_count(kwargs["instance_count"])
+        kwargs["instance_count"] = plain_count(kwargs["instance_count"])
     if is_local:
-        kwargs["instance_type"] = LOCAL_PROCESS  # its own local mode takes one GPU host at most
+        kwargs["instance_type"] = LOCAL_PROCESS  # SageMaker's own local mode allows one GPU host
         kwargs["sagemaker_session"] = kwargs.get("sagemaker_session") or LocalSession()
         kwargs["role"] = kwargs.get("role") or ROLE
-    if asked.is_launched:
-        kwargs["metric_definitions"] = with_our_metrics(kwargs.get("metric_definitions"))
+    if parsed.is_launched:
+        kwargs["metric_definitions"] = add_runtime_metrics(kwargs.get("metric_definitions"))
         kwargs.setdefault("enable_sagemaker_metrics", True)
-    if asked.is_launched or is_local:
+    if parsed.is_launched or is_local:
         kwargs.setdefault("debugger_hook_config", False)
         if kwargs.get("profiler_config") is None:
             kwargs.setdefault("disable_profiler", True)
@@ -342,14 +358,14 @@ def _cut_off(kwargs: dict[str, Any]) -> Iterator[None]:
 
 
 def _session_of(name: str) -> LocalSession | None:
-    """The session of a job of this machine; None where AWS may know it."""
+    """Return the session of a job on this machine, or None if AWS may have it."""
     runner = LocalRunner()
     if runner.exists(name):
         return LocalSession(runner=runner)
     if boto3.Session().region_name is None:
         raise JobError(
             f"there is no job {name!r}",
-            f"{runner.root} holds none of this name, and no region of AWS is set to look in",
+            f"{runner.root} holds none of this name, and no AWS region is set",
             "Check the name, or set AWS_DEFAULT_REGION",
         )
     return None

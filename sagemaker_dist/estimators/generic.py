@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Estimator` as SageMaker's SDK v2 has it, for any image, plus what ours add."""
+"""`Estimator` of SageMaker's SDK v2 for any image, with sagemaker-dist's additions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sagemaker.estimator import Estimator as SageMakerEstimator
 
 from sagemaker_dist.catalog import LOCAL_PROCESS
 from sagemaker_dist.contract import Distribution
-from sagemaker_dist.contract.strategies import Strategy
+from sagemaker_dist.contract.aws_distributions import Strategy
 from sagemaker_dist.errors import OptionError
 from sagemaker_dist.estimators.distributed import Distributed
 from sagemaker_dist.planning.local_job import PROGRAM
@@ -21,17 +21,17 @@ _PARENTS: Final = signature(SageMakerEstimator.__init__)
 
 
 class Estimator(Distributed, SageMakerEstimator):  # type: ignore[misc]  # SageMaker's SDK is untyped
-    """SageMaker's generic estimator with our distribution and our local modes.
+    """SageMaker's generic estimator with the distributions and local modes of sagemaker-dist.
 
-    Takes what `sagemaker.estimator.Estimator` takes, in its order, and besides:
+    Takes the arguments of `sagemaker.estimator.Estimator`, in its order, and in addition:
 
-    * `distribution`: what our launcher starts; the image must hold
+    * `distribution`: started by the sagemaker-dist launcher; the image must have
       sagemaker-dist-runtime. Others are refused: the parent would drop them silently.
-    * `instance_type`: as in `PyTorch`. Only "local_process" needs no image_uri.
-      Containers run the image's own program where no entry_point is given.
+    * `instance_type`: as in `PyTorch`. Only "local_process" works without image_uri.
+      Containers run the image's own program if no entry_point is given.
 
     Raises:
-        OptionError: The request is wrong; every fault is reported at once.
+        OptionError: The request is wrong; all faults are reported together.
     """
 
     kind = "Estimator"
@@ -54,18 +54,20 @@ class Estimator(Distributed, SageMakerEstimator):  # type: ignore[misc]  # SageM
         named = {name: given[name] for name in given if name not in {"self", "kwargs"}}
         super().__init__(distribution=distribution, **named, **given.get("kwargs", {}))
 
-    def _runs_our_launcher(self, asked: Distribution, given: Mapping[str, Any]) -> bool:  # noqa: ARG002 - whatever they are
-        """Always: the parent starts no distribution, so that `distribution` is for ours."""
+    def _runs_our_launcher(self, distribution: Distribution, given: Mapping[str, Any]) -> bool:  # noqa: ARG002 - not needed
+        """Return True: the parent starts no distributions."""
         return True
 
-    def _faults(self, asked: Distribution, given: Mapping[str, Any]) -> Iterator[OptionError]:
+    def _faults(
+        self, distribution: Distribution, given: Mapping[str, Any]
+    ) -> Iterator[OptionError]:
         if given.get("image_uri") is None and given["instance_type"] != LOCAL_PROCESS:
             yield OptionError(
                 "image_uri is left out",
-                "a generic estimator has no framework whose image it could take",
+                "a generic estimator has no default image",
                 "Pass image_uri, or use PyTorch",
             )
-        yield from _script_faults(asked, given)
+        yield from _script_faults(distribution, given)
 
     @classmethod
     def _prepare_init_params_from_job_description(
@@ -74,28 +76,28 @@ class Estimator(Distributed, SageMakerEstimator):  # type: ignore[misc]  # SageM
         params: dict[str, Any] = super()._prepare_init_params_from_job_description(
             job_details, model_channel_name
         )
-        if "source_dir" in params:  # a local job, whose code is where it was
+        if "source_dir" in params:  # a local job, whose code is still in place
             values = params["hyperparameters"]
             params.setdefault("entry_point", json.loads(values[PROGRAM]))
-            if params["source_dir"]:  # then the parent encodes them, again
+            if params["source_dir"]:  # then the parent encodes them a second time
                 params["hyperparameters"] = {key: json.loads(values[key]) for key in values}
         return params
 
 
-def _script_faults(asked: Distribution, given: Mapping[str, Any]) -> Iterator[OptionError]:
+def _script_faults(distribution: Distribution, given: Mapping[str, Any]) -> Iterator[OptionError]:
     if given.get("entry_point") is not None:
         return
     for name in ("source_dir", "dependencies"):
         if given.get(name):
             yield OptionError(
                 f"{name} is set without entry_point",
-                "nothing says which script of it is run",
+                "it does not name the script to run",
                 f"Pass entry_point, or leave {name} out",
             )
     has_image = given["instance_type"] != LOCAL_PROCESS
     values = given.get("hyperparameters")
     names_script = isinstance(values, Mapping) and PROGRAM in values
-    if not names_script and (asked.is_launched or not has_image):
+    if not names_script and (distribution.is_launched or not has_image):
         own = f", or name one in the image's /opt/ml/code by the hyperparameter {PROGRAM}"
         yield OptionError(
             "entry_point is left out",

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`HuggingFace` as SageMaker's SDK v2 has it, plus our distribution and our local modes.
+"""`HuggingFace` of SageMaker's SDK v2, with sagemaker-dist's additions.
 
-Our image holds torch; a job that needs transformers names it in the
-requirements.txt of its source_dir, or brings an image of its own.
+The sagemaker-dist image has torch only; a job that needs transformers lists it in the
+requirements.txt of its source_dir, or uses another image.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from typing import Any
 from sagemaker.huggingface import HuggingFace as SageMakerHuggingFace
 
 from sagemaker_dist.contract import Distribution
-from sagemaker_dist.contract.strategies import Strategy
+from sagemaker_dist.contract.aws_distributions import Strategy
 from sagemaker_dist.errors import OptionError
 from sagemaker_dist.estimators.distributed import Distributed
 from sagemaker_dist.packaging import FRAMEWORKS
 
 
 class HuggingFace(Distributed, SageMakerHuggingFace):  # type: ignore[misc]  # SageMaker's SDK is untyped
-    """SageMaker's Hugging Face estimator with our distribution and our local modes.
+    """SageMaker's Hugging Face estimator with the distributions and local modes of sagemaker-dist.
 
-    Takes what `sagemaker.huggingface.HuggingFace` takes, and besides:
+    Takes the arguments of `sagemaker.huggingface.HuggingFace`, and in addition:
 
     * `distribution` and `instance_type`: as in `PyTorch`.
-    * `image_uri`: with our distribution, or in our local modes without a
+    * `image_uri`: with a sagemaker-dist distribution, or in a local mode without a
       transformers_version, defaults to the image of `sagemaker-dist image build`.
-    * `py_version`: about SageMaker's images alone, and needed only for them.
+    * `py_version`: only for SageMaker's images.
 
     Raises:
-        OptionError: The request is wrong; every fault is reported at once.
+        OptionError: The request is wrong; all faults are reported together.
     """
 
     kind = "HuggingFace"
@@ -67,17 +67,19 @@ class HuggingFace(Distributed, SageMakerHuggingFace):  # type: ignore[misc]  # S
             **kwargs,
         )
 
-    def _faults(self, asked: Distribution, given: Mapping[str, Any]) -> Iterator[OptionError]:
+    def _faults(
+        self, distribution: Distribution, given: Mapping[str, Any]
+    ) -> Iterator[OptionError]:
         if given["entry_point"] is None:
             yield OptionError(
                 "entry_point is left out", "the job runs a script", "Pass the path of the script"
             )
-        if asked.is_launched:
+        if distribution.is_launched:
             yield from _version_faults(given)
         elif given["image_uri"] is None and _is_half_named(given):
             yield OptionError(
                 "py_version is left out",
-                "SageMaker's image of these versions is called by it",
+                "the name of SageMaker's image contains it",
                 "Pass py_version, such as 'py310', or image_uri",
             )
 
@@ -87,7 +89,7 @@ def _is_half_named(given: Mapping[str, Any]) -> bool:
 
 
 def _version_faults(given: Mapping[str, Any]) -> Iterator[OptionError]:
-    """Versions that our image does not hold, where it is our image."""
+    """Yield versions that the sagemaker-dist image does not have, if the job uses that image."""
     held = FRAMEWORKS["torch"].default
     if given["tensorflow_version"] is not None:
         yield OptionError(
@@ -97,10 +99,10 @@ def _version_faults(given: Mapping[str, Any]) -> Iterator[OptionError]:
         )
     if given["image_uri"] is not None:
         return
-    asked = given["pytorch_version"]
-    if asked is not None and not f"{held}.".startswith(f"{asked}."):
+    requested = given["pytorch_version"]
+    if requested is not None and not f"{held}.".startswith(f"{requested}."):
         yield OptionError(
-            f"pytorch_version is {asked!r}",
+            f"pytorch_version is {requested!r}",
             f"the image of this version of sagemaker_dist holds {held}",
             "Leave pytorch_version out, or pass image_uri",
         )

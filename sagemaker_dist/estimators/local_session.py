@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A SageMaker session whose jobs run on this machine, as processes or containers.
 
-SageMaker's SDK asks its session for everything; this one answers without
-Compose, AWS credentials, a region or the network.
+SageMaker's SDK makes all its calls through a session; this one works without Compose, AWS
+credentials, a region or the network.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sagemaker.local import LocalSession as SageMakerLocalSession
 from sagemaker.local.local_session import LocalSagemakerClient
 
 from sagemaker_dist.errors import JobError, OptionError
-from sagemaker_dist.estimators.sdk import as_given
+from sagemaker_dist.estimators.sagemaker_sdk import user_environment
 from sagemaker_dist.planning import LocalSource, plan_local_job
 from sagemaker_dist.planning.local_channel import FILE_SYSTEMS
 from sagemaker_dist.planning.local_job import REGION
@@ -35,67 +35,67 @@ _NO_TELEMETRY: Final = {
 
 
 class LocalJobError(JobError, UnexpectedStatusException):  # type: ignore[misc]  # untyped SDK
-    """A job failed; also what SageMaker's SDK would have raised."""
+    """A local job failed; also an instance of the exception that SageMaker's SDK raises."""
 
-    def __init__(self, what: str, why: str, mend: str) -> None:
+    def __init__(self, what: str, why: str, hint: str) -> None:
         UnexpectedStatusException.__init__(self, why, ["Completed", "Stopped"], "Failed")
-        self.args = (what, why, mend)
-        self.what, self.why, self.mend = what, why, mend
+        self.args = (what, why, hint)
+        self.what, self.why, self.hint = what, why, hint
 
 
 class LocalClient(LocalSagemakerClient):  # type: ignore[misc]  # SageMaker's SDK is untyped
-    """The part of SageMaker's API that training jobs need, over a runner."""
+    """The operations of SageMaker's API that training jobs need, on a local runner."""
 
     def __init__(self, session: LocalSession, runner: Runner) -> None:
         super().__init__(session)
         self.runner = runner
         self.attended = False
-        self.asked = ""
+        self.started_job = ""
         self.source: LocalSource | None = None
 
     def create_training_job(self, **request: Any) -> dict[str, str]:
-        """Start the job; where its code lies is known here alone, the API has no place for it."""
+        """Start the job; the place of its code is added, because the API has no field for it."""
         if self.source is not None:
             request["LocalSource"] = self.source.request()
         if self.sagemaker_session.file_systems:
             request[FILE_SYSTEMS] = self.sagemaker_session.file_systems
-        self.asked = request["TrainingJobName"]
-        with as_given():
+        self.started_job = request["TrainingJobName"]
+        with user_environment():
             self.runner.start(request, attended=self.attended)
         return {"TrainingJobArn": plan_local_job(request).arn}
 
     @contextmanager
     def attending(self) -> Iterator[None]:
-        """Inside, an interrupt stops the job that was started, however far it came."""
-        self.asked = ""
+        """Stop the started job if the user interrupts inside the context."""
+        self.started_job = ""
         try:
             yield
         except KeyboardInterrupt:
-            if self.asked and self.runner.exists(self.asked):
-                self.sagemaker_session.abandon(self.asked)
+            if self.started_job and self.runner.exists(self.started_job):
+                self.sagemaker_session.abandon(self.started_job)
             raise
         finally:
-            if self.asked:
-                self.runner.release(self.asked)
+            if self.started_job:
+                self.runner.release(self.started_job)
 
     def create_hyper_parameter_tuning_job(self, **_: Any) -> None:
-        """Refused: a tuner would wait for jobs that nobody starts."""
+        """Refuse tuning jobs, which do not exist locally."""
         raise OptionError(
-            "a tuner was given an estimator whose jobs run on this machine",
-            "there are no tuning jobs here",
+            "a tuner has an estimator whose jobs run on this machine",
+            "tuning jobs run on SageMaker only",
             "Call fit() for each set of hyperparameters, or pass an instance type of SageMaker",
         )
 
     def describe_training_job(self, TrainingJobName: str) -> Description:  # noqa: N803 - AWS's name
-        """What has become of the job."""
+        """Return the job's description."""
         return self.runner.describe(TrainingJobName)
 
     def stop_training_job(self, TrainingJobName: str) -> None:  # noqa: N803 - AWS's name
-        """Ask the job to stop."""
+        """Stop the job."""
         self.runner.stop(TrainingJobName)
 
     def list_tags(self, ResourceArn: str, **_: Any) -> dict[str, list[dict[str, str]]]:  # noqa: N803 - AWS's name
-        """The tags that the job was given."""
+        """Return the job's tags."""
         return {"Tags": self.runner.describe(ResourceArn.rpartition("/")[2]).get("Tags", [])}
 
 
@@ -103,11 +103,10 @@ class LocalSession(SageMakerLocalSession):  # type: ignore[misc]  # SageMaker's 
     """A session for `instance_type` "local_process", "local" and "local_gpu".
 
     Attributes:
-        runner: What runs the jobs; by default their folders are in
-            ~/.sagemaker-dist/jobs, and data in S3 is read with the credentials of
-            `boto_session`, or those that boto3 finds by itself.
-        file_systems: Where file systems that jobs name by their ids, such as
-            "fs-01234567", are mounted on this machine.
+        runner: Runner of the jobs; by default their folders are in ~/.sagemaker-dist/jobs, and data
+            in S3 is read with the credentials of `boto_session`, or boto3's default ones.
+        file_systems: Directories of this machine where file systems are mounted, by ids such as
+            "fs-01234567".
     """
 
     sagemaker_config: dict[str, Any]
@@ -131,18 +130,18 @@ class LocalSession(SageMakerLocalSession):  # type: ignore[misc]  # SageMaker's 
         self, boto_session: Any, sagemaker_client: Any, sagemaker_runtime_client: Any, **kwargs: Any
     ) -> None:
         super()._initialize(boto_session, sagemaker_client, sagemaker_runtime_client, **kwargs)
-        self.config = {"local": {"local_code": True}}  # run the source where it lies
+        self.config = {"local": {"local_code": True}}  # run the code in place, without an upload
         self.sagemaker_client = LocalClient(self, self.runner)
 
     def expand_role(self, role: str) -> str:
-        """The role as it is: nobody assumes it."""
+        """Return the role unchanged: no one assumes it."""
         return role
 
     @contextmanager
     def starting(
         self, *, attended: bool, source: LocalSource | None = None, **extra: Any
     ) -> Iterator[LocalClient]:
-        """Inside, `train` starts jobs of this source, with these arguments besides its own."""
+        """Start jobs inside with this source and these extra arguments."""
         client: LocalClient = self.sagemaker_client
         client.attended, self._extra = attended, extra
         client.source = source
@@ -152,16 +151,15 @@ class LocalSession(SageMakerLocalSession):  # type: ignore[misc]  # SageMaker's 
             client.attended, client.source, self._extra = False, None, {}
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Start a job; the arguments of `starting` win."""
+        """Start a job; the arguments of `starting` take precedence."""
         with self.without_defaults():
             return super().train(*args, **{**kwargs, **self._extra})
 
     @contextmanager
     def without_defaults(self) -> Iterator[None]:
-        """Inside, the SDK has no defaults to look up.
+        """Turn off the SDK's config lookups inside the context.
 
-        It would check the ones it has, which only turn telemetry off, against
-        its schema a dozen times, a tenth of a second each.
+        Otherwise the SDK validates its config against its schema a dozen times, 0.1 s each.
         """
         before, self.sagemaker_config = self.sagemaker_config, {}
         try:
@@ -177,17 +175,17 @@ class LocalSession(SageMakerLocalSession):  # type: ignore[misc]  # SageMaker's 
         log_type: str = "All",  # noqa: ARG002 - SageMaker's signature
         timeout: int | None = None,  # noqa: ARG002 - SageMaker's signature
     ) -> None:
-        """Show the output of a job; with `wait`, until it is over."""
+        """Print the output of a job; with `wait`, until it ends."""
         if wait:
-            self._see_through(job_name, output=True)
+            self._wait_to_end(job_name, output=True)
         else:
-            print(*self.runner.logs(job_name), sep="", end="")  # noqa: T201 - asked for
+            print(*self.runner.logs(job_name), sep="", end="")  # noqa: T201 - this is the method's purpose
 
     def wait_for_job(self, job: str, poll: int = 5) -> Description:  # noqa: ARG002 - SageMaker's
-        """Wait until a job is over, without its output."""
-        return self._see_through(job, output=False)
+        """Wait until a job ends, without its output."""
+        return self._wait_to_end(job, output=False)
 
-    def _see_through(self, name: str, *, output: bool) -> Description:
+    def _wait_to_end(self, name: str, *, output: bool) -> Description:
         description = self.runner.describe(name)
         if output or description["TrainingJobStatus"] not in TERMINAL:
             layout = plan_local_job(description).layout
@@ -201,13 +199,16 @@ class LocalSession(SageMakerLocalSession):  # type: ignore[misc]  # SageMaker's 
         return description
 
     def abandon(self, name: str) -> None:
-        """Stop a job because the user interrupted it; once more, and it is killed."""
+        """Stop a job after the user's interrupt; kill it after a second one."""
         try:
-            print(f"\nStopping {name}: ranks have two minutes. Interrupt again to kill.")  # noqa: T201 - a person waits
+            print(  # noqa: T201 - for the user at the terminal
+                f"\nStopping {name}: its ranks have two minutes to save."
+                " Interrupt again to kill it."
+            )
             self.runner.stop(name)
             watch(self.runner, name, new_only=True)
         except KeyboardInterrupt:
-            print("\nKilling it; what it has written is kept. Interrupt again to give it up.")  # noqa: T201 - a person waits
+            print("\nKilling it and keeping its output. Interrupt again to discard that too.")  # noqa: T201 - for the user at the terminal
             self._kill(name)
 
     def _kill(self, name: str) -> None:
@@ -224,7 +225,7 @@ ProcessSession = LocalSession  # its earlier name
 
 
 def _credentials(session: boto3.Session | None) -> dict[str, str]:
-    """What a download needs of a session, as boto3 reads it from the environment."""
+    """Return the environment variables with which a download uses the session's credentials."""
     if session is None:
         return {}
     environment = {"AWS_DEFAULT_REGION": session.region_name or ""}
@@ -245,9 +246,10 @@ def _credentials(session: boto3.Session | None) -> dict[str, str]:
 
 @cache
 def _offline_boto_session() -> boto3.Session:
-    """Region and credentials are placeholders, so that nobody looks for real ones.
+    """Return a session with placeholders for region and credentials, so that boto3 does not search
+    for real ones.
 
-    One for all sessions: what it reads of boto3's models takes a second.
+    It is shared by all LocalSessions, because loading boto3's models takes a second.
     """
     return boto3.Session(
         aws_access_key_id="local_process",

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`PyTorch` as SageMaker's SDK v2 has it, plus our distribution and our local modes.
+"""`PyTorch` of SageMaker's SDK v2, with sagemaker-dist's additions.
 
-    PyTorch(..., distribution=DataParallel())         our runtime starts the ranks
-    PyTorch(..., instance_type="local_process")       hosts are processes of this machine
-    PyTorch(..., instance_type="local")               hosts are containers of its Docker engine
+        PyTorch(..., distribution=DataParallel())         the smdist runtime starts the ranks
+        PyTorch(..., instance_type="local_process")       hosts are processes of this machine
+        PyTorch(..., instance_type="local")               hosts are containers of its Docker engine
 
-What these add is in `distributed`, for all Estimators alike.
+The code of these additions is in `distributed`, shared by all Estimators.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from typing import Any
 
 from sagemaker.pytorch import PyTorch as SageMakerPyTorch
 
-from sagemaker_dist.contract.strategies import Strategy
+from sagemaker_dist.contract.aws_distributions import Strategy
 from sagemaker_dist.estimators.distributed import Distributed
 
 
 class PyTorch(Distributed, SageMakerPyTorch):  # type: ignore[misc]  # SageMaker's SDK is untyped
-    """SageMaker's PyTorch estimator with our distribution and our local modes.
+    """SageMaker's PyTorch estimator with the distributions and local modes of sagemaker-dist.
 
-    Takes what `sagemaker.pytorch.PyTorch` takes, and besides:
+    Takes the arguments of `sagemaker.pytorch.PyTorch`, and in addition:
 
     * `distribution`: `DataParallel(...)`, `TorchDistributed()`, another typed option
       of `sagemaker_dist` (`SMDDP`, `SMPv1`, `SMPv2`, `MPI`, `PyTorchDDP`,
       `OnInstanceGroup`, ...), or any dict that the parent takes.
-      docs/distributions.md says who starts which.
+      docs/distributions.md lists the launcher of each.
     * `instance_type="local_process"`: every host is a process of this machine;
       needs no image, role, credentials, region or network. Output and
       checkpoints are file:// directories, data is file:// or s3://.
     * `instance_type="local"` or `"local_gpu"`: every host is a container of this
-      machine's Docker engine, any number of them; the same otherwise. With a
+      machine's Docker engine; otherwise the same as "local_process". With a
       LocalSession of SageMaker's own, its local mode runs the job instead.
-    * `image_uri`: with our distribution, or in our local modes without a
-      framework_version, defaults to the image of `sagemaker-dist image build`.
+    * `image_uri`: with a sagemaker-dist distribution, or in a local mode without a
+        framework_version, defaults to the image of `sagemaker-dist image build`.
 
     Raises:
-        OptionError: The request is wrong; every fault is reported at once.
+        OptionError: The request is wrong; all faults are reported together.
     """
 
     kind = "PyTorch"

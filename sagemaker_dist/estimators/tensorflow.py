@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`TensorFlow` as SageMaker's SDK v2 has it, plus our local modes.
+"""`TensorFlow` of SageMaker's SDK v2, with sagemaker-dist's additions.
 
     TensorFlow(..., instance_type="local_process")    hosts are processes of this machine
     TensorFlow(..., instance_type="local")            hosts are containers of its Docker engine
 
-    distribution=DataParallel()                       ranks of ours, for Keras and custom loops
-    distribution=MultiWorkerMirroredStrategy()        TensorFlow's own, started by us
-    distribution=ParameterServer()                    the same
+        distribution=DataParallel()                       smdist ranks, for Keras and custom loops
+        distribution=MultiWorkerMirroredStrategy()        TensorFlow's own, by the smdist launcher
+        distribution=ParameterServer()                    likewise
 
-In SageMaker's images everything is as with the parent.
+In SageMaker's images it behaves like its parent.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from sagemaker.deprecations import renamed_kwargs
 from sagemaker.tensorflow import TensorFlow as SageMakerTensorFlow
 
 from sagemaker_dist.catalog import LOCAL_PROCESS
-from sagemaker_dist.contract.strategies import Strategy
+from sagemaker_dist.contract.aws_distributions import Strategy
+from sagemaker_dist.estimators.checked_job import runs_here
 from sagemaker_dist.estimators.distributed import Distributed
-from sagemaker_dist.estimators.jobs import runs_here
 
-_MODEL_DIR: Final = "/opt/ml/model"  # its own default lies in S3, or where nobody collects it
-_NEXT_TO_CODE: Final = "../model"  # the same for a process: each host has an /opt/ml of its own
+_MODEL_DIR: Final = "/opt/ml/model"  # the SDK's default is in S3, or is not saved
+_NEXT_TO_CODE: Final = "../model"  # for a process: each host has its own /opt/ml tree
 
 
 class TensorFlow(Distributed, SageMakerTensorFlow):  # type: ignore[misc]  # SageMaker's SDK is untyped
-    """SageMaker's TensorFlow estimator with our local modes.
+    """SageMaker's TensorFlow estimator with the distributions and local modes of sagemaker-dist.
 
-    Takes what `sagemaker.tensorflow.TensorFlow` takes, and besides:
+    Takes the arguments of `sagemaker.tensorflow.TensorFlow`, and in addition:
 
-    * `distribution`: `DataParallel(...)` and the strategies above in our image, unless a
-      framework_version names SageMaker's. `ModelParallel` is for torch.
+    * `distribution`: `DataParallel(...)` and the strategies above in the sagemaker-dist image,
+      unless a framework_version selects SageMaker's. `ModelParallel` is for torch.
     * `instance_type="local_process"`, `"local"` or `"local_gpu"`: as in `PyTorch`.
-    * `image_uri`: with such a distribution and in our local modes, without a
+    * `image_uri`: with such a distribution and in the local modes, without a
       framework_version, defaults to the image of
       `sagemaker-dist image build --framework tensorflow`.
-    * `model_dir`: in our image and our local modes defaults to the directory that becomes
-      model.tar.gz, relative to the script's own for local processes.
+    * `model_dir`: in the sagemaker-dist image and the local modes defaults to the directory
+      that becomes model.tar.gz; for local processes, relative to the script's directory.
 
     Raises:
-        OptionError: The request is wrong; every fault is reported at once.
+        OptionError: The request is wrong; all faults are reported together.
     """
 
     kind = "TensorFlow"
@@ -71,15 +71,15 @@ class TensorFlow(Distributed, SageMakerTensorFlow):  # type: ignore[misc]  # Sag
         )
 
     def _distribution_configuration(self, distribution: Any) -> dict[str, Any]:
-        """What the parent adds for its own launchers; ours is asked by `_added`."""
-        if self._asked.is_launched:
+        """Return the parent's hyperparameters for its own launchers."""
+        if self._parsed.is_launched:
             return {}
         added: dict[str, Any] = super()._distribution_configuration(distribution)
         return added
 
     def _default_s3_path(self, directory: str, mpi: bool = False) -> str:
-        """Where the script saves: with the parent a place in S3, but for ranks of MPI."""
-        place: str = super()._default_s3_path(directory, mpi or self._asked.is_launched)
+        """Return where the script saves: in S3 for the parent, except for MPI ranks."""
+        place: str = super()._default_s3_path(directory, mpi or self._parsed.is_launched)
         return place
 
     @classmethod
@@ -89,7 +89,7 @@ class TensorFlow(Distributed, SageMakerTensorFlow):  # type: ignore[misc]  # Sag
         params: dict[str, Any] = super()._prepare_init_params_from_job_description(
             job_details, model_channel_name
         )
-        if "model_dir" not in params:  # the parent knows it of jobs in its own images alone
+        if "model_dir" not in params:  # the parent reads it only from jobs in its own images
             params["model_dir"] = params["hyperparameters"].pop("model_dir", False)
         return params
 

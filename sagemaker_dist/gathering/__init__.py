@@ -1,20 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the checks of `planning` need to know of this machine and of boto3's models."""
+"""Facts about this machine, the user's files and boto3's models, for the checks in `planning`."""
 
-from sagemaker_dist.gathering.arguments import as_count, as_terms, with_our_metrics, with_parameters
-from sagemaker_dist.gathering.places import find_obstacle, find_source, is_there
-from sagemaker_dist.gathering.plans import find_plan
-from sagemaker_dist.gathering.service import is_known_to_boto3, service_limits
+from sagemaker_dist.gathering.arguments import (
+    add_runtime_metrics,
+    plain_count,
+    service_terms,
+    with_parameters,
+)
+from sagemaker_dist.gathering.plan_file import find_plan
+from sagemaker_dist.gathering.service_model import is_known_to_boto3, service_limits
+from sagemaker_dist.gathering.user_code import find_obstacle, find_source, is_there
 
 __all__ = [
-    "as_count",
-    "as_terms",
+    "add_runtime_metrics",
     "find_obstacle",
     "find_plan",
     "find_source",
     "is_known_to_boto3",
     "is_there",
+    "plain_count",
     "service_limits",
-    "with_our_metrics",
+    "service_terms",
     "with_parameters",
 ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments of a job as the checks want them; a value of None is left out, or a pipeline's."""
+"""Arguments of a job in the form that the checks read; None is left out or a pipeline variable."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from pathlib import Path
 from typing import Any, Final
 
 from sagemaker_dist.contract import metric_definitions
-from sagemaker_dist.contract.spelling import AWS, MODEL
+from sagemaker_dist.contract.distribution_keys import AWS, MODEL
 from sagemaker_dist.errors import OptionError
-from sagemaker_dist.gathering.service import service_limits
+from sagemaker_dist.gathering.service_model import service_limits
 from sagemaker_dist.planning import Terms
 
 TERMS: Final = frozenset(field.name for field in fields(Terms)) - {
-    "limits", "asked", "runs_script", "encodes_json", "is_written", "region", "bucket_regions"
+    "limits", "passed", "runs_script", "encodes_json", "is_written", "region", "bucket_regions"
 }  # fmt: skip
 
 
-def as_terms(
+def service_terms(
     given: Mapping[str, Any],
     *,
-    asked: Collection[str],
+    passed: Collection[str],
     runs_script: bool = True,
     encodes_json: bool = True,
     **known: Any,
 ) -> Terms:
-    """What SageMaker reads of a job's arguments; `asked` are those that somebody gave."""
+    """Return the arguments that SageMaker reads; `passed` are the names that the user passed."""
     read: dict[str, Any] = {name: given.get(name) for name in TERMS}
     return Terms(
         limits=service_limits(),
-        asked=frozenset(asked),
+        passed=frozenset(passed),
         runs_script=runs_script,
         encodes_json=encodes_json,
         **read,
@@ -42,18 +42,19 @@ def as_terms(
     )
 
 
-def as_count(value: Any) -> Any:
-    """A number of hosts as a plain int, whoever's integer it was (numpy has its own)."""
+def plain_count(value: Any) -> Any:
+    """Return a number of hosts as a plain int; numpy integers become int, other values stay."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         return value
     return index(value)
 
 
 def with_parameters(distribution: Any) -> Any:
-    """A `distribution=` whose model parallel parameters are a file, with what is in the file.
+    """Return the `distribution=` with the file of its model parallel parameters replaced by the
+    content.
 
     Raises:
-        OptionError: The file cannot be read, or holds no JSON object.
+        OptionError: The file cannot be read, or does not hold a JSON object.
     """
     path = _parameters(distribution)
     if not isinstance(path, (str, PathLike)) or not _parameters(distribution, "enabled"):
@@ -69,18 +70,18 @@ def with_parameters(distribution: Any) -> Any:
     return {**distribution, AWS: {**distribution[AWS], MODEL: model}}
 
 
-def with_our_metrics(given: Any) -> Any:
-    """Metric definitions, and those of our runtime's lines of other names; 40 in all at most.
+def add_runtime_metrics(given: Any) -> Any:
+    """Return metric definitions with those of the runtime's log line added; at most 40 in all.
 
-    An empty list is an answer, and what a pipeline gives is left to it.
+    An empty list stays empty, and a pipeline variable stays as it is.
     """
     if given is not None and not (isinstance(given, list) and given):
         return given
-    theirs: list[Any] = given or []
-    names = [each.get("Name") for each in theirs if isinstance(each, Mapping)]
+    users: list[Any] = given or []
+    names = [each.get("Name") for each in users if isinstance(each, Mapping)]
     own = [each for each in metric_definitions() if each["Name"] not in names]
     most = service_limits()["MetricDefinitionList"].most
-    return theirs + own[: max(0, most - len(theirs)) if most else None]
+    return users + own[: max(0, most - len(users)) if most else None]
 
 
 def _parameters(distribution: Any, name: str = "parameters") -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The front door for Boto3: a training job without SageMaker's SDK."""
+"""Training jobs by boto3, without SageMaker's SDK."""
 
 from sagemaker_dist.jobs.job_file import read_job_file
 from sagemaker_dist.jobs.training_job import TrainingJob

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training job from its options to its end, on SageMaker, in containers or as processes.
+"""`TrainingJob`: a training job on SageMaker, in containers or as processes.
 
     job = TrainingJob(entry_point="train.py", role="training", instance_type="ml.c5.9xlarge",
                       instance_count=2, distribution=DataParallel(), inputs="s3://bucket/data")
     job.submit()
     job.wait()
 
-AWS is asked for what the options leave open, and for nothing else: with `role` an
-ARN, `image_uri` and `output_path` given, `request()` asks nobody.
+AWS is called only for values that the options leave open: with `role` an ARN, `image_uri` and
+`output_path` given, `request()` makes no call.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from sagemaker_dist.contract.launching import launch_parameters
+from sagemaker_dist.contract.launch_contract import launch_parameters
 from sagemaker_dist.errors import JobError, OptionError, SetupError, raise_all
-from sagemaker_dist.gathering import as_count, with_our_metrics
-from sagemaker_dist.jobs.checks import asked_of, is_local, job_faults, job_to_check
-from sagemaker_dist.jobs.kinds import framework_warnings, session_faults
+from sagemaker_dist.gathering import add_runtime_metrics, plain_count
+from sagemaker_dist.jobs.job_checks import distribution_of_job, is_local, job_faults, job_to_check
+from sagemaker_dist.jobs.type_checks import framework_warnings, session_faults
 from sagemaker_dist.packaging import (
     account_of,
     boto_session,
@@ -33,7 +33,7 @@ from sagemaker_dist.packaging import (
     source_tarball,
     upload_source,
 )
-from sagemaker_dist.packaging.source import TARBALL
+from sagemaker_dist.packaging.code_tarball import TARBALL
 from sagemaker_dist.planning import (
     LocalSource,
     construction_warnings,
@@ -41,27 +41,27 @@ from sagemaker_dist.planning import (
     plan_local_job,
 )
 from sagemaker_dist.planning.local_job import REGION
-from sagemaker_dist.planning.request import Settled, TrainingOptions, training_request
+from sagemaker_dist.planning.request import Resolved, TrainingOptions, training_request
 from sagemaker_dist.runners import LocalRunner, Runner
 from sagemaker_dist.runners.protocol import Description
 from sagemaker_dist.runners.viewer import watch
 
 _OPTIONS: Final = str(TrainingOptions.__doc__).partition("    Attributes:\n")[2]
-_ROLE: Final = "arn:aws:iam::000000000000:role/local"  # a placeholder: nobody assumes it
+_ROLE: Final = "arn:aws:iam::000000000000:role/local"  # a placeholder, which no one assumes
 _NO_IMAGE: Final = ":local_process"
 _LONGEST: Final = 63
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingJob(TrainingOptions):
-    """One training job, without SageMaker's SDK. Names and defaults are those of its estimators.
+    """One training job, without SageMaker's SDK; names and defaults are those of its estimators.
 
     Attributes:
-        session: A boto3.Session. Default: boto3's own settings.
-        runner: What runs it. Default: SageMaker, or this machine for its instance types.
+        session: boto3.Session. Default: boto3's own settings.
+        runner: Runner of the job. Default: SageMaker, or this machine for local instance types.
 
     Raises:
-        OptionError: The job is wrong; every fault is reported at once.
+        OptionError: The job is wrong; all faults are reported together.
     """
 
     session: Any = field(default=None, repr=False, compare=False)
@@ -71,25 +71,25 @@ class TrainingJob(TrainingOptions):
         for name, empty in (("hyperparameters", {}), ("environment", {}), ("dependencies", ())):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, empty)
-        object.__setattr__(self, "instance_count", as_count(self.instance_count))
+        object.__setattr__(self, "instance_count", plain_count(self.instance_count))
         self.validate()
 
     def validate(self) -> None:
-        """Check all that can be checked; asks neither AWS nor Docker.
+        """Check everything that can be checked without AWS or Docker.
 
         Raises:
-            OptionError: The job is wrong; every fault is reported at once.
+            OptionError: The job is wrong; all faults are reported together.
         """
         raise_all(session_faults(self.session))
         raise_all(job_faults(self, region=getattr(self.session, "region_name", None)))
 
     def warnings(self) -> list[str]:
-        """What is not wrong but not to be expected either, such as how gradients travel."""
+        """Return warnings, such as how gradients travel on the instance type."""
         return [*framework_warnings(self), *construction_warnings(job_to_check(self))]
 
     @cached_property
     def name(self) -> str:
-        """The name of the job: `job_name`, or the base name and the time it was first asked for."""
+        """Return the job's name: `job_name`, or the base name and the time of the first access."""
         if self.job_name is not None:
             return self.job_name
         stamp = datetime.now(timezone.utc).strftime("%Y-%m-%d-%H-%M-%S-%f")[:-3]
@@ -97,19 +97,19 @@ class TrainingJob(TrainingOptions):
         return f"{base[: _LONGEST - len(stamp) - 1].rstrip('-')}-{stamp}"
 
     def request(self) -> dict[str, Any]:
-        """The whole CreateTrainingJob request.
+        """Return the whole CreateTrainingJob request.
 
         Raises:
-            SetupError: AWS refuses what is asked of it.
-            SkewError: The pushed images are of other versions than this package.
+            SetupError: AWS refuses a call.
+            SkewError: The pushed images have other versions than this package.
         """
-        request = training_request(self, self._settled)
+        request = training_request(self, self._resolved)
         if is_local(self) and self._source is not None:
             request["LocalSource"] = self._source.request()
         return request
 
     def submit(self) -> str:
-        """Upload the code, start the job and return its name; called again, it only returns it.
+        """Upload the code, start the job and return its name; a second call only returns the name.
 
         Raises:
             OptionError: SageMaker refuses the request, or has another job of this name.
@@ -124,16 +124,17 @@ class TrainingJob(TrainingOptions):
                 f"job_name is {self.name!r}",
                 "a job of this name exists",
                 "Pass another name, or leave job_name out",
+                about="job_name",
             )
         if self._uploads:
-            self._upload(str(self._settled.code))
+            self._upload(str(self._resolved.code))
         name = self._runner.start(request)
         self.__dict__["_is_started"] = True
         return name
 
     @property
     def is_started(self) -> bool:
-        """Whether this object has started the job."""
+        """Return whether this object has started the job."""
         return bool(self.__dict__.get("_is_started"))
 
     def _upload(self, code: str) -> None:
@@ -150,9 +151,9 @@ class TrainingJob(TrainingOptions):
         return self.output_path is None and self.code_location is None
 
     def wait(self, progress: bool = True) -> Description:
-        """Wait until the job is over, and say how it ended; with `progress`, show its output.
+        """Wait until the job ends and return its description; with `progress`, show its output.
 
-        Ctrl-C ends the waiting; the job goes on.
+        Ctrl-C ends the wait; the job keeps running.
 
         Raises:
             JobError: The job failed.
@@ -162,19 +163,19 @@ class TrainingJob(TrainingOptions):
         if ended["TrainingJobStatus"] == "Failed":
             raise JobError(
                 f"training job {self.name!r} failed",
-                str(ended.get("FailureReason", "it did not say why")).rstrip("."),
+                str(ended.get("FailureReason", "no reason was given")).rstrip("."),
                 f"The output of every host is in {self._runner.logs_at(self.name)}",
             )
         return ended
 
     def logs(self, follow: bool = False) -> Iterator[str]:
-        """Lines of output of all hosts; with `follow`, until the job is over."""
+        """Yield the output of all hosts; with `follow`, until the job ends."""
         for segment in self._runner.logs(self.name, follow=follow):
             if segment:
                 yield segment
 
     def describe(self) -> Description:
-        """What DescribeTrainingJob answers.
+        """Return the answer of DescribeTrainingJob.
 
         Raises:
             JobError: The job was not submitted.
@@ -182,7 +183,7 @@ class TrainingJob(TrainingOptions):
         return self._runner.describe(self.name)
 
     def stop(self) -> None:
-        """Ask the job to stop: ranks get two minutes to save."""
+        """Stop the job: its ranks get two minutes to save."""
         self._runner.stop(self.name)
 
     @cached_property
@@ -217,18 +218,18 @@ class TrainingJob(TrainingOptions):
         )
 
     @cached_property
-    def _settled(self) -> Settled:
+    def _resolved(self) -> Resolved:
         if not is_local(self) and self._boto.region_name is None:
             raise SetupError(
                 "no AWS region is set",
-                "the job runs in one",
+                "the job needs a region",
                 "Set AWS_DEFAULT_REGION, or pass a session with a region",
             )
-        asked = asked_of(self)
+        distribution = distribution_of_job(self)
         metrics: Any = self.metric_definitions
         given = None if metrics is None else [dict(each) for each in metrics]
         script = None if self.entry_point is None else Path(self.entry_point)
-        return Settled(
+        return Resolved(
             name=self.name,
             image=self._image(),
             role=_ROLE if is_local(self) else role_arn(self._boto, str(self.role)),
@@ -236,9 +237,9 @@ class TrainingJob(TrainingOptions):
             output=self._output(),
             code=self._code(),
             script=None if script is None else str(script if self.source_dir else script.name),
-            asked=asked,
-            parameters=launch_parameters(asked, self.instance_type, self.framework),
-            metrics=with_our_metrics(given) if asked.is_launched else given,
+            distribution=distribution,
+            parameters=launch_parameters(distribution, self.instance_type, self.framework),
+            metrics=add_runtime_metrics(given) if distribution.is_launched else given,
         )
 
     def _image(self) -> str:

@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training images: built, looked at and pushed; and the Docker engine they live in."""
+"""Training images: building, inspecting and pushing them; and the Docker engine."""
 
-from sagemaker_dist.packaging.aws import account_of, boto_session, role_arn
-from sagemaker_dist.packaging.build import build_image
+from sagemaker_dist.packaging.aws_session import account_of, boto_session, role_arn
+from sagemaker_dist.packaging.code_tarball import source_tarball, upload_source
 from sagemaker_dist.packaging.ecr import ecr_image
-from sagemaker_dist.packaging.facts import ImageFacts, check_versions, inspect_image, local_image
-from sagemaker_dist.packaging.frameworks import FRAMEWORKS, default_tag, is_ours
-from sagemaker_dist.packaging.options import ImageOptions
-from sagemaker_dist.packaging.push import PushedImage, PushOptions, push_image
-from sagemaker_dist.packaging.source import source_tarball, upload_source
+from sagemaker_dist.packaging.frameworks import FRAMEWORKS, default_tag, is_sagemaker_dist_image
+from sagemaker_dist.packaging.image_build import build_image
+from sagemaker_dist.packaging.image_facts import (
+    ImageFacts,
+    check_versions,
+    inspect_image,
+    local_image,
+)
+from sagemaker_dist.packaging.image_options import ImageOptions
+from sagemaker_dist.packaging.image_push import PushedImage, PushOptions, push_image
 
 __all__ = [
     "FRAMEWORKS",
@@ -23,7 +28,7 @@ __all__ = [
     "default_tag",
     "ecr_image",
     "inspect_image",
-    "is_ours",
+    "is_sagemaker_dist_image",
     "local_image",
     "push_image",
     "role_arn",

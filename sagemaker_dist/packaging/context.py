@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The build context of the training image: a directory laid out as a clone.
+"""Build context of the training image: a directory with the layout of a clone.
 
     sagemaker_dist/  container/  pyproject.toml  README.md  LICENSE  [wheelhouse/]
 
-In a clone these are beside this package; a wheel ships all but the package
+In a clone these are next to this package; a wheel has all of them but the package
 itself below sagemaker_dist/_image (pyproject.toml, force-include).
 """
 
@@ -26,10 +26,10 @@ _NEVER: Final = shutil.ignore_patterns("__pycache__", "build", "*.so", _SHIPPED)
 
 @contextmanager
 def build_context(wheelhouse: Path | None = None) -> Iterator[Path]:
-    """A temporary build context, removed at the end.
+    """Write a temporary build context, which is removed at the end.
 
     Raises:
-        SetupError: This installation lacks files that an image is made of.
+        SetupError: This installation lacks files of the image.
     """
     source = _source()
     with TemporaryDirectory(prefix="sagemaker-dist-image-") as folder:
@@ -39,7 +39,7 @@ def build_context(wheelhouse: Path | None = None) -> Iterator[Path]:
         for name in _FILES:
             shutil.copy2(source / name, context / name)
         if wheelhouse:
-            _borrow(wheelhouse, context / "wheelhouse")
+            _link_wheels(wheelhouse, context / "wheelhouse")
         yield context
 
 
@@ -54,7 +54,7 @@ def _source() -> Path:
     )
 
 
-def _borrow(wheelhouse: Path, into: Path) -> None:
+def _link_wheels(wheelhouse: Path, into: Path) -> None:
     into.mkdir()
     for wheel in sorted(wheelhouse.glob("*.whl")):
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The docker command with BuildKit, which docker-py has not: found, run, and listened to."""
+"""The docker command with BuildKit, which docker-py lacks: finding and running it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from sagemaker_dist.errors import SetupError
-from sagemaker_dist.packaging.engine import address
+from sagemaker_dist.packaging.docker_engine import address
 
 _BUILT_IN: Final = range(20, 23)  # earlier ones lack mounts, later ones take a plugin
 _KEPT_CHUNKS: Final = 400
@@ -32,19 +32,19 @@ class Builder:
 
 
 def find_builder(path: str | None = None) -> Builder:
-    """The first docker on the PATH that has BuildKit.
+    """Return the first docker command on the PATH that has BuildKit.
 
     Raises:
-        SetupError: There is none.
+        SetupError: No docker command has BuildKit.
     """
     seen = []
     for folder in (os.environ.get("PATH", "") if path is None else path).split(os.pathsep):
         docker = Path(folder or ".", "docker")
         if not os.access(docker, os.X_OK) or docker.is_dir():
             continue
-        if _says(docker, "buildx", "version"):
+        if _output_of(docker, "buildx", "version"):
             return Builder(command=(str(docker), "buildx", "build", "--load"))
-        version = re.search(r"version (\d+)\.", _says(docker, "--version"))
+        version = re.search(r"version (\d+)\.", _output_of(docker, "--version"))
         if version and int(version[1]) in _BUILT_IN:
             return Builder(command=(str(docker), "build"), environment={"DOCKER_BUILDKIT": "1"})
         seen.append(str(docker))
@@ -57,22 +57,21 @@ def find_builder(path: str | None = None) -> Builder:
 
 
 def run(builder: Builder, arguments: Sequence[str]) -> tuple[int, list[str]]:
-    """Run a build and show it: as docker does on a terminal, else line by line.
+    """Run a build with its output on standard error, and return its exit status and last lines.
 
-    Returns its exit status and its last lines. On Ctrl-C it has ended, too,
-    when KeyboardInterrupt arrives.
+    On Ctrl-C the build has ended when KeyboardInterrupt is raised.
     """
-    # docker-py's engine, where the command might follow a context to another
+    # the engine of docker-py; without DOCKER_HOST, docker might use another context's
     environment = {**os.environ, **builder.environment, "DOCKER_HOST": address()}
     on_terminal = sys.stderr.isatty()
     progress = "--progress=auto" if on_terminal else "--progress=plain"
     command = [*builder.command, progress, *arguments]
     kept: deque[bytes] = deque(maxlen=_KEPT_CHUNKS)
-    with _output(on_terminal) as (ours, theirs):
-        process = subprocess.Popen(command, env=environment, stdout=theirs, stderr=theirs)
-        os.close(theirs)
+    with _output(on_terminal) as (own_end, build_end):
+        process = subprocess.Popen(command, env=environment, stdout=build_end, stderr=build_end)
+        os.close(build_end)
         with _ended(process):
-            for chunk in _chunks(ours):
+            for chunk in _chunks(own_end):
                 kept.append(chunk)
                 sys.stderr.write(chunk.decode(errors="replace"))
                 sys.stderr.flush()
@@ -83,7 +82,7 @@ def run(builder: Builder, arguments: Sequence[str]) -> tuple[int, list[str]]:
 
 @contextmanager
 def _ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """On the way out of an error the build is stopped: the terminal may not have done so."""
+    """Stop the build when an error leaves the context; the terminal may not have stopped it."""
     try:
         yield
     except BaseException:
@@ -98,12 +97,12 @@ def _ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 @contextmanager
 def _output(on_terminal: bool) -> Iterator[tuple[int, int]]:
-    """Our end and the build's end: of a terminal as wide as ours, or of a pipe."""
-    ours, theirs = _terminal() if on_terminal else os.pipe()
+    """Yield this process's end and the build's end of a terminal or of a pipe."""
+    own_end, build_end = _terminal() if on_terminal else os.pipe()
     try:
-        yield ours, theirs
+        yield own_end, build_end
     finally:
-        os.close(ours)
+        os.close(own_end)
 
 
 def _terminal() -> tuple[int, int]:
@@ -111,23 +110,23 @@ def _terminal() -> tuple[int, int]:
     import pty
     import termios
 
-    ours, theirs = pty.openpty()
+    own_end, build_end = pty.openpty()
     size = fcntl.ioctl(sys.stderr.fileno(), termios.TIOCGWINSZ, bytes(8))
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, size)
-    return ours, theirs
+    fcntl.ioctl(build_end, termios.TIOCSWINSZ, size)
+    return own_end, build_end
 
 
 def _chunks(source: int) -> Iterator[bytes]:
     while True:
         try:
             chunk = os.read(source, 65536)
-        except OSError:  # how a terminal ends
+        except OSError:  # a closed terminal raises
             return
         if not chunk:
             return
         yield chunk
 
 
-def _says(docker: Path, *arguments: str) -> str:
+def _output_of(docker: Path, *arguments: str) -> str:
     done = subprocess.run([docker, *arguments], capture_output=True, text=True, check=False)
     return done.stdout if done.returncode == 0 else ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Amazon ECR: where an account keeps its images, and the pass to push there."""
+"""Amazon ECR: an account's images, and the login for pushing there."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sagemaker_dist.errors import SetupError
-from sagemaker_dist.packaging.aws import aws_refusals, where
-from sagemaker_dist.packaging.facts import other_versions, versions_in
+from sagemaker_dist.packaging.aws_session import aws_refusals, where
 from sagemaker_dist.packaging.frameworks import REPOSITORY, default_tag
+from sagemaker_dist.packaging.image_facts import other_versions, versions_in
 
 _BUILD_AND_PUSH: Final = (
     "Run: sagemaker-dist image build --framework {framework}, then:"
@@ -20,11 +20,11 @@ _BUILD_AND_PUSH: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pass:
-    """What a push to ECR needs; valid for twelve hours and never stored.
+class EcrLogin:
+    """Login for a push to ECR; valid for twelve hours and never stored.
 
     Attributes:
-        repository_uri: With the registry's host, without a tag.
+        repository_uri: Registry host and repository, without a tag.
     """
 
     repository_uri: str
@@ -33,14 +33,14 @@ class Pass:
 
 
 def ecr_image(session: Any, framework: str, repository: str = REPOSITORY) -> str:
-    """The URI of this version's image in the registry of a session's account and region.
+    """Return the URI of this version's image in the registry of a session's account and region.
 
     Raises:
-        SetupError: There is none, or ECR cannot be asked.
-        SkewError: The repository holds other versions only.
+        SetupError: There is no such image, or ECR does not answer.
+        SkewError: The repository has other versions only.
     """
     tag = default_tag(framework).rpartition(":")[2]
-    mend = _BUILD_AND_PUSH.format(framework=framework)
+    hint = _BUILD_AND_PUSH.format(framework=framework)
     with aws_refusals(session, "Amazon ECR"):
         ecr = _client(session)
         try:
@@ -49,26 +49,26 @@ def ecr_image(session: Any, framework: str, repository: str = REPOSITORY) -> str
         except ecr.exceptions.RepositoryNotFoundException:
             raise SetupError(
                 f"there is no ECR repository {repository!r} in {where(session)}",
-                "a job needs an image, and none was given",
-                f"{mend}, or pass image_uri",
+                "the job needs an image, and image_uri is left out",
+                f"{hint}, or pass image_uri",
             ) from None
     if tag in tags:
         return f"{uri}:{tag}"
     others = versions_in(iter(tags), framework)
     if others:
-        raise other_versions(f"the images for {framework} in {uri}", others, mend)
+        raise other_versions(f"the images for {framework} in {uri}", others, hint)
     raise SetupError(
         f"the ECR repository {uri} has no image {tag!r}",
-        "a job needs an image, and none was given",
-        f"{mend}, or pass image_uri",
+        "the job needs an image, and image_uri is left out",
+        f"{hint}, or pass image_uri",
     )
 
 
-def ecr_pass(session: Any, repository: str, *, create: bool) -> Pass:
-    """Ask for a token, and for the repository, which is created if that was asked for.
+def ecr_login(session: Any, repository: str, *, create: bool) -> EcrLogin:
+    """Return a login for the repository; with `create`, create a missing repository.
 
     Raises:
-        SetupError: There is no such repository, or ECR cannot be asked.
+        SetupError: The repository does not exist, or ECR does not answer.
     """
     with aws_refusals(session, "Amazon ECR"):
         ecr = _client(session)
@@ -78,14 +78,14 @@ def ecr_pass(session: Any, repository: str, *, create: bool) -> Pass:
             if not create:
                 raise SetupError(
                     f"there is no ECR repository {repository!r} in {where(session)}",
-                    "a push does not create one unless asked",
+                    "a push creates one only with --create",
                     "Pass --create (create=True)",
                 ) from None
             created = ecr.create_repository(repositoryName=repository)
             uri = created["repository"]["repositoryUri"]
         token = ecr.get_authorization_token()["authorizationData"][0]["authorizationToken"]
     username, _, password = base64.b64decode(token).decode().partition(":")
-    return Pass(repository_uri=uri, username=username, password=password)
+    return EcrLogin(repository_uri=uri, username=username, password=password)
 
 
 def _client(session: Any) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The frameworks that there are images for, and how those images are called."""
+"""Frameworks with a sagemaker-dist image, and the names of these images."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ REPOSITORY: Final = "sagemaker-dist"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
-    """What an image of a framework is built with.
+    """Versions of one framework.
 
     Attributes:
-        default: The exact version unless another is asked for.
-        series: Versions begin with one of these: the minor versions that the binding
-            is compiled for.
+        default: Default version.
+        series: Allowed prefixes of versions: the minor versions that the binding is compiled for.
     """
 
     default: str
@@ -37,12 +36,12 @@ FRAMEWORKS: Final = {
 
 
 def installed_version() -> str:
-    """The version of this sagemaker-dist."""
+    """Return the version of this sagemaker-dist."""
     return version("sagemaker-dist")
 
 
 def default_tag(framework: str) -> str:
-    """How this version's image of a framework is called: `sagemaker-dist:0.1.0-torch`.
+    """Return the name of this version's image of a framework: `sagemaker-dist:0.1.0-torch`.
 
     Raises:
         OptionError: There is no image for this framework.
@@ -51,19 +50,21 @@ def default_tag(framework: str) -> str:
     return f"{REPOSITORY}:{installed_version()}-{framework}"
 
 
-def is_ours(image: object) -> bool:
-    """Whether an image is called as ours are, in whichever registry and of whichever tag."""
-    if not isinstance(image, str):  # left out, or known to a pipeline alone
+def is_sagemaker_dist_image(image: object) -> bool:
+    """Return whether an image has the name of a sagemaker-dist image, in any registry and with any
+    tag.
+    """
+    if not isinstance(image, str):  # left out, or a pipeline variable
         return False
     name = image.partition("@")[0].rpartition("/")[2]
     return name.partition(":")[0] == REPOSITORY
 
 
 def framework_faults(framework: str, framework_version: str | None = None) -> Iterator[OptionError]:
-    """What is wrong with a framework and the version that is asked for."""
+    """Yield the faults of a framework and of its version."""
     if framework not in FRAMEWORKS:
-        mend = closest(str(framework), FRAMEWORKS)
-        yield OptionError(f"framework is {framework!r}", "there is no image for it", mend)
+        hint = closest(str(framework), FRAMEWORKS)
+        yield OptionError(f"framework is {framework!r}", "there is no image for it", hint)
         return
     if framework_version is None:
         return
@@ -71,14 +72,14 @@ def framework_faults(framework: str, framework_version: str | None = None) -> It
     what = f"framework_version is {framework_version!r}"
     if not re.fullmatch(r"\d+\.\d+\.\d+", framework_version):
         yield OptionError(
-            what, "an image says exactly what it holds", f"Give all three numbers: {known.default}"
+            what, "an image needs an exact version", f"Pass all three numbers: {known.default}"
         )
     elif not framework_version.startswith(known.series):
         yield OptionError(
             what,
             f"the runtime is compiled for {framework}"
             f" {' to '.join(f'{each}x' for each in _ends(known.series))}",
-            f"Ask for {known.default}",
+            f"Pass {known.default}",
         )
 
 

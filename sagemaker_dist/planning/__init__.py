@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that is decided before a job starts. Pure: no network, no disk."""
+"""Checks and plans of a job before it starts. Pure: no network, no disk."""
 
-from sagemaker_dist.planning.channels import Channel, channel_faults
-from sagemaker_dist.planning.faults import construction_faults, construction_warnings, fit_faults
+from sagemaker_dist.planning.channel_checks import Channel, channel_faults
+from sagemaker_dist.planning.gradient_transport import transport_warning
 from sagemaker_dist.planning.job import Job, Obstacle, Source
+from sagemaker_dist.planning.job_faults import (
+    construction_faults,
+    construction_warnings,
+    fit_faults,
+)
 from sagemaker_dist.planning.local_channel import LocalChannel
 from sagemaker_dist.planning.local_job import (
     LocalHost,
@@ -13,7 +18,6 @@ from sagemaker_dist.planning.local_job import (
 )
 from sagemaker_dist.planning.locations import directory_of
 from sagemaker_dist.planning.service import Limit, Terms
-from sagemaker_dist.planning.travel import travel_warning
 
 __all__ = [
     "Channel",
@@ -32,5 +36,5 @@ __all__ = [
     "directory_of",
     "fit_faults",
     "plan_local_job",
-    "travel_warning",
+    "transport_warning",
 ]

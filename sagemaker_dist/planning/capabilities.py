@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an instance type cannot do for ranks of ours. Facts decide, never names."""
+"""Checks that an instance type can run smdist ranks; facts decide, not names."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from sagemaker_dist.planning.job import Job
 
 
 def capability_faults(job: Job) -> Iterator[OptionError]:
-    """Why ranks in our image would train on less than what the instance type is paid for.
+    """Yield a fault if ranks in the default image could not use the accelerators of the instance
+    type.
 
-    What an image holds that was named is its own affair.
+    Images that the user names are not checked.
     """
     kind, _ = job.training_hosts
     instance = training_instances().get(str(kind))
@@ -22,8 +23,9 @@ def capability_faults(job: Job) -> Iterator[OptionError]:
     if instance.is_neuron:
         yield OptionError(
             f"instance_type is {instance.name!r}",
-            "it has Neuron accelerators, and our image has no Neuron SDK:"
+            "it has Neuron accelerators, and the sagemaker-dist image has no Neuron SDK:"
             " ranks would train on the host's CPUs",
             "Pass a type with GPUs or with CPUs alone,"
             " or the image_uri of an image with the Neuron SDK",
+            about="instance_type",
         )

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the checks know of a job: gathered facts, so that the checks stay pure.
+"""Facts about a job for the checks, gathered before so that the checks stay pure.
 
-A value of None is one that is left out or that only a pipeline will know; no
-check touches it.
+None means left out, or a pipeline variable; checks skip it.
 """
 
 from __future__ import annotations
@@ -13,21 +12,21 @@ from typing import Any
 
 from sagemaker_dist.catalog import LOCAL, LOCAL_PROCESS
 from sagemaker_dist.contract import Distribution
-from sagemaker_dist.planning.channels import Channel
+from sagemaker_dist.planning.channel_checks import Channel
 from sagemaker_dist.planning.service.terms import Terms, is_groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where the entry point is looked for.
+    """Place of the entry point.
 
     Attributes:
-        entry_point: As given.
-        directory: The source_dir, as given.
-        exists: Whether the entry point is there.
-        directory_exists: Whether the source_dir is there.
-        in_s3: The source_dir is a tarball in S3, which nobody looks into.
-        is_launched: Our launcher starts it, which sees the source_dir alone.
+        entry_point: Path that the user passed.
+        directory: The source_dir that the user passed, or None.
+        exists: Whether the entry point exists.
+        directory_exists: Whether the source_dir exists.
+        in_s3: Whether the source_dir is a tarball in S3, which is not inspected.
+        is_launched: Whether the sagemaker-dist launcher starts it, which sees only the source_dir.
     """
 
     entry_point: str
@@ -40,11 +39,11 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Obstacle:
-    """The nearest existing part of a place, where nothing can be written below it.
+    """Nearest existing part of a path below which nothing can be written.
 
     Attributes:
-        path: That part.
-        is_directory: Whether it is a directory that may not be written to.
+        path: Path of that part.
+        is_directory: Whether it is a directory without write permission.
     """
 
     path: str
@@ -53,13 +52,13 @@ class Obstacle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFile:
-    """The saved plan that `ModelParallel(plan=...)` names, as it lies on this machine.
+    """The saved plan that `ModelParallel(plan=...)` names, on this machine.
 
     Attributes:
-        path: As given.
+        path: Path that the user passed.
         where: Where it was looked for, in words.
-        problem: Why it is no plan; "" where it is one.
-        numbers: What it says of ranks and batches, by name; not of a kind that it must not be.
+        problem: Why it is not a plan; "" if it is one.
+        numbers: Its degrees and batch sizes by name, all above 0.
     """
 
     path: str
@@ -70,29 +69,29 @@ class PlanFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What an estimator was asked to do, with the facts that the checks need.
+    """Facts about a job for the checks.
 
     Attributes:
-        kind: The class of SageMaker's SDK whose drop-in asks, such as "PyTorch".
-        image_is_ours: Our launcher runs the job, as far as anybody can tell.
-        names_image: An image_uri is given, be it by a pipeline.
-        known_to_boto3: boto3's service model knows the instance type.
-        keeps_checkpoints: A checkpoint_s3_uri is named, be it by a pipeline.
-        framework_version: As given, where no image is named that it could not be about.
-        image_version: The framework's version in our own image.
-        own_session: The session is one of ours, or none was given.
-        local_session: The session is one of SageMaker's local mode, or none was given.
-        obstacles: What is in the way of a place, by the argument that names the place.
-        environment: By name; "" where only a pipeline will know the value.
-        other: Arguments that change what kind of job it is, by name.
-        plan: The plan of a model that is split, or None where nobody could look for one.
-        unknown: Names of arguments that no class of SageMaker's SDK takes.
-        valid: The names that they take.
-        terms: What else SageMaker reads, or None where nobody gathered it.
+        kind: Class of SageMaker's SDK that the estimator replaces, such as "PyTorch".
+        uses_launcher: Whether the sagemaker-dist launcher runs the job, as far as known.
+        names_image: Whether image_uri is given, possibly as a pipeline variable.
+        known_to_boto3: Whether boto3's service model has the instance type.
+        keeps_checkpoints: Whether checkpoint_s3_uri is given, possibly as a pipeline variable.
+        framework_version: Version that the user passed, or None if an image is named.
+        image_version: Version of the framework in the sagemaker-dist image.
+        own_session: Whether the session is a sagemaker-dist LocalSession, or was left out.
+        local_session: Whether the session is one of SageMaker's local mode, or was left out.
+        obstacles: Obstacles to writing, by the argument that names the place.
+        environment: Environment variables; "" for pipeline variables.
+        other: Further arguments that checks read, by name.
+        plan: Saved plan of a split model, or None if it cannot be looked for.
+        unknown: Names of arguments that do not exist in SageMaker's SDK.
+        valid: Names of all arguments that exist.
+        terms: Further arguments that SageMaker reads, or None if not gathered.
     """
 
     kind: str = "PyTorch"
-    image_is_ours: bool = True
+    uses_launcher: bool = True
     names_image: bool = False
     distribution: Distribution = field(default_factory=Distribution)
     instance_type: Any = None
@@ -121,7 +120,7 @@ class Job:
 
     @property
     def training_hosts(self) -> tuple[Any, Any]:
-        """Type and number of the hosts that train: of the whole job, or of the group that does."""
+        """Return type and number of the hosts that train, in the job or in its training group."""
         groups = self.terms.instance_groups if self.terms else None
         if groups is None:
             return self.instance_type, self.instance_count
@@ -135,11 +134,13 @@ class Job:
 
     @property
     def on_this_machine(self) -> bool:
-        """Whether our own runner runs the job here; SageMaker's LocalSession brings another."""
+        """Return whether the sagemaker-dist runner runs the job here; SageMaker's LocalSession has
+        a runner of its own.
+        """
         is_container = self.instance_type in LOCAL and self.own_session
         return bool(self.instance_type == LOCAL_PROCESS or is_container)
 
     @property
     def on_sagemaker(self) -> bool:
-        """Whether SageMaker runs the job, on instances that may be known to a pipeline alone."""
+        """Return whether SageMaker runs the job; the instance type may be a pipeline variable."""
         return self.instance_type not in {LOCAL_PROCESS, *LOCAL}

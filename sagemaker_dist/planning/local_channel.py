@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The channels of a job of this machine, read from its request."""
+"""Input channels of a local job, read from its request."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sagemaker_dist.errors import raise_all
-from sagemaker_dist.planning.channels import Channel, channel_faults, parse_channel
+from sagemaker_dist.planning.channel_checks import Channel, channel_faults, parse_channel
 
-FILE_SYSTEMS: Final = "LocalFileSystems"  # SageMaker's API has no such part
+FILE_SYSTEMS: Final = "LocalFileSystems"  # a field that SageMaker's API lacks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalChannel:
-    """A channel as the hosts of one job see it.
+    """An input channel as the hosts of one job see it.
 
     Attributes:
         path: A directory or file of this machine, or "" where the data is in S3.
-        config: Its line in inputdataconfig.json.
-        uri: Where the data lies, as it was asked for.
-        gunzip: Whether the pipe unpacks what it carries.
-        seed: The order of a pipe's objects is drawn from it anew for each epoch.
+        config: Its entry in inputdataconfig.json.
+        uri: URI that the user passed.
+        gunzip: Whether the pipe unpacks its data.
+        seed: Seed for the order of a pipe's objects, drawn anew for each epoch; None for no
+            shuffling.
         writable: Whether hosts may change the data.
     """
 
@@ -36,30 +37,32 @@ class LocalChannel:
 
     @property
     def is_pipe(self) -> bool:
-        """Whether its data comes through a fifo; there is no directory then."""
+        """Return whether its data comes through a FIFO instead of a directory."""
         return self.config["TrainingInputMode"] == "Pipe"
 
     @property
     def is_sharded(self) -> bool:
-        """Whether each host gets its part of the objects."""
+        """Return whether each host gets its part of the objects."""
         return self.config["S3DistributionType"] == "ShardedByS3Key"
 
     @property
     def is_split(self) -> bool:
-        """Whether each host has a directory of its own; a pipe picks its host's part by itself."""
+        """Return whether each host has a directory of its own; a pipe selects its host's part by
+        itself.
+        """
         return self.is_sharded and not self.is_pipe
 
     @property
     def is_fetched(self) -> bool:
-        """Whether its data is brought into the job's folder; the rest is read in place."""
+        """Return whether its data is copied into the job's folder; other data is read in place."""
         return not self.path or self.is_split
 
 
 def plan_channels(request: Mapping[str, Any]) -> tuple[LocalChannel, ...]:
-    """The channels of a CreateTrainingJob request.
+    """Return the channels of a CreateTrainingJob request.
 
     Raises:
-        OptionError: A channel is of a kind that no job of this machine reads.
+        OptionError: A local job cannot read a channel.
     """
     mode = request["AlgorithmSpecification"]["TrainingInputMode"]
     systems = request.get(FILE_SYSTEMS) or {}

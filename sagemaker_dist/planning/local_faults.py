@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What jobs of this machine cannot do, and where they may not write."""
+"""Checks of local jobs: unsupported options, and places that they may not write to."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any, Final
 
 from sagemaker_dist.catalog import LOCAL
 from sagemaker_dist.errors import OptionError
+from sagemaker_dist.planning.distribution_support import active_keys
 from sagemaker_dist.planning.job import Job
 from sagemaker_dist.planning.locations import FILE, scheme_of
-from sagemaker_dist.planning.strategies import asked_keys
 
 _ML_ROOT: Final = PurePosixPath("/opt/ml")
-_TAKEN: Final = ("code", "input", "model", "output")  # what a job finds there
+_TAKEN: Final = ("code", "input", "model", "output")  # directories that every job has there
 CONTAINER_ONLY: Final = (
     "container_arguments",
     "container_entry_point",
     "enable_network_isolation",
 )
-NO_EFFECT: Final = (  # they are about SageMaker's instances and networks
+NO_EFFECT: Final = (  # for SageMaker's instances and networks only
     "keep_alive_period_in_seconds",
     "rules",
     "security_group_ids",
@@ -29,31 +29,40 @@ NO_EFFECT: Final = (  # they are about SageMaker's instances and networks
 
 
 def local_faults(job: Job) -> Iterator[OptionError]:
-    """What is wrong with the arguments of an estimator whose jobs run on this machine."""
+    """Yield faults of the arguments of a local job."""
     here = job.instance_type
     if not job.own_session:
         yield OptionError(
             "sagemaker_session is not a LocalSession of sagemaker_dist",
             f"{here} does not talk to SageMaker",
             "Leave sagemaker_session out",
+            about="sagemaker_session",
         )
-    for key in [] if job.image_is_ours else asked_keys(job.distribution):
+    for key in [] if job.uses_launcher else active_keys(job.distribution):
         yield OptionError(
             f"distribution asks for {key!r} in SageMaker's image",
-            f"{here} starts ranks in images that hold our launcher",
-            "Leave the version out for our image, or pass a LocalSession of sagemaker.local",
+            f"{here} starts ranks only in images with the sagemaker-dist launcher",
+            "Leave the framework version out, or pass a LocalSession of sagemaker.local",
+            about=("distribution", *key.split(".")),
         )
-    if job.image_is_ours and job.distribution.group_names and not job.other.get("instance_groups"):
+    if job.uses_launcher and job.distribution.group_names and not job.other.get("instance_groups"):
         yield OptionError(
-            "distribution names instance_groups", f"{here} has no such thing", "Leave them out"
+            "distribution names instance_groups",
+            f"{here} has no instance groups",
+            "Leave them out",
+            about=("distribution", "instance_groups"),
         )
     for name in ("instance_groups", "training_recipe", "use_spot_instances"):
-        is_said = name == "training_recipe" and job.distribution.is_launched
-        if job.other.get(name) and not is_said:
-            yield OptionError(f"{name} is set", f"{here} has no such thing", f"Leave {name} out")
+        is_reported = name == "training_recipe" and job.distribution.is_launched
+        if job.other.get(name) and not is_reported:
+            yield OptionError(
+                f"{name} is set", f"{here} does not support it", f"Leave {name} out", about=name
+            )
     for name in sorted(NO_EFFECT if here in LOCAL else (*CONTAINER_ONLY, *NO_EFFECT)):
         if job.other.get(name):
-            yield OptionError(f"{name} is set", f"it has no effect on {here}", f"Leave {name} out")
+            yield OptionError(
+                f"{name} is set", f"it has no effect on {here}", f"Leave {name} out", about=name
+            )
     yield from _place_faults(job)
 
 
@@ -62,18 +71,20 @@ def _place_faults(job: Job) -> Iterator[OptionError]:
         uri = getattr(job, name)
         if uri and not str(uri).startswith(FILE + "/"):
             known = {"s3": f"{job.instance_type} does not upload to S3", "": "it is a bare path"}
-            reason = known.get(scheme_of(str(uri)), "only absolute file:// places are written")
+            reason = known.get(scheme_of(str(uri)), "only absolute file:// URIs can be written")
             yield OptionError(
                 f"{name} is {uri!r}",
                 reason,
                 "Pass Path(...).absolute().as_uri(), or leave it out",
+                about=name,
             )
         elif name in job.obstacles:
             at = job.obstacles[name]
             yield OptionError(
                 f"{name} is {uri!r}",
-                f"{at.path} is {'not writable' if at.is_directory else 'no directory'}",
+                f"{at.path} is {'not writable' if at.is_directory else 'not a directory'}",
                 "Pass a directory that can be written to, or leave it out",
+                about=name,
             )
     path: Any = job.checkpoint_local_path
     why = _why_not(job, PurePosixPath(str(path))) if path is not None else None
@@ -81,12 +92,13 @@ def _place_faults(job: Job) -> Iterator[OptionError]:
         yield OptionError(
             f"checkpoint_local_path is {path!r}",
             why,
-            "Leave it out: checkpoints lie in SM_CHECKPOINT_DIR",
+            "Leave it out: the script finds the directory in SM_CHECKPOINT_DIR",
+            about="checkpoint_local_path",
         )
 
 
 def _why_not(job: Job, path: PurePosixPath) -> str | None:
     if ".." in path.parts or path == _ML_ROOT or not path.is_relative_to(_ML_ROOT):
-        return f"{job.instance_type} maps only what lies below /opt/ml"
+        return f"{job.instance_type} maps only directories below /opt/ml"
     taken = next((name for name in _TAKEN if path.is_relative_to(_ML_ROOT / name)), None)
-    return f"/opt/ml/{taken} holds something else" if taken else None
+    return f"/opt/ml/{taken} is used for other files" if taken else None

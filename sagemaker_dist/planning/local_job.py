@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a CreateTrainingJob request to the hosts that emulate it on one machine.
+"""Plan of a local job: from a CreateTrainingJob request to its emulated hosts.
 
-Each host of the job becomes a tree like /opt/ml, and one launcher in a process
-(local_process) or in a container (local, local_gpu) of its own:
+Each host becomes a directory tree like /opt/ml, and one launcher in a process
+(local_process) or in a container (local, local_gpu):
 
     hosts/algo-1  at 127.0.0.1      hosts/algo-2  at 127.0.0.2      ...
     hosts/algo-1  at algo-1         hosts/algo-2  at algo-2         ...
@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from sagemaker_dist.catalog import LOCAL
 from sagemaker_dist.contract import KEY, DataParallel, host_faults, parse_engine, parse_framework
-from sagemaker_dist.contract.flags import asks_for_ranks, flagged_framework
+from sagemaker_dist.contract.sdk_flags import flagged_framework, requests_ranks
 from sagemaker_dist.errors import raise_all
 from sagemaker_dist.planning.local_channel import LocalChannel, plan_channels
 from sagemaker_dist.planning.locations import FILE, directory_of
@@ -28,7 +28,7 @@ SUBMIT_DIRECTORY: Final = "sagemaker_submit_directory"  # SageMaker's names, as 
 PROGRAM: Final = "sagemaker_program"
 REGION: Final = "us-east-1"  # a placeholder: scripts expect some region
 CONTAINER_ROOT: Final = PurePosixPath("/opt/ml")
-_GROUP: Final = "homogeneousCluster"  # what SageMaker calls the only group of a job
+_GROUP: Final = "homogeneousCluster"  # SageMaker's name for a job's only group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +36,8 @@ class LocalHost:
     """One emulated host.
 
     Attributes:
-        label: What messages and directories call it: algo-1.
-        address: The name by which others reach it: a loopback address, or its label.
+        label: Name in messages and directories: algo-1.
+        address: Address for other hosts: a loopback address, or its label.
     """
 
     label: str
@@ -46,12 +46,12 @@ class LocalHost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalSource:
-    """The user's code where it lies on this machine.
+    """The user's code on this machine.
 
     Attributes:
-        folder: Where the entry point is.
-        only: The one file that is meant; None means the whole folder.
-        dependencies: Files and directories that lie beside the entry point in the job.
+        folder: Directory of the entry point.
+        only: Name of the only file that is needed; None for the whole folder.
+        dependencies: Files and directories that the job gets next to the entry point.
     """
 
     folder: Path
@@ -59,13 +59,13 @@ class LocalSource:
     dependencies: tuple[Path, ...] = ()
 
     def request(self) -> dict[str, Any]:
-        """As the request of a local job carries it; SageMaker's API has no such part."""
+        """Return its form in the request of a local job; SageMaker's API lacks this field."""
         dependencies = [str(each) for each in self.dependencies]
         return {"Folder": str(self.folder), "Only": self.only, "Dependencies": dependencies}
 
     @classmethod
     def parse(cls, part: Mapping[str, Any] | None) -> LocalSource | None:
-        """What `request` wrote, or None where there was none."""
+        """Return the source from the form of `request`, or None."""
         if part is None:
             return None
         dependencies = tuple(Path(each) for each in part["Dependencies"])
@@ -74,23 +74,21 @@ class LocalSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalJob:
-    """Everything the supervisor of a job needs to know.
+    """Everything that a job's supervisor needs to know.
 
     Attributes:
-        instance_type: Also says of what kind the hosts are.
-        image: What containers are made of; processes have none.
-        entrypoint: Instead of the image's own, or None.
-        arguments: Instead of "train", or None.
-        isolated: Containers reach each other alone.
-        processes_per_host: Ranks on each host, or None where the launcher decides.
-        output: Directory that gets <name>/output/model.tar.gz, or None for the
-            job's own directory.
-        checkpoints: Directory that all hosts share, or None for the job's own.
-        checkpoint_folder: Where a host finds it, below its root.
-        compress: Whether the model becomes model.tar.gz or a directory.
-        max_run_seconds: A job that takes longer is stopped.
-        source: The user's code, or None where the hyperparameter
-            sagemaker_submit_directory says where it lies.
+        instance_type: "local_process", "local" or "local_gpu".
+        image: Image of the containers; unused for processes.
+        entrypoint: Entry point instead of the image's own, or None.
+        arguments: Arguments instead of "train", or None.
+        isolated: Whether containers can reach only each other.
+        processes_per_host: Ranks on each host, or None if the launcher decides.
+        output: Directory that gets <name>/output/model.tar.gz, or None for the job's own folder.
+        checkpoints: Directory that all hosts share, or None for one in the job's own folder.
+        checkpoint_folder: Path of the checkpoints in a host, below its root.
+        compress: Whether the model becomes model.tar.gz instead of a directory.
+        max_run_seconds: Longest run; then the job is stopped.
+        source: The user's code, or None if the hyperparameter sagemaker_submit_directory names it.
     """
 
     name: str
@@ -113,17 +111,17 @@ class LocalJob:
 
     @property
     def in_containers(self) -> bool:
-        """Whether its hosts are containers."""
+        """Return whether its hosts are containers."""
         return self.instance_type in LOCAL
 
     @property
     def has_world(self) -> bool:
-        """Whether its ranks were asked for as one world, so that the launcher knows all hosts."""
-        return KEY in self.hyperparameters or asks_for_ranks(self.hyperparameters)
+        """Return whether its ranks form one world over all hosts, started by the launcher."""
+        return KEY in self.hyperparameters or requests_ranks(self.hyperparameters)
 
     @property
     def framework(self) -> str | None:
-        """What its ranks train with; None where the launcher asks what its image holds."""
+        """Return the framework of its ranks, or None if the image decides."""
         document = self.hyperparameters.get(KEY)
         if document is not None:
             return parse_framework(document)
@@ -131,18 +129,18 @@ class LocalJob:
 
     @property
     def arn(self) -> str:
-        """A name in the form of AWS, for scripts that want one."""
+        """Return an ARN in AWS's form, for scripts that need one."""
         return f"arn:aws:sagemaker:{REGION}:000000000000:training-job/{self.name}"
 
     @property
     def layout(self) -> str:
-        """The size of the job in words: 2 hosts x 4 ranks."""
+        """Return the size of the job in words: 2 hosts x 4 ranks."""
         ranks = self.processes_per_host
         words = [_count(len(self.hosts), "host"), *([_count(ranks, "rank")] if ranks else [])]
         return " x ".join(words)
 
     def resource_config(self, host: LocalHost) -> dict[str, Any]:
-        """The resourceconfig.json of one host, in SageMaker's full form."""
+        """Return the resourceconfig.json of one host, with all fields that SageMaker writes."""
         addresses = [each.address for each in self.hosts]
         group = {
             "instance_group_name": _GROUP,
@@ -159,21 +157,21 @@ class LocalJob:
         }
 
     def submitted(self) -> LocalSource | None:
-        """The directory that sagemaker_submit_directory names on this machine, if it does."""
+        """Return the local directory in sagemaker_submit_directory, or None."""
         place = json.loads(self.hyperparameters.get(SUBMIT_DIRECTORY, '""'))
         return LocalSource(folder=Path(place)) if place.startswith("/") else None
 
     def input_data_config(self) -> dict[str, dict[str, str]]:
-        """The inputdataconfig.json of every host."""
+        """Return the inputdataconfig.json of every host."""
         return {channel.name: channel.config for channel in self.channels}
 
     def dump(self) -> dict[str, Any]:
-        """As JSON carries it."""
+        """Return the job as JSON carries it."""
         return {**asdict(self), "source": self.source and self.source.request()}
 
     @classmethod
     def load(cls, document: Mapping[str, Any]) -> LocalJob:
-        """What `dump` wrote."""
+        """Return the job from the form of `dump`."""
         parts = dict(document)
         parts["hosts"] = tuple(LocalHost(**host) for host in parts["hosts"])
         parts["channels"] = tuple(LocalChannel(**channel) for channel in parts["channels"])
@@ -183,18 +181,18 @@ class LocalJob:
 
 
 def plan_local_job(request: Mapping[str, Any]) -> LocalJob:
-    """Read a CreateTrainingJob request whose output is file://.
+    """Return the plan for a CreateTrainingJob request whose output is file://.
 
     Raises:
-        OptionError: The options of the distribution are for another number of hosts,
-            or a channel is of a kind that no job of this machine reads.
+        OptionError: The options of the distribution are for another number of hosts, or a
+            local job cannot read a channel.
     """
     hyperparameters = dict(request.get("HyperParameters", {}))
     resources, algorithm = request["ResourceConfig"], request["AlgorithmSpecification"]
     output = request["OutputDataConfig"]
     checkpoint = request.get("CheckpointConfig", {})
     wire = hyperparameters.get(KEY)
-    ranks = None if asks_for_ranks(hyperparameters) else 1
+    ranks = None if requests_ranks(hyperparameters) else 1
     options = parse_engine(wire) if wire else DataParallel(processes_per_host=ranks)
     raise_all(host_faults(options, resources["InstanceCount"]))
     return LocalJob(

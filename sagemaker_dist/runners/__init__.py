@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can start a planned job, behind one protocol."""
+"""Runners that start planned jobs, behind one protocol."""
 
 from sagemaker_dist.runners.local import LocalRunner
 from sagemaker_dist.runners.protocol import TERMINAL, Request, Runner

@@ -1,61 +1,60 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one seam to whatever runs a job."""
+"""The protocol of runners: everything that can run a job."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, Protocol, TypeAlias
 
-Request: TypeAlias = Mapping[str, Any]  # as CreateTrainingJob takes it
-Description: TypeAlias = dict[str, Any]  # as DescribeTrainingJob gives it
+Request: TypeAlias = Mapping[str, Any]  # fields of CreateTrainingJob
+Description: TypeAlias = dict[str, Any]  # fields of DescribeTrainingJob's answer
 
-NO_MODEL: Final = "[sagemaker-dist] no model was saved"  # how the log begins to say so
+NO_MODEL: Final = "[sagemaker-dist] no model was saved"  # beginning of the log line
 TERMINAL: Final = frozenset({"Completed", "Failed", "Stopped"})
 
 
 class Runner(Protocol):
-    """Anything that can run a request: processes here, a list in a test."""
+    """A runner of requests: SageMaker, this machine, or a list in a test."""
 
     def start(self, request: Request, *, attended: bool = False) -> str:
         """Start the job and return its name.
 
-        With `attended`, the job ends when the calling process does, however
-        that ends, unless `release` comes first.
+        With `attended`, the job is stopped when the calling process ends for any reason, unless
+        `release` is called before.
         """
         ...
 
     def release(self, name: str) -> None:
-        """Stop watching over an attended job; one that still runs is stopped."""
+        """Stop attending a job; if it still runs, it is stopped."""
         ...
 
     def exists(self, name: str) -> bool:
-        """Whether a job of this name was ever started."""
+        """Return whether a job of this name was ever started."""
         ...
 
     def describe(self, name: str) -> Description:
-        """What DescribeTrainingJob would answer.
+        """Return the answer of DescribeTrainingJob.
 
         Raises:
-            JobError: There is no such job.
+            JobError: The job does not exist.
         """
         ...
 
     def stop(self, name: str, *, now: bool = False) -> None:
-        """Ask a job to stop; with `now`, kill it. Returns at once.
+        """Stop a job; with `now`, kill it. Return without waiting.
 
-        Killing it again gives up its model, where that is being written.
+        A second call with `now` discards the model while it is being written.
         """
         ...
 
     def logs(self, name: str, *, follow: bool = False, new_only: bool = False) -> Iterator[str]:
-        r"""Segments of output, each ending in \n, or in \r where the next replaces it.
+        r"""Yield segments of output, each ending in \n, or in \r if the next one replaces it.
 
-        With `follow`, goes on until the job is over; an empty string then marks
-        each moment in which nothing new came. With `new_only`, what was said
-        before the call is left out.
+        With `follow`, continue until the job ends; an empty string means that nothing new has come.
+        With `new_only`, leave out earlier output.
         """
         ...
 
     def logs_at(self, name: str) -> str:
-        """Where the logs lie, for people."""
+        """Return the place of the logs, for people."""
         ...

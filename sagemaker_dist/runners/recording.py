@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A runner that writes requests down and runs nothing: for tests and dry runs."""
+"""A runner that records requests and runs nothing: for tests and dry runs."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from sagemaker_dist.runners.protocol import Description, Request
 
 @dataclass
 class RecordingRunner:
-    """Every job completes at once; `requests` holds what was asked, in order."""
+    """A runner whose jobs complete without running; `requests` holds all requests in order."""
 
     requests: list[dict[str, Any]] = field(default_factory=list)
     stopped: list[str] = field(default_factory=list)
 
     def start(self, request: Request, *, attended: bool = False) -> str:  # noqa: ARG002 - protocol
-        """Write the request down."""
+        """Record the request and return the job's name."""
         self.requests.append(dict(request))
         return str(request["TrainingJobName"])
 
     def release(self, name: str) -> None:
-        """Nothing runs, so nothing is stopped."""
+        """Do nothing, because nothing runs."""
 
     def exists(self, name: str) -> bool:
-        """Whether a request of this name was written down."""
+        """Return whether a request of this name was recorded."""
         return any(request["TrainingJobName"] == name for request in self.requests)
 
     def describe(self, name: str) -> Description:
-        """The newest request of this name, completed."""
+        """Return the newest request of this name as a completed job."""
         for request in reversed(self.requests):
             if request["TrainingJobName"] == name:
                 now = datetime.now(timezone.utc)
@@ -48,7 +48,7 @@ class RecordingRunner:
         raise JobError(f"there is no job {name!r}", "it was never started", "Check the name")
 
     def stop(self, name: str, *, now: bool = False) -> None:  # noqa: ARG002 - protocol
-        """Write down that it was asked to stop."""
+        """Record the request to stop."""
         self.stopped.append(name)
 
     def logs(
@@ -58,9 +58,9 @@ class RecordingRunner:
         follow: bool = False,  # noqa: ARG002 - protocol
         new_only: bool = False,  # noqa: ARG002 - protocol
     ) -> Iterator[str]:
-        """Nothing ran, so nothing was said."""
+        """Return no output."""
         return iter(())
 
     def logs_at(self, name: str) -> str:  # noqa: ARG002 - protocol
-        """Nowhere."""
+        """Return a text that there are no logs."""
         return "nowhere: nothing ran"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shows a running job to a person: its output, how far it is, and how it ended.
+"""Display of a running job: its output, its progress, and its end.
 
 terminal   lines in the colour of their host; at the bottom one line for the
-           newest progress bar and one that says what the job is doing
-notebook   the same lines and colours, no bottom lines
+           newest progress bar and one with the state of the job
+notebook   the same lines and colours, without bottom lines
 pipe       plain lines; of a progress bar only its last state
 """
 
@@ -31,10 +31,10 @@ _DONE: Final = {"Completed": "green", "Failed": "red", "Stopped": "yellow"}
 
 
 class Screen(Protocol):
-    """Where a job is shown."""
+    """A place that shows a job."""
 
     def line(self, text: str) -> None:
-        """Show a line for good."""
+        """Show a line permanently."""
         ...
 
     def progress(self, text: str) -> None:
@@ -42,14 +42,14 @@ class Screen(Protocol):
         ...
 
     def status(self, clock: str, doing: str) -> None:
-        """Show what the job is doing, about ten times a second."""
+        """Show the state of the job, about ten times a second."""
         ...
 
 
 def watch(
     runner: Runner, name: str, *, layout: str = "", output: bool = True, new_only: bool = False
 ) -> Description:
-    """Show a job until it is over and return how it ended; with `new_only`, go on showing it."""
+    """Show a job until it ends and return its description; with `new_only`, skip earlier output."""
     description = runner.describe(name)
     heading = f"{name}  {layout}".rstrip()
     look_at_seconds, has_model = 0.0, True
@@ -60,14 +60,16 @@ def watch(
             has_model = has_model and not segment.startswith(NO_MODEL)
             if segment and output:
                 _show(screen, segment)
-            if monotonic() >= look_at_seconds:  # not for every line: this reads files
+            if monotonic() >= look_at_seconds:  # not for every line, because it reads files
                 description = runner.describe(name)
                 screen.status(_clock(description), description["SecondaryStatus"])
                 look_at_seconds = monotonic() + _LOOK_SECONDS
     description = runner.describe(name)
-    model = description.get("ModelArtifacts", {}).get("S3ModelArtifacts")  # where there is one
-    made = f"model: {model}" if has_model and model else "no model was saved"
-    _console().print(_ending(description, runner.logs_at(name), made), soft_wrap=True)
+    model = description.get("ModelArtifacts", {}).get(
+        "S3ModelArtifacts"
+    )  # absent if there is no model
+    result = f"model: {model}" if has_model and model else "no model was saved"
+    _console().print(_ending(description, runner.logs_at(name), result), soft_wrap=True)
     return description
 
 
@@ -95,7 +97,7 @@ def _screen(layout: str) -> Iterator[Screen]:
 
 @dataclass
 class _Plain:
-    """For a pipe: the last state of a progress bar comes with the line break that ends it."""
+    """Screen for a pipe: the last state of a progress bar is printed with its line break."""
 
     console: Console
     bars: dict[str, str] = field(default_factory=dict)
@@ -111,7 +113,7 @@ class _Plain:
         self.bars[_source(text)] = text
 
     def status(self, clock: str, doing: str) -> None:
-        if doing not in {self.doing, *_DONE}:  # the last line says how it ended
+        if doing not in {self.doing, *_DONE}:  # the last line shows the end
             self._print(f"{clock}  {doing}")
         self.doing = doing
 
@@ -122,7 +124,7 @@ class _Plain:
 
 @dataclass
 class _Notebook(_Plain):
-    """Colours work, moving the cursor does not."""
+    """Screen for a notebook: with colours, without cursor movement."""
 
     def _print(self, text: str) -> None:
         self.console.print(_coloured(text), soft_wrap=True)
@@ -130,7 +132,7 @@ class _Notebook(_Plain):
 
 @dataclass
 class _Terminal:
-    """Lines scroll above the newest progress bar and a status line."""
+    """Screen for a terminal: lines scroll above the newest progress bar and a status line."""
 
     live: Live
     layout: str
@@ -181,7 +183,7 @@ def _coloured(text: str) -> Text:
 
 
 def _clock(description: Description) -> str:
-    end = description.get("TrainingEndTime")  # not of a job that failed before it trained
+    end = description.get("TrainingEndTime")  # absent if the job failed before training
     if end is None and description["TrainingJobStatus"] in TERMINAL:
         end = description.get("LastModifiedTime")
     seconds = (end.timestamp() if end else time()) - description["CreationTime"].timestamp()
@@ -190,8 +192,8 @@ def _clock(description: Description) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes:02}:{seconds:02}"
 
 
-def _ending(description: Description, logs_at: str, made: str) -> Text:
+def _ending(description: Description, logs_at: str, result: str) -> Text:
     status = description["TrainingJobStatus"]
-    assert status in TERMINAL, "the logs of a job end with the job"
-    what = f"logs: {logs_at}" if status == "Failed" else made
+    assert status in TERMINAL, "the job has ended when its logs end"
+    what = f"logs: {logs_at}" if status == "Failed" else result
     return Text.assemble((status, f"bold {_DONE[status]}"), f" after {_clock(description)}, {what}")

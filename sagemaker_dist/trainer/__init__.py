@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SageMaker's ModelTrainer, of its SDK v3 or v2, with ranks of ours.
+"""SageMaker's ModelTrainer (SDK v3 or v2) with smdist ranks.
 
-    ModelTrainer(..., distributed=DataParallelConfig())     SageMaker's own, or ours
-    ModelTrainer(..., distributed=ModelParallelConfig())    the same
-    check(trainer, inputs)                                  what would go wrong, at once
+        ModelTrainer(..., distributed=DataParallelConfig())     for SageMaker's class, and this one
+        ModelTrainer(..., distributed=ModelParallelConfig())    likewise
+        check(trainer, inputs)                                  report all faults before the start
 
-Importing this loads neither; what is named loads on first touch.
+Importing this package loads neither SDK; its names load when they are first used.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sagemaker_dist.trainer.checked import ModelTrainer, check
-    from sagemaker_dist.trainer.config import DataParallelConfig, ModelParallelConfig
+    from sagemaker_dist.trainer.model_trainer import ModelTrainer, check
+    from sagemaker_dist.trainer.trainer_config import DataParallelConfig, ModelParallelConfig
 
 __all__ = ["DataParallelConfig", "ModelParallelConfig", "ModelTrainer", "check"]
 
 _HEAVY = {
-    "DataParallelConfig": "sagemaker_dist.trainer.config",
-    "ModelParallelConfig": "sagemaker_dist.trainer.config",
-    "ModelTrainer": "sagemaker_dist.trainer.checked",
-    "check": "sagemaker_dist.trainer.checked",
+    "DataParallelConfig": "sagemaker_dist.trainer.trainer_config",
+    "ModelParallelConfig": "sagemaker_dist.trainer.trainer_config",
+    "ModelTrainer": "sagemaker_dist.trainer.model_trainer",
+    "check": "sagemaker_dist.trainer.model_trainer",
 }
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`distribution=` in its forms, what our launcher takes of it, and what is said of the rest."""
+"""`distribution=` in its forms, the keys that the launcher serves, and faults of the others."""
 
 from types import SimpleNamespace
 
@@ -9,14 +9,14 @@ from sagemaker_dist.contract import (
     DataParallel,
     Distribution,
     MiB,
-    in_our_image,
+    claim_for_launcher,
     read_distribution,
 )
 from sagemaker_dist.errors import OptionError, OptionErrors
 
 ON, OFF = {"enabled": True}, {"enabled": False}
 MPIRUN = {"enabled": True, "custom_mpi_options": "-v"}
-OURS = Distribution(ours=DataParallel())
+OURS = Distribution(engine=DataParallel())
 SMDDP = {"smdistributed": {"dataparallel": ON}}
 SMP = {"smdistributed": {"modelparallel": {**ON, "parameters": {"partitions": 2}}}}
 TORCH, DDP, MPI = {"torch_distributed": ON}, {"pytorchddp": ON}, {"mpi": ON}
@@ -33,14 +33,14 @@ TORCH, DDP, MPI = {"torch_distributed": ON}, {"pytorchddp": ON}, {"mpi": ON}
         ({"smdist": {"dataparallel": OFF}}, Distribution()),
         (
             {"smdist": {"dataparallel": {"fusion_bytes": 8 * MiB}}},
-            Distribution(ours=DataParallel(fusion_bytes=8 * MiB)),
+            Distribution(engine=DataParallel(fusion_bytes=8 * MiB)),
         ),
         (SMDDP, Distribution(rest=SMDDP)),
         (MPI, Distribution(rest=MPI)),
         (SMP, Distribution(rest=SMP)),
         (
             {"smdist": {"dataparallel": {}}, "instance_groups": ["a"]},
-            Distribution(ours=DataParallel(), rest={"instance_groups": ["a"]}),
+            Distribution(engine=DataParallel(), rest={"instance_groups": ["a"]}),
         ),
     ],
 )
@@ -52,11 +52,11 @@ def test_forms_mean_the_same(value, expected):
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        (DataParallel(lanes=2), Distribution(ours=DataParallel(lanes=2))),
+        (DataParallel(lanes=2), Distribution(engine=DataParallel(lanes=2))),
         (SMDDP, OURS),
         ({"smdistributed": {"dataparallel": OFF}}, Distribution()),
-        (TORCH, Distribution(stock="torch_distributed")),
-        (DDP, Distribution(stock="pytorchddp")),
+        (TORCH, Distribution(sdk_key="torch_distributed")),
+        (DDP, Distribution(sdk_key="pytorchddp")),
         ({"pytorchddp": MPIRUN}, Distribution(rest={"pytorchddp": MPIRUN})),
         (
             {"smdistributed": {"dataparallel": MPIRUN}},
@@ -66,27 +66,27 @@ def test_forms_mean_the_same(value, expected):
             {"smdistributed": {"dataparallel": {**ON, "custom_mpi_options": ""}}},
             OURS,
         ),
-        ({"torch_distributed": OFF, **DDP}, Distribution(stock="pytorchddp")),
+        ({"torch_distributed": OFF, **DDP}, Distribution(sdk_key="pytorchddp")),
         ({**TORCH, **SMDDP}, OURS),
         ({"mpi": OFF}, Distribution()),
         (MPI, Distribution(rest=MPI)),
         ({**TORCH, **SMP}, Distribution(rest={**TORCH, **SMP})),
-        ({**TORCH, **DDP}, Distribution(stock="torch_distributed", rest=DDP)),
+        ({**TORCH, **DDP}, Distribution(sdk_key="torch_distributed", rest=DDP)),
         (
             {"smdist": {"dataparallel": {}}, **TORCH},
-            Distribution(ours=DataParallel(), rest=TORCH),
+            Distribution(engine=DataParallel(), rest=TORCH),
         ),
         (
             {**TORCH, "instance_groups": ["a"]},
-            Distribution(stock="torch_distributed", groups=("a",)),
+            Distribution(sdk_key="torch_distributed", groups=("a",)),
         ),
         ({"instance_groups": ["a"]}, Distribution(rest={"instance_groups": ["a"]})),
-        ({**TORCH, "instance_groups": []}, Distribution(stock="torch_distributed")),
+        ({**TORCH, "instance_groups": []}, Distribution(sdk_key="torch_distributed")),
     ],
 )
 def test_our_launcher_takes_what_it_serves(value, expected):
     """What is off is gone; what stays in the rest is refused."""
-    assert expected == in_our_image(read_distribution(value))
+    assert expected == claim_for_launcher(read_distribution(value))
 
 
 @pytest.mark.parametrize(
@@ -102,20 +102,26 @@ def test_our_launcher_takes_what_it_serves(value, expected):
         ({"horovod": ON}, "import smdist.dataparallel.tensorflow.keras as hvd"),
         ({"smdist": {"dataparalel": {}}}, "Did you mean 'dataparallel'"),
         ({"smdist": {"dataparallel": {"fusion_mb": 8}}}, "Did you mean 'fusion_bytes'"),
-        ({"smdist": {}}, "is empty: it names no strategy. Name 'dataparallel'"),
+        ({"smdist": {}}, "is empty: it has no strategy. Add 'dataparallel'."),
         ({"smdistributed": {"datparallel": ON}}, "Did you mean 'dataparallel'"),
         ({"smdistributed": {"dataparallel": ON, "modelparallel": ON}}, "Keep one"),
         ({"mpi": {**ON, "process_per_host": 8}}, "Did you mean 'processes_per_host'"),
         ({"mpi": {**ON, "processes_per_host": 0}}, "has processes_per_host=0: a host starts"),
         ({"mpi": {**ON, "processes_per_host": "8"}}, "has processes_per_host='8'"),
         ({"mpi": {**ON, "processes_per_host": True}}, "has processes_per_host=True"),
-        ({"mpi": {**ON, "custom_mpi_options": ["-x"]}}, "custom_mpi_options=['-x']: they are"),
-        ({"mpi": {"processes_per_host": 8}}, "has no 'enabled': SageMaker's SDK takes it for off."),
-        ({"mpi": True}, "distribution['mpi'] is True: it is no dict. Pass {'enabled': True}"),
+        ({"mpi": {**ON, "custom_mpi_options": ["-x"]}}, "custom_mpi_options=['-x']: the value"),
+        (
+            {"mpi": {"processes_per_host": 8}},
+            ("has no 'enabled': SageMaker's SDK then treats it as off."),
+        ),
+        ({"mpi": True}, "distribution['mpi'] is True: it is not a dict. Pass {'enabled': True}"),
         ({"torch_distributed": {"enable": True}}, "Did you mean 'enabled'"),
         ({"torch_distributed": {"enabled": "False"}}, "enabled='False'"),
-        ({"torch_distributed": None}, "distribution['torch_distributed'] is None: it is no dict"),
-        ({"instance_groups": "a"}, "distribution['instance_groups'] is 'a': it is no list"),
+        (
+            {"torch_distributed": None},
+            ("distribution['torch_distributed'] is None: it is not a dict"),
+        ),
+        ({"instance_groups": "a"}, "distribution['instance_groups'] is 'a': it is not a list"),
         ({"smdist": True}, "a strategy is a dict of dicts"),
         ({"smdist": {"dataparallel": True}}, "a strategy is a dict of dicts"),
         ({"smdistributed": {"modelparallel": 3}}, "a strategy is a dict of dicts"),

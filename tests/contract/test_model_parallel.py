@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sagemaker_dist.contract import DataParallel, ModelParallel, read_distribution, render
-from sagemaker_dist.contract.pipelines import PIPELINES
-from sagemaker_dist.contract.sizes import size_of
+from sagemaker_dist.contract.byte_sizes import size_in_bytes
+from sagemaker_dist.contract.schedule_limits import PIPELINES
 from sagemaker_dist.contract.smp.keys import V1
 from sagemaker_dist.errors import OptionError, OptionErrors
 from smdist.modelparallel.core.planner.problem import OPTIMIZE
 from smdist.modelparallel.core.schedule import SCHEDULES
-from smdist.modelparallel.torch.sizes import read_size
+from smdist.modelparallel.torch.planning.plan_request import read_size
 
 WRONG = {
     "pipeline_parallel_degree": (0, -1, True, 1.0, "4", None, (1 << 20) + 1),
@@ -129,7 +129,7 @@ def test_its_dict_says_the_same(options):
     asked = read_distribution(json.loads(json.dumps(made.distribution())))
 
     assert made == asked.model == asked.options
-    assert made.engine == asked.ours
+    assert made.engine == asked.engine
     assert hash(made) == hash(asked.model)
     assert made == pickle.loads(pickle.dumps(made))
 
@@ -177,34 +177,34 @@ def test_the_example_of_the_guide():
         (
             {"pipeline_parallel_degree": 4},
             6,
-            "a world of 6 has pipeline_parallel_degree=4: 4 ranks hold a whole model, and 6 is no"
-            " multiple of 4. Use 4 or 8 ranks, or pipeline_parallel_degree=3 or 6.",
+            "a world of 6 has pipeline_parallel_degree=4: 4 ranks hold a whole model, and 6 is"
+            " not a multiple of 4. Use 4 or 8 ranks, or pipeline_parallel_degree=3 or 6.",
         ),
         (
             {"pipeline_parallel_degree": 2, "sharding": "full", "shard_degree": 3},
             8,
-            "a world of 8 has pipeline_parallel_degree=2 and shard_degree=3: 2 x 3 = 6 ranks hold"
-            " all shards of a model, and 8 is no multiple of 6. Use 6 or 12 ranks, or a product of"
-            " 4 or 8.",
+            "a world of 8 has pipeline_parallel_degree=2 and shard_degree=3: 2 x 3 = 6 ranks"
+            " hold all shards of a model, and 8 is not a multiple of 6. Use 6 or 12 ranks, or"
+            " a product of 4 or 8.",
         ),
         (
             {"pipeline_parallel_degree": 2, "global_batch_size": 62},
             8,
-            "global_batch_size is 62 and there are 4 replicas: each trains on as many samples, and"
-            " 62 is no multiple of 4. Pass global_batch_size=60 or 64.",
+            "global_batch_size is 62 and there are 4 replicas: replicas get equal shares of"
+            " it, and 62 is not a multiple of 4. Pass global_batch_size=60 or 64.",
         ),
         (
             {"pipeline_parallel_degree": 4, "global_batch_size": 64, "microbatches": 5},
             8,
-            "microbatches is 5 and the batch of a replica is 32 (64 / 2): microbatches are of one"
-            " size, and 32 is no multiple of 5. Pass microbatches=4 or 8, or"
+            "microbatches is 5 and the batch of a replica is 32 (64 / 2): microbatches have"
+            " equal sizes, and 32 is not a multiple of 5. Pass microbatches=4 or 8, or"
             " global_batch_size=60 or 70.",
         ),
         (
             {"sharding": "full", "shard_degree": 3},
             8,
-            "a world of 8 has shard_degree=3: 3 ranks hold all shards of a model, and 8 is no"
-            " multiple of 3. Use 6 or 9 ranks, or shard_degree=2 or 4.",
+            "a world of 8 has shard_degree=3: 3 ranks hold all shards of a model, and 8 is not"
+            " a multiple of 3. Use 6 or 9 ranks, or shard_degree=2 or 4.",
         ),
     ],
 )
@@ -265,8 +265,8 @@ def test_what_the_planner_finds_is_open():
 
 
 def test_documents_have_every_option():
-    """The docstring, with a sentence for each, and docs/wire.md; its example is what we write."""
-    text = (Path(__file__).parents[2] / "docs/wire.md").read_text()
+    """The docstring and docs/hyperparameter_format.md, whose example is what we write."""
+    text = (Path(__file__).parents[2] / "docs/hyperparameter_format.md").read_text()
     names = [each.name for each in fields(ModelParallel)]
 
     assert [] == [name for name in names if f"{name}: " not in ModelParallel.__doc__]
@@ -293,4 +293,4 @@ def test_sizes_are_read_as_the_runtime_reads_them(size):
     except OptionError:
         theirs = None
 
-    assert theirs == size_of(size)
+    assert theirs == size_in_bytes(size)

@@ -9,7 +9,7 @@ from inspect import signature
 import pytest
 
 from sagemaker_dist.contract import DataParallel, MiB, ModelParallel, host_faults
-from sagemaker_dist.contract.strategies import MPI, OnInstanceGroup
+from sagemaker_dist.contract.aws_distributions import MPI, OnInstanceGroup
 from sagemaker_dist.errors import OptionError, OptionErrors
 
 
@@ -45,7 +45,7 @@ def test_value_out_of_range_is_named(name, value):
         DataParallel(**{name: value})
 
     assert f"{name} is {value!r}" == caught.value.what
-    assert "Pass an integer from" in caught.value.mend
+    assert "Pass an integer from" in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_multiple_is_asked_for_by_its_step():
         DataParallel(chunk_bytes=100_000)
 
     expected = "Pass an integer from 65536 to 16777216 that is a multiple of 64"
-    assert expected == caught.value.mend
+    assert expected == caught.value.hint
 
 
 def test_a_list_of_weights_becomes_a_tuple():

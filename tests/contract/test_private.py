@@ -3,7 +3,7 @@
 
 import pytest
 
-from sagemaker_dist.contract.private import is_private, masked, without_login
+from sagemaker_dist.contract.redaction import is_private, masked, without_login
 
 
 @pytest.mark.parametrize(

@@ -89,20 +89,19 @@ def test_a_right_request_passes(version, parameters):
         (
             1,
             {},
-            "P is empty: SageMaker's SDK sends nothing then, and the library does not learn of it."
-            f" Name '{PP}'.",
+            f"P is empty: SageMaker's SDK then sends nothing to the library. Add '{PP}'.",
         ),
         (
             2,
             {},
-            "P is empty: SageMaker's SDK sends nothing then, and the library does not learn of it."
-            " Name 'hybrid_shard_degree'.",
+            "P is empty: SageMaker's SDK then sends nothing to the library. Add"
+            " 'hybrid_shard_degree'.",
         ),
         (
             None,
             {},
-            "P is empty: SageMaker's SDK sends nothing then, and the library does not learn of it."
-            f" Name '{PP}' for SMP v1 or 'hybrid_shard_degree' for SMP v2.",
+            "P is empty: SageMaker's SDK then sends nothing to the library."
+            f" Add '{PP}' for SMP v1 or 'hybrid_shard_degree' for SMP v2.",
         ),
     ],
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SMP v1's parameters in our image: each key works, or is refused by name with what to use."""
+"""SMP v1's parameters in the sagemaker-dist image: each key works, or is refused with a hint."""
 
 import warnings
 
@@ -9,13 +9,13 @@ from smp_requests import VALID_V1
 from sagemaker_dist.contract import (
     DataParallel,
     ModelParallel,
-    in_our_image,
+    claim_for_launcher,
     read_distribution,
 )
-from sagemaker_dist.contract.smp import our_faults, smp_warnings
+from sagemaker_dist.contract.aws_distributions import MPI
+from sagemaker_dist.contract.smp import runtime_faults, smp_warnings
 from sagemaker_dist.contract.smp.keys import V1
-from sagemaker_dist.contract.smp.ours import REFUSED
-from sagemaker_dist.contract.strategies import MPI
+from sagemaker_dist.contract.smp.to_model_parallel import REFUSED
 from sagemaker_dist.errors import OptionError
 
 ON = {"enabled": True}
@@ -82,7 +82,7 @@ NO = [
     ({"bf16": True}, "Pass a sharded_data_parallel_degree"),
     ({"load_partition": True}, "Use ModelParallel(plan="),
     ({"partition_file": "a"}, "Use ModelParallel(plan="),
-    ({"delayed_parameter_initialization": True}, "Make the model under smp.delay_param_init"),
+    ({"delayed_parameter_initialization": True}, "Create the model under smp.delay_param_init"),
     ({"pipeline": "_only_forward"}, "Pass 'simple' or 'interleaved'"),
     ({"pipeline": "simple", "active_microbatches": 2}, "Leave active_microbatches out"),
     ({"sharded_data_parallel_degree": 2, "sdp_reduce_bucket_size": 5}, "Leave it out"),
@@ -92,7 +92,7 @@ NO = [
     ({"sharded_data_parallel_degree": 2, "sdp_gradient_clipping": 0}, "Pass a number above 0"),
     ({"sharded_data_parallel_degree": 2, "shard_optimizer_state": True}, "Leave shard_optimizer"),
     ({"partitions": 2}, "Keep one of them"),
-    ({"auto_partition": False}, "Name default_partition"),
+    ({"auto_partition": False}, "Add default_partition"),
     ({"auto_partition": False, "default_partition": 2}, "Pass 0 to 1"),
     ({"microbatchs": 4}, "Did you mean 'microbatches'?"),
     ({"hybrid_shard_degree": 4}, "Leave it out"),
@@ -118,12 +118,12 @@ def test_what_changes_nothing_is_warned_of(given, name):
     assert ModelParallel(**DEFAULTS) == model
 
 
-@pytest.mark.parametrize(("given", "mend"), NO)
-def test_what_does_not_work_is_refused_with_what_to_use(given, mend):
+@pytest.mark.parametrize(("given", "hint"), NO)
+def test_what_does_not_work_is_refused_with_what_to_use(given, hint):
     with pytest.raises(OptionError) as caught:
         ModelParallel.from_smp({**PLAIN, **given})
 
-    assert caught.value.mend.startswith(mend)
+    assert caught.value.hint.startswith(hint)
     assert any(name in caught.value.what for name in given)
 
 
@@ -141,7 +141,7 @@ def test_every_key_is_tried_here():
 def test_every_valid_value_ends_well_or_in_a_fault_of_its_own(name, value):
     """What passes the checks can be made an option; nothing raises anything else."""
     given = {**({} if name in ("partitions", *PLAIN) else PLAIN), name: value}
-    faults = list(our_faults(given))
+    faults = list(runtime_faults(given))
     if faults:
         assert name in faults[0].what
     else:
@@ -167,14 +167,14 @@ def test_without_stages_nothing_is_guessed():
 
 def test_faults_come_at_once():
     wrong = {"microbatches": 0, "fp16": True, "tensor_parallel_degree": 2, "foo": 1}
-    faults = list(our_faults({**PLAIN, **wrong}))
+    faults = list(runtime_faults({**PLAIN, **wrong}))
 
     assert len(wrong) == len(faults)
 
 
 def asked(parameters, **beside):
     section = {"modelparallel": {**ON, "parameters": parameters}}
-    return in_our_image(read_distribution({"smdistributed": section, **beside}))
+    return claim_for_launcher(read_distribution({"smdistributed": section, **beside}))
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_our_launcher_takes_awss_request_over(beside, processes):
     engine = DataParallel(processes_per_host=processes)
 
     assert ModelParallel(**{**DEFAULTS, "microbatches": 4, "engine": engine}) == taken.model
-    assert engine == taken.ours
+    assert engine == taken.engine
     assert {} == taken.rest
     assert 1 == len(taken.warnings)
 

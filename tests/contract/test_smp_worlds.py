@@ -25,7 +25,7 @@ def world_faults(version, hosts, processes, **degrees):
             4,
             {PP: 2, TP: 4},
             f"a world of 12 (3 hosts x 4 processes) has {PP}=2 and {TP}=4: 2 x 4 = 8 ranks hold"
-            " a whole model, and 12 is no multiple of 8. Use 2 or 4 hosts, or a product of 6 or"
+            " a whole model, and 12 is not a multiple of 8. Use 2 or 4 hosts, or a product of 6 or"
             " 12.",
         ),
         (
@@ -33,8 +33,8 @@ def world_faults(version, hosts, processes, **degrees):
             1,
             8,
             {"partitions": 3},
-            "a world of 8 (1 host x 8 processes) has partitions=3: 3 ranks hold a whole model, and"
-            " 8 is no multiple of 3. Use 3 hosts, or partitions=2 or 4.",
+            "a world of 8 (1 host x 8 processes) has partitions=3: 3 ranks hold a whole model,"
+            " and 8 is not a multiple of 3. Use 3 hosts, or partitions=2 or 4.",
         ),
         (
             1,
@@ -42,15 +42,15 @@ def world_faults(version, hosts, processes, **degrees):
             4,
             {SDP: 3},
             f"a world of 8 (2 hosts x 4 processes) has {SDP}=3: 3 ranks hold a whole sharded model,"
-            f" and 8 is no multiple of 3. Use 3 hosts, or {SDP}=2 or 4.",
+            f" and 8 is not a multiple of 3. Use 3 hosts, or {SDP}=2 or 4.",
         ),
         (
             1,
             1,
             1,
             {PP: 2},
-            f"a world of 1 (1 host x 1 process) has {PP}=2: 2 ranks hold a whole model, and 1 is no"
-            f" multiple of 2. Use 2 hosts, or {PP}=1.",
+            f"a world of 1 (1 host x 1 process) has {PP}=2: 2 ranks hold a whole model, and 1 is"
+            f" not a multiple of 2. Use 2 hosts, or {PP}=1.",
         ),
         (
             2,
@@ -58,16 +58,17 @@ def world_faults(version, hosts, processes, **degrees):
             8,
             {TP: 4, "hybrid_shard_degree": 8},
             f"a world of 16 (2 hosts x 8 processes) has {TP}=4 and hybrid_shard_degree=8: 4 x 8 ="
-            " 32 ranks hold a whole sharded model, and 16 is no multiple of 32. Use 4 hosts, or a"
-            " product of 16.",
+            " 32 ranks hold a whole sharded model, and 16 is not a multiple of 32. Use 4 hosts, or"
+            " a product of 16.",
         ),
         (
             2,
             2,
             8,
             {"expert_parallel_degree": 6},
-            "a world of 16 (2 hosts x 8 processes) has expert_parallel_degree=6: 6 ranks hold all"
-            " experts, and 16 is no multiple of 6. Use 3 hosts, or expert_parallel_degree=4 or 8.",
+            "a world of 16 (2 hosts x 8 processes) has expert_parallel_degree=6: 6 ranks hold"
+            " all experts, and 16 is not a multiple of 6. Use 3 hosts, or"
+            " expert_parallel_degree=4 or 8.",
         ),
         (
             2,
@@ -75,7 +76,7 @@ def world_faults(version, hosts, processes, **degrees):
             8,
             {"context_parallel_degree": 4, TP: 4, "hybrid_shard_degree": 0},
             f"a world of 8 (1 host x 8 processes) has {TP}=4 and context_parallel_degree=4: 4 x 4 ="
-            " 16 ranks work on the same sequences, and 8 is no multiple of 16. Use 2 hosts, or a"
+            " 16 ranks work on the same sequences, and 8 is not a multiple of 16. Use 2 hosts, or a"
             " product of 8.",
         ),
     ],
@@ -144,7 +145,7 @@ def test_version_2_fits_every_small_world_that_can_be_arranged(hosts, processes)
 
 
 @pytest.mark.parametrize(("hosts", "processes"), WORLDS)
-def test_the_mend_of_one_degree_works(hosts, processes):
+def test_the_hint_of_one_degree_works(hosts, processes):
     """Each number of hosts that is named would do, and so would each degree."""
     for degree in DEGREES:
         for fault in world_faults(1, hosts, processes, **{PP: degree}):

@@ -6,7 +6,7 @@ import pickle
 import pytest
 
 from sagemaker_dist.contract import DataParallel, read_distribution
-from sagemaker_dist.contract.strategies import (
+from sagemaker_dist.contract.aws_distributions import (
     MPI,
     SMDDP,
     MultiWorkerMirroredStrategy,
@@ -67,7 +67,7 @@ def test_options_spell_the_dicts_that_users_have(option, expected):
             lambda: OnInstanceGroup(
                 strategy=OnInstanceGroup(strategy=MPI(), group="a"), group="b"
             ),
-            "it is no option of sagemaker_dist",
+            "it is not an option of sagemaker_dist",
         ),
     ],
 )  # fmt: skip

@@ -19,7 +19,7 @@ from sagemaker_dist.contract import (
     render,
     spell,
 )
-from sagemaker_dist.contract.wire import MAX_CHARACTERS
+from sagemaker_dist.contract.hyperparameter_format import MAX_CHARACTERS
 from sagemaker_dist.errors import OptionError, SkewError
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -170,9 +170,9 @@ def test_document_fits_sagemaker():
 
 def test_weights_of_too_many_hosts_do_not_fit():
     """What SageMaker would refuse is refused before it is sent."""
-    with pytest.raises(OptionError, match="SageMaker carries at most 2500"):
+    with pytest.raises(OptionError, match="SageMaker allows at most 2500"):
         render(DataParallel(shard_weights=(65_535,) * 400))
-    with pytest.raises(OptionError, match="SageMaker carries at most 2500"):
+    with pytest.raises(OptionError, match="SageMaker allows at most 2500"):
         render(ModelParallel(plan="p" * 2500))
 
     assert MAX_CHARACTERS < len(spell(ModelParallel(plan="p" * 2500)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real engine, our image in it, and nothing left behind.
+"""A real engine, the sagemaker-dist image in it, and nothing left behind.
 
 .ci/docker makes what these take: the images smdist-test-base and smdist-test-build, and
 build/wheelhouse. With SMDIST_REQUIRE_DOCKER=1 their absence is a failure.
@@ -14,7 +14,7 @@ import pytest
 
 from sagemaker_dist.errors import SetupError
 from sagemaker_dist.packaging import ImageOptions, build_image
-from sagemaker_dist.packaging.engine import connect
+from sagemaker_dist.packaging.docker_engine import connect
 
 ROOT = Path(__file__).parents[2]
 WHEELHOUSE = ROOT / "build" / "wheelhouse"

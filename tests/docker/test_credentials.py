@@ -14,7 +14,7 @@ from moto.server import ThreadedMotoServer
 
 from sagemaker_dist import DataParallel, LocalSession, PyTorch
 from sagemaker_dist.packaging import ImageOptions, build_image
-from sagemaker_dist.runners.local.containers.plan import FOLDER_LABEL
+from sagemaker_dist.runners.local.containers.container_arguments import FOLDER_LABEL
 
 pytestmark = pytest.mark.timeout(300, func_only=True)
 

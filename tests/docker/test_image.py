@@ -5,7 +5,7 @@ import pytest
 from docker.errors import ContainerError
 
 import sagemaker_dist
-from sagemaker_dist.contract import wire
+from sagemaker_dist.contract import hyperparameter_format
 from sagemaker_dist.packaging import FRAMEWORKS, check_versions, default_tag, local_image
 
 pytestmark = pytest.mark.timeout(600)  # the first test that wants the image builds it
@@ -31,7 +31,7 @@ def test_name_and_labels(engine, image):
 
     assert (default_tag("torch"),) == image.tags
     assert sagemaker_dist.__version__ == image.version
-    assert str(wire.VERSION) == image.wire
+    assert str(hyperparameter_format.VERSION) == image.wire
     assert ("torch", FRAMEWORKS["torch"].default) == (image.framework, image.framework_version)
     assert image == local_image(engine, "torch")
 

@@ -15,9 +15,9 @@ import pytest
 
 from sagemaker_dist.errors import SetupError
 from sagemaker_dist.packaging import ImageOptions, build_image
-from sagemaker_dist.packaging.build import arguments
 from sagemaker_dist.packaging.context import build_context
 from sagemaker_dist.packaging.docker_cli import find_builder, run
+from sagemaker_dist.packaging.image_build import arguments
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -105,7 +105,7 @@ def test_offline_without_a_compiler(offline, scratch_tag):
     with pytest.raises(SetupError, match=r"no C\+\+ compiler.*offline build") as raised:
         build_image(ImageOptions(**{**offline, "build_image": None}, tag=scratch_tag))
 
-    assert "Choose an image with g++" in raised.value.mend
+    assert "Choose an image with g++" in raised.value.hint
 
 
 def test_certificates_are_trusted_and_left_out(
@@ -179,7 +179,7 @@ def test_full_disk(small_engine, engine, offline, monkeypatch):
         build_image(ImageOptions(**{**offline, "build_image": None}))
 
     assert f"no space is left where the Docker engine keeps its data, {root}" == raised.value.why
-    assert "docker system df" in raised.value.mend
+    assert "docker system df" in raised.value.hint
 
 
 def test_interrupted(offline, tmp_path, scratch_tag):

@@ -119,15 +119,15 @@ def test_push_without_a_repository(registry, session, small):
     with pytest.raises(SetupError, match="there is no ECR repository 'mine'") as raised:
         push_image(PushOptions(image=small, repository="mine"), session=session)
 
-    assert "--create" in raised.value.mend
+    assert "--create" in raised.value.hint
 
 
 def test_push_elsewhere_without_a_login(registry, engine, small):
     """A registry that wants a password says so, with the command; no tag is left."""
-    with pytest.raises(SetupError, match="did not take the image") as raised:
+    with pytest.raises(SetupError, match="did not accept the image") as raised:
         push_image(PushOptions(image=small, to=f"{ADDRESS}:80/mine"))
 
-    assert f"Run: docker login {ADDRESS}:80" == raised.value.mend
+    assert f"Run: docker login {ADDRESS}:80" == raised.value.hint
     assert [small] == [tag for tag in inspect_image(small).tags if "smdist-test-base" not in tag]
 
 

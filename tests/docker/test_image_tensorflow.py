@@ -81,6 +81,6 @@ def test_a_wheelhouse_without_the_framework(offline, tmp_path):
         build_image(ImageOptions(framework="tensorflow", **options))
 
     wanted = f"tensorflow-cpu=={FRAMEWORKS['tensorflow'].default}"
-    assert f"pip found no {wanted} for the Python of the image to build on" == raised.value.why
-    assert f"pip download -d DIR '{wanted}'" in raised.value.mend
+    assert f"pip found no {wanted} for the base image's Python" == raised.value.why
+    assert f"pip download -d DIR '{wanted}'" in raised.value.hint
     assert "\n" not in str(raised.value)

@@ -10,7 +10,7 @@ import io, sys, tarfile
 from pathlib import Path
 from sagemaker_dist.errors import LaunchError
 from smdist.config import Source
-from smdist.launch.source import fetch
+from smdist.launch.user_code import fetch
 
 def pack(*names):
     with tarfile.open("/tmp/source.tar.gz", "w:gz") as archive:

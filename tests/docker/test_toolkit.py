@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AWS's training toolkit, unmodified, starts our launcher in an image of its own.
+"""AWS's training toolkit, unmodified, starts the sagemaker-dist launcher in an image of its own.
 
 Its wheels are made once, in build/toolkit-wheels: it comes as source and needs gcc.
 """
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(600)  # the first test makes the wheels and the
 WHEELS = Path(__file__).parents[2] / "build/toolkit-wheels"
 PACKAGE = "sagemaker-training==5.1.4"
 TAG = "smdist-test-toolkit"
-ENVIRONMENT = "ENV SAGEMAKER_TRAINING_MODULE=smdist.launch.toolkit:main"
+ENVIRONMENT = "ENV SAGEMAKER_TRAINING_MODULE=smdist.launch.training_toolkit:main"
 
 
 @pytest.fixture(scope="session")
@@ -51,7 +51,7 @@ def test_success_is_told_as_the_toolkit_does(engine, toolkit, tmp_path):
     base = write_base(tmp_path / "ml", script, options=DataParallel(processes_per_host=2))
     with running(engine, toolkit, base, "train") as container:
         assert 0 == status_of(container), said(container)
-        assert "Imported framework smdist.launch.toolkit" in said(container)
+        assert "Imported framework smdist.launch.training_toolkit" in said(container)
 
     assert ["0", "1"] == sorted(path.name for path in (base / "model").iterdir())
     assert "" == (base / "output/success").read_text()

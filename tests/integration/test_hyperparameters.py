@@ -127,7 +127,7 @@ def test_a_generic_estimator_without_source_dir_writes_text(build, tmp_path):
         ({"a=b": 1}, "hyperparameters has the name 'a=b': the script gets it as --name"),
         ({"-a": 1}, "hyperparameters has the name '-a': the script gets it as --name"),
         ({"": 1}, "hyperparameters has the name '': the script gets it as --name"),
-        ({"sagemaker_q": 1}, "hyperparameters has the name 'sagemaker_q': no script sees a name"),
+        ({"sagemaker_q": 1}, "hyperparameters has the name 'sagemaker_q': names that begin with"),
         ({"a": "x" * 140_000}, "hyperparameters take 140011 bytes together: the script gets"),
     ],
 )

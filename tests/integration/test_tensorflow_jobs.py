@@ -212,4 +212,4 @@ def _serves(process, task):
         command = process.cmdline()
     except psutil.Error:
         return False
-    return task in command and "smdist.launch.rank" not in command
+    return task in command and "smdist.launch.rank_guard" not in command

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The time in which operations were under way is the union of their times.
+// The time in which operations are in flight is the union of their times.
 #include "smdist/activity.h"
 
 #include <random>
@@ -44,7 +44,7 @@ void pauses_do_not_count() {
   CHECK_EQ(2u, operations(activity));
 }
 
-// One from 0 to 10, one within it, one that begins in it and ends at 15.
+// The first operation lasts from 0 to 10, the second lies within it, the third overlaps its end.
 void overlaps_count_once() {
   Activity activity;
   activity.begin(kKind, at(0));
@@ -58,7 +58,7 @@ void overlaps_count_once() {
   CHECK_EQ(3u, operations(activity));
 }
 
-void what_is_under_way_counts_until_now() {
+void operations_in_flight_count_until_now() {
   Activity activity;
   activity.begin(kKind, at(0));
 
@@ -67,7 +67,7 @@ void what_is_under_way_counts_until_now() {
   CHECK_EQ(0u, operations(activity));
 }
 
-void kinds_are_counted_apart() {
+void each_kind_has_its_own_count() {
   Activity activity;
   activity.begin(Collective::kAllGather, at(0));
   activity.begin(Collective::kReceive, at(1));
@@ -78,8 +78,8 @@ void kinds_are_counted_apart() {
   CHECK_EQ(0, busy(activity, 9));
 }
 
-// A thread took its time, and another one came before it.
-void late_news_count_no_time_twice() {
+// A thread reads the clock, and another thread, which read it later, calls before it.
+void calls_out_of_order_count_no_time_twice() {
   Activity activity;
   activity.begin(kKind, at(0));
   activity.end(kKind, at(10));
@@ -89,7 +89,7 @@ void late_news_count_no_time_twice() {
   CHECK_EQ(12, busy(activity, 100));
 }
 
-// Against a table of ticks, each of which is busy or not.
+// The result is compared with a table of ticks, each of which is busy or not.
 void random_operations_match_a_table() {
   std::mt19937 random(7);
   for (int round = 0; round < 200; ++round) {
@@ -114,7 +114,7 @@ void random_operations_match_a_table() {
   }
 }
 
-void threads_share_it() {
+void threads_may_share_an_activity() {
   constexpr int kThreads = 4;
   constexpr int kEach = 2000;
   Activity activity;
@@ -144,9 +144,9 @@ int main() {
   RUN(nothing_is_not_busy);
   RUN(pauses_do_not_count);
   RUN(overlaps_count_once);
-  RUN(what_is_under_way_counts_until_now);
-  RUN(kinds_are_counted_apart);
-  RUN(late_news_count_no_time_twice);
+  RUN(operations_in_flight_count_until_now);
+  RUN(each_kind_has_its_own_count);
+  RUN(calls_out_of_order_count_no_time_twice);
   RUN(random_operations_match_a_table);
-  RUN(threads_share_it);
+  RUN(threads_may_share_an_activity);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// All that the native tests need of a test library.
+// A minimal test library for the native tests.
 #pragma once
 
 #include <signal.h>
@@ -22,7 +22,7 @@ inline const char* current_test = "no test";
   std::_Exit(1);
 }
 
-// A test that hangs fails, by name.
+// Ends a test that hangs, and prints its name.
 inline void on_alarm(int) {
   const char text[] = ": hangs\n";
   (void)!::write(2, current_test, std::strlen(current_test));

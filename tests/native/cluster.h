@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cluster in one process: every rank an engine.
+// A cluster in one process: one engine per rank.
 #pragma once
 
 #include <algorithm>
@@ -17,12 +17,13 @@
 
 namespace smdist::testing {
 
-// kShared: in memory, with an arena for each rank. kLocal: ranks that hand over theirs.
+// kMemory: in-memory transport. kShared: the same with an arena per rank. kTcp: TCP. kLocal: TCP
+// and Unix sockets with shared memory.
 enum class Network { kMemory, kShared, kTcp, kLocal };
 
 using Result = std::future<std::exception_ptr>;
 
-// What went wrong, as "TimeoutError: ..."; empty: nothing.
+// Returns text such as "TimeoutError: ..."; empty without an error.
 inline std::string text_of(const std::exception_ptr& error) {
   if (!error) return "";
   try {
@@ -56,7 +57,7 @@ Span span(std::vector<T>& values) {
   return {values.data(), values.size() * sizeof(T)};
 }
 
-// Sums float32 values, in place.
+// Returns an in-place sum of float32 values.
 inline Operation sum_of(std::vector<float>& values) {
   Operation operation;
   operation.kind = Collective::kAllReduce;
@@ -134,7 +135,7 @@ class Cluster final {
 
   mutable std::mutex log_mutex_;
   std::string log_;
-  std::vector<std::unique_ptr<Engine>> engines_;  // last: they log until they end
+  std::vector<std::unique_ptr<Engine>> engines_;  // destroyed first, because engines write the log
 };
 
 }  // namespace smdist::testing

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plans of all ranks of every small world, played in memory.
+// Runs the plans of all ranks of every small world in memory.
 #include "collectives/collectives.h"
 
 #include <functional>
@@ -9,7 +9,7 @@
 #include <set>
 
 #include "check.h"
-#include "collectives/turns.h"
+#include "collectives/owner_rotation.h"
 
 namespace smdist {
 namespace {
@@ -18,7 +18,7 @@ using Bytes = std::vector<uint8_t>;
 using Buffers = std::vector<Bytes>;
 
 constexpr int kLargestWorld = 8;
-constexpr int kLargestLayout = 6;  // over several hosts
+constexpr int kLargestLayout = 6;  // ranks, over several hosts
 const size_t kLengths[] = {0, 1, 3, 8, 64, 65, 700, 4099, 70'001};
 
 struct Player {
@@ -30,8 +30,8 @@ struct Player {
   bool is_in_place = false;
 };
 
-// Plays plans step by step, in random order, as the messages and grants allow. "Sums"
-// are byte sums; `widening` partial ones take two bytes each, the low one first.
+// Runs plans step by step, in random order, as far as messages and credits allow. Sums are sums
+// of bytes; with `widening` 2, partial sums take two bytes each, the low one first.
 class Game final {
  public:
   Game(std::vector<Player> players, uint32_t seed, size_t widening)
@@ -56,10 +56,10 @@ class Game final {
       for (auto it = open.begin(); it != open.end();) {
         it = try_step(it->first, it->second) ? open.erase(it) : it + 1;
       }
-      // Else the plans wait for each other for ever.
+      // Without progress the plans are in a deadlock.
       CHECK(open.size() < before || granted_.size() > granted_before);
     }
-    CHECK(messages_.empty());  // nobody was sent what he did not want
+    CHECK(messages_.empty());  // every message was received
     CHECK(grants_.empty());
     return std::move(players_);
   }
@@ -70,8 +70,8 @@ class Game final {
 
   uint8_t* at(Player& player, const Region& region) {
     Bytes* buffer = &player.scratch;
-    if (region.room == Room::kInput) buffer = &player.inputs.at(region.index);
-    if (region.room == Room::kOutput) {
+    if (region.buffer == BufferKind::kInput) buffer = &player.inputs.at(region.index);
+    if (region.buffer == BufferKind::kOutput) {
       buffer = &(player.is_in_place ? player.inputs : player.outputs).at(region.index);
     }
     CHECK(region.offset + region.bytes <= buffer->size());
@@ -108,7 +108,7 @@ class Game final {
     if (step.kind == StepKind::kSend) {
       CHECK(step.peer != rank);
       const Envelope envelope{rank, step.peer, step.tag};
-      if (step.awaits_grant && grants_.erase(envelope) == 0) return false;
+      if (step.awaits_credit && grants_.erase(envelope) == 0) return false;
       Bytes message(from, from + step.sources[0].bytes);
       CHECK(messages_.insert({envelope, message}).second);
       return true;
@@ -123,9 +123,9 @@ class Game final {
   }
 
   void sum(Player& player, const Step& step) {
-    const size_t source_width = step.stage == Stage::kFinal ? widening_ : 1;
-    const size_t target_width = step.stage == Stage::kPartial ? widening_ : 1;
-    if (step.stage == Stage::kWhole) CHECK_EQ(players_.size(), step.sources.size());
+    const size_t source_width = step.stage == ReduceStage::kFinal ? widening_ : 1;
+    const size_t target_width = step.stage == ReduceStage::kPartial ? widening_ : 1;
+    if (step.stage == ReduceStage::kWhole) CHECK_EQ(players_.size(), step.sources.size());
     Bytes result(step.target.bytes, 0);
     for (const Region& region : step.sources) {
       CHECK_EQ(step.target.bytes * source_width, region.bytes * target_width);
@@ -144,11 +144,11 @@ class Game final {
   std::minstd_rand random_;
   const size_t widening_;
   std::map<Envelope, Bytes> messages_;
-  std::set<Envelope> grants_;   // on their way
-  std::set<Envelope> granted_;  // ever
+  std::set<Envelope> grants_;   // sent and not yet used
+  std::set<Envelope> granted_;  // all that were ever sent
 };
 
-// What rank `rank` has at byte i.
+// Returns the input of rank `rank` at byte i.
 uint8_t value(int rank, size_t i) {
   return static_cast<uint8_t>(static_cast<size_t>(rank) * 37 + i * 11 + (i >> 8));
 }
@@ -192,8 +192,8 @@ void for_small_worlds(const std::function<void(int size, size_t bytes)>& visit) 
   }
 }
 
-// All on one host, pairs, a big host and a small one, and anyhow.
-std::vector<Hosts> layouts_of(int size) {
+// Returns placements: all on one host, pairs, a big host and a small one, and a random one.
+std::vector<HostTopology> layouts_of(int size) {
   std::vector<int> pairs;
   std::vector<int> uneven;
   std::vector<int> random;
@@ -203,17 +203,17 @@ std::vector<Hosts> layouts_of(int size) {
     uneven.push_back(rank == 1);
     random.push_back(static_cast<int>(dice() % 3));
   }
-  if (size > kLargestLayout) return {Hosts(size)};
-  return {Hosts(size), Hosts(pairs), Hosts(uneven), Hosts(random)};
+  if (size > kLargestLayout) return {HostTopology(size)};
+  return {HostTopology(size), HostTopology(pairs), HostTopology(uneven), HostTopology(random)};
 }
 
-void for_small_layouts(const std::function<void(const Hosts& hosts, size_t bytes)>& visit) {
+void for_small_layouts(const std::function<void(const HostTopology& hosts, size_t bytes)>& visit) {
   for_small_worlds([&](int size, size_t bytes) {
-    for (const Hosts& hosts : layouts_of(size)) visit(hosts, bytes);
+    for (const HostTopology& hosts : layouts_of(size)) visit(hosts, bytes);
   });
 }
 
-Cut cut_of(size_t piece_bytes, uint32_t window = 2, size_t widening = 2) {
+Segmentation segmentation_of(size_t piece_bytes, uint32_t window = 2, size_t widening = 2) {
   return {piece_bytes, window, widening};
 }
 
@@ -235,39 +235,40 @@ void shards_cover_the_buffer() {
       }
     }
   }
-  // Lengths whose product with a weight does not fit in 64 bits.
+  // The product of these lengths and weights does not fit in 64 bits.
   CHECK_EQ(size_t{1} << 61, shard_boundaries(size_t{1} << 62, {1u << 31, 1u << 31})[1]);
 }
 
 void all_reduce_gives_all_ranks_the_sum() {
-  for_small_layouts([](const Hosts& hosts, size_t bytes) {
+  for_small_layouts([](const HostTopology& hosts, size_t bytes) {
     const int size = hosts.size();
     for (const bool is_in_place : {false, true}) {
-      const Cut cut = cut_of(bytes < 5000 ? 128 : 4096, is_in_place ? 1 : 4, is_in_place ? 2 : 1);
+      const Segmentation segmentation =
+          segmentation_of(bytes < 5000 ? 128 : 4096, is_in_place ? 1 : 4, is_in_place ? 2 : 1);
       Weights weights = equal_weights(size);
       if (is_in_place) std::iota(weights.begin(), weights.end(), 1);
       const auto make = [&](int rank) {
-        return Player{all_reduce(rank, hosts, bytes, weights, cut),
+        return Player{all_reduce(rank, hosts, bytes, weights, segmentation),
                       {contribution(rank, bytes)},
                       {Bytes(bytes)},
                       {},
                       {},
                       is_in_place};
       };
-      for (const Player& player : play(size, make, cut.widening)) {
+      for (const Player& player : play(size, make, segmentation.widening)) {
         CHECK((is_in_place ? player.inputs : player.outputs)[0] == sum_of_all(size, bytes));
       }
     }
   });
 }
 
-void all_reduce_at_once_gives_all_ranks_the_sum() {
-  for_small_layouts([](const Hosts& hosts, size_t bytes) {
+void one_shot_all_reduce_gives_all_ranks_the_sum() {
+  for_small_layouts([](const HostTopology& hosts, size_t bytes) {
     if (bytes == 0) return;
     for (const bool is_in_place : {false, true}) {
       const size_t widening = is_in_place ? 2 : 1;
       const auto make = [&](int rank) {
-        return Player{all_reduce_at_once(rank, hosts, bytes, widening),
+        return Player{one_shot_all_reduce(rank, hosts, bytes, widening),
                       {contribution(rank, bytes)},
                       {Bytes(bytes)},
                       {},
@@ -281,18 +282,18 @@ void all_reduce_at_once_gives_all_ranks_the_sum() {
   });
 }
 
-// Whatever the lengths, nobody gets more than a fair share and one buffer.
-void turns_balance_bytes_by_weight() {
+// Every rank gets at most its fair share plus one buffer, for any lengths.
+void rotation_balances_bytes_by_weight() {
   std::minstd_rand random(5);
   for (const Weights& weights : {Weights{1, 1, 1}, Weights{1, 2, 0, 5}, Weights{0, 7}}) {
-    Turns turns;
+    OwnerRotation owner_rotation;
     std::vector<uint64_t> given(weights.size());
     uint64_t total = 0;
     constexpr size_t kLongest = 10'000;
     const auto sum = std::accumulate(weights.begin(), weights.end(), uint64_t{0});
     for (int i = 0; i < 2000; ++i) {
       const size_t bytes = 1 + random() % kLongest;
-      given[static_cast<size_t>(turns.next(bytes, weights))] += bytes;
+      given[static_cast<size_t>(owner_rotation.next(bytes, weights))] += bytes;
       total += bytes;
       for (size_t rank = 0; rank < weights.size(); ++rank) {
         CHECK(given[rank] <= total * weights[rank] / sum + kLongest);
@@ -302,21 +303,21 @@ void turns_balance_bytes_by_weight() {
 }
 
 void reduce_gives_the_root_the_sum() {
-  for_small_layouts([](const Hosts& hosts, size_t bytes) {
+  for_small_layouts([](const HostTopology& hosts, size_t bytes) {
     const int size = hosts.size();
     for (const bool is_in_place : {false, true}) {
       const int root = size / 2;
-      const Cut cut = cut_of(1024);
+      const Segmentation segmentation = segmentation_of(1024);
       const auto make = [&](int rank) {
         const bool is_root = rank == root;
-        return Player{reduce_to_root(rank, hosts, root, bytes, cut),
+        return Player{reduce_to_root(rank, hosts, root, bytes, segmentation),
                       {contribution(rank, bytes)},
                       is_root ? Buffers{Bytes(bytes)} : Buffers{},
                       {},
                       {},
                       is_in_place && is_root};
       };
-      const auto players = play(size, make, cut.widening);
+      const auto players = play(size, make, segmentation.widening);
       const Player& winner = players[static_cast<size_t>(root)];
       CHECK((is_in_place ? winner.inputs : winner.outputs)[0] == sum_of_all(size, bytes));
       for (int rank = 0; rank < size; ++rank) {  // inputs are not written
@@ -328,56 +329,58 @@ void reduce_gives_the_root_the_sum() {
 }
 
 void reduce_scatter_gives_each_rank_its_chunk() {
-  for_small_layouts([](const Hosts& hosts, size_t bytes) {
+  for_small_layouts([](const HostTopology& hosts, size_t bytes) {
     const int size = hosts.size();
     const auto count = static_cast<size_t>(size);
-    const Cut cut = cut_of(1024);
-    for (const Layout layout : {Layout::kOneBuffer, Layout::kBufferPerRank}) {
+    const Segmentation segmentation = segmentation_of(1024);
+    for (const BufferLayout layout : {BufferLayout::kOneBuffer, BufferLayout::kBufferPerRank}) {
       const auto make = [&](int rank) {
         const Bytes all = contribution(rank, bytes * count);
-        return Player{reduce_scatter(rank, hosts, bytes, layout, cut),
-                      layout == Layout::kOneBuffer ? Buffers{all} : parts(all, count),
+        return Player{reduce_scatter(rank, hosts, bytes, layout, segmentation),
+                      layout == BufferLayout::kOneBuffer ? Buffers{all} : parts(all, count),
                       {Bytes(bytes)},
                       {},
                       {},
                       false};
       };
-      const auto players = play(size, make, cut.widening);
+      const auto players = play(size, make, segmentation.widening);
       const Bytes sum = sum_of_all(size, bytes * count);
       for (size_t i = 0; i < count; ++i) CHECK(players[i].outputs[0] == part(sum, i, bytes));
     }
   });
 }
 
-// However long the buffer: a window of pieces from every other rank, for an owner
-// and as deputy for others, and partial sums.
+// For any length of the buffer: a window of pieces from every other rank, as an owner and as a
+// host leader, and partial sums.
 void scratch_memory_is_bounded_by_the_window() {
-  const Cut cut = cut_of(1 << 10, 4, 2);
+  const Segmentation segmentation = segmentation_of(1 << 10, 4, 2);
   for (int size = 2; size <= kLargestWorld; ++size) {
-    for (const Hosts& hosts : layouts_of(size)) {
+    for (const HostTopology& hosts : layouts_of(size)) {
       for (int rank = 0; rank < size; ++rank) {
         const size_t small =
-            all_reduce(rank, hosts, 1 << 20, equal_weights(size), cut).scratch_bytes;
+            all_reduce(rank, hosts, 1 << 20, equal_weights(size), segmentation).scratch_bytes;
         const size_t large =
-            all_reduce(rank, hosts, 1 << 22, equal_weights(size), cut).scratch_bytes;
+            all_reduce(rank, hosts, 1 << 22, equal_weights(size), segmentation).scratch_bytes;
         const size_t owners = hosts.count() == 1 ? 1 : static_cast<size_t>(size);
         CHECK_EQ(small, large);
-        CHECK(large <= owners * static_cast<size_t>(size) * cut.window * cut.piece_bytes * 2);
+        CHECK(large <= owners * static_cast<size_t>(size) * segmentation.window *
+                           segmentation.piece_bytes * 2);
       }
     }
   }
 }
 
-// What leaves each host is what a rank in its place would send, if it had but one.
+// Each host sends as many bytes as it would with a single rank.
 void hosts_combine_before_the_wire() {
   constexpr size_t kBytes = 64 * 1024;
-  const Hosts hosts(std::vector<int>{0, 0, 0, 1, 1, 1});
+  const HostTopology hosts(std::vector<int>{0, 0, 0, 1, 1, 1});
   std::map<int, size_t> sent;
   for (int rank = 0; rank < hosts.size(); ++rank) {
-    const Plan plan = all_reduce(rank, hosts, kBytes * 6, equal_weights(6), cut_of(1 << 20, 4, 1));
+    const Plan plan =
+        all_reduce(rank, hosts, kBytes * 6, equal_weights(6), segmentation_of(1 << 20, 4, 1));
     for (const Step& step : plan.steps) {
-      const bool is_wire = step.kind == StepKind::kSend && !hosts.shares(rank, step.peer);
-      if (is_wire) sent[hosts.host_of(rank)] += step.sources[0].bytes;
+      const bool crosses_hosts = step.kind == StepKind::kSend && !hosts.same_host(rank, step.peer);
+      if (crosses_hosts) sent[hosts.host_of(rank)] += step.sources[0].bytes;
     }
   }
   CHECK_EQ(kBytes * 6, sent[0]);  // 2 S (H-1)/H with H = 2
@@ -385,7 +388,7 @@ void hosts_combine_before_the_wire() {
 }
 
 void all_gather_and_gather_collect_all_chunks() {
-  for_small_layouts([](const Hosts& hosts, size_t bytes) {
+  for_small_layouts([](const HostTopology& hosts, size_t bytes) {
     const int size = hosts.size();
     const auto count = static_cast<size_t>(size);
     const int root = size - 1;
@@ -394,8 +397,8 @@ void all_gather_and_gather_collect_all_chunks() {
     const Buffers room(count, Bytes(bytes));
     for (const bool to_all : {true, false}) {
       const auto players = play(size, [&](int rank) {
-        return Player{to_all ? all_gather(rank, hosts, bytes, Layout::kBufferPerRank)
-                             : gather(rank, size, root, bytes, Layout::kBufferPerRank),
+        return Player{to_all ? all_gather(rank, hosts, bytes, BufferLayout::kBufferPerRank)
+                             : gather(rank, size, root, bytes, BufferLayout::kBufferPerRank),
                       {contribution(rank, bytes)},
                       room,
                       {},
@@ -408,7 +411,7 @@ void all_gather_and_gather_collect_all_chunks() {
       }
     }
     const auto flat = play(size, [&](int rank) {
-      return Player{all_gather(rank, hosts, bytes, Layout::kOneBuffer),
+      return Player{all_gather(rank, hosts, bytes, BufferLayout::kOneBuffer),
                     {contribution(rank, bytes)},
                     {Bytes(bytes * count)},
                     {},
@@ -420,7 +423,7 @@ void all_gather_and_gather_collect_all_chunks() {
 }
 
 void broadcast_and_scatter_start_at_the_root() {
-  for_small_layouts([](const Hosts& hosts, size_t bytes) {
+  for_small_layouts([](const HostTopology& hosts, size_t bytes) {
     const int size = hosts.size();
     const auto count = static_cast<size_t>(size);
     for (int root = 0; root < size; ++root) {
@@ -433,7 +436,7 @@ void broadcast_and_scatter_start_at_the_root() {
                       false};
       });
       const auto chunks = play(size, [&](int rank) {
-        return Player{scatter(rank, size, root, bytes, Layout::kOneBuffer),
+        return Player{scatter(rank, size, root, bytes, BufferLayout::kOneBuffer),
                       rank == root ? Buffers{contribution(root, bytes * count)} : Buffers{},
                       {Bytes(bytes)},
                       {},
@@ -449,7 +452,7 @@ void broadcast_and_scatter_start_at_the_root() {
   });
 }
 
-// What rank a sends to rank b, some of it nothing.
+// Returns the bytes that rank a sends to rank b; 0 for some pairs.
 size_t split(int a, int b) { return static_cast<size_t>((a * 5 + b * 3) % 4) * 9; }
 
 void all_to_all_transposes() {
@@ -460,8 +463,8 @@ void all_to_all_transposes() {
       Player player;
       for (int peer = 0; peer < size; ++peer) {
         const auto i = static_cast<uint32_t>(peer);
-        to.push_back({Room::kInput, i, 0, split(rank, peer)});
-        from.push_back({Room::kOutput, i, 0, split(peer, rank)});
+        to.push_back({BufferKind::kInput, i, 0, split(rank, peer)});
+        from.push_back({BufferKind::kOutput, i, 0, split(peer, rank)});
         player.inputs.push_back(contribution(rank * 8 + peer, split(rank, peer)));
         player.outputs.push_back(Bytes(split(peer, rank)));
       }
@@ -477,7 +480,7 @@ void all_to_all_transposes() {
   }
 }
 
-void barrier_hears_of_everybody() {
+void barrier_waits_for_every_rank() {
   for (int size = 1; size <= kLargestWorld; ++size) {
     const auto players =
         play(size, [&](int rank) { return Player{barrier(rank, size), {}, {}, {}, {}, false}; });
@@ -487,12 +490,13 @@ void barrier_hears_of_everybody() {
   }
 }
 
-// At any step of the rotation, every rank is sent to by exactly one other.
+// In each step of the rotation, every rank receives from exactly one other.
 void peers_are_served_in_rotated_order() {
   constexpr int kSize = 5;
   std::vector<std::vector<int>> order(kSize);
   for (int rank = 0; rank < kSize; ++rank) {
-    for (const Step& step : all_gather(rank, Hosts(kSize), 8, Layout::kOneBuffer).steps) {
+    for (const Step& step :
+         all_gather(rank, HostTopology(kSize), 8, BufferLayout::kOneBuffer).steps) {
       if (step.kind == StepKind::kSend) order[static_cast<size_t>(rank)].push_back(step.peer);
     }
   }
@@ -510,8 +514,8 @@ int main() {
   using namespace smdist;
   RUN(shards_cover_the_buffer);
   RUN(all_reduce_gives_all_ranks_the_sum);
-  RUN(all_reduce_at_once_gives_all_ranks_the_sum);
-  RUN(turns_balance_bytes_by_weight);
+  RUN(one_shot_all_reduce_gives_all_ranks_the_sum);
+  RUN(rotation_balances_bytes_by_weight);
   RUN(reduce_gives_the_root_the_sum);
   RUN(reduce_scatter_gives_each_rank_its_chunk);
   RUN(scratch_memory_is_bounded_by_the_window);
@@ -519,6 +523,6 @@ int main() {
   RUN(all_gather_and_gather_collect_all_chunks);
   RUN(broadcast_and_scatter_start_at_the_root);
   RUN(all_to_all_transposes);
-  RUN(barrier_hears_of_everybody);
+  RUN(barrier_waits_for_every_rank);
   RUN(peers_are_served_in_rotated_order);
 }

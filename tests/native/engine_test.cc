@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole engines, over memory and over TCP: what they compute, and how they end.
+// Whole engines, over memory and over TCP: their results, and their end.
 #include <dirent.h>
 
 #include <algorithm>
@@ -70,7 +70,7 @@ void expect_success(std::vector<Result>& results) {
   }
 }
 
-// Buffers of all ranks; runs one operation on all of them and expects success.
+// Buffers of all ranks. Runs one operation on all ranks and expects success.
 struct Stage {
   Cluster& cluster;
   std::vector<std::vector<Ints>> inputs = std::vector<std::vector<Ints>>(count());
@@ -132,7 +132,7 @@ void reduce_scatter_takes_one_buffer_or_many() {
   });
 }
 
-void gathers_and_broadcasts_move_what_they_should() {
+void gathers_and_broadcasts_move_the_right_bytes() {
   for_all_worlds([](Cluster& cluster, size_t count) {
     const int root = cluster.size() - 1;
     const size_t ranks = static_cast<size_t>(cluster.size());
@@ -196,8 +196,8 @@ void reduce_and_all_to_all_and_barrier() {
   });
 }
 
-// Many operations of two groups at once, started in the same order per group on
-// each rank but interleaved in another.
+// Many operations of two groups at once. Every rank starts those of one group in the same order,
+// but interleaves the groups in its own way.
 void groups_overlap_in_any_order() {
   for (const Network network : kNetworks) {
     constexpr int kSize = 4;
@@ -238,7 +238,7 @@ void groups_overlap_in_any_order() {
   }
 }
 
-// The order of arrival changes; the bits do not.
+// Messages arrive in different orders, and the bits are the same.
 void sums_have_the_same_bits_in_every_run() {
   constexpr int kSize = 4;
   constexpr size_t kCount = 30'000;
@@ -323,7 +323,7 @@ std::string group_refusal(Engine& engine, uint32_t id, std::vector<int> members)
   return "accepted";
 }
 
-void groups_go_on_counting_when_they_come_back() {
+void groups_continue_their_numbers_when_they_are_added_again() {
   Cluster cluster(2);
   CHECK_CONTAINS("other members", group_refusal(cluster[0], 0, {1, 0}));
   CHECK_CONTAINS("not different ranks", group_refusal(cluster[0], 1, {0, 0}));
@@ -352,7 +352,7 @@ size_t entries(const char* directory) {
   return count;
 }
 
-void engines_leave_nothing_behind() {
+void engines_leak_no_descriptors_and_no_threads() {
   const size_t fds = entries("/proc/self/fd");
   const size_t threads = entries("/proc/self/task");
   for (int i = 0; i < 50; ++i) {
@@ -376,12 +376,12 @@ int main() {
   using namespace smdist;
   RUN(all_reduce_sums_on_every_rank);
   RUN(reduce_scatter_takes_one_buffer_or_many);
-  RUN(gathers_and_broadcasts_move_what_they_should);
+  RUN(gathers_and_broadcasts_move_the_right_bytes);
   RUN(reduce_and_all_to_all_and_barrier);
   RUN(groups_overlap_in_any_order);
   RUN(sums_have_the_same_bits_in_every_run);
   RUN(premultiplied_and_averaged_halves);
   RUN(wrong_calls_are_refused_at_once);
-  RUN(groups_go_on_counting_when_they_come_back);
-  RUN(engines_leave_nothing_behind);
+  RUN(groups_continue_their_numbers_when_they_are_added_again);
+  RUN(engines_leak_no_descriptors_and_no_threads);
 }

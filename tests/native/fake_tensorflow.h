@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// As much of TensorFlow's C API as our kernels call, in a few lines that sanitizers see into.
+// A small implementation of the part of TensorFlow's C API that the kernels call, for use under
+// sanitizers.
 #pragma once
 
 #include <tensorflow/c/kernels.h>
@@ -21,7 +22,7 @@ Tensor floats(const std::vector<float>& values, const std::vector<int64_t>& shap
 Tensor integers(const std::vector<int64_t>& values);
 std::vector<float> values_of(const Tensor& tensor);
 
-// Pieces of memory that tensors hold: a tensor and its copies share one.
+// Returns the number of memory allocations held by tensors; a tensor and its copies share one.
 int64_t live_pieces();
 
 struct Outcome {
@@ -36,7 +37,7 @@ struct Attributes {
   float scale = 1;
 };
 
-// One kernel of those that were registered, made and dropped as TensorFlow does.
+// A registered kernel, created and deleted as TensorFlow does.
 class Kernel final {
  public:
   explicit Kernel(const std::string& op, const Attributes& attributes = {});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a job fails: fast, on every rank, with a sentence that names who.
+// A job fails fast, on every rank, with a message that names the culprit.
 #include <chrono>
 #include <thread>
 
@@ -66,8 +66,8 @@ void different_calls_fail_on_every_rank() {
   }
 }
 
-// Also when one of the ranks needed nobody and is through already.
-void a_call_of_nothing_is_a_different_call() {
+// One of the ranks needed no other rank, and its operation is over already.
+void an_empty_buffer_is_a_mismatch() {
   Cluster cluster(2);
   Data data = {std::vector<float>(), std::vector<float>(10)};
   auto nothing = start_sums(cluster, data, {0});
@@ -76,7 +76,7 @@ void a_call_of_nothing_is_a_different_call() {
   CHECK_CONTAINS("rank 0 on algo-1 called all_reduce(sum, float32, 0)", text_of(something[0]));
 }
 
-void a_call_of_nothing_that_comes_later_is_one_too() {
+void a_later_call_with_an_empty_buffer_is_a_mismatch_too() {
   Cluster cluster(2);
   Data data = {std::vector<float>(), std::vector<float>(10)};
   auto something = start_sums(cluster, data, {1});
@@ -85,7 +85,7 @@ void a_call_of_nothing_that_comes_later_is_one_too() {
   CHECK_CONTAINS("rank 0 on algo-1 called all_reduce(sum, float32, 0)", text_of(something[0]));
 }
 
-void a_timeout_names_who_is_missing() {
+void a_timeout_names_the_missing_rank() {
   for (const Network network : kNetworks) {
     Cluster cluster(4, network);
     Data data = data_of(4, 5000);
@@ -98,13 +98,13 @@ void a_timeout_names_who_is_missing() {
       CHECK_CONTAINS(", which waits for rank 2 on algo-3", text);
     }
     CHECK(Clock::now() - begin < std::chrono::seconds(3));
-    auto late = start_sums(cluster, data, {2});  // learns it, too
+    auto late = start_sums(cluster, data, {2});  // fails in the same way
     CHECK_CONTAINS("TimeoutError", text_of(late[0]));
   }
 }
 
-// One element has one owner, which alone hears from everybody else.
-void a_timeout_leaves_the_verdict_to_who_knows() {
+// One element has one owner, and only the owner knows which rank is missing.
+void a_timeout_is_reported_by_the_rank_that_knows_the_culprit() {
   for (const Network network : kNetworks) {
     Cluster cluster(3, network);
     Data data = data_of(3, 1);
@@ -114,7 +114,7 @@ void a_timeout_leaves_the_verdict_to_who_knows() {
   }
 }
 
-void a_dead_rank_fails_who_needs_it() {
+void a_dead_rank_fails_the_operations_that_need_it() {
   Cluster cluster(4);
   cluster.hub->delay(milliseconds(5), 3);
   Data data = data_of(4, 100'000);
@@ -132,8 +132,8 @@ void a_dead_rank_fails_who_needs_it() {
   CHECK_CONTAINS("rank 3 on algo-4 closed its connection", text_of(later[0]));
 }
 
-// Killed while data of all ranks are on their way.
-void death_in_mid_flight() {
+// A rank dies while data of all ranks are in flight.
+void a_rank_dies_while_data_are_in_flight() {
   for (int round = 0; round < 20; ++round) {
     Cluster cluster(4);
     cluster.hub->delay(milliseconds(2), static_cast<uint32_t>(round));
@@ -146,11 +146,41 @@ void death_in_mid_flight() {
       if (!text.empty()) CHECK_CONTAINS("PeerError", text);
     }
     text_of(results[2]);
-    data = {};  // nobody may touch the memory any more: the sanitizer watches
+    data = {};  // if the engine still used the memory, the sanitizer would find it
   }
 }
 
-void a_rank_that_left_is_an_error_for_who_needs_it() {
+Fault fault_of(const Engine& engine) {
+  try {
+    std::rethrow_exception(engine.failure());
+  } catch (const Error& error) {
+    return *error.fault();
+  }
+}
+
+// Every rank knows kind, culprit and operation, no matter which rank found the fault.
+void faults_are_data_on_every_rank() {
+  for (const bool is_death : {true, false}) {
+    Cluster cluster(3, is_death ? Network::kMemory : Network::kTcp);
+    warm_up(cluster);
+    Data data = data_of(3, 100'000);
+    auto results = start_sums(cluster, data, {0, 1});
+    if (is_death) {
+      cluster.hub->kill(2);
+    } else {
+      cluster.end(2);
+    }
+    for (Result& result : results) CHECK(!text_of(result).empty());
+    for (const int rank : {0, 1}) {
+      const Fault fault = fault_of(cluster[rank]);
+      CHECK(fault.kind == (is_death ? FaultKind::kLost : FaultKind::kLeft));
+      CHECK_EQ(2, fault.culprit);
+      CHECK(fault.operation == "all_reduce");
+    }
+  }
+}
+
+void a_rank_that_left_fails_the_operations_that_need_it() {
   for (const Network network : kNetworks) {
     Cluster cluster(3, network);
     warm_up(cluster);
@@ -159,7 +189,7 @@ void a_rank_that_left_is_an_error_for_who_needs_it() {
     std::this_thread::sleep_for(milliseconds(30));
     Data data = data_of(3, 1000);
     std::vector<Result> results;
-    for (const int rank : {0, 1}) {  // nobody needs rank 2 for this
+    for (const int rank : {0, 1}) {  // these operations do not need rank 2
       results.push_back(start(cluster[rank], 5, sum_of(data[static_cast<size_t>(rank)])));
     }
     for (Result& result : results) CHECK(text_of(result).empty());
@@ -170,8 +200,8 @@ void a_rank_that_left_is_an_error_for_who_needs_it() {
   }
 }
 
-// The last operation ends on some ranks earlier; those may leave at once.
-void leaving_early_hurts_nobody() {
+// The last operation ends on some ranks earlier than on others, and those may leave at once.
+void leaving_early_fails_no_other_rank() {
   const auto pausing = [](Options& options) { options.pause = std::chrono::microseconds(50); };
   for (const Network network : kNetworks) {
     for (int round = 0; round < 45; ++round) {
@@ -194,16 +224,22 @@ void leaving_early_hurts_nobody() {
 
 void an_abort_reaches_every_rank() {
   for (const Network network : kNetworks) {
-    for (const int aborter : {0, 3}) {  // also before any connection was made
+    for (const int aborter : {0, 3}) {  // even before any connection was made
       Cluster cluster(4, network);
       Data data = data_of(4, 100);
       std::vector<int> others;
       for (int rank = 0; rank < 4; ++rank) {
         if (rank != aborter) others.push_back(rank);
       }
-      cluster[aborter].abort("the loss is not finite");
+      cluster[aborter].abort("the loss is not finite", "{\"step\": 7}");
       for (Result& result : start_sums(cluster, data, others)) {
         CHECK(text_of(result) == "Error: the loss is not finite");
+      }
+      for (int rank = 0; rank < 4; ++rank) {
+        const Fault fault = fault_of(cluster[rank]);
+        CHECK(fault.kind == FaultKind::kAborted);
+        CHECK_EQ(aborter, fault.culprit);
+        CHECK(fault.details == "{\"step\": 7}");
       }
       auto later = start_sums(cluster, data, {aborter});
       CHECK(text_of(later[0]) == "Error: the loss is not finite");
@@ -212,7 +248,7 @@ void an_abort_reaches_every_rank() {
 }
 
 void a_death_before_the_first_connection_is_found() {
-  for (const int dead : {0, 2}) {  // who is dialled, and who dials
+  for (const int dead : {0, 2}) {  // the side that accepts, and the side that connects
     Cluster cluster(3, Network::kTcp);
     Data data = data_of(3, 100);
     cluster.end(dead);
@@ -275,14 +311,15 @@ void callbacks_may_submit() {
 int main() {
   using namespace smdist;
   RUN(different_calls_fail_on_every_rank);
-  RUN(a_call_of_nothing_is_a_different_call);
-  RUN(a_call_of_nothing_that_comes_later_is_one_too);
-  RUN(a_timeout_names_who_is_missing);
-  RUN(a_timeout_leaves_the_verdict_to_who_knows);
-  RUN(a_dead_rank_fails_who_needs_it);
-  RUN(death_in_mid_flight);
-  RUN(a_rank_that_left_is_an_error_for_who_needs_it);
-  RUN(leaving_early_hurts_nobody);
+  RUN(an_empty_buffer_is_a_mismatch);
+  RUN(a_later_call_with_an_empty_buffer_is_a_mismatch_too);
+  RUN(a_timeout_names_the_missing_rank);
+  RUN(a_timeout_is_reported_by_the_rank_that_knows_the_culprit);
+  RUN(a_dead_rank_fails_the_operations_that_need_it);
+  RUN(a_rank_dies_while_data_are_in_flight);
+  RUN(faults_are_data_on_every_rank);
+  RUN(a_rank_that_left_fails_the_operations_that_need_it);
+  RUN(leaving_early_fails_no_other_rank);
   RUN(an_abort_reaches_every_rank);
   RUN(a_death_before_the_first_connection_is_found);
   RUN(shutdown_is_quick_and_fails_what_is_pending);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One connection, and several between two ranks.
+// One connection or several connections between two ranks.
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -38,7 +38,7 @@ Message message_of(uint64_t token) {
   return message;
 }
 
-void what_left_early_is_reported_before_the_loss() {
+void messages_that_left_are_reported_before_the_loss() {
   int ends[2];
   CHECK(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
   UniqueFd peer(ends[1]);
@@ -61,23 +61,24 @@ int room_of(int fd) {
   return bytes / 2;
 }
 
-// A peer that was promised more room than there is may lose all it sends, for good.
-void room_for_arrivals_is_set_before_the_connection_and_never_becomes_less() {
+// A peer that was promised a larger buffer than there is may lose everything that it sends.
+void the_receive_buffer_is_set_before_the_connection_and_never_shrinks() {
   constexpr int kKiB = 1 << 10;
   UniqueFd listener = listen_on("127.0.0.1");
-  limit_arrivals(listener.get(), 48 * kKiB);
+  limit_receive_buffer(listener.get(), 48 * kKiB);
   UniqueFd dialled = begin_connect("127.0.0.1", local_endpoint(listener.get()), 32 * kKiB);
   CHECK_EQ(32 * kKiB, room_of(dialled.get()));
   UniqueFd accepted;
   while (!accepted.is_open()) accepted = accept_from(listener.get());
   CHECK_EQ(48 * kKiB, room_of(accepted.get()));
-  widen_arrivals(accepted.get(), 40 * kKiB);
+  widen_receive_buffer(accepted.get(), 40 * kKiB);
   CHECK_EQ(48 * kKiB, room_of(accepted.get()));
-  widen_arrivals(accepted.get(), 64 * kKiB);
+  widen_receive_buffer(accepted.get(), 64 * kKiB);
   CHECK_EQ(64 * kKiB, room_of(accepted.get()));
-  widen_arrivals(accepted.get(), 0);
+  widen_receive_buffer(accepted.get(), 0);
   CHECK_EQ(64 * kKiB, room_of(accepted.get()));
-  widen_arrivals(accepted.get(), 128 * kKiB);  // left to the kernel, which may have given more
+  widen_receive_buffer(accepted.get(),
+                       128 * kKiB);  // unlimited so far: the kernel may have given more
   CHECK_EQ(64 * kKiB, room_of(accepted.get()));
 }
 
@@ -88,7 +89,7 @@ uint16_t port_of_peer(int fd) {
   return is_connected && address.sin_family == AF_INET ? ntohs(address.sin_port) : 0;
 }
 
-// Of all ranks in this process.
+// Connections of all ranks in this process.
 std::vector<int> connections_to(const Engine& engine) {
   std::vector<int> found;
   for (int fd = 0; fd < 1024; ++fd) {
@@ -122,7 +123,7 @@ void check_sum(Cluster& cluster) {
   }
 }
 
-void ranks_of_different_hosts_have_so_many_connections() {
+void ranks_of_different_hosts_have_one_connection_per_lane() {
   for (const uint32_t lanes : {1u, 4u, kMaxLanes}) {
     Cluster cluster = cluster_with_lanes(lanes);
     for (int round = 0; round < 20; ++round) check_sum(cluster);
@@ -130,7 +131,7 @@ void ranks_of_different_hosts_have_so_many_connections() {
   }
 }
 
-void a_tuned_engine_gets_its_lanes_while_it_works() {
+void tuning_adds_lanes_to_a_running_engine() {
   Cluster cluster = cluster_with_lanes(1);
   check_sum(cluster);
   for (const uint32_t lanes : {3u, 2u}) {
@@ -161,9 +162,9 @@ void a_lost_lane_is_a_lost_peer() {
 
 int main() {
   using namespace smdist;
-  RUN(what_left_early_is_reported_before_the_loss);
-  RUN(room_for_arrivals_is_set_before_the_connection_and_never_becomes_less);
-  RUN(ranks_of_different_hosts_have_so_many_connections);
-  RUN(a_tuned_engine_gets_its_lanes_while_it_works);
+  RUN(messages_that_left_are_reported_before_the_loss);
+  RUN(the_receive_buffer_is_set_before_the_connection_and_never_shrinks);
+  RUN(ranks_of_different_hosts_have_one_connection_per_lane);
+  RUN(tuning_adds_lanes_to_a_running_engine);
   RUN(a_lost_lane_is_a_lost_peer);
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bits of a sum follow from the layout of ranks on hosts and from nothing else.
+// The bits of a sum depend on the layout of ranks on hosts, and on nothing else.
 #include <cstring>
 #include <map>
 #include <random>
 
 #include "check.h"
 #include "cluster.h"
-#include "reduce/half.h"
+#include "reduce/half_precision.h"
 
 namespace smdist {
 namespace {
@@ -21,14 +21,14 @@ using testing::text_of;
 using Floats = std::vector<float>;
 using Layout = std::vector<int>;  // the host of each rank
 
-// What may differ between two runs that must give the same bits.
+// Settings that may differ between two runs that must give the same bits.
 struct Run {
   Network network = Network::kMemory;
   size_t chunk_bytes = 0;
   Tuning tuning;
   uint32_t window = 1;
   size_t block_bytes = 256 << 10;
-  size_t rider_bytes = 16 << 10;
+  size_t eager_bytes = 16 << 10;
   uint32_t seed = 0;
 };
 
@@ -41,7 +41,7 @@ Floats random_values(std::minstd_rand& random, size_t count) {
   return values;
 }
 
-// Hosts in the order of their lowest rank; on each, ranks in theirs.
+// Hosts in the order of their lowest rank; the ranks of a host in rising order.
 float sum_by_hosts(const Layout& layout, const std::vector<Floats>& data, size_t i) {
   std::vector<int> order;
   std::map<int, float> sums;
@@ -69,7 +69,7 @@ Cluster cluster_for(const Layout& layout, const Run& run) {
     options.hosts = layout;
     options.chunk_bytes = run.chunk_bytes;
     options.tuning = run.tuning;
-    options.rider_bytes = options.shared_rider_bytes = run.rider_bytes;
+    options.eager_bytes = options.shared_eager_bytes = run.eager_bytes;
     options.window = run.window;
     options.block_bytes = run.block_bytes;
   });
@@ -82,7 +82,7 @@ void expect_success(std::vector<Result>& results) {
   }
 }
 
-// Each of the ways to do an all_reduce is chosen for some of the lengths.
+// The lengths are such that each algorithm of all_reduce is chosen for some of them.
 Tuning random_tuning(std::minstd_rand& random, size_t size) {
   Tuning tuning;
   tuning.lanes = 1 + static_cast<uint32_t>(random() % 3);
@@ -102,7 +102,7 @@ Run random_run(std::minstd_rand& random, size_t size) {
   run.network = networks[random() % 4];
   run.chunk_bytes = 1000 + random() % 30'000;
   run.tuning = random_tuning(random, size);
-  run.rider_bytes = random() % 3 * (random() % 20'000);
+  run.eager_bytes = random() % 3 * (random() % 20'000);
   run.window = 1 + static_cast<uint32_t>(random() % 4);
   run.block_bytes = 64 * (100 + random() % 500);
   run.seed = static_cast<uint32_t>(random());
@@ -203,7 +203,7 @@ void halves_are_rounded_once_over_hosts() {
   for (const Tuning& tuning : {Tuning{}, at_once, by_one}) halves_are_rounded_once(tuning);
 }
 
-// Sub-groups have layouts of their own: here every member is alone on its host.
+// A group has a layout of its own: here every member is alone on its host.
 void a_group_has_the_layout_of_its_members() {
   Cluster cluster = cluster_for({0, 0, 1, 1}, run_of(Network::kMemory));
   const std::vector<int> members = {3, 0};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages from one rank to another: who gets which, and how they end.
+// Messages from one rank to another: how they match, and how they end.
 #include <thread>
 
 #include "check.h"
@@ -45,7 +45,7 @@ void expect_success(Result result) {
   if (!error.empty()) CHECK_CONTAINS("no error", error);
 }
 
-// Long enough for a message to arrive that nobody waits for yet.
+// Give a message without a posted receive the time to arrive.
 void settle() { std::this_thread::sleep_for(std::chrono::milliseconds(30)); }
 
 void a_message_arrives_whole() {
@@ -82,7 +82,7 @@ void messages_of_a_tag_keep_their_order() {
   for (int i = 0; i < 4; ++i) {
     results.push_back(start(cluster[0], 0, send(values[i], 1, static_cast<uint32_t>(i % 2))));
   }
-  // Those of the other tag first.
+  // Receive the messages of the other tag first.
   for (const int i : {1, 3, 0, 2}) {
     results.push_back(start(cluster[1], 0, receive(got[i], 0, static_cast<uint32_t>(i % 2))));
   }
@@ -108,7 +108,7 @@ void messages_overlap_collectives_and_each_other() {
   CHECK_EQ(2.0f, sums[0][0]);
 }
 
-void a_receive_from_any_takes_who_comes_first() {
+void a_receive_from_any_takes_the_first_message() {
   for (const bool is_receiver_first : {false, true}) {
     Cluster cluster(3);
     Ints values[3] = {{0}, {11}, {22}};
@@ -136,8 +136,8 @@ void a_receive_from_any_takes_who_comes_first() {
   }
 }
 
-// Nobody has talked before: whoever dials, the sender is heard.
-void a_receive_from_any_hears_every_rank() {
+// There are no connections yet. The message comes, whichever side has to connect.
+void a_receive_from_any_reaches_every_rank() {
   for (int sender = 0; sender < 3; ++sender) {
     for (int receiver = 0; receiver < 3; ++receiver) {
       if (sender == receiver) continue;
@@ -152,7 +152,7 @@ void a_receive_from_any_hears_every_rank() {
   }
 }
 
-void a_receive_from_any_sees_a_rank_die_unheard() {
+void a_receive_from_any_fails_if_a_rank_dies_unconnected() {
   for (const int receiver : {0, 1}) {
     Cluster cluster(2, Network::kTcp);
     Ints got = {0};
@@ -162,8 +162,8 @@ void a_receive_from_any_sees_a_rank_die_unheard() {
   }
 }
 
-// The receive from rank 1 stands behind the one from any rank.
-void receives_are_served_in_the_order_of_their_calls() {
+// The receive from rank 1 comes after the one from any rank.
+void receives_match_in_the_order_of_their_calls() {
   Cluster cluster(3);
   Ints values[3] = {{0}, {11}, {22}};
   Ints again = {111};
@@ -215,7 +215,7 @@ void a_receive_whose_sender_is_gone_ends() {
   }
 }
 
-void a_receive_that_nobody_serves_times_out() {
+void a_receive_without_a_send_times_out() {
   for (const int from : {0, kAnyRank}) {
     Cluster cluster(2);
     Ints value = {1};
@@ -230,7 +230,7 @@ void a_receive_that_nobody_serves_times_out() {
   }
 }
 
-void a_rank_does_not_talk_to_itself_or_to_nobody() {
+void a_message_needs_another_rank() {
   Cluster cluster(2);
   Ints value = {1};
   for (const int peer : {0, 2, -3}) {
@@ -242,7 +242,7 @@ void a_rank_does_not_talk_to_itself_or_to_nobody() {
   }
 }
 
-void nobody_waits_for_anybody_alone() {
+void a_receive_from_any_needs_another_rank() {
   Cluster cluster(1);
   Ints value = {1};
   try {
@@ -261,13 +261,13 @@ int main() {
   RUN(a_message_arrives_whole);
   RUN(messages_of_a_tag_keep_their_order);
   RUN(messages_overlap_collectives_and_each_other);
-  RUN(a_receive_from_any_takes_who_comes_first);
-  RUN(a_receive_from_any_hears_every_rank);
-  RUN(a_receive_from_any_sees_a_rank_die_unheard);
-  RUN(receives_are_served_in_the_order_of_their_calls);
+  RUN(a_receive_from_any_takes_the_first_message);
+  RUN(a_receive_from_any_reaches_every_rank);
+  RUN(a_receive_from_any_fails_if_a_rank_dies_unconnected);
+  RUN(receives_match_in_the_order_of_their_calls);
   RUN(messages_that_do_not_fit_are_an_error_on_all_ranks);
   RUN(a_receive_whose_sender_is_gone_ends);
-  RUN(a_receive_that_nobody_serves_times_out);
-  RUN(a_rank_does_not_talk_to_itself_or_to_nobody);
-  RUN(nobody_waits_for_anybody_alone);
+  RUN(a_receive_without_a_send_times_out);
+  RUN(a_message_needs_another_rank);
+  RUN(a_receive_from_any_needs_another_rank);
 }

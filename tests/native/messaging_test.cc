@@ -6,7 +6,7 @@
 #include "messaging/descriptor.h"
 #include "messaging/fault.h"
 #include "messaging/frame.h"
-#include "messaging/outbox.h"
+#include "messaging/send_queue.h"
 #include "smdist/errors.h"
 
 namespace smdist {
@@ -24,7 +24,7 @@ Frame data_frame() {
   Frame frame;
   frame.type = FrameType::kData;
   frame.group = 7;
-  frame.way = Way::kReceive;
+  frame.role = Role::kReceive;
   frame.channel = 9;
   frame.source = 3;
   frame.sequence = uint64_t{1} << 40;
@@ -39,7 +39,7 @@ void frames_survive_the_wire() {
   const Frame read = decode(encode(sent));
   CHECK(read.type == sent.type);
   CHECK_EQ(sent.group, read.group);
-  CHECK(sent.way == read.way);
+  CHECK(sent.role == read.role);
   CHECK_EQ(sent.channel, read.channel);
   CHECK_EQ(sent.source, read.source);
   CHECK_EQ(sent.sequence, read.sequence);
@@ -57,7 +57,7 @@ void random_bytes_are_no_frames() {
   }
 }
 
-// Whatever is accepted is exactly what encode() writes.
+// Every accepted header is exactly what encode() writes.
 void damaged_frames_are_refused_or_whole() {
   std::minstd_rand random(4);
   for (int i = 0; i < 200'000; ++i) {
@@ -73,7 +73,7 @@ void damaged_frames_are_refused_or_whole() {
 void lengths_are_bounded_by_type() {
   Frame frame;
   for (const uint64_t length : {uint64_t{0}, uint64_t{39}, uint64_t{41}, UINT64_MAX}) {
-    frame.type = FrameType::kReady;
+    frame.type = FrameType::kRtr;
     frame.length = length;
     CHECK(!try_decode(encode(frame)));
   }
@@ -85,7 +85,7 @@ void lengths_are_bounded_by_type() {
   CHECK(!try_decode(encode(frame)));
 }
 
-void descriptors_tell_ranks_apart() {
+void descriptors_detect_different_calls() {
   Descriptor ours;
   ours.kind = Collective::kAllReduce;
   ours.dtype = Dtype::kFloat32;
@@ -129,7 +129,7 @@ void splits_may_differ_if_they_fit() {
   std::swap(theirs.to_bytes, theirs.from_bytes);
   CHECK(agree(ours, theirs));
   CHECK_CONTAINS("9 to and 3 from the other)", text_of(theirs));
-  theirs.bytes = 0xab;  // the layout
+  theirs.bytes = 0xab;  // hash of the layout
   CHECK(!agree(ours, theirs));
   CHECK_CONTAINS("9 to and 3 from the other, layout ab)", text_of(theirs));
 }
@@ -149,32 +149,50 @@ void unknown_descriptors_are_refused() {
 }
 
 void faults_keep_their_class() {
-  const Fault fault = decode_fault(encode({FaultKind::kTimeout, 3, "it was late"}));
+  const Fault sent{FaultKind::kTimeout, 3, "it was late", "all_reduce", "{\"step\": 2}"};
+  const Fault fault = decode_fault(encode(sent));
   CHECK_EQ(3, fault.culprit);
+  CHECK(fault.operation == "all_reduce");
+  CHECK(fault.details == "{\"step\": 2}");
   try {
     std::rethrow_exception(error_of(fault));
   } catch (const TimeoutError& error) {
     CHECK_CONTAINS("it was late", error.what());
+    CHECK_EQ(3, error.fault()->culprit);
   }
   CHECK(encode({FaultKind::kPeer, 0, std::string(10'000, 'x')}).size() <= kMaxFaultBytes);
 }
 
-// A short message is through after one turn of the long one.
+// A fault that was cut short is refused at every length.
+void cut_faults_are_refused() {
+  const std::string whole = encode({FaultKind::kLost, 1, "", "barrier", "details"});
+  for (size_t bytes = 0; bytes < whole.size(); ++bytes) {
+    bool is_refused = false;
+    try {
+      decode_fault(whole.substr(0, bytes));
+    } catch (const PeerError&) {
+      is_refused = true;
+    }
+    CHECK(is_refused);
+  }
+}
+
+// A short message is sent after one fragment of the long one.
 void short_messages_overtake_long_ones() {
-  Outbox outbox;
-  Outgoing big;
+  SendQueue send_queue;
+  OutgoingMessage big;
   big.bytes = 1000;
-  Outgoing small;
+  OutgoingMessage small;
   small.id.sequence = 1;
   small.bytes = 10;
-  outbox.push(big);
-  outbox.push(small);
-  CHECK(!outbox.next(100)->is_last);
-  const Chunk chunk = *outbox.next(100);
-  CHECK_EQ(1u, chunk.message.id.sequence);
-  CHECK(chunk.is_last);
+  send_queue.push(big);
+  send_queue.push(small);
+  CHECK(!send_queue.next(100)->is_last);
+  const Fragment fragment = *send_queue.next(100);
+  CHECK_EQ(1u, fragment.message.id.sequence);
+  CHECK(fragment.is_last);
   size_t total = 100;
-  while (const auto next = outbox.next(100)) {
+  while (const auto next = send_queue.next(100)) {
     CHECK_EQ(total, next->offset);
     total += next->bytes;
     CHECK_EQ(total == 1000, next->is_last);
@@ -191,10 +209,11 @@ int main() {
   RUN(random_bytes_are_no_frames);
   RUN(damaged_frames_are_refused_or_whole);
   RUN(lengths_are_bounded_by_type);
-  RUN(descriptors_tell_ranks_apart);
+  RUN(descriptors_detect_different_calls);
   RUN(layouts_must_be_equal);
   RUN(splits_may_differ_if_they_fit);
   RUN(unknown_descriptors_are_refused);
   RUN(faults_keep_their_class);
+  RUN(cut_faults_are_refused);
   RUN(short_messages_overtake_long_ones);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the probe chooses by counting, not by measuring.
+// Tests of the values that the probe computes from the number of hosts.
 #include "smdist/probe.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ using namespace smdist::testing;
 
 constexpr size_t kKiB = 1 << 10;
 
-// How much may arrive at a host, as each rank has found out.
+// Returns arriving_bytes as each rank has determined it.
 std::vector<size_t> arriving_among(const std::vector<int>& hosts) {
   const int size = static_cast<int>(hosts.size());
   Cluster cluster(size, Network::kMemory, [&](Options& options) { options.hosts = hosts; });

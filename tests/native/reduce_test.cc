@@ -5,15 +5,15 @@
 #include <random>
 
 #include "check.h"
-#include "reduce/half.h"
-#include "slow_reduce.h"
+#include "reduce/half_precision.h"
+#include "reference_reduce.h"
 
 namespace smdist {
 namespace {
 
 using namespace testing;
 
-// A float16 by the book: sign, exponent and fraction as numbers.
+// Reference conversion of a float16, from sign, exponent and fraction as numbers.
 float slow_float(Float16 half) {
   const int exponent = half.bits >> 10 & 31;
   const int fraction = half.bits & 1023;
@@ -23,7 +23,7 @@ float slow_float(Float16 half) {
   return sign * std::ldexp(static_cast<float>(1024 + fraction), exponent - 25);
 }
 
-// The float16 nearest to the value, ties to even, by the book.
+// Reference conversion to the nearest float16, ties to even.
 Float16 slow_half(float value) {
   const auto sign = static_cast<uint16_t>(std::signbit(value) ? 0x8000 : 0);
   const float magnitude = std::fabs(value);
@@ -32,7 +32,7 @@ Float16 slow_half(float value) {
   if (magnitude < 0x1p-24f / 2) return {sign};
   int exponent = 0;
   std::frexp(magnitude, &exponent);
-  const int unit = std::max(exponent - 11, -24);  // of the last place
+  const int unit = std::max(exponent - 11, -24);  // exponent of the last place
   const double steps = std::nearbyint(std::ldexp(static_cast<double>(magnitude), -unit));
   const double rounded = std::ldexp(steps, unit);
   for (uint32_t bits = 0; bits < 0x7c00; ++bits) {
@@ -43,7 +43,7 @@ Float16 slow_half(float value) {
   return {static_cast<uint16_t>(sign | 0x7c00)};
 }
 
-void every_float16_goes_there_and_back() {
+void every_float16_converts_to_float_and_back() {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
     const Float16 half{static_cast<uint16_t>(bits)};
     const float wide = to_float(half);
@@ -64,7 +64,7 @@ void float16_rounds_to_the_nearest_even() {
                                         (static_cast<uint32_t>(random()) & 0x7fffff));
     CHECK_EQ(slow_half(value).bits, to_float16(value).bits);
   }
-  for (uint32_t bits = 0; bits < 0x7bff; bits += 3) {  // exactly between two
+  for (uint32_t bits = 0; bits < 0x7bff; bits += 3) {  // halfway between two neighbouring values
     const Float16 below{static_cast<uint16_t>(bits)};
     const Float16 above{static_cast<uint16_t>(bits + 1)};
     const Float16 even = bits % 2 == 0 ? below : above;
@@ -84,7 +84,7 @@ void bfloat16_rounds_to_the_nearest_even() {
   }
 }
 
-// 2048 + 1 + 1 is 2050 in float16 if it is rounded once, and 2048 if at each step.
+// 2048 + 1 + 1 is 2050 in float16 if rounded once, and 2048 if rounded at each step.
 void halves_round_once() {
   const Float16 big = to_float16(2048);
   const Float16 one = to_float16(1);
@@ -93,8 +93,7 @@ void halves_round_once() {
   CHECK_EQ(2050.0f, to_float(result));
 }
 
-// A sum of partial sums is the sum, for one part and, where additions are exact, for
-// any parts.
+// The sum of partial sums equals the sum: for one part, and for any parts if additions are exact.
 void check_partial_sums(Dtype dtype, ReduceOp op, size_t cut) {
   constexpr size_t kCount = 2500;
   std::mt19937_64 random(2);
@@ -119,7 +118,7 @@ void check_partial_sums(Dtype dtype, ReduceOp op, size_t cut) {
   CHECK(whole == stepwise);
 }
 
-void partial_sums_come_to_the_sum() {
+void partial_sums_add_up_to_the_sum() {
   for_each_operation([](Dtype dtype, ReduceOp op) {
     check_partial_sums(dtype, op, 3);
     if (!is_floating(dtype)) check_partial_sums(dtype, op, 1);
@@ -138,8 +137,8 @@ void partial_sums_of_halves_round_once() {
   CHECK_EQ(2050.0f, to_float(result));
 }
 
-// Whatever was the first to be none, and whoever made it.
-void what_is_no_number_is_one_nan() {
+// Every NaN becomes the same one, whatever its source.
+void every_nan_becomes_the_same_nan() {
   const float negative = bit_cast<float>(0xffc12345u);
   const float signalling = bit_cast<float>(0x7f800001u);
   const float infinite = INFINITY;
@@ -165,12 +164,12 @@ void average_is_not_defined_for_integers() {
 
 int main() {
   using namespace smdist;
-  RUN(every_float16_goes_there_and_back);
+  RUN(every_float16_converts_to_float_and_back);
   RUN(float16_rounds_to_the_nearest_even);
   RUN(bfloat16_rounds_to_the_nearest_even);
   RUN(halves_round_once);
-  RUN(partial_sums_come_to_the_sum);
+  RUN(partial_sums_add_up_to_the_sum);
   RUN(partial_sums_of_halves_round_once);
-  RUN(what_is_no_number_is_one_nan);
+  RUN(every_nan_becomes_the_same_nan);
   RUN(average_is_not_defined_for_integers);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums in shared memory, in random orders of events.
+// Sums in shared memory, with events in random orders.
 #include <chrono>
 #include <cstring>
 #include <ctime>
@@ -11,8 +11,8 @@
 
 #include "check.h"
 #include "cluster.h"
-#include "collectives/shards.h"
-#include "engine/exchanges.h"
+#include "collectives/sharding.h"
+#include "engine/reduction_buffer_pool.h"
 #include "smdist/errors.h"
 
 namespace smdist {
@@ -28,7 +28,7 @@ struct Setting {
   size_t piece_bytes = 0;
 };
 
-// One rank, whose sums are done one after the other.
+// One rank, which does its sums one after the other.
 class Rank final {
  public:
   Rank(const Options& options, size_t number, const Setting& setting)
@@ -36,7 +36,7 @@ class Rank final {
         setting_(setting),
         layout_(options),
         memory_(layout_.bytes / sizeof(uint64_t) + 1),
-        exchanges_(layout_, arena()),
+        buffers_(layout_, arena()),
         met_(setting.ranks) {}
 
   Span arena() { return {memory_.data(), layout_.bytes}; }
@@ -44,30 +44,31 @@ class Rank final {
   bool is_idle() const { return sum_ == nullptr; }
   SharedSum& sum() { return *sum_; }
   const Ints& data() const { return data_; }
-  const Meeting& meeting() const { return meetings_.back(); }
-  const Meeting& meeting_of(size_t sum) const { return meetings_[sum - 1]; }
+  const SharedSumTicket& ticket() const { return tickets_.back(); }
+  const SharedSumTicket& ticket_of(size_t sum) const { return tickets_[sum - 1]; }
 
   bool begin() {
     data_ = values_of(number_ + 1, sums_ + 1, 1);
     auto* at = reinterpret_cast<uint8_t*>(data_.data());
-    sum_ = exchanges_.begin({Dtype::kInt32, ReduceOp::kSum, 1, at, at,
-                             shard_boundaries(4 * setting_.count, setting_.weights),
-                             std::min(setting_.piece_bytes, exchanges_.slot_bytes())},
-                            number_);
+    sum_ = buffers_.begin({Dtype::kInt32, ReduceOp::kSum, 1, at, at,
+                           shard_boundaries(4 * setting_.count, setting_.weights),
+                           std::min(setting_.piece_bytes, buffers_.slot_bytes())},
+                          number_);
     if (sum_ == nullptr) return false;
     ++sums_;
-    meetings_.push_back(exchanges_.meeting_of(*sum_));
+    tickets_.push_back(buffers_.ticket_of(*sum_));
     met_.assign(setting_.ranks, false);
     return true;
   }
-  bool meet(size_t other, const Span& arena, const Meeting& meeting) {
+  bool meet(size_t other, const Span& arena, const SharedSumTicket& ticket) {
     if (met_[other]) return false;
     met_[other] = true;
-    sum_->meet(other, exchanges_.at(arena, meeting), meeting.count);
+    sum_->join(other, buffers_.at(arena, ticket), ticket.count);
     return true;
   }
   void end() { sum_ = nullptr; }
-  // Different ones everywhere; of the sum of all ranks for `factor` = the sum of their numbers.
+  // Input values, different for each rank and element. The sum of all ranks has `factor` = the sum
+  // of the ranks' factors, and `ranks` = their number.
   Ints values_of(size_t factor, size_t sum, size_t ranks) const {
     Ints values(setting_.count);
     for (size_t i = 0; i < values.size(); ++i) {
@@ -76,13 +77,13 @@ class Rank final {
     return values;
   }
   void cancel() {
-    exchanges_.cancel(*sum_);
+    buffers_.cancel(*sum_);
     sum_ = nullptr;
     --sums_;
-    meetings_.pop_back();
+    tickets_.pop_back();
   }
 
-  Members awaited = 0;  // when nothing could be done last
+  Members awaited = 0;  // when it was blocked last
   bool is_blocked = false;
 
  private:
@@ -90,9 +91,9 @@ class Rank final {
   const Setting& setting_;
   const ArenaLayout layout_;
   std::vector<uint64_t> memory_;
-  Exchanges exchanges_;
+  ReductionBufferPool buffers_;
   SharedSum* sum_ = nullptr;
-  std::vector<Meeting> meetings_;  // of all sums
+  std::vector<SharedSumTicket> tickets_;  // of all sums
   Ints data_;
   std::vector<bool> met_;
   size_t sums_ = 0;  // begun
@@ -114,7 +115,7 @@ class Host final {
       for (size_t i = 0; i < setting_.ranks && !is_any; ++i) {
         is_any = act((first + i) % setting_.ranks);
       }
-      CHECK(is_any);  // else all wait for each other
+      CHECK(is_any);  // otherwise all ranks wait for each other
     }
   }
 
@@ -138,7 +139,7 @@ class Host final {
       Rank& theirs = ranks_[other];
       const size_t sum = ranks_[number].sums();
       if (other == number || theirs.sums() < sum) continue;
-      if (!ranks_[number].meet(other, theirs.arena(), theirs.meeting_of(sum))) continue;
+      if (!ranks_[number].meet(other, theirs.arena(), theirs.ticket_of(sum))) continue;
       ranks_[number].is_blocked = false;
       return true;
     }
@@ -147,24 +148,24 @@ class Host final {
 
   bool advance(size_t number) {
     Rank& rank = ranks_[number];
-    const Members told = rank.sum().advance();
-    if (told == 0) {
+    const Members signalled = rank.sum().advance();
+    if (signalled == 0) {
       rank.is_blocked = true;
       rank.awaited = rank.sum().awaited();
       return false;
     }
     rank.is_blocked = false;
-    check_sleepers(number, told);
+    check_sleepers(number, signalled);
     if (rank.sum().is_done()) end(number);
     return true;
   }
 
-  // Who could do nothing, and does not wait for this rank or is not told, still cannot.
-  void check_sleepers(size_t number, Members told) {
+  // A rank that was blocked, and was not signalled by this rank, is still blocked.
+  void check_sleepers(size_t number, Members signalled) {
     for (size_t other = 0; other < setting_.ranks; ++other) {
       Rank& sleeper = ranks_[other];
       if (!sleeper.is_blocked || sleeper.is_idle()) continue;
-      const bool is_woken = (told >> other & 1) != 0 && (sleeper.awaited >> number & 1) != 0;
+      const bool is_woken = (signalled >> other & 1) != 0 && (sleeper.awaited >> number & 1) != 0;
       if (is_woken) {
         sleeper.is_blocked = false;
       } else {
@@ -206,7 +207,7 @@ Setting random_setting(std::minstd_rand& random) {
   return setting;
 }
 
-void sums_are_right_in_any_order_and_nobody_sleeps_too_long() {
+void sums_are_right_in_any_order_and_no_rank_sleeps_too_long() {
   std::minstd_rand random(5);
   for (int i = 0; i < 400; ++i) {
     const Setting setting = random_setting(random);
@@ -217,7 +218,7 @@ void sums_are_right_in_any_order_and_nobody_sleeps_too_long() {
   }
 }
 
-void what_is_cancelled_leaves_the_exchange_to_the_next() {
+void a_cancelled_sum_frees_its_buffer() {
   const Setting setting{2, 1000, equal_weights(2), 256};
   const Options options = options_of(setting, 2, 256);
   Rank ranks[] = {{options, 0, setting}, {options, 1, setting}};
@@ -225,17 +226,17 @@ void what_is_cancelled_leaves_the_exchange_to_the_next() {
   CHECK_EQ(Members{2}, ranks[0].sum().advance());  // given, and never read
   ranks[0].cancel();
   for (Rank& rank : ranks) CHECK(rank.begin());
-  CHECK_EQ(0u, ranks[0].meeting().exchange);
-  CHECK(ranks[0].meeting().count > 0);
-  CHECK(ranks[0].meet(1, ranks[1].arena(), ranks[1].meeting()));
-  CHECK(ranks[1].meet(0, ranks[0].arena(), ranks[0].meeting()));
+  CHECK_EQ(0u, ranks[0].ticket().buffer);
+  CHECK(ranks[0].ticket().count > 0);
+  CHECK(ranks[0].meet(1, ranks[1].arena(), ranks[1].ticket()));
+  CHECK(ranks[1].meet(0, ranks[0].arena(), ranks[0].ticket()));
   while (!ranks[0].sum().is_done() || !ranks[1].sum().is_done()) {
     CHECK((ranks[0].sum().advance() | ranks[1].sum().advance()) != 0);
   }
   for (const Rank& rank : ranks) CHECK(rank.data() == rank.values_of(3, 1, 2));
 }
 
-// Ranks at their first sum, who know of each other.
+// Ranks at their first sum, which all have joined.
 std::deque<Rank> met(const Setting& setting, const Options& options) {
   std::deque<Rank> ranks;
   for (size_t rank = 0; rank < setting.ranks; ++rank) {
@@ -243,13 +244,13 @@ std::deque<Rank> met(const Setting& setting, const Options& options) {
   }
   for (size_t rank = 0; rank < setting.ranks; ++rank) {
     for (size_t other = 0; other < setting.ranks; ++other) {
-      if (other != rank) ranks[rank].meet(other, ranks[other].arena(), ranks[other].meeting());
+      if (other != rank) ranks[rank].meet(other, ranks[other].arena(), ranks[other].ticket());
     }
   }
   return ranks;
 }
 
-void who_keeps_all_others_waiting_is_named() {
+void the_slowest_member_is_named() {
   const Setting setting{3, 3000, equal_weights(3), 64};
   std::deque<Rank> ranks = met(setting, options_of(setting, 2, 64));
   for (int i = 0; i < 10; ++i) ranks[2].sum().advance();
@@ -260,9 +261,10 @@ void who_keeps_all_others_waiting_is_named() {
   }
 }
 
-// Between its look and its sleep the other one may have done what it waited for, and not said so.
-void who_found_nothing_to_do_expects_what_has_come_since() {
-  Setting setting{2, 100, {1, 0}, 64};  // all of it is the first rank's
+// After a rank was blocked, and before it sleeps, the other one may do the piece that it waits for,
+// without a signal.
+void a_blocked_rank_expects_signals_of_pieces_that_have_come_since() {
+  Setting setting{2, 100, {1, 0}, 64};  // the first rank owns the whole buffer
   std::deque<Rank> ranks = met(setting, options_of(setting, 1, 64));
   CHECK_EQ(Members{0}, ranks[0].sum().advance());
   CHECK_EQ(Members{2}, ranks[0].sum().awaited());
@@ -270,41 +272,42 @@ void who_found_nothing_to_do_expects_what_has_come_since() {
   CHECK_EQ(Members{2}, ranks[0].sum().awaited());
 }
 
-// The next sum may be one of other ranks.
-void an_exchange_is_in_use_until_the_last_has_read_it() {
+// The next sum may have other members.
+void an_reduction_buffer_is_in_use_until_the_last_rank_has_read_it() {
   const Setting setting{3, 48, equal_weights(3), 64};
   const Options options = options_of(setting, 1, 64);
   std::deque<Rank> ranks = met(setting, options);
   while (!ranks[0].sum().is_done() || !ranks[1].sum().is_done()) {
-    const Members told = ranks[0].sum().advance() | ranks[1].sum().advance();
-    if (told == 0) ranks[2].sum().advance();  // no sooner than the others need it
+    const Members signalled = ranks[0].sum().advance() | ranks[1].sum().advance();
+    if (signalled == 0) ranks[2].sum().advance();  // only when the others need it
   }
   CHECK(!ranks[2].sum().is_done());
   CHECK(ranks[0].begin());
-  CHECK_EQ(1u, ranks[0].meeting().exchange);
+  CHECK_EQ(1u, ranks[0].ticket().buffer);
   ranks[0].cancel();
   while (!ranks[2].sum().is_done()) ranks[2].sum().advance();
   CHECK(ranks[0].begin());
-  CHECK_EQ(0u, ranks[0].meeting().exchange);
+  CHECK_EQ(0u, ranks[0].ticket().buffer);
 }
 
-void an_exchange_that_is_none_is_refused() {
+void an_reduction_buffer_that_does_not_exist_is_refused() {
   const Setting setting{2, 10, equal_weights(2), 64};
   const Options options = options_of(setting, 1, 64);
   Rank rank(options, 0, setting);
   const ArenaLayout layout(options);
-  const Exchanges exchanges(layout, rank.arena());
+  const ReductionBufferPool buffers(layout, rank.arena());
   try {
-    exchanges.at(rank.arena(), {static_cast<uint32_t>(layout.num_exchanges), 0});
+    buffers.at(rank.arena(), {static_cast<uint32_t>(layout.num_reduction_buffers), 0});
     CHECK(false);
   } catch (const PeerError& error) {
-    CHECK_CONTAINS("is at exchange 3, which it has not", error.what());
+    CHECK_CONTAINS("takes part at reduction buffer 3, which it does not have", error.what());
   }
 }
 
-// More sums at once than there are exchanges, begun in another order on each rank: some ranks have
-// one left for a sum and others do not, also where most of them own no shard of it.
-void sums_for_which_exchanges_do_not_suffice_are_done_by_plan() {
+// There are more sums at once than reduction buffers, and each rank begins them in another order:
+// for one sum, some ranks have a reduction buffer left and others have none, even if most ranks own
+// no shard of it.
+void sums_without_a_free_reduction_buffer_follow_a_plan() {
   constexpr int kRanks = 3;
   constexpr uint32_t kGroups = 40;
   for (const testing::Network network : {testing::Network::kShared, testing::Network::kLocal}) {
@@ -327,7 +330,7 @@ void sums_for_which_exchanges_do_not_suffice_are_done_by_plan() {
   }
 }
 
-// More frames than the rings have room for; afterwards nobody has anything to do.
+// The ranks send more frames than fit in the rings. Afterwards no rank has anything to do.
 void engines_rest_after_a_burst() {
   testing::Cluster cluster(2, testing::Network::kLocal,
                            [](Options& options) { options.tuning.one_shot_bytes = 16 << 10; });
@@ -343,7 +346,7 @@ void engines_rest_after_a_burst() {
   const std::clock_t before = std::clock();
   std::this_thread::sleep_for(std::chrono::milliseconds(600));
   const double seconds = static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC;
-  CHECK(seconds < 0.3);  // who looks without end takes 0.6
+  CHECK(seconds < 0.3);  // a thread that spins without end takes 0.6
 }
 
 }  // namespace
@@ -351,12 +354,12 @@ void engines_rest_after_a_burst() {
 
 int main() {
   using namespace smdist;
-  RUN(sums_are_right_in_any_order_and_nobody_sleeps_too_long);
-  RUN(what_is_cancelled_leaves_the_exchange_to_the_next);
-  RUN(who_keeps_all_others_waiting_is_named);
-  RUN(who_found_nothing_to_do_expects_what_has_come_since);
-  RUN(an_exchange_is_in_use_until_the_last_has_read_it);
-  RUN(an_exchange_that_is_none_is_refused);
-  RUN(sums_for_which_exchanges_do_not_suffice_are_done_by_plan);
+  RUN(sums_are_right_in_any_order_and_no_rank_sleeps_too_long);
+  RUN(a_cancelled_sum_frees_its_buffer);
+  RUN(the_slowest_member_is_named);
+  RUN(a_blocked_rank_expects_signals_of_pieces_that_have_come_since);
+  RUN(an_reduction_buffer_is_in_use_until_the_last_rank_has_read_it);
+  RUN(an_reduction_buffer_that_does_not_exist_is_refused);
+  RUN(sums_without_a_free_reduction_buffer_follow_a_plan);
   RUN(engines_rest_after_a_burst);
 }

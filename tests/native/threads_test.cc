@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One engine, called by several threads at once.
+// One engine that several threads call at the same time.
 #include <algorithm>
 #include <atomic>
 #include <thread>
@@ -20,7 +20,7 @@ using testing::text_of;
 constexpr int kThreads = 4;
 constexpr int kAtOnce = 20;
 
-// Of many pieces: an operation is not made in no time.
+// Many chunks make an operation last long enough to overlap others.
 class Sum final {
  public:
   explicit Sum(Engine& engine) : result_(start(engine, 0, sum_of(ones_))) {}
@@ -59,8 +59,8 @@ void sum_often(Engine& engine) {
   }
 }
 
-// All operations are alike, so that any two of them may meet.
-void operations_of_many_threads_meet() {
+// All operations are equal, so that any two of them match.
+void operations_of_many_threads_match() {
   Cluster cluster(2, Network::kMemory, in_small_pieces);
   std::vector<std::thread> threads;
   run_at_once([&] { sum_often(cluster[0]); }, threads);
@@ -78,7 +78,7 @@ void sum_until_the_end(Engine& engine, std::atomic<int>& submitted) {
   for (const auto& sum : sums) CHECK(sum->is_told());
 }
 
-// What submit() took ends, however close the end of the engine was.
+// Every operation that submit() accepted ends, even at the very end of the engine.
 void no_operation_is_lost_at_the_end() {
   for (int round = 0; round < 50; ++round) {
     Cluster cluster(2, Network::kMemory, in_small_pieces);
@@ -96,6 +96,6 @@ void no_operation_is_lost_at_the_end() {
 
 int main() {
   using namespace smdist;
-  RUN(operations_of_many_threads_meet);
+  RUN(operations_of_many_threads_match);
   RUN(no_operation_is_lost_at_the_end);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The greeting, and what strangers get.
+// Tests of the authentication handshake, of connections from strangers, and of lost peers.
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -13,7 +13,7 @@
 
 #include "check.h"
 #include "cluster.h"
-#include "transport/handshake.h"
+#include "transport/auth_messages.h"
 #include "transport/socket.h"
 
 namespace smdist {
@@ -50,7 +50,7 @@ void a_hello_is_good_for_one_connection_only() {
   CHECK_CONTAINS("secret", verify(kCredentials, bytes, other, &read));
   CHECK_CONTAINS("secret", verify({"another secret", {42}}, bytes, nonce, &read));
   CHECK_CONTAINS("session", verify({kCredentials.secret, {43}}, bytes, nonce, &read));
-  // The acceptor's proof is not the dialler's: neither can be reflected.
+  // The two proofs differ, so neither can be reflected.
   CHECK(accept_proof(kCredentials, sent, nonce) !=
         hmac_sha256(kCredentials.secret, std::string(bytes.begin(), bytes.end())));
 }
@@ -66,7 +66,7 @@ void a_damaged_hello_is_refused() {
   }
 }
 
-// A connection to an engine, made by hand.
+// A connection to an engine that speaks the handshake by hand.
 class Stranger final {
  public:
   explicit Stranger(const Endpoint& endpoint) : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
@@ -83,7 +83,7 @@ class Stranger final {
     const HelloBytes hello = encode(credentials, hello_of(rank, wanted), hear_nonce());
     say(hello.data(), hello.size());
   }
-  // Whether the other side hangs up without another word.
+  // Returns whether the other side closes without another byte.
   bool is_dropped() {
     char byte;
     return ::recv(fd_.get(), &byte, 1, 0) <= 0;
@@ -118,7 +118,7 @@ void strangers_are_dropped_and_the_job_goes_on() {
   noisy.say(noise.data(), noise.size());
   CHECK(noisy.hear_nonce() != Nonce{} && noisy.is_dropped());
   CHECK_CONTAINS("dropped a connection from 127.0.0.1", cluster.log());
-  CHECK_CONTAINS("it does not speak our protocol", cluster.log());
+  CHECK_CONTAINS("it does not use the smdist protocol", cluster.log());
 
   Stranger impostor(door);
   impostor.greet({"a guess", {42}}, 1, 0);
@@ -133,15 +133,15 @@ void strangers_are_dropped_and_the_job_goes_on() {
   Stranger lost(door);
   lost.greet(kCredentials, 1, 2);
   CHECK(lost.is_dropped());
-  CHECK_CONTAINS("it looks for rank 2", cluster.log());
+  CHECK_CONTAINS("it wants to reach rank 2", cluster.log());
 
   Stranger upstart(door);
   upstart.greet(kCredentials, 3, 0);
   CHECK(upstart.is_dropped());
-  CHECK_CONTAINS("it says that it is rank 3", cluster.log());
+  CHECK_CONTAINS("it claims to be rank 3", cluster.log());
   check_sum(cluster);
 
-  Stranger twin(door);  // rank 1 is connected by now
+  Stranger twin(door);  // rank 1 is connected already
   twin.greet(kCredentials, 1, 0);
   CHECK(twin.is_dropped());
   CHECK_CONTAINS("rank 1 has been connected before", cluster.log());
@@ -155,11 +155,11 @@ void many_silent_strangers_do_not_keep_ranks_out() {
   for (int i = 0; i < 100; ++i) {
     crowd.push_back(std::make_unique<Stranger>(cluster[0].endpoint()));
   }
-  check_sum(cluster);  // takes the patience with strangers, and works
+  check_sum(cluster);  // succeeds after the time limit of handshakes
   CHECK_CONTAINS("it took longer than 250 ms", cluster.log());
 }
 
-// A member that knows the secret and then sends nonsense ends the job, by name.
+// A member that knows the secret and then sends invalid bytes ends the job; the error names it.
 void nonsense_from_a_member_is_a_peer_error() {
   Cluster cluster(2, Network::kTcp);
   Stranger insider(cluster[0].endpoint());
@@ -174,12 +174,12 @@ void nonsense_from_a_member_is_a_peer_error() {
                  text_of(result));
 }
 
-// Two processes; this one is rank 0, and the other does its part until it is killed.
+// Two processes: this one is rank 0; the other one runs `part` and then waits to be killed.
 class TwoProcesses final {
  public:
   using Part = void (*)(Engine& engine);
 
-  // Before any thread exists.
+  // Call before any thread exists.
   TwoProcesses(Options options, Part part) {
     int ways[2][2];
     CHECK(::pipe(ways[0]) == 0 && ::pipe(ways[1]) == 0);
@@ -223,7 +223,7 @@ class TwoProcesses final {
   std::optional<Engine> engine_;
 };
 
-// A process that is killed tells nobody; the kernel does.
+// The kernel closes the connections of a killed process, and the peer notices.
 void a_killed_process_is_noticed() {
   TwoProcesses both({}, [](Engine& engine) {
     std::vector<float> values(1000, 1);
@@ -249,7 +249,7 @@ Operation broadcast_of(std::vector<float>& values) {
   return operation;
 }
 
-// Looks while the engine's thread writes.
+// Reads while the engine's thread writes.
 __attribute__((no_sanitize("thread"))) void await_value(const std::vector<float>& values) {
   const volatile float* first = values.data();
   while (*first == 0) ::usleep(100);
@@ -261,9 +261,9 @@ double processor_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// To look for news without sleeping is for news that come soon.
-void who_waits_for_the_wire_sleeps() {
-  constexpr size_t kCount = 64 << 20;  // far more than sockets hold
+// Spinning is for short waits: a rank that waits for the network sleeps.
+void a_rank_that_waits_for_the_network_sleeps() {
+  constexpr size_t kCount = 64 << 20;  // far more than socket buffers hold
   Options options;
   options.hosts = {0, 1};
   options.pause = std::chrono::seconds(2);
@@ -276,7 +276,7 @@ void who_waits_for_the_wire_sleeps() {
   std::vector<float> values(kCount, 1);
   Result result = start(both.engine(), 0, broadcast_of(values));
   both.await_stop();
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // what sockets hold has left
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // socket buffers are full by now
   const double begin = processor_seconds();
   std::this_thread::sleep_for(std::chrono::milliseconds(400));
   CHECK(processor_seconds() - begin < 0.1);
@@ -301,7 +301,7 @@ void only_numeric_addresses_are_bound() {
 int main() {
   using namespace smdist;
   RUN(a_killed_process_is_noticed);
-  RUN(who_waits_for_the_wire_sleeps);
+  RUN(a_rank_that_waits_for_the_network_sleeps);
   RUN(a_hello_is_good_for_one_connection_only);
   RUN(a_damaged_hello_is_refused);
   RUN(strangers_are_dropped_and_the_job_goes_on);

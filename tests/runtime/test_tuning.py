@@ -12,8 +12,8 @@ import smdist
 from sagemaker_dist.contract import DataParallel, MiB
 from sagemaker_dist.errors import OptionError, OptionErrors
 from smdist.config import read_rank_config
+from smdist.environment_checks import misspelt
 from smdist.tuning import TuningConfig, read_tuning, write_tuning
-from smdist.variables import misspelt
 
 SMALL = st.none() | st.integers(0, MiB)
 TUNING = st.builds(
@@ -111,7 +111,7 @@ def test_a_misspelt_variable_is_refused():
 def test_a_word_more_or_less_is_misspelt(name, meant):
     (fault,) = misspelt([name])
 
-    assert f"Did you mean {meant}? Otherwise unset it" == fault.mend
+    assert f"Did you mean {meant}? Otherwise unset it" == fault.hint
 
 
 def test_other_names_are_the_users_own():

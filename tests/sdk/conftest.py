@@ -3,10 +3,12 @@
 
 import os
 import sys
+from functools import cache
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from botocore.loaders import JSONFileLoader
 
 from sagemaker_dist.runners import LocalRunner
 
@@ -20,6 +22,15 @@ sys.stdout.reconfigure(line_buffering=True)
 sys.path.insert(0, source)
 runpy.run_path(str(script), {"base": base, "host": base.name}, "__main__")
 """
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _services_are_read_once():
+    """botocore reads what describes a service, up to megabytes of JSON, anew for each session."""
+    read = cache(JSONFileLoader().load_file)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JSONFileLoader, "load_file", lambda _, path: read(path))
+        yield
 
 
 @pytest.fixture(autouse=True)

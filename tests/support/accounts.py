@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An account of AWS in a region: moto's, and answers that moto lacks."""
+"""AWS account in a region: moto's, with stubbed answers for calls that moto lacks."""
 
 from contextlib import contextmanager
 
@@ -10,7 +10,7 @@ REGION = "eu-west-1"
 
 
 class Session:
-    """A session whose clients may be stubbed."""
+    """Session whose clients may be stubbed."""
 
     region_name = REGION
 
@@ -25,7 +25,7 @@ class Session:
 
 @contextmanager
 def answers(session, service, *given):
-    """The next answers of a service: (method, response) or (method, error code)."""
+    """Queue the next answers of a service: (method, response) or (method, error code)."""
     with Stubber(session.client(service)) as stubber:
         for method, answer in given:
             if isinstance(answer, str):

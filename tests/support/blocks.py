@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A chain of equal blocks, and what a pipeline of it holds, by hand.
+"""Chain of equal blocks, and the bytes that a pipeline of it holds in theory.
 
 A block of width d is Linear(d, 4 d), GELU, Linear(4 d, d). For each row of its input it keeps
 
-    its input (d numbers)   what the GELU takes (4 d)   what the GELU made (4 d)
+    its input (d numbers)   input of the GELU (4 d)   output of the GELU (4 d)
 
-until its backward pass. The input of the first block is the batch's, which is there anyway.
+until its backward pass. The input of the first block is the batch, which is in memory anyway.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ _BYTES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """How large: blocks, their width, and rows of a microbatch."""
+    """Size of the model: number of blocks, their width, and rows of a microbatch."""
 
     num_blocks: int
     width: int
     rows: int
 
     def model(self) -> nn.Sequential:
-        """With random weights."""
+        """Return the model, with random weights."""
         return nn.Sequential(*(_block(self.width) for _ in range(self.num_blocks)))
 
     def batch(self, num_microbatches: int) -> Tensor:
-        """Of that many microbatches; the same in each process."""
+        """Return a batch of that many microbatches, equal in each process."""
         generator = torch.Generator().manual_seed(0)
         return torch.randn(self.rows * num_microbatches, self.width, generator=generator)
 
     @property
     def parameter_bytes(self) -> int:
-        """Of a block."""
+        """Parameter bytes of a block."""
         return (8 * self.width**2 + 5 * self.width) * _BYTES
 
     @property
     def value_bytes(self) -> int:
-        """Of what goes from block to block, for one microbatch."""
+        """Bytes that one microbatch sends from block to block."""
         return self.rows * self.width * _BYTES
 
     def saved_bytes(self, num_blocks: int, *, is_first: bool) -> int:
-        """Of a stage and microbatch."""
+        """Return the activation bytes that a stage saves for one microbatch."""
         return (9 * num_blocks - is_first) * self.value_bytes
 
 
@@ -66,7 +66,7 @@ def _block(width: int) -> nn.Module:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """Bytes of a rank at most: kept for backward passes, in receive buffers, and parameters."""
+    """Maximum bytes of a rank: saved for backward passes, in receive buffers, and parameters."""
 
     saved: int
     received: int
@@ -74,10 +74,10 @@ class Held:
 
 
 def theory(shape: Shape, schedule: Schedule, blocks: Sequence[int]) -> list[Held]:
-    """By rank, from how many blocks each stage has.
+    """Return the theoretical bytes by rank; `blocks` is the number of blocks of each stage.
 
-    What is saved is as many microbatches as the schedule has in flight. Buffers are there for what
-    one action reads and for what the next one will.
+    The saved bytes are those of all microbatches that the schedule has in flight. Receive buffers
+    hold the input of one action and the input of the next one.
     """
     saved = [
         NodeCost(saved_bytes=shape.saved_bytes(count, is_first=stage == 0))
@@ -110,7 +110,7 @@ def _edges(shape: Shape, num_stages: int) -> list[Edge]:
 
 @dataclass(slots=True)
 class Kept:
-    """Bytes that autograd keeps, each storage counted once: now and at most."""
+    """Bytes that autograd saves, each storage counted once: now and at most."""
 
     ignored: set[int] = field(default_factory=set)
     counts: dict[int, int] = field(default_factory=dict)
@@ -119,12 +119,12 @@ class Kept:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Within it, what is saved is counted until it is let go."""
+        """Count saved tensors within this context until they are released."""
         with torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack):
             yield
 
     def ignore(self, tensors: Iterator[Tensor] | Sequence[Tensor]) -> None:
-        """Do not count these: they are there anyway."""
+        """Leave these tensors out of the count, because they are in memory anyway."""
         self.ignored |= {each.untyped_storage().data_ptr() for each in tensors}
 
     def _pack(self, tensor: Tensor) -> Any:
@@ -147,7 +147,7 @@ class Kept:
 
 
 class _Box:
-    """What is saved, and lives as long as it."""
+    """Saved tensor, counted as long as this object lives."""
 
     __slots__ = ("__weakref__", "tensor")
 
@@ -160,7 +160,7 @@ def _unpack(box: _Box) -> Tensor:
 
 
 def parameters_alive() -> int:
-    """Bytes of all parameters in this process."""
+    """Return the bytes of all parameters in this process."""
     gc.collect()
     found = [each for each in gc.get_objects() if issubclass(type(each), nn.Parameter)]
     storages = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in found}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Containers of tests that stand for SageMaker's hosts, and their end in every case."""
+"""Containers that stand for SageMaker's hosts in tests, always removed at the end."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from sagemaker_dist.contract import KEY, render
 
 
 def write_base(base, script, *, options=None, **hyperparameters):
-    """SageMaker's directory for one host, writable for everybody, with the code in it."""
+    """Write SageMaker's directory for one host, writable for every user, with the code in it."""
     for folder in ("code", "input/config", "model", "output/data"):
         (base / folder).mkdir(parents=True)
     (base / "code/train.py").write_text(script)
@@ -34,9 +34,9 @@ def write_base(base, script, *, options=None, **hyperparameters):
 
 @contextmanager
 def running(engine, image, base, command=None, **choices):
-    """A container with SageMaker's directory; removed with what it left, whatever happens."""
+    """Run a container with SageMaker's directory; remove it and its files in every case."""
     choices.setdefault("volumes", {str(base): {"bind": "/opt/ml", "mode": "rw"}})
-    choices.setdefault("network_mode", "none")  # and no name server to wait for
+    choices.setdefault("network_mode", "none")  # no wait for a name server either
     container = engine.containers.create(image, command, **choices)
     try:
         container.start()
@@ -46,17 +46,17 @@ def running(engine, image, base, command=None, **choices):
 
 
 def said(container):
-    """All that it wrote so far."""
+    """Return the container's output so far."""
     return container.logs().decode(errors="replace")
 
 
 def status_of(container, seconds=60):
-    """Its exit status; the wait has an end."""
+    """Return the container's exit status, waiting for a limited time."""
     return container.wait(timeout=seconds)["StatusCode"]
 
 
 def until_there(path, container, seconds=60):
-    """Wait for a file that the script writes; a container that ended first is an error."""
+    """Wait for a file that the script writes; raise if the container ends first."""
 
     def is_there():
         container.reload()
@@ -68,10 +68,10 @@ def until_there(path, container, seconds=60):
 
 @contextmanager
 def sdk_job(python, script, directory, *arguments):
-    """Run a user's script of one of SageMaker's SDKs; what it leaves goes with it.
+    """Run a user's script of one of SageMaker's SDKs; remove the containers that it leaves.
 
-    Nothing of the caller's AWS account is seen, and the SDK's temporary files lie in
-    `directory`, as does what it said: `job.log`.
+    The script does not see the caller's AWS account. The SDK's temporary files and the script's
+    output `job.log` are in `directory`.
     """
     for folder in ("tmp", "root"):
         (directory / folder).mkdir()
@@ -95,7 +95,7 @@ def sdk_job(python, script, directory, *arguments):
 
 
 def run_sdk_job(python, script, directory, *arguments, seconds=150):
-    """Run such a script to its end, which is a good one."""
+    """Run such a script to its end and check that it succeeds."""
     with sdk_job(python, script, directory, *arguments) as job:
         status = job.wait(seconds)
         lines = (directory / "job.log").read_text(errors="replace").splitlines()
@@ -104,7 +104,7 @@ def run_sdk_job(python, script, directory, *arguments, seconds=150):
 
 
 def hosts_of(engine, directory):
-    """The running containers of a job whose files are in `directory`, in the order of names."""
+    """Return the running containers of a job whose files are in `directory`, in order of names."""
     found = [
         container
         for container in engine.containers.list()

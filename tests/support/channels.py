@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Channels of S3 in requests, and what became of jobs that have them."""
+"""S3 channels in requests, and the outcomes of jobs that have them."""
 
 import time
 from pathlib import Path
@@ -8,7 +8,7 @@ from sagemaker_dist.runners import TERMINAL
 
 
 def channel(uri, name="a", mode="File", *, distribution="FullyReplicated", **more):
-    """A member of InputDataConfig."""
+    """Return a member of InputDataConfig."""
     source = {"S3DataType": "S3Prefix", "S3Uri": uri, "S3DataDistributionType": distribution}
     return {
         "ChannelName": name,
@@ -19,7 +19,7 @@ def channel(uri, name="a", mode="File", *, distribution="FullyReplicated", **mor
 
 
 def run(runner, request):
-    """Start a job and return what became of it."""
+    """Start a job and return its outcome."""
     name = runner.start(request)
     wait_until(lambda: runner.describe(name)["TrainingJobStatus"] in TERMINAL)
     return runner.describe(name)

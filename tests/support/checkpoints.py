@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small model under several layouts: each saves, each loads what any other saved.
+"""Small model under several layouts: each layout saves, and loads the checkpoints of all others.
 
-Every layout takes the same microbatches, so a run goes on alike wherever it goes on.
+Every layout uses the same microbatches, so a run continues equally under every layout.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ ZERO = {"step": 0}
 
 @dataclass(frozen=True)
 class Layout:
-    """How many ranks, and what smp.init is given; `size` 0 is a plain process without smp."""
+    """Number of ranks and arguments of smp.init; `size` 0 is a plain process without smp."""
 
     size: int
     options: dict[str, Any] = field(default_factory=dict)
 
     @property
     def replicas(self) -> int:
-        """Data-parallel replicas."""
+        """Number of data-parallel replicas."""
         return max(1, self.size) // int(self.options.get("pipeline_parallel_degree", 1))
 
 
@@ -60,7 +60,7 @@ LAYOUTS = {
 
 
 class Block(nn.Module):
-    """Has no modules inside, so that no plan opens it; odd sizes, so that shards are uneven."""
+    """Block without submodules, so that no plan opens it; its odd sizes make shards uneven."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    """Tied, partly frozen, with a buffer that changes and parts that nothing uses."""
+    """Model with tied, frozen and unused weights, and a buffer that changes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class Model(nn.Module):
 
 
 class Counting(nn.Module):
-    """Its buffer changes in training, alike on every replica."""
+    """Module whose buffer changes in training, equally on every replica."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class Counting(nn.Module):
 
 
 def make(seed: int) -> tuple[Model, torch.optim.Optimizer, Any]:
-    """A model, an optimizer with three groups, and a schedule of learning rates."""
+    """Return a model, an optimizer with three groups, and a learning rate schedule."""
     torch.manual_seed(seed)
     model = Model()
     late = [*model.blocks[3].parameters()]
@@ -125,34 +125,34 @@ def make(seed: int) -> tuple[Model, torch.optim.Optimizer, Any]:
 
 
 def batch(step: int) -> tuple[Tensor, Tensor]:
-    """All rows of one step."""
+    """Return all rows of one step."""
     words = torch.randint(WORDS, (2, ROWS, 5), generator=torch.Generator().manual_seed(step))
     return words[0], words[1]
 
 
 class Position:
-    """Where a replica is in the data."""
+    """Position of a replica in the data."""
 
     def __init__(self) -> None:
         self.step = 0
 
     def state_dict(self) -> dict[str, int]:
-        """The next step."""
+        """Return the next step."""
         return {"step": self.step}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go there."""
+        """Continue at the step of `state`."""
         self.step = state["step"]
 
 
 def loss_of(output: Tensor, target: Tensor) -> Tensor:
-    """Mean cross entropy."""
+    """Return the mean cross entropy."""
     return nn.functional.cross_entropy(output.flatten(0, 1), target.flatten())
 
 
 @dataclass
 class Run:
-    """A model in training under a layout."""
+    """Model in training under a layout."""
 
     layout: Layout
     model: Any
@@ -161,7 +161,7 @@ class Run:
     data: Position = field(default_factory=Position)
 
     def step(self) -> float:
-        """One step of all replicas; the mean loss of all of them."""
+        """Run one step of all replicas and return their mean loss."""
         inputs, targets = batch(self.data.step)
         self.data.step += 1
         loss = (
@@ -173,18 +173,18 @@ class Run:
         return loss
 
     def steps(self, count: int) -> list[float]:
-        """Losses of so many."""
+        """Run this many steps and return their losses."""
         return [self.step() for _ in range(count)]
 
     def _plain(self, inputs: Tensor, targets: Tensor) -> float:
         from smdist.modelparallel.torch.capture import capture
-        from smdist.modelparallel.torch.randomness import Draws, drawing
+        from smdist.modelparallel.torch.randomness import RngStream, drawing
 
         total = 0.0
         program = capture(self.model, inputs[: ROWS // MICROBATCHES]).program
         pieces = zip(inputs.chunk(MICROBATCHES), targets.chunk(MICROBATCHES), strict=True)
         for number, (words, wanted) in enumerate(pieces):
-            draws = Draws(seed=0, step=self.data.step - 1, microbatch=number)
+            draws = RngStream(seed=0, step=self.data.step - 1, microbatch=number)
             with drawing(program, draws):
                 loss = loss_of(self.model(words), wanted) / MICROBATCHES
                 loss.backward()
@@ -207,10 +207,10 @@ class Run:
 
 @contextmanager
 def running(name: str, seed: int, *, cuts: bool = True) -> Iterator[Run]:
-    """A new model under a layout.
+    """Create a new model under a layout.
 
     Args:
-        cuts: Whether it is cut at once, not by its first step.
+        cuts: Whether the model is cut at once, instead of by its first step.
     """
     torch.set_num_threads(1)
     layout = LAYOUTS[name]
@@ -220,8 +220,8 @@ def running(name: str, seed: int, *, cuts: bool = True) -> Iterator[Run]:
         return
     from sagemaker_dist.contract.model_parallel import ModelParallel
     from smdist.modelparallel.torch import session
-    from smdist.modelparallel.torch.optimizer import DistributedOptimizer
     from smdist.modelparallel.torch.parallel import parallelize
+    from smdist.modelparallel.torch.smp.distributed_optimizer import DistributedOptimizer
 
     session.init(ModelParallel(**layout.options))
     try:
@@ -234,7 +234,7 @@ def running(name: str, seed: int, *, cuts: bool = True) -> Iterator[Run]:
 
 
 def train_and_save(rank: int, size: int, name: str, folder: str) -> list[float]:
-    """Three steps, a checkpoint, and two steps more: losses of the latter."""
+    """Run three steps, save a checkpoint, run two more steps and return the losses of those."""
     from smdist.modelparallel.torch.checkpoint import save_checkpoint
 
     with running(name, seed=0) as run:
@@ -252,7 +252,7 @@ def train_and_save(rank: int, size: int, name: str, folder: str) -> list[float]:
 def load_and_train(
     rank: int, size: int, name: str, folder: str, tags: list[str], partial: bool = True
 ) -> dict[str, list[float]]:
-    """Load each checkpoint into a new model and go on: losses by tag."""
+    """Load each checkpoint into a new model, continue training, and return the losses by tag."""
     from smdist.modelparallel.torch.checkpoint import resume_from_checkpoint
 
     losses = {}
@@ -264,13 +264,13 @@ def load_and_train(
             )  # fmt: skip
             assert {"from": tag} == content
             if LAYOUTS[tag].size == 0 and run.layout.size:
-                run.model.step_number = run.data.step  # a plain process has none of its own
+                run.model.step_number = run.data.step  # a plain process does not count its steps
             losses[tag] = run.steps(2)
     return losses
 
 
 def saved_by(world: Any, name: str, folder: Path) -> list[float]:
-    """Train and save under a layout; losses after it."""
+    """Train and save under a layout; return the losses after the checkpoint."""
     size = LAYOUTS[name].size
     if size == 0:
         return train_and_save(0, 1, name, str(folder))
@@ -280,7 +280,7 @@ def saved_by(world: Any, name: str, folder: Path) -> list[float]:
 def loaded_by(
     world: Any, name: str, folder: Path, tags: list[str], *, partial: bool = True
 ) -> dict[str, list[float]]:
-    """Load and train under a layout; losses by tag."""
+    """Load and train under a layout; return the losses by tag."""
     size = LAYOUTS[name].size
     if size == 0:
         return load_and_train(0, 1, name, str(folder), tags, partial)
@@ -290,13 +290,13 @@ def loaded_by(
 
 
 def pairs(world: Any, folder: Path, names: list[str] | None = None) -> dict[tuple[str, str], float]:
-    """Every layout saves and every layout loads: how far losses after it are apart.
+    """Save under every layout, load under every layout, and compare the losses after each load.
 
     Args:
         world: `ranks.World(4)`.
 
     Returns:
-        The largest difference from the run that went on without a checkpoint, by (saved, loaded).
+        The largest difference from the run that continued without a load, by (saved, loaded).
     """
     names = names or list(LAYOUTS)
     expected = {name: saved_by(world, name, folder) for name in names}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pipelines by a clock: a second simulator, slow and plain, that the product's is held against.
+"""Second pipeline simulator, slow and simple, to check the product's simulator against.
 
-It knows moments, ranks that are at work, and messages, one for each value, that wait in a queue,
-leave, travel and arrive. Nothing of it is shared with the product.
+It simulates points in time, busy ranks, and messages, one for each value, that wait in a queue,
+leave, travel and arrive. It shares no code with the product.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from smdist.modelparallel.core.schedule.actions import Do
 
 
 class Clock:
-    """Things that happen at moments."""
+    """Queue of calls at points in time."""
 
     def __init__(self):
         self.now = 0
@@ -31,7 +31,7 @@ class Clock:
 
 
 class Pipeline:
-    """Ranks that work by a clock. `ends` has the moment at which each action has ended."""
+    """Ranks that work by a clock; `ends` has the end time of each action."""
 
     def __init__(self, schedule, stages, edges, link):
         self.schedule, self.stages, self.edges, self.link = schedule, stages, edges, link
@@ -80,7 +80,7 @@ class Pipeline:
         self.begin(self.schedule.rank_of[name[1]])
 
     def _messages(self, action):
-        """What is told to whom when an action has ended."""
+        """Yield the messages, with their bytes, that are sent when an action has ended."""
         do, stage, microbatch = action.do, action.stage, action.microbatch
         if do is Do.F:
             yield ("B", stage, microbatch), 0
@@ -95,7 +95,7 @@ class Pipeline:
             yield ("W", stage, microbatch), 0
 
     def _wanted(self, action):
-        """How many messages an action waits for."""
+        """Return the number of messages that an action waits for."""
         if action.do is Do.F:
             return sum(edge.target == action.stage for edge in self.edges)
         if action.do is Do.W:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stand-ins for AWS: logs that come when a test says, a server that answers what it is told."""
+"""Fakes of AWS: logs that appear when a test decides, and a server with prepared answers."""
 
 import json
 import time
@@ -15,11 +15,11 @@ from types import SimpleNamespace
 import boto3
 
 from sagemaker_dist.runners.sagemaker import Clock, SageMakerRunner
-from sagemaker_dist.runners.sagemaker.errors import PassingError
+from sagemaker_dist.runners.sagemaker.api_errors import PassingError
 
 ARN = "arn:aws:sagemaker:eu-west-1:123456789012:training-job/job"
 HANG_UP = object()  # the connection ends without an answer
-GONE_WRONG = PassingError("what", "why", "mend")
+GONE_WRONG = PassingError("what", "why", "hint")
 
 
 REQUEST = {
@@ -34,7 +34,7 @@ REQUEST = {
 
 
 def described(status="InProgress", secondary="", age_seconds=0.0, **more):
-    """What SageMaker says of REQUEST's job, as it is on the wire."""
+    """Return SageMaker's description of REQUEST's job, as on the wire."""
     resources = {**REQUEST["ResourceConfig"], "VolumeKmsKeyId": ""}
     return {
         **REQUEST,
@@ -50,7 +50,7 @@ def described(status="InProgress", secondary="", age_seconds=0.0, **more):
 
 @dataclass
 class Time:
-    """Time that passes only when somebody sleeps."""
+    """Clock that advances only when a caller sleeps."""
 
     now: float = 1000.0
     naps: list[float] = field(default_factory=list)
@@ -67,12 +67,12 @@ class Time:
 
 @dataclass
 class Logs:
-    """FilterLogEvents over events that become visible look by look.
+    """FilterLogEvents over events that become visible call by call.
 
     Attributes:
-        arrivals: Before each call, what becomes visible: (stream, timestamp, message).
+        arrivals: Events that become visible before each call: (stream, timestamp, message).
         faults: Numbers of the calls that fail.
-        between_pages: Whether events become visible between the pages of one look.
+        between_pages: Whether events become visible between the pages of one call.
     """
 
     arrivals: list[list[tuple[str, int, str]]]
@@ -114,7 +114,7 @@ def _place(event: dict) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Refusal:
-    """An error of AWS's."""
+    """Error response of AWS."""
 
     code: str
     message: str = ""
@@ -122,10 +122,10 @@ class Refusal:
 
 
 class Amazon(ThreadingHTTPServer):
-    """Answers AWS's JSON protocol as it is told; `asked` holds each operation and its request.
+    """Server of AWS's JSON protocol with prepared answers; `asked` has each operation and request.
 
     Attributes:
-        skew_seconds: How far its clock is ahead of ours.
+        skew_seconds: Time by which its clock is ahead of this machine's.
     """
 
     daemon_threads = True
@@ -141,7 +141,7 @@ class Amazon(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}"
 
     def say(self, operation: str, *answers: object) -> None:
-        """Answer this operation so, one answer after the other; the last one stays."""
+        """Set the answers of this operation, in order; the last one repeats."""
         self.answers[operation] = list(answers)
 
     def names(self) -> list[str]:
@@ -180,12 +180,12 @@ class _Answer(BaseHTTPRequestHandler):
         return super().date_time_string(time.time() + self.server.skew_seconds)
 
     def log_message(self, *_: object) -> None:
-        """Nobody reads it."""
+        """Log nothing."""
 
 
 @contextmanager
 def in_ireland(clock: Clock) -> Iterator[SageMakerRunner]:
-    """A runner in eu-west-1, whose connections are closed at the end."""
+    """Yield a runner in eu-west-1 and close its connections at the end."""
     runner = SageMakerRunner(
         boto3.Session("testing", "testing", region_name="eu-west-1"), clock=clock
     )
@@ -197,7 +197,7 @@ def in_ireland(clock: Clock) -> Iterator[SageMakerRunner]:
 
 @contextmanager
 def told(monkeypatch) -> Iterator[Amazon]:
-    """A server of AWS's where boto3 finds it; botocore's retries do not wait."""
+    """Start an AWS server that boto3 finds; botocore retries without a pause."""
     server = Amazon()
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
     monkeypatch.setattr("botocore.endpoint.time", SimpleNamespace(sleep=lambda _: None))

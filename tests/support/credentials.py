@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Credentials that exist nowhere else, and the search for them in what a job left or is writing."""
+"""Credentials that exist nowhere else, and a search for them in the files that a job writes."""
 
 import gzip
 import io
@@ -24,8 +24,8 @@ SESSION = dict(
 )
 SECRETS = (*ENVIRONMENT.values(), *SESSION.values())
 
-# A script that looks from inside its host, while the job runs. It gets the secrets reversed:
-# it must know them, and this test's own request must not be what is found.
+# A script that searches inside its host while the job runs. It gets the secrets reversed, because
+# it must know them, and the search must not find this test's own request.
 LOOK = """
 import argparse, json, os
 from pathlib import Path
@@ -54,19 +54,19 @@ Path(os.environ["SM_MODEL_DIR"], f"{host}.json").write_text(json.dumps(report))
 
 
 def look(places):
-    """The hyperparameters of LOOK."""
+    """Return the hyperparameters of LOOK."""
     reversed_secrets = json.dumps([text[::-1] for text in SECRETS])
     return {"reversed": reversed_secrets, "places": json.dumps([str(place) for place in places])}
 
 
 def hits(*texts):
-    """The secrets that any of these texts has."""
+    """Return the secrets that occur in any of these texts."""
     whole = "\0".join(map(str, texts))
     return [secret for secret in SECRETS if secret in whole]
 
 
 def hits_below(folder):
-    """Every file below that has a secret, also inside of archives; names count as well."""
+    """Return every file below that contains a secret, also inside archives and in names."""
     found = []
     for path in Path(folder).rglob("*"):
         data = path.read_bytes() if path.is_file() else b""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rank of a pipeline of blocks holds in a step: for tests and benchmarks."""
+"""Measurement of the bytes that a rank of a pipeline of blocks holds, for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from sagemaker_dist.contract import ModelParallel
 def measure(
     rank: int, size: int, schedule: str, stages: int, microbatches: int, shape: Shape
 ) -> tuple[Held, Held]:
-    """What this rank holds at most in a step, and what it should.
+    """Return the maximum bytes that this rank holds in a step, measured and in theory.
 
     Args:
-        stages: On each rank, of as many blocks each.
+        stages: Number of stages on each rank, with as many blocks each.
     """
     torch.set_num_threads(1)
     options = ModelParallel(
@@ -31,14 +31,14 @@ def measure(
     before, batch = parameters_alive(), shape.batch(microbatches)
     model = _cut(shape, batch, size * stages)
     model.train_step(batch, Tensor.mean)
-    kept, ledger = Kept(), model._split.executors[None].ledger
+    kept, memory = Kept(), model._split.executors[None].memory
     kept.ignore([*model.parameters(), batch])
-    ledger.restart()
+    memory.restart()
     with kept.counting():
         model.train_step(batch, Tensor.mean)
     found = Held(
         saved=kept.most,
-        received=ledger.receive_bytes.peak,
+        received=memory.receive_bytes.peak,
         parameters=parameters_alive() - before,
     )
     assert kept.now == 0, f"{kept.now} bytes are kept beyond the step"
@@ -47,7 +47,7 @@ def measure(
 
 
 def _cut(shape: Shape, batch: Tensor, num_stages: int) -> smp.Parallel:
-    """The whole model is gone when this returns."""
+    """Cut the model; the whole model is released when this returns."""
     whole = shape.model()
     for number, block in enumerate(whole):
         smp.set_partition(block, number * num_stages // shape.num_blocks)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hyperparameters that a shell, a parser or a careless join would change, and who reads them.
+"""Hyperparameters that a shell, a parser or a careless join would change, and their readers.
 
-`READ` is a script that writes what it got; `differences` compares that with what was given.
+`READ` is a script that writes the values it received; `differences` compares them with the
+values that were passed.
 """
 
 import json
@@ -69,7 +70,7 @@ VALUES = {
     "list": [1, "it's", None, "a\nb"],
     "object": {"b": "x y", "a": 1},
 }
-ARGUMENTS = {  # what the command line has for them, as with SageMaker's toolkit
+ARGUMENTS = {  # expected command line, as with SageMaker's toolkit
     "yes": "True",
     "none": "None",
     "integer": "-7",
@@ -83,7 +84,7 @@ ARGUMENTS = {  # what the command line has for them, as with SageMaker's toolkit
 
 
 def commands(canary):
-    """What makes a file `canary` if anything evaluates it."""
+    """Return texts that create a file `canary` if anything evaluates them."""
     touch = f"touch {canary}"
     return {
         "substituted": f"$({touch})",
@@ -100,14 +101,14 @@ def commands(canary):
 
 
 def read_by(estimator):
-    """What each process of a job got."""
+    """Return the values that each process of a job received."""
     with tarfile.open(estimator.model_data.removeprefix("file://")) as archive:
         files = {member.name: archive.extractfile(member) for member in archive if member.isfile()}
         return {name: json.load(file) for name, file in files.items()}
 
 
 def differences(given, got):
-    """The ways by which a name did not arrive as it was given, or arrived that was not."""
+    """Return the ways in which a name did not arrive as passed, or arrived without being passed."""
     texts = {name: ARGUMENTS.get(name, value) for name, value in given.items()}
     arguments = [
         part
@@ -127,7 +128,7 @@ def differences(given, got):
 
 
 def _exact(values):
-    """With types, and NaN equal to itself."""
+    """Return values with their types, with NaN equal to itself."""
     return {name: repr(_sorted(value)) for name, value in values.items()}
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with a job file."""
+"""Faults of a job file."""
 
 import pytest
 

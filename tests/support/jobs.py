@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of whole jobs look at: the job's processes, the repository's demo."""
+"""Processes and files of whole jobs, for tests."""
 
 import time
 from pathlib import Path
@@ -12,7 +12,7 @@ DIGITS = ROOT / "notebooks/digits"
 
 
 def processes_of(job_name):
-    """Every process of a job: hosts' launchers, torchrun, guards, ranks and their children."""
+    """Return every process of a job: launchers of hosts, torchrun, guards, ranks and children."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -24,7 +24,7 @@ def processes_of(job_name):
 
 
 def ranks_of(job_name, script):
-    """The ranks' own processes, by rank."""
+    """Return the ranks' own processes, by rank."""
     found = {}
     for process in processes_of(job_name):
         try:
@@ -38,7 +38,7 @@ def ranks_of(job_name, script):
 
 
 def wait_until(condition, seconds=60):
-    """Poll until the condition holds; return what it gave."""
+    """Poll until the condition holds, and return its value."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if answer := condition():

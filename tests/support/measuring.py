@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Single modules on trial, whole models, and one whose cost is known beforehand."""
+"""Single modules for cost measurement, whole models, and a model with a known cost."""
 
 import time
 
@@ -9,22 +9,22 @@ from torch.utils._pytree import tree_leaves
 
 from smdist.modelparallel.torch.capture import arguments_of
 from smdist.modelparallel.torch.measure.account import account
+from smdist.modelparallel.torch.measure.call_kinds import held
 from smdist.modelparallel.torch.measure.stand_in import real
 from smdist.modelparallel.torch.measure.stand_in import standing_in as put_in
 from smdist.modelparallel.torch.measure.trial import Trial
-from smdist.modelparallel.torch.measure.twins import held
-from smdist.modelparallel.torch.program import Machine
+from smdist.modelparallel.torch.program.program import ProgramInterpreter
 
 CPU = torch.device("cpu")
 
 
 def standing_in(module, make=None):
-    """Stand-ins for all that a module has."""
+    """Return stand-ins for all tensors of a module."""
     return put_in(module, {}, make or real(CPU))
 
 
 def trial_of(module, *inputs):
-    """A module by itself."""
+    """Return the trial of a module by itself."""
     trained = any(parameter.requires_grad for parameter in module.parameters())
     return Trial(
         run=lambda tensors: tree_leaves(module(*tensors)), inputs=inputs, is_trained=trained
@@ -32,7 +32,7 @@ def trial_of(module, *inputs):
 
 
 def accounted(module, *inputs, make=None):
-    """The account of a module."""
+    """Return the account of a module."""
     with standing_in(module, make) as stand_ins:
         return account(trial_of(module, *inputs), stand_ins.storages)[0]
 
@@ -51,7 +51,7 @@ class _Sleep(torch.autograd.Function):
 
 
 class Sleeping(nn.Module):
-    """Sleeps in both passes, then multiplies by a weight."""
+    """Module that sleeps in both passes and multiplies by a weight."""
 
     def __init__(self, forward, backward):
         super().__init__()
@@ -63,7 +63,7 @@ class Sleeping(nn.Module):
 
 
 def saved_by_the_whole(captured):
-    """Bytes that autograd keeps of one run: parameters, buffers and the batch do not count."""
+    """Return the bytes that autograd saves in a run, without parameters, buffers and the batch."""
     model, program = captured.model, captured.program
     values = program.bind(arguments_of(captured.example))
     known = {
@@ -77,7 +77,7 @@ def saved_by_the_whole(captured):
         found[storage._cdata] = storage
         return tensor
 
-    machine = Machine(
+    machine = ProgramInterpreter(
         program=program, unit=model.get_submodule, held=lambda name: held(name, model)
     )
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):

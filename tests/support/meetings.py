@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that meet through the core's own store: threads, or processes that can be killed."""
+"""Ranks that rendezvous through the core's own store: threads, or processes that can be killed."""
 
 import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from smdist.dataparallel.rendezvous.meeting import Guest, Meeting
+from smdist.dataparallel.rendezvous.participants import Meeting, Participant
 from smdist.dataparallel.rendezvous.tcp_store import open_store
 
 
@@ -16,9 +16,9 @@ def free_port():
 
 
 def meeting_of(rank, size, port, *, patience_seconds=10.0, secret=None, job="", quiet_seconds=10.0):
-    guest = Guest(rank=rank, size=size, label=f"rank {rank} on host {rank}", job=job)
+    participant = Participant(rank=rank, size=size, label=f"rank {rank} on host {rank}", job=job)
     return Meeting(
-        guest=guest,
+        participant=participant,
         host="127.0.0.1",
         port=port,
         patience_seconds=patience_seconds,
@@ -28,7 +28,7 @@ def meeting_of(rank, size, port, *, patience_seconds=10.0, secret=None, job="", 
 
 
 def meet(ranks, size, port, task, deadline=30, **options):
-    """By rank: what `task(store, rank)` returned, or the error that it or the meeting raised."""
+    """Return by rank the result of `task(store, rank)`, or the error that was raised."""
 
     def one(rank):
         try:
@@ -43,7 +43,7 @@ def meet(ranks, size, port, task, deadline=30, **options):
 
 
 def start(rank, size, port, code, **options):
-    """A process that is this rank; `code` sees `store`, and what it prints can be read."""
+    """Start a process that is this rank; `code` sees `store`, and its output can be read."""
     program = (
         "import os, signal, sys, time\n"
         f"sys.path[:0] = {sys.path!r}\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pipelines for tests of the simulator, by hand and with round costs."""
+"""Pipelines for tests of the simulator, written by hand and with round costs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from smdist.modelparallel.core.schedule.actions import Action, Do, Schedule
 
 
 def by_hand(*orders: str, rank_of: tuple[int, ...] = ()) -> Schedule:
-    """A schedule from one line a rank: by_hand("0F0 0B0", "1F0 1B0")."""
+    """Return a schedule from one line per rank: by_hand("0F0 0B0", "1F0 1B0")."""
     actions = tuple(tuple(map(_action, order.split())) for order in orders)
     count = 1 + max(action.microbatch for order in actions for action in order)
     return Schedule(
@@ -30,7 +30,7 @@ def _action(text: str) -> Action:
 def cost(
     forward: float = 1, inputs: float = 1, weights: float = 1, *, saved: int = 0, workspace: int = 0
 ) -> NodeCost:
-    """Of one microbatch on one stage."""
+    """Return the cost of one microbatch on one stage."""
     return NodeCost(
         forward_seconds=forward,
         input_gradient_seconds=inputs,
@@ -41,7 +41,7 @@ def cost(
 
 
 def edge(source: int, target: int, num_bytes: int = 0, *, has_gradient: bool = True) -> Edge:
-    """A value from one stage to another."""
+    """Return a value that one stage sends to another."""
     return Edge(
         value=f"{source}to{target}",
         source=source,

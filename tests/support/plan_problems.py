@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Problems for the planner: models whose costs are round numbers, on small clusters."""
+"""Planner problems: models whose costs are round numbers, on small clusters."""
 
 from __future__ import annotations
 
 from smdist.modelparallel.core.cluster import Cluster, Device
 from smdist.modelparallel.core.cost import Costs, Link, NodeCost
-from smdist.modelparallel.core.graph import Graph, Kind, Node, Parameter, Value
+from smdist.modelparallel.core.graph import Graph, Node, NodeKind, Parameter, Value
 from smdist.modelparallel.core.planner import Problem
 
 MIB = 1 << 20
@@ -14,14 +14,14 @@ SLOW = Link(latency_seconds=3e-5, bytes_per_second=1e10)
 
 
 class Model:
-    """A chain of blocks between an embedding and a head that may be tied to it.
+    """Chain of blocks between an embedding and a head, which may be tied to it.
 
-    Called as a problem's `at`, and counts how often: `captured` has the arguments.
+    The model is called as a problem's `at`, and `captured` records the arguments of each call.
 
     Args:
-        seconds: Of the forward pass of each block, for one sample; backward is twice that.
-        opens: Blocks by number that fall into two halves when they are opened.
-        fixed_seconds: Of each forward pass, however many samples.
+        seconds: Forward seconds of each block for one sample; backward takes twice that.
+        opens: Numbers of blocks that consist of two halves when opened.
+        fixed_seconds: Seconds of each forward pass, however many samples.
     """
 
     def __init__(
@@ -55,10 +55,10 @@ class Model:
 
     def graph(self, samples=1, opened=frozenset()):
         names = ["wte", *(name for name, _ in self.blocks(opened)), "lm_head"]
-        nodes = [_node(Kind.INPUT, "ids", (), (), samples, has_gradient=False)]
+        nodes = [_node(NodeKind.INPUT, "ids", (), (), samples, has_gradient=False)]
         for name in names:
             nodes.append(
-                _node(Kind.UNIT, name, (nodes[-1].writes[0].name,), self._uses(name), samples)
+                _node(NodeKind.UNIT, name, (nodes[-1].writes[0].name,), self._uses(name), samples)
             )
         parameters = dict.fromkeys(each for name in names for each in self._uses(name))
         return Graph(
@@ -117,7 +117,7 @@ def _node(kind, name, reads, parameters, samples, *, has_gradient=True):
 
 
 def problem(model=None, *, hosts=1, ranks=4, inside=FAST, across=SLOW, **options):
-    """A problem with this model on so many hosts of so many ranks."""
+    """Return a problem with this model on so many hosts and ranks."""
     model = model or Model()
     cluster = Cluster(
         num_hosts=hosts,

@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that live as long as the test session: importing torch costs seconds, once.
+"""Ranks that live as long as the test session, forked from one process that has imported torch.
 
-A test sends a function to every rank and gets what each returned. A rank that
-does not answer in time prints its stacks and the test fails.
+A test sends a function to every rank and gets the results. A rank that
+does not reply in time prints its stacks and the test fails.
 """
 
 import faulthandler
 import importlib.util
-import multiprocessing
 import os
-import signal
 import sys
 import tempfile
 import traceback
@@ -19,10 +17,22 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-CONTEXT = multiprocessing.get_context("spawn")
+from fork_server import Child, ForkServer
 
+# Imported before ranks are forked; the tests' functions import most of them in every rank.
+_MODULES = (
+    "torch",
+    "torch.distributed",
+    "torch.distributed.checkpoint",
+    "torch.distributed.fsdp",
+    "torch.distributed.pipelining",
+    "torch.distributed.tensor.parallel",
+    "smdist.dataparallel.torch",
+    "smdist.modelparallel.torch",
+    "zoo",
+)
 
-# Calls take turns: results and errors are the same under each, and no start has to measure.
+# Calls use these in turn: results and errors are the same under each, and no start has to measure.
 TUNINGS = (
     {"ONE_SHOT_BYTES": "262144", "SINGLE_OWNER_BYTES": "262144", "CHUNK_BYTES": "262144"},
     {"ONE_SHOT_BYTES": "4096", "SINGLE_OWNER_BYTES": "65536", "CHUNK_BYTES": "65536"},
@@ -38,27 +48,27 @@ _VARIABLES = (
 
 
 class RankFailedError(AssertionError):
-    """A rank raised, died, or did not answer."""
+    """A rank raised, died, or did not reply."""
 
 
 class World:
-    """Worker processes, one per rank, with a torch process group made anew for each call.
+    """Worker processes, one per rank, with a new torch process group for each call.
 
-    A call for more ranks than there are starts them.
+    A call for more ranks than are running starts them.
     """
 
     def __init__(self, size: int) -> None:
         self.size = size
         self._calls = 0
         self._folder = tempfile.TemporaryDirectory()
+        self._server = self._start_server()
         self._ranks = [self._start(rank) for rank in range(size)]
 
-    def _start(self, rank: int) -> tuple[multiprocessing.process.BaseProcess, Connection]:
-        ours, theirs = CONTEXT.Pipe()
-        process = CONTEXT.Process(target=_serve, args=(theirs, rank), daemon=True)
-        process.start()
-        theirs.close()
-        return process, ours
+    def _start_server(self) -> ForkServer:
+        return ForkServer(_MODULES)
+
+    def _start(self, rank: int) -> Child:
+        return self._server.start(_serve, rank)
 
     def run(
         self,
@@ -69,10 +79,11 @@ class World:
         hosts: str = "",
         tuning: dict[str, str] | None = None,
     ) -> list[Any]:
-        """Call function(rank, size, *args) in a fresh group of the first `size` ranks.
+        """Call function(rank, size, *args) in a new group of the first `size` ranks.
 
-        hosts: a letter for each rank, as "aabb": which emulated host it is on.
-        tuning: what to put in SMDIST_ variables; {}: all is measured; None: one of TUNINGS.
+        Args:
+            hosts: A letter for each rank, such as "aabb", that names its emulated host.
+            tuning: SMDIST_ variables to set; {}: measure everything; None: one of TUNINGS.
         """
         answers = self.outcomes(
             function, *args, size=size, deadline=deadline, hosts=hosts, tuning=tuning
@@ -91,64 +102,56 @@ class World:
         hosts: str = "",
         tuning: dict[str, str] | None = None,
     ) -> list[tuple[bool, Any]]:
-        """As run(), but (True, value) or (False, traceback) per rank."""
+        """Call the function as run() does; return (True, value) or (False, traceback) per rank."""
         size = size or self.size
         self._ranks += [self._start(rank) for rank in range(len(self._ranks), size)]
         self._calls += 1
-        # A store's file outlives the call: ranks still close it after they answered.
+        # The store's file must outlive the call, because ranks still close it after their reply.
         if tuning is None:
             tuning = {**_LINES, **TUNINGS[self._calls % len(TUNINGS)]}
-        print(f"tuning of the ranks: {tuning}")  # which pytest shows if the test fails
+        print(f"tuning of the ranks: {tuning}")  # pytest shows this if the test fails
         store = f"{self._folder.name}/store-{self._calls}"
-        for rank, (_, pipe) in enumerate(self._ranks[:size]):
+        for rank, child in enumerate(self._ranks[:size]):
             place = (function.__globals__["__file__"], function.__name__)
-            environ = {"SMDIST_HOST_ID": hosts[rank : rank + 1]}  # empty: found out
+            environ = {"SMDIST_HOST_ID": hosts[rank : rank + 1]}  # empty: ranks detect their host
             environ |= {f"SMDIST_{name}": value for name, value in tuning.items()}
-            pipe.send((*place, size, store, environ, args))
+            child.pipe.send((*place, size, store, environ, args))
         return [self._answer(rank, deadline) for rank in range(size)]
 
     def _answer(self, rank: int, deadline: float) -> tuple[bool, Any]:
-        process, pipe = self._ranks[rank]
+        child = self._ranks[rank]
         try:
-            if pipe.poll(deadline):
-                return pipe.recv()
+            if child.pipe.poll(deadline):
+                return child.pipe.recv()
             process_said = f"no answer in {deadline} s; its stacks are in the captured output"
         except EOFError:
-            process.join(5)
-            process_said = f"died with exit code {process.exitcode}"
+            process_said = f"died with exit code {child.wait(5)}"
         self._replace(rank)
         return False, process_said
 
     def _replace(self, rank: int) -> None:
-        process, pipe = self._ranks[rank]
-        if process.is_alive():
-            _abort(process)
-        pipe.close()
+        self._ranks[rank].abort()
+        self._ranks[rank].pipe.close()
         self._ranks[rank] = self._start(rank)
 
     def close(self) -> None:
         """End every rank."""
-        for process, pipe in self._ranks:
-            pipe.close()
-            process.join(10)
-            if process.is_alive():
-                _abort(process)
+        for child in self._ranks:
+            child.pipe.close()
+            if child.wait(10) is None:
+                child.abort()
+        self._server.close()
         self._folder.cleanup()
-
-
-def _abort(process: multiprocessing.process.BaseProcess) -> None:
-    """Let faulthandler print every thread's stack, then make sure that the rank is gone."""
-    os.kill(process.pid, signal.SIGABRT)
-    process.join(5)
-    process.kill()
 
 
 def _serve(pipe: Connection, rank: int) -> None:
     faulthandler.enable(all_threads=True)
+    import torch
     import torch.distributed as dist
 
     import smdist.dataparallel.torch  # noqa: F401  registers the backend
 
+    torch.set_num_threads(1)  # ranks share few processors, and threads that wait spin
     while True:
         try:
             path, name, size, store, environ, args = pipe.recv()
@@ -171,7 +174,7 @@ def _serve(pipe: Connection, rank: int) -> None:
 
 
 def _forget_meshes() -> None:
-    """DTensor takes equal meshes for one, and would look for groups of the call before."""
+    """Forget DTensor's meshes: it reuses an equal mesh, whose groups belong to the call before."""
     from torch.distributed.tensor import _redistribute, debug
 
     debug._clear_sharding_prop_cache()
@@ -179,7 +182,8 @@ def _forget_meshes() -> None:
 
 
 def _load(path: str) -> Any:
-    name = f"ranks_{Path(path).stem}_{zlib.crc32(path.encode()):x}"  # rooms have files of one name
+    # test folders have files of the same name
+    name = f"ranks_{Path(path).stem}_{zlib.crc32(path.encode()):x}"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, path)
         sys.modules[name] = importlib.util.module_from_spec(spec)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of a pipeline that sleeps, recorded: for tests and benchmarks."""
+"""Recorded steps of a pipeline of sleeping stages, for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from sleeping import costs, sleepers
 from splitting import Pipeline, Split
 
 from smdist.modelparallel.core.simulate import Timeline, simulate
-from smdist.modelparallel.torch.executor.trace import Recorder, Run, gather
+from smdist.modelparallel.torch.executor.run_trace import Recorder, Run, gather
 
 
 def record(
     rank: int, size: int, schedule: str, stages: int, microbatches: int, seconds: float, steps: int
 ) -> tuple[Run, Timeline]:
-    """Steps of a pipeline that sleeps, after one that does not count; and one in theory.
+    """Record steps of a sleeping pipeline after one warm-up step; return them and a simulated step.
 
     Args:
-        stages: On each rank.
-        seconds: Of each of F, I and W of one microbatch, on all stages of a rank.
+        stages: Number of stages on each rank.
+        seconds: Duration of each of F, I and W of one microbatch, on all stages of a rank.
     """
     torch.set_num_threads(1)
     times = [(seconds / stages,) * 3] * (size * stages)

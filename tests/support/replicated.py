@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model on pipelines of several replicas, and the same in one process on the whole batch.
+"""Model on pipelines of several replicas, and the same model in one process on the whole batch.
 
 rank 0, rank 1     replica 0: microbatches 0 and 1 of 4
 rank 2, rank 3     replica 1: microbatches 2 and 3
@@ -10,22 +10,24 @@ import math
 from splitting import Pipeline, loss_of, parts_of, plain_step
 from torch.distributed.tensor import DTensor
 
-from smdist.modelparallel.core.layout import Axis, Layout
+from smdist.modelparallel.core.rank_layout import Axis, RankLayout
 from smdist.modelparallel.torch.capture import arguments_of, capture
 from smdist.modelparallel.torch.executor import Executor
-from smdist.modelparallel.torch.groups import make_groups
-from smdist.modelparallel.torch.randomness import Draws
+from smdist.modelparallel.torch.materialization.stage_module import StageModule
+from smdist.modelparallel.torch.randomness import RngStream
 from smdist.modelparallel.torch.replicas import Replicas
-from smdist.modelparallel.torch.stage import StageModule
-from smdist.modelparallel.torch.verify_request import placement_of
+from smdist.modelparallel.torch.session.process_groups import make_groups
+from smdist.modelparallel.torch.verification.verify_request import placement_of
 
 
 class Replicated:
-    """This rank's stages, and what runs and reduces them."""
+    """Stages of this rank, with their executor and gradient reduction."""
 
     def __init__(self, specimen, pipeline, size, *, stage_of=None, **options):
         self.pipeline = pipeline
-        self.groups = make_groups(Layout(size=size, pipeline_parallel_degree=pipeline.num_ranks))
+        self.groups = make_groups(
+            RankLayout(size=size, pipeline_parallel_degree=pipeline.num_ranks)
+        )
         count = pipeline.num_microbatches
         every = parts_of(specimen, count * self.groups.rdp_size)
         self.first = count * self.groups.rdp_rank
@@ -49,7 +51,7 @@ class Replicated:
         )  # fmt: skip
 
     def step(self, *, seed=0, scale=1.0, backward=True):
-        """A whole step; the losses where they are."""
+        """Run a whole step; return the losses on the ranks that have them."""
         if not backward:
             losses = self.run(seed=seed, backward=False)
             self.replicas.rest()
@@ -60,14 +62,14 @@ class Replicated:
         return losses
 
     def run(self, *, seed=0, scale=1.0, backward=True):
-        """The executor alone."""
+        """Run the executor alone."""
 
         def feed(microbatch, call):
             found = loss_of(call(arguments_of(self.parts[microbatch])))
             return found.detach(), [(found * scale / len(self.parts), None)]
 
         def draws(microbatch):
-            return Draws(seed=seed, microbatch=self.first + microbatch)
+            return RngStream(seed=seed, microbatch=self.first + microbatch)
 
         return self.executor.run(feed, draws=draws, backward=backward)
 
@@ -79,14 +81,14 @@ class Replicated:
 
 
 def whole(tensor):
-    """A tensor of which this rank may have a shard; collective."""
+    """Gather a tensor that may be sharded; collective."""
     if isinstance(tensor, DTensor):
         tensor = tensor.full_tensor()
     return None if tensor is None else tensor.clone()
 
 
 def furthest(expected, found):
-    """The largest difference by the norm of what is expected, over what is found; its name."""
+    """Return the largest relative difference of the found values, and its name."""
     assert found
     return max(
         (_apart(expected[name], each), name) for name, each in found.items() if each is not None

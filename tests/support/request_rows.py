@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which jobs have golden requests: classes, images, distributions and instances.
+"""Jobs with golden requests: classes, images, distributions and instances.
 
-Versions of SageMaker's images are those of SageMaker's SDK 2.257.7 in which its
-own checks let a distribution through.
+Versions of SageMaker's images are those that SageMaker's SDK 2.257.7 accepts for
+a distribution.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sagemaker_dist import (
     TensorFlow,
     TorchDistributed,
 )
-from sagemaker_dist.contract.spelling import AWS, DATA, GROUPS, MODEL, OURS
+from sagemaker_dist.contract.distribution_keys import AWS, DATA, GROUPS, MODEL, SMDIST
 from sagemaker_dist.packaging import default_tag
 
 REGISTRY: Final = "123456789012.dkr.ecr.us-west-2.amazonaws.com"
@@ -43,7 +43,7 @@ CLASSES: Final = {
     "Estimator": (Estimator, estimator.Estimator),
 }
 
-THEIRS: Final = "SageMaker's"  # by framework_version, or by name for a generic estimator
+THEIRS: Final = "SageMaker's"  # image by framework_version, or by name for a generic estimator
 IMAGES: Final = {
     THEIRS: None,
     "ours": None,
@@ -65,7 +65,7 @@ INSTANCES: Final[dict[str, dict[str, Any]]] = {
         "gb200": "ml.p6e-gb200.36xlarge",
     }.items()
 } | {"groups": {"instance_groups": [TRAIN, PREPARE]}}
-RESOURCES: Final = {  # the same in a request
+RESOURCES: Final = {  # instances as a request spells them
     name: {"InstanceGroups": [each._to_request_dict() for each in given["instance_groups"]]}
     if "instance_groups" in given
     else {"InstanceType": given["instance_type"], "InstanceCount": given["instance_count"]}
@@ -73,12 +73,12 @@ RESOURCES: Final = {  # the same in a request
 }
 
 _SMP1: Final = SMPv1(pipeline_parallel_degree=2, microbatches=4, ddp=True, processes_per_host=8)
-DISTRIBUTIONS: Final[dict[str, tuple[str | None, Any]]] = {  # the key of SUPPORT, the value
+DISTRIBUTIONS: Final[dict[str, tuple[str | None, Any]]] = {  # key of SUPPORT, value
     "none": (None, None),
-    "DataParallel": (OURS, DataParallel()),
-    "smdist dict": (OURS, {"smdist": {"dataparallel": {}}}),
-    "ModelParallel": (OURS, ModelParallel(pipeline_parallel_degree=2, microbatches=4)),
-    "modelparallel dict": (OURS, {"smdist": {"modelparallel": {"pipeline_parallel_degree": 3}}}),
+    "DataParallel": (SMDIST, DataParallel()),
+    "smdist dict": (SMDIST, {"smdist": {"dataparallel": {}}}),
+    "ModelParallel": (SMDIST, ModelParallel(pipeline_parallel_degree=2, microbatches=4)),
+    "modelparallel dict": (SMDIST, {"smdist": {"modelparallel": {"pipeline_parallel_degree": 3}}}),
     "SMDDP": (f"{AWS}.{DATA}", SMDDP()),
     "SMDDP, MPI options": (f"{AWS}.{DATA}", SMDDP(custom_mpi_options="-x NCCL_DEBUG=INFO")),
     "SMPv1": (f"{AWS}.{MODEL}", _SMP1),
@@ -103,7 +103,7 @@ ROWS: Final = [
     for kind in CLASSES
     for image in IMAGES
     for distribution in DISTRIBUTIONS
-    if (kind, image) != ("Estimator", "ours")  # it has no image by default
+    if (kind, image) != ("Estimator", "ours")  # no default image exists
 ]
 
 _DDP: Final = {"framework_version": "2.2.0", "py_version": "py310"}
@@ -142,11 +142,11 @@ _VERSIONS: Final[dict[str, dict[str, dict[str, Any]]]] = {  # by class, then by 
 
 
 def image_arguments(kind: str, image: str, distribution: str, instances: str) -> dict[str, Any]:
-    """The arguments that name the image of a row."""
+    """Return the arguments that name the image of a row."""
     if image != THEIRS:
         named: dict[str, Any] = {"image_uri": IMAGES[image]} if IMAGES[image] else {}
         if (image, distribution) == ("another", "MultiWorkerMirroredStrategy"):
-            named |= _VERSIONS[kind][""] if kind == "TensorFlow" else {}  # the SDK asks for it
+            named |= _VERSIONS[kind][""] if kind == "TensorFlow" else {}  # required by the SDK
         return {**named, "py_version": None} if kind == "HuggingFace" else named
     if (kind, instances) == ("PyTorch", "trn1") and distribution in ("none", "TorchDistributed"):
         return _NEURON

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schedules that tests walk through: every kind, on 2 to 16 ranks."""
+"""Grid of the schedules in tests: every kind, on 2 to 16 ranks."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ NAMED = [
 
 
 def grid(name: str, virtual_stages: int) -> Iterator[Shape]:
-    """p from 2 to 16 and m from p to 4p: every m up to 4 ranks, from there those at the edges."""
+    """Yield shapes with p from 2 to 16 and m from p to 4p: every m up to p = 4, then only edges."""
     for ranks in range(2, 17):
         least = max(1, SCHEDULES[name].least_microbatches_per_rank) * ranks
         for microbatches in _microbatches(ranks, virtual_stages):
@@ -33,7 +33,7 @@ def _microbatches(ranks: int, virtual_stages: int) -> list[int]:
 
 
 def made(name: str, shape: Shape) -> Schedule:
-    """The schedule of one place on the grid."""
+    """Return the schedule of one point on the grid."""
     return make_schedule(
         name,
         num_ranks=shape.num_ranks,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models whose parts take a known time and no processor: they sleep, forward and backward.
+"""Models whose parts take a known time without a processor: they sleep, forward and backward.
 
-So bubbles of four ranks can be seen on any machine, however few processors it has.
+So the bubbles of four ranks appear on any machine, however few processors it has.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _WIDTH = 8
 
 
 class Asleep(torch.autograd.Function):
-    """Hands a tensor on, and takes so many seconds for it each way."""
+    """Function that passes a tensor on and takes this many seconds in each direction."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, forward_seconds: float, backward_seconds: float) -> Tensor:
@@ -34,7 +34,7 @@ class Asleep(torch.autograd.Function):
 
 
 class Sleeper(nn.Module):
-    """A product with a weight: the gradients of both factors take their time."""
+    """Product with a weight; the gradients of both factors take their own time."""
 
     def __init__(self, seconds: tuple[float, float, float]) -> None:
         super().__init__()
@@ -48,17 +48,17 @@ class Sleeper(nn.Module):
 
 
 def sleepers(seconds: list[tuple[float, float, float]], *, rows: int) -> zoo.Specimen:
-    """A chain of such modules: F, I and W of each for one microbatch."""
+    """Return a chain of such modules; `seconds` are F, I and W of each for one microbatch."""
     model = nn.Sequential(*map(Sleeper, seconds))
     return zoo.Specimen(model=model, batch=(torch.ones(rows, _WIDTH),))
 
 
 def costs(seconds: list[tuple[float, float, float]], *, splits: bool) -> list[NodeCost]:
-    """What each of them costs as a stage.
+    """Return the cost of each module as a stage.
 
     Args:
-        splits: Whether the schedule has I and W apart. The first stage has no input that needs a
-            gradient, so all of its backward pass is W then.
+        splits: Whether the schedule separates I and W. The first stage has no input that needs a
+            gradient, so all of its backward pass is W in that case.
     """
     found = [
         NodeCost(forward_seconds=f, input_gradient_seconds=i, weight_gradient_seconds=w)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training loops by SMP's names, and the same loops in plain PyTorch: numbers must be equal."""
+"""Training loops with SMP's names, and equivalent loops in plain PyTorch with equal numbers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 import smdist.modelparallel.torch as smp
 from smdist.modelparallel.torch.capture import capture
-from smdist.modelparallel.torch.randomness import Draws, drawing
+from smdist.modelparallel.torch.randomness import RngStream, drawing
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loop:
-    """What is trained, and how."""
+    """Model and options of a training loop."""
 
     model: str = "gpt2"
     rows: int = 8
@@ -32,7 +32,7 @@ class Loop:
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """What came out."""
+    """Result of a training loop."""
 
     losses: list[float]
     evaluations: list[float]
@@ -41,7 +41,7 @@ class Trained:
 
 
 def batch_of(batch: Any, step: int) -> Any:
-    """Other data in each step."""
+    """Return the data of one step, different in each step."""
     return {
         key: value.roll(step, -1) if key in ("input_ids", "labels") else value
         for key, value in batch.items()
@@ -49,7 +49,7 @@ def batch_of(batch: Any, step: int) -> Any:
 
 
 def split_loop(loop: Loop, degree: int) -> Trained:
-    """On the ranks that there are."""
+    """Train on the existing ranks."""
     torch.set_num_threads(1)
     options = {"pipeline": "interleaved", **loop.options}
     smp.init(
@@ -59,7 +59,7 @@ def split_loop(loop: Loop, degree: int) -> Trained:
     )
     specimen = zoo.tiny(loop.model, rows=loop.rows, dropout=loop.dropout)
     optimizer = torch.optim.AdamW(specimen.model.parameters(), lr=loop.rate)
-    model = smp.DistributedModel(specimen.model, trace_device="cpu")  # measures nothing
+    model = smp.DistributedModel(specimen.model, trace_device="cpu")  # without measurement
     optimizer = smp.DistributedOptimizer(optimizer)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
 
@@ -92,13 +92,13 @@ def split_loop(loop: Loop, degree: int) -> Trained:
 
 
 def mine(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    """This replica's rows."""
+    """Return this replica's rows."""
     count, at = smp.dp_size(), smp.dp_rank()
     return {key: value.chunk(count)[at] for key, value in batch.items()}
 
 
 def plain_loop(loop: Loop) -> Trained:
-    """In this process."""
+    """Train in this process."""
     specimen = zoo.tiny(loop.model, rows=loop.rows, dropout=loop.dropout)
     model = specimen.model
     optimizer = torch.optim.AdamW(model.parameters(), lr=loop.rate)
@@ -125,12 +125,12 @@ def plain_loop(loop: Loop) -> Trained:
 
 
 def pieces(batch: dict[str, Tensor], number: int) -> list[dict[str, Tensor]]:
-    """The microbatches of a batch."""
+    """Return the microbatches of a batch."""
     return [{k: v.chunk(number)[at] for k, v in batch.items()} for at in range(number)]
 
 
 def worst(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
-    """The largest difference of any value, relative to the largest value of its tensor."""
+    """Return the largest difference of any value, relative to its tensor's largest value."""
     assert one.keys() == other.keys()
 
     return max(
@@ -143,7 +143,7 @@ def worst(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
 def _accumulated(model: Any, program: Any, parts: list[Any], step: int) -> float:
     total = 0.0
     for number, part in enumerate(parts):
-        with drawing(program, Draws(step=step, microbatch=number)):
+        with drawing(program, RngStream(step=step, microbatch=number)):
             loss = model(**part)["loss"]
         (loss / len(parts)).backward()
         total += loss.item() / len(parts)

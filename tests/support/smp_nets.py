@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small model and its batch, for steps by SMP's names."""
+"""Small model and its batch, for steps with SMP's names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import smdist.modelparallel.torch as smp
 
 
 class Net(nn.Module):
-    """Six equal blocks and a head; what it returns is a dict."""
+    """Model of six equal blocks and a head; its output is a dict."""
 
     def __init__(self, *, norm: type[nn.Module] = nn.LayerNorm, tied: bool = False) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class Net(nn.Module):
             self.head.weight = self.layers[0][0].weight
 
     def forward(self, x: Tensor, scale: float = 1.0, *, extra: Tensor | None = None) -> Any:
-        """Logits of eight classes."""
+        """Return the logits of eight classes."""
         hidden = self.layers(x) * scale
         if extra is not None:
             hidden = hidden + extra
@@ -31,7 +31,7 @@ class Net(nn.Module):
 
 
 def net(**options: Any) -> Net:
-    """The same one each time."""
+    """Return the model, with the same weights every time."""
     torch.set_num_threads(1)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -39,39 +39,39 @@ def net(**options: Any) -> Net:
 
 
 def batch(rows: int = 8) -> tuple[Tensor, Tensor]:
-    """Samples and their classes."""
+    """Return samples and their classes."""
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(rows, 8, generator=generator)
     return x, torch.randint(0, 8, (rows,), generator=generator)
 
 
 def start(degree: int | str, **options: Any) -> None:
-    """A session with four microbatches, unless said otherwise."""
+    """Start a session, by default with four microbatches."""
     plain = {"microbatches": 4, "pipeline": "interleaved", "pipeline_parallel_degree": degree}
     smp.init(smp.ModelParallel(**{**plain, **options}))
 
 
 def loss_of(model: Any, x: Tensor, y: Tensor, **options: Any) -> Tensor:
-    """Of one microbatch."""
+    """Return the loss of one microbatch."""
     return nn.functional.cross_entropy(model(x, **options)["logits"], y)
 
 
 @smp.step
 def train_step(model: Any, x: Tensor, y: Tensor) -> Tensor:
-    """Forward and backward."""
+    """Run forward and backward."""
     loss = loss_of(model, x, y)
     model.backward(loss)
     return loss
 
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:
-    """Copies of those that there are, by name."""
+    """Return copies of the existing gradients, by name."""
     found = model.named_parameters()
     return {name: p.grad.clone() for name, p in found if p.grad is not None}
 
 
 def plain_gradients(model: nn.Module, parts: int, rows: int = 8, **options: Any) -> Any:
-    """Those of one process that adds up the same microbatches."""
+    """Return the gradients of one process that accumulates the same microbatches."""
     x, y = batch(rows)
     for a, b in zip(x.chunk(parts), y.chunk(parts), strict=True):
         (loss_of(model, a, b, **options) / parts).backward()
@@ -79,12 +79,12 @@ def plain_gradients(model: nn.Module, parts: int, rows: int = 8, **options: Any)
 
 
 def merged(per_rank: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """What all ranks have together."""
+    """Merge the results of all ranks."""
     return {name: tensor for each in per_rank for name, tensor in each.items()}
 
 
 def outcome(function: Any, *args: Any) -> tuple[str, str]:
-    """The type and the text of what a call raises, or of what it returns."""
+    """Return the type and the text of a call's exception, or of its result."""
     try:
         return "ok", str(function(*args))
     except Exception as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters of AWS's model parallel library, right and wrong, with what is said of the wrong."""
+"""Valid and invalid parameters of AWS's model parallel library, with the errors of the invalid."""
 
 from itertools import permutations
 
@@ -38,7 +38,7 @@ VALID_V1 = {
     "static_mode": (True, False),
     "fast_mode": (True, False),
 }
-COMPANIONS = [  # keys that are valid only beside another
+COMPANIONS = [  # keys that are valid only together with another
     {"auto_partition": False, "default_partition": 0, "partitions": 1},
     {"default_partition": 3, "partitions": 4},
     {"ddp": True, "ddp_port": 0},
@@ -177,13 +177,13 @@ WRONG_V1 = [
     ),
     (
         {"auto_partition": False, "partitions": 2},
-        "auto_partition=False without default_partition: what the script places nowhere goes to"
-        " that partition. Name default_partition.",
+        "auto_partition=False without default_partition: layers that the script does not"
+        " assign go to that partition. Add default_partition.",
     ),
     (
         {"default_partition": 0, PP: 2},
-        "default_partition=0 without partitions: SageMaker's SDK compares the two, and fails where"
-        f" it finds no partitions. Name the number of stages as partitions, not as {PP}.",
+        "default_partition=0 without partitions: SageMaker's SDK compares the two, and fails"
+        f" without partitions. Pass the number of stages as partitions, not as {PP}.",
     ),
     (
         {"default_partition": 4, "partitions": 4},
@@ -200,12 +200,12 @@ WRONG_V1 = [
     ),
     (
         {"ddp": True, "horovod": True},
-        "both ddp=True and horovod=True: gradients are averaged by one of them."
-        " Pass ddp for PyTorch or horovod for TensorFlow.",
+        "both ddp=True and horovod=True: only one of them can average the gradients. Pass ddp"
+        " for PyTorch or horovod for TensorFlow.",
     ),
     (
         {"bf16": True},
-        f"bf16=True without {SDP}: SMP v1 trains in BF16 only where data parallelism is sharded."
+        f"bf16=True without {SDP}: SMP v1 trains in BF16 only with sharded data parallelism."
         f" Pass a {SDP} of at least 2, or leave bf16 out.",
     ),
     (
@@ -227,10 +227,10 @@ WRONG_V1 = [
         f"{SDP}=4 with shard_optimizer_state=True: sharded data parallelism shards the optimizer's"
         " state itself. Leave shard_optimizer_state out.",
     ),
-    ({TP: 2}, f"{TP}=2 without ddp=True: tensors are split among ranks of ddp. Pass ddp=True."),
+    ({TP: 2}, f"{TP}=2 without ddp=True: tensors are split among the ranks of ddp. Pass ddp=True."),
     (
         {TP: 2, "ddp": False},
-        f"{TP}=2 without ddp=True: tensors are split among ranks of ddp. Pass ddp=True.",
+        f"{TP}=2 without ddp=True: tensors are split among the ranks of ddp. Pass ddp=True.",
     ),
 ]
 WRONG_V2 = [

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Golden files of requests, short enough to be read: each row holds what it changes.
+"""Golden files of requests, short enough to read: each row holds only its differences.
 
     {"images": {image: {"common": request,
                         "distributions": {distribution: [{"on": instances, ...}, ...]}}},
      "warnings": {text: {image: {distribution: instances}}}}
 
-A row that is refused has an "error" in place of its "request". What all requests
-of an image have in common is said once, and so is a warning. The files are
-written by the tests themselves where SMDIST_UPDATE_SNAPSHOTS=1 is set.
+A refused row has an "error" in place of its "request". The common part of all requests of an
+image is stored once, and so is a warning. The tests write
+the files themselves if SMDIST_UPDATE_SNAPSHOTS=1 is set.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Row = tuple[str, str, str]  # image, distribution, instances
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of a row: a request or the text of an error, and the texts of warnings."""
+    """Outcome of a row: a request or the text of an error, and the texts of warnings."""
 
     request: Mapping[str, Any] | None = None
     error: str | None = None
@@ -34,12 +34,12 @@ class Outcome:
 
     @property
     def parameters(self) -> Mapping[str, str]:
-        """The hyperparameters of the request."""
+        """Hyperparameters of the request."""
         return {} if self.request is None else self.request["HyperParameters"]
 
 
 def load(path: Path) -> dict[Row, Outcome]:
-    """The rows of a golden file, or of none."""
+    """Return the rows of a golden file, or none if it does not exist."""
     return unpack(json.loads(path.read_text())) if path.exists() else {}
 
 
@@ -49,7 +49,7 @@ def save(path: Path, rows: Mapping[Row, Outcome]) -> None:
 
 
 def pack(rows: Mapping[Row, Outcome]) -> dict[str, Any]:
-    """Rows as they are written."""
+    """Return the rows in the format of the file."""
     images: dict[str, Any] = {}
     for image in {row[0] for row in rows}:
         requests = [each.request for row, each in rows.items() if row[0] == image]
@@ -72,7 +72,7 @@ def _entry(common: Mapping[str, Any], outcome: Outcome) -> dict[str, Any]:
 
 
 def _add(entries: list[dict[str, Any]], instances: str, entry: dict[str, Any]) -> None:
-    """Put a row beside those that are the same on other instances."""
+    """Merge a row with equal rows on other instances."""
     for each in entries:
         if entry.items() <= each.items():
             each["on"] += f" {instances}"
@@ -81,7 +81,7 @@ def _add(entries: list[dict[str, Any]], instances: str, entry: dict[str, Any]) -
 
 
 def unpack(written: Mapping[str, Any]) -> dict[Row, Outcome]:
-    """Rows as they were packed."""
+    """Return the rows of a file's content."""
     rows: dict[Row, Outcome] = {}
     for image, section in written["images"].items():
         for distribution, entries in section["distributions"].items():
@@ -108,7 +108,7 @@ def _said(warnings: Mapping[str, Any], row: Row) -> frozenset[str]:
 
 
 def shared(requests: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """What all requests have alike, dict by dict."""
+    """Return the common part of all requests, dict by dict."""
     first, *others = list(requests) or [{}]
     alike: dict[str, Any] = {}
     for name, value in first.items():
@@ -122,7 +122,7 @@ def shared(requests: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def difference(base: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, Any]:
-    """What a request changes of a base, as a merge patch (RFC 7386): None takes away."""
+    """Return the changes of a request to a base as a merge patch (RFC 7386): None removes a key."""
     changes: dict[str, Any] = {name: None for name in base if name not in request}
     for name, value in request.items():
         if name not in base:
@@ -134,7 +134,7 @@ def difference(base: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str,
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The request of a base and its changes."""
+    """Return the request of a base and its changes."""
     request = {name: value for name, value in base.items() if changes.get(name, ...) is not None}
     for name, value in changes.items():
         if isinstance(value, dict) and isinstance(base.get(name), dict):

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graphs of models for tests: written by hand, or drawn at random."""
+"""Graphs of models for tests, written by hand or drawn at random."""
 
 from hypothesis import strategies as st
 
 from smdist.modelparallel.core.cost import Costs, NodeCost
-from smdist.modelparallel.core.graph import Graph, Kind, Node, Parameter, Value
+from smdist.modelparallel.core.graph import Graph, Node, NodeKind, Parameter, Value
 
 
 def node(
     kind, name, *reads, parameters=(), is_random=False, num_bytes=8, has_gradient=True, also=()
 ):
-    """A node that writes a value of its own name, and others where told."""
+    """Return a node that writes a value of its own name, and the values in `also`."""
     values = [
         Value(
             name=each, shape=(1,), dtype="float32", num_bytes=num_bytes, has_gradient=has_gradient
@@ -29,21 +29,21 @@ def node(
 
 
 def given(name="ids", **more):
-    return node(Kind.INPUT, name, has_gradient=False, **more)
+    return node(NodeKind.INPUT, name, has_gradient=False, **more)
 
 
 def unit(name, *reads, own=True, **more):
-    """A unit, with a parameter of its own unless told otherwise."""
+    """Return a unit, by default with a parameter of its own."""
     more.setdefault("parameters", [f"{name}.weight"] if own else [])
-    return node(Kind.UNIT, name, *reads, **more)
+    return node(NodeKind.UNIT, name, *reads, **more)
 
 
 def glue(name, *reads, **more):
-    return node(Kind.GLUE, name, *reads, **more)
+    return node(NodeKind.GLUE, name, *reads, **more)
 
 
 def graph(*nodes, outputs=None, sizes=()):
-    """A model of these nodes; it returns what the last one writes unless told otherwise."""
+    """Return a model of these nodes, which by default returns the last node's value."""
     names = dict.fromkeys(name for each in nodes for name in each.parameters)
     sizes = dict(sizes)
     return Graph(
@@ -65,7 +65,7 @@ def parameter(name, num_elements=1):
 
 
 def costs(seconds=(), *, saved=(), workspace=()):
-    """Costs by name of node: seconds of the forward pass, bytes saved, bytes of workspace."""
+    """Return costs by node name: forward seconds, saved bytes, workspace bytes."""
     seconds, saved, workspace = dict(seconds), dict(saved), dict(workspace)
     nodes = {
         name: NodeCost(
@@ -79,7 +79,7 @@ def costs(seconds=(), *, saved=(), workspace=()):
 
 
 def chain(*seconds):
-    """Units u0, u1, ... one after the other, and what they cost."""
+    """Return a chain of units u0, u1, ... and their costs."""
     nodes = [given()]
     for number in range(len(seconds)):
         nodes.append(unit(f"u{number}", nodes[-1].name))
@@ -88,12 +88,12 @@ def chain(*seconds):
 
 @st.composite
 def graphs(draw, max_nodes=12, min_units=1):
-    """Any graph with so many units that a stage is chosen for."""
+    """Draw any graph with at least `min_units` units that get a stage."""
     nodes, placed = [given()], 0
     for number in range(draw(st.integers(min_units, max_nodes))):
-        kind = draw(st.sampled_from([Kind.UNIT, Kind.UNIT, Kind.GLUE]))
+        kind = draw(st.sampled_from([NodeKind.UNIT, NodeKind.UNIT, NodeKind.GLUE]))
         nodes.append(_drawn(draw, kind, f"{kind.value}{number}", nodes))
-        placed += bool(kind is Kind.UNIT and nodes[-1].parameters)
+        placed += bool(kind is NodeKind.UNIT and nodes[-1].parameters)
     for number in range(min_units - placed):
         last = nodes[-1].name
         nodes.append(unit(f"more{number}", last))
@@ -113,7 +113,7 @@ def _drawn(draw, kind, name, before):
         kind,
         name,
         *reads,
-        parameters=draw(shared if kind is Kind.UNIT else only_glue),
+        parameters=draw(shared if kind is NodeKind.UNIT else only_glue),
         is_random=draw(st.sampled_from([False, False, False, True])),
         num_bytes=draw(st.integers(0, 4)),
         has_gradient=draw(st.booleans()),
@@ -123,7 +123,7 @@ def _drawn(draw, kind, name, before):
 
 @st.composite
 def costs_of(draw, of):
-    """Whole numbers as costs, so that sums are exact."""
+    """Draw integer costs, so that sums are exact."""
     small = st.integers(0, 9)
     nodes = {
         each.name: NodeCost(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model run both ways: split over ranks, and whole in one process on the same microbatches.
+"""Model run both ways: split over ranks, and whole in one process on the same microbatches.
 
 expected = plain_step(specimen, microbatches=4)          in any process
-found = split_step(specimen, pipeline)                    on each rank, its own part
+found = Split(specimen, pipeline).step()                  on each rank, its own part
 worst(expected.gradients, found.gradients)
 """
 
@@ -19,25 +19,25 @@ from torch import Tensor, nn
 from smdist.modelparallel.core.placement import Placement, place
 from smdist.modelparallel.core.schedule import make_schedule
 from smdist.modelparallel.core.schedule.actions import Schedule
-from smdist.modelparallel.torch.batch import Batch
 from smdist.modelparallel.torch.capture import Captured, arguments_of, capture
 from smdist.modelparallel.torch.executor import Executor, Feed
-from smdist.modelparallel.torch.randomness import Draws, drawing
-from smdist.modelparallel.torch.replay import backward
-from smdist.modelparallel.torch.stage import StageModule
-from smdist.modelparallel.torch.verify_request import placement_of
+from smdist.modelparallel.torch.materialization.stage_module import StageModule
+from smdist.modelparallel.torch.program.batch import Batch
+from smdist.modelparallel.torch.randomness import RngStream, drawing
+from smdist.modelparallel.torch.verification.single_process_pipeline import backward
+from smdist.modelparallel.torch.verification.verify_request import placement_of
 
 Loss = Callable[[Any], Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """What a step left: of one process everything, of a rank what it holds.
+    """Result of a step: the whole model's in one process, or a rank's own part.
 
     Attributes:
-        losses: By microbatch; None where the last stage is elsewhere.
-        gradients: By first name in the model.
-        buffers: By name in the model.
+        losses: Loss of each microbatch; None if the last stage is on another rank.
+        gradients: Gradients by first name in the model.
+        buffers: Buffers by name in the model.
     """
 
     losses: list[Tensor] | None
@@ -47,7 +47,7 @@ class Ran:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """How a model is split: as `make_schedule` takes it."""
+    """Options of a split model, as `make_schedule` takes them."""
 
     schedule: str = "1f1b"
     num_ranks: int = 2
@@ -70,13 +70,13 @@ class Pipeline:
 
 
 def loss_of(output: Any) -> Tensor:
-    """The model's own, or the mean square of what it returns."""
+    """Return the model's own loss, or else the mean square of its output."""
     found = output.get("loss") if isinstance(output, Mapping) else None
     return output.square().mean() if found is None else found
 
 
 def parts_of(specimen: zoo.Specimen, num_microbatches: int) -> list[Any]:
-    """Its batch, cut."""
+    """Return the microbatches of the specimen's batch."""
     batch = specimen.batch
     whole = Batch.of(dict(batch) if isinstance(batch, Mapping) else batch)
     return [whole.microbatch(num_microbatches, at) for at in range(num_microbatches)]
@@ -85,14 +85,14 @@ def parts_of(specimen: zoo.Specimen, num_microbatches: int) -> list[Any]:
 def plain_step(
     specimen: zoo.Specimen, num_microbatches: int, *, loss: Loss = loss_of, seed: int = 0
 ) -> Ran:
-    """One process, one microbatch after the other, gradients accumulated."""
+    """Run a step in one process, one microbatch after another, accumulating gradients."""
     parts = parts_of(specimen, num_microbatches)
     model, captured = specimen.model, capture(specimen.model, parts[0])
     model.zero_grad(set_to_none=True)
     losses = []
     for number, part in enumerate(parts):
         args, kwargs = arguments_of(part)
-        with drawing(captured.program, Draws(seed=seed, microbatch=number)):
+        with drawing(captured.program, RngStream(seed=seed, microbatch=number)):
             found = loss(model(*args, **kwargs))
             backward([(found / num_microbatches, None)])
         losses.append(found.detach())
@@ -104,7 +104,7 @@ def plain_step(
 
 
 class Split:
-    """A specimen on the ranks of a group: this rank's stages and executor."""
+    """Specimen on the ranks of a group: this rank's stages and executor."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class Split:
         self.executor = Executor(self.stages, self.placement, self.schedule, group, **options)
 
     def place(self, captured: Captured) -> Placement:
-        """About as many units on each stage; the first placement fixes where they are."""
+        """Place about as many units on each stage; the first placement is kept."""
         if not hasattr(self, "_stage_of"):
             first = placement_of(captured.graph, self.pipeline.num_stages, None)
             self._stage_of = {unit.name: first.stages[unit.name] for unit in captured.graph.units}
@@ -140,14 +140,14 @@ class Split:
         )
 
     def adopt(self, parts: list[Any]) -> None:
-        """Other microbatches from now on."""
+        """Use other microbatches from now on."""
         self.parts = parts
         self.captured = capture(self.specimen.model, parts[0])
         self.placement = self.place(self.captured)
         self.executor.adopt(self.captured, self.placement)
 
     def feed(self, loss: Loss = loss_of) -> Feed:
-        """The mean over microbatches of a loss."""
+        """Return a feed whose loss is the mean over microbatches."""
 
         def feed(microbatch: int, call: Any) -> Any:
             found = loss(call(arguments_of(self.parts[microbatch])))
@@ -156,11 +156,11 @@ class Split:
         return feed
 
     def step(self, *, loss: Loss = loss_of, seed: int = 0, backward: bool = True) -> Ran:
-        """One step from gradients of None."""
+        """Run one step that starts without gradients."""
         for stage in self.stages.values():
             stage.zero_grad(set_to_none=True)
 
-        def draws(microbatch: int) -> Draws:
+        def draws(microbatch: int) -> RngStream:
             return self.draws(microbatch, seed=seed)
 
         losses = self.executor.run(self.feed(loss), draws=draws, backward=backward)
@@ -173,12 +173,12 @@ class Split:
         )
 
     @staticmethod
-    def draws(microbatch: int, *, seed: int = 0) -> Draws:
-        """The random numbers that `plain_step` draws."""
-        return Draws(seed=seed, microbatch=microbatch)
+    def draws(microbatch: int, *, seed: int = 0) -> RngStream:
+        """Return the random numbers that `plain_step` draws."""
+        return RngStream(seed=seed, microbatch=microbatch)
 
     def parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Those of this rank, under their first names in the model, each once."""
+        """Yield this rank's parameters, each once, under its first name in the model."""
         first = {alias: p.name for p in self.captured.graph.parameters for alias in p.aliases}
         found = {
             first.get(name, name): parameter
@@ -189,7 +189,7 @@ class Split:
 
 
 def merged(parts: list[Ran]) -> Ran:
-    """What all ranks of a pipeline left; gradients of tied parameters are summed."""
+    """Merge the results of all ranks of a pipeline; gradients of tied parameters are summed."""
     gradients: dict[str, Tensor | None] = {}
     for part in parts:
         for name, gradient in part.gradients.items():

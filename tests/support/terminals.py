@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program writes to a terminal."""
+"""Output of a program on a terminal."""
 
 import os
 import pty
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 
 def shown_in_a_terminal(command: Sequence[str], variables: Mapping[str, str]) -> str:
-    """All that it wrote, escape codes included, with the ends of lines that it meant."""
+    """Return the whole output with escape codes, and with the program's own line ends."""
     ours, theirs = pty.openpty()
     said = b""
     with subprocess.Popen(command, stdout=theirs, env={**os.environ, **variables}) as process:
@@ -17,7 +17,7 @@ def shown_in_a_terminal(command: Sequence[str], variables: Mapping[str, str]) ->
         try:
             while data := os.read(ours, 4096):
                 said += data
-        except OSError:  # how Linux says that the other end is closed
+        except OSError:  # Linux reports in this way that the other end is closed
             pass
     os.close(ours)
     assert process.returncode == 0, said
@@ -25,5 +25,5 @@ def shown_in_a_terminal(command: Sequence[str], variables: Mapping[str, str]) ->
 
 
 def without_codes(text: str) -> str:
-    """The letters alone."""
+    """Return the text without escape codes."""
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that have imported TensorFlow, and live as long as the test session.
+"""Ranks that have imported TensorFlow and live as long as the test session.
 
-As `ranks`, but a call gets no process group: it finds what a launcher would have set in the
-environment, and calls init() or joined().
+They work like those of `ranks`, but a call gets no process group. It finds the environment that
+a launcher would set, and calls init() or joined().
 """
 
 import contextlib
@@ -21,49 +21,51 @@ from pathlib import Path
 from typing import Any
 
 import ranks
+from fork_server import Child, ForkServer
 
+# Imported before ranks are forked.
+_MODULES = ("tensorflow", "keras", "smdist.dataparallel.tensorflow")
 _PATIENCE_SECONDS = 30.0
 
 
 class TensorFlowWorld(ranks.World):
     """Call functions as function(rank, size, *args) on every rank; see ranks.World."""
 
-    def _start(self, rank: int) -> Any:
-        ours, theirs = ranks.CONTEXT.Pipe()
-        process = ranks.CONTEXT.Process(target=_serve, args=(theirs, rank), daemon=True)
-        process.start()
-        theirs.close()
-        return process, ours
+    def _start_server(self) -> ForkServer:
+        return ForkServer(_MODULES, TF_CPP_MIN_LOG_LEVEL="2")
+
+    def _start(self, rank: int) -> Child:
+        return self._server.start(_serve, rank)
 
 
 class Meeting:
-    """Where the ranks of one call leave things for each other: files beside each other."""
+    """Exchange of values between the ranks of one call, through files."""
 
     def __init__(self, place: str, rank: int, size: int) -> None:
         self.place, self.rank, self.size = place, rank, size
 
     def tell(self, name: str, value: Any) -> None:
-        """Leave something, whole or not at all."""
+        """Publish a value atomically."""
         path = Path(f"{self.place}-{name}")
         unfinished = path.with_name(f"{path.name}.{self.rank}.part")
         unfinished.write_bytes(pickle.dumps(value))
         unfinished.rename(path)
 
     def hear(self, name: str) -> Any:
-        """What some rank has left, once it has.
+        """Wait for a value that another rank publishes, and return it.
 
         Raises:
-            TimeoutError: Nobody has, for 30 seconds.
+            TimeoutError: No rank has published the value within 30 seconds.
         """
         path = Path(f"{self.place}-{name}")
         self.until(path.exists, name)
         return pickle.loads(path.read_bytes())
 
     def until(self, holds: Callable[[], bool], what: str) -> None:
-        """Wait for a fact.
+        """Wait until a condition holds.
 
         Raises:
-            TimeoutError: It does not hold after 30 seconds.
+            TimeoutError: The condition does not hold after 30 seconds.
         """
         end = time.monotonic() + _PATIENCE_SECONDS
         while not holds():
@@ -76,37 +78,34 @@ _of_call: list[Meeting] = []
 
 
 def meeting() -> Meeting:
-    """That of the call which runs now."""
+    """Return the exchange of the current call."""
     return _of_call[-1]
 
 
 @contextlib.contextmanager
 def joined(timeout_seconds: int = 30) -> Iterator[tuple[Any, Any]]:
-    """The ops and the compiled module, between init() and shutdown()."""
+    """Provide the ops and the compiled module, between init() and shutdown()."""
     import smdist.dataparallel.tensorflow as sdp
-    from smdist.dataparallel.tensorflow import library
+    from smdist.dataparallel.tensorflow import op_library
 
     os.environ["SMDIST_TIMEOUT_SECONDS"] = str(timeout_seconds)
     sdp.init()
     try:
-        yield library.operations(), library.compiled()
+        yield op_library.operations(), op_library.compiled()
     finally:
         sdp.shutdown()
 
 
 def held_by_others(compiled: Any) -> int:
-    """Buffers that earlier calls of this process keep, as variables that took over results."""
+    """Return the number of buffers that earlier calls keep, such as variables that took results."""
     gc.collect()
     return int(compiled.live_buffers())
 
 
 def _serve(pipe: Connection, rank: int) -> None:
     faulthandler.enable(all_threads=True)
-    # A suite that runs in the background may have been started with Ctrl-C ignored.
+    # A test suite in the background may have been started with Ctrl-C ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
-    import tensorflow  # noqa: F401  takes seconds: before the first call
-
     while True:
         try:
             path, name, size, place, environ, args = pipe.recv()
@@ -125,7 +124,7 @@ def _serve(pipe: Connection, rank: int) -> None:
 
 
 def _environment(rank: int, size: int) -> dict[str, str]:
-    """What a launcher tells ranks of one host."""
+    """Return the environment that a launcher sets for ranks of one host."""
     here = meeting()
     if rank == 0:
         with socket.create_server(("127.0.0.1", 0)) as server:

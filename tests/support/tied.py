@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small model whose first and last layer share a weight, as the stages of one rank."""
+"""Small model whose first and last layer share a weight, as the stages of one rank."""
 
 from dataclasses import dataclass
 
@@ -7,19 +7,19 @@ import torch
 from torch import nn
 from zoo import Specimen
 
-from smdist.modelparallel.core.layout import Axis, Layout
 from smdist.modelparallel.core.placement import Placement, place
+from smdist.modelparallel.core.rank_layout import Axis, RankLayout
 from smdist.modelparallel.core.schedule import make_schedule
 from smdist.modelparallel.torch.capture import Captured, capture
-from smdist.modelparallel.torch.groups import make_groups
-from smdist.modelparallel.torch.stage import StageModule
+from smdist.modelparallel.torch.materialization.stage_module import StageModule
+from smdist.modelparallel.torch.session.process_groups import make_groups
 
 VOCABULARY = 11
 IDS = torch.arange(16).view(8, 2) % VOCABULARY
 
 
 class Tied(nn.Module):
-    """Ids in, scores out; `unused` never has a gradient."""
+    """Model from ids to scores; `unused` never has a gradient."""
 
     def __init__(self, width=6):
         super().__init__()
@@ -38,20 +38,20 @@ class Tied(nn.Module):
 
 
 def tied(seed=0, **more):
-    """The same values for the same seed."""
+    """Return the model, with the same values for the same seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Tied(**more)
 
 
 def specimen(seed=0):
-    """The same as the zoo hands models out."""
+    """Return the model as a specimen of the zoo."""
     return Specimen(model=tied(seed), batch=(IDS,))
 
 
 @dataclass(kw_only=True)
 class Share:
-    """What one rank has of a model."""
+    """Part of a model on one rank."""
 
     model: nn.Module
     captured: Captured
@@ -66,13 +66,13 @@ class Share:
 
 
 def share(model, example, stage_of, *, size, degree, schedule="1f1b", microbatches=2, virtual=1):
-    """Cut a model on every rank; `stage_of` by unit."""
+    """Cut a model on every rank; `stage_of` maps units to stages."""
     captured = capture(model, example)
     placement = place(captured.graph, stage_of)
     made = make_schedule(
         schedule, num_ranks=degree, num_microbatches=microbatches, virtual_stages=virtual
     )
-    groups = make_groups(Layout(size=size, pipeline_parallel_degree=degree))
+    groups = make_groups(RankLayout(size=size, pipeline_parallel_degree=degree))
     own = made.stages_of[groups.pp_rank]
     return Share(
         model=model,

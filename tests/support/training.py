@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One small training, for ranks to share out and for one process to do alone."""
+"""Small training, split over ranks or run by one process alone."""
 
 import torch
 from torch import nn
@@ -8,29 +8,29 @@ STEPS, ROWS, WIDTH = 4, 12, 16
 
 
 def net():
-    """The same weights in every process."""
+    """Return the model, with the same weights in every process."""
     torch.manual_seed(0)
     layers = [nn.Linear(WIDTH, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 4)]
     return nn.Sequential(*layers)
 
 
 def batches(steps=STEPS):
-    """What all ranks together see."""
+    """Return the batches of all ranks together."""
     return torch.randn(steps, ROWS, WIDTH, generator=torch.Generator().manual_seed(1))
 
 
 def loss_of(outputs):
-    """A mean over rows: the mean over ranks is the mean over the whole batch."""
+    """Return a mean over rows, so that the mean over ranks is the mean over the whole batch."""
     return outputs.square().mean()
 
 
 def sgd(model, rate=0.1):
-    """Momentum shows a wrong gradient of any step in the last weights."""
+    """Return SGD with momentum, which carries a wrong gradient of any step to the last weights."""
     return torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
 
 
 def train(model, rank=0, size=1, optimizer=None):
-    """A few steps on this rank's rows of each batch."""
+    """Train a few steps on this rank's rows of each batch."""
     optimizer = optimizer or sgd(model)
     for batch in batches():
         optimizer.zero_grad()
@@ -40,15 +40,15 @@ def train(model, rank=0, size=1, optimizer=None):
 
 
 def weights(model):
-    """Detached, in order."""
+    """Return the weights, detached and in order."""
     return [parameter.detach() for parameter in model.parameters()]
 
 
 def alone():
-    """What one process trains."""
+    """Return the weights that one process trains."""
     return weights(train(net()))
 
 
 def are_close(expected, actual, atol=1e-6):
-    """Lists of tensors, equal within the rounding of another order of additions."""
+    """Return whether lists of tensors are equal within the rounding of reordered additions."""
     return all(torch.allclose(a, b, atol=atol) for a, b in zip(expected, actual, strict=True))

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sagemaker_dist.trainer.sdk import find_sdk
+from sagemaker_dist.trainer.model_trainer_sdk import find_sdk
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,8 @@ from pydantic import ValidationError
 from sagemaker_dist import metric_definitions
 from sagemaker_dist.errors import OptionError, OptionErrors
 from sagemaker_dist.trainer import DataParallelConfig, ModelTrainer, check
-from sagemaker_dist.trainer.facts import training_of
-from sagemaker_dist.trainer.training import Input
+from sagemaker_dist.trainer.trainer_facts import training_of
+from sagemaker_dist.trainer.trainer_job import Input
 
 
 def test_facts_are_the_trainers(sdk, arguments, tmp_path):
@@ -38,7 +38,7 @@ def test_facts_are_the_trainers(sdk, arguments, tmp_path):
         training.num_groups,
     )
     assert {"NAME": "value"} == training.environment
-    assert (True, True, False) == (training.image_is_ours, training.runs_here, training.waits)
+    assert (True, True, False) == (training.uses_launcher, training.runs_here, training.waits)
 
 
 def test_hyperparameters_are_written_as_model_trainer_does(sdk, arguments, request_of):
@@ -58,7 +58,7 @@ def test_what_a_pipeline_will_know_is_not_judged(sdk, arguments):
     in_pipeline = training_of(SimpleNamespace(**{**dict(trainer), "training_image": _Parameter()}))
 
     assert {"n": "3"} == training.hyperparameters
-    assert (None, True) == (in_pipeline.image, in_pipeline.image_is_ours)
+    assert (None, True) == (in_pipeline.image, in_pipeline.uses_launcher)
 
 
 class PipelineVariable:
@@ -94,7 +94,7 @@ def test_all_faults_come_at_once(sdk, arguments, tmp_path):
         "distributed is MPI on 2 hosts",
         "hyperparameters has the name 'a.b'",
         "hyperparameters['a.b'] is \"it's\"",
-        "a channel is called 'my-data'",
+        "a channel is named 'my-data'",
         f"local_container_root is {str(tmp_path / 'root')!r}",
         "wait is False in Mode.LOCAL_CONTAINER",
     ] == [fault.what for fault in caught.value.faults]
@@ -127,7 +127,7 @@ def test_ours_checks_when_it_is_built(arguments):
 def test_ours_checks_when_it_trains(sdk, arguments, tmp_path):
     trainer = ModelTrainer(**arguments(distributed=DataParallelConfig()))
     inputs = [sdk.InputData(channel_name="code", data_source=str(tmp_path))]
-    with pytest.raises(OptionError, match="a channel is called 'code'"):
+    with pytest.raises(OptionError, match="a channel is named 'code'"):
         trainer.train(inputs)
 
 

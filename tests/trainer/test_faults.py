@@ -6,8 +6,8 @@ import pytest
 from sagemaker_dist import DataParallel
 from sagemaker_dist.contract import KEY
 from sagemaker_dist.planning import Limit
-from sagemaker_dist.trainer.faults import training_faults
-from sagemaker_dist.trainer.training import Input, Training
+from sagemaker_dist.trainer.trainer_checks import training_faults
+from sagemaker_dist.trainer.trainer_job import Input, Training
 
 OURS = {
     "options": DataParallel(),
@@ -15,7 +15,7 @@ OURS = {
     "instance_type": "ml.c5.xlarge",
     "instance_count": 2,
 }
-THEIRS = {"launcher": "Torchrun", "image_is_ours": False, "instance_count": 2}
+THEIRS = {"launcher": "Torchrun", "uses_launcher": False, "instance_count": 2}
 HERE = {"runs_here": True, "instance_type": "local_cpu"}
 AWS_IMAGE = "763104351884.dkr.ecr.us-west-2.amazonaws.com/pytorch-training:2.8.0-cpu-py312"
 QUOTE = {"hyperparameters": {"text": "it's"}}
@@ -44,7 +44,7 @@ def said(**facts):
         THEIRS | {"image": AWS_IMAGE},
         {"entry_script": "run.sh"},
         {"entry_script": None, **OURS},
-        {"has_source": False, "image_is_ours": False} | DOT,
+        {"has_source": False, "uses_launcher": False} | DOT,
         OURS | {"instance_type": "ml.next.xlarge", "known_to_boto3": True},
     ],
 )
@@ -55,27 +55,33 @@ def test_what_works_is_let_through(facts):
 @pytest.mark.parametrize(
     ("facts", "fault"),
     [
-        (THEIRS | QUOTE, "hyperparameters['text'] is \"it's\": ModelTrainer hands it to a shell"),
-        (THEIRS | DOT, "hyperparameters has the name 'a.b': ModelTrainer hands it to a shell"),
-        (THEIRS | HYPHEN, "a channel is called 'my-data': ModelTrainer hands it to a shell"),
+        (THEIRS | QUOTE, "hyperparameters['text'] is \"it's\": ModelTrainer passes it to a shell"),
+        (THEIRS | DOT, "hyperparameters has the name 'a.b': ModelTrainer passes it to a shell"),
+        (THEIRS | HYPHEN, "a channel is named 'my-data': ModelTrainer passes it to a shell"),
         (QUOTE, "hyperparameters['text'] is \"it's\": "),
-        (OURS | QUOTE | {"image_is_ours": False}, "hyperparameters['text'] is \"it's\": "),
+        (OURS | QUOTE | {"uses_launcher": False}, "hyperparameters['text'] is \"it's\": "),
         (OURS | DOT | {"environment": {"SMDIST_TAKE_OVER": "off"}}, "hyperparameters has the name"),
         (OURS | DOT | {"environment": {"SMDIST_INIT": "off"}}, "hyperparameters has the name 'a.b"),
         ({"inputs": (Input(name="a", content_type="x'y"),)}, "content_type of channel 'a' is \"x'"),
         (THEIRS | {"entry_script": "it's.py"}, 'entry_script is "it\'s.py": '),
-        (THEIRS | {"inputs": (Input(name="code"),)}, "a channel is called 'code': ModelTrainer"),
-        (OURS | {"inputs": (Input(name="a b"),)}, "a channel is called 'a b': a name is 1 to 64"),
+        (THEIRS | {"inputs": (Input(name="code"),)}, "a channel is named 'code': ModelTrainer"),
+        (OURS | {"inputs": (Input(name="a b"),)}, "a channel is named 'a b': a name is 1 to 64"),
         (OURS | {"has_source": False}, "distributed is DataParallelConfig, and there is no source"),
         (THEIRS | {"entry_script": ""}, "distributed is Torchrun, and source_code has no entry_sc"),
         (
             OURS | {"command": "x"},
             "distributed is DataParallelConfig, and source_code has command=",
         ),
-        (OURS | {"entry_script": "train.sh"}, "entry_script is 'train.sh': ranks run Python"),
+        (OURS | {"entry_script": "train.sh"}, "entry_script is 'train.sh': ranks run only"),
         (THEIRS | {"launcher": "MPI"}, "distributed is MPI on 2 hosts: ModelTrainer calls mpirun"),
-        (OURS | {"num_groups": 2}, "compute has 2 instance groups: each would train on its own"),
-        (THEIRS | {"num_groups": 2}, "compute has 2 instance groups: ModelTrainer makes one world"),
+        (
+            OURS | {"num_groups": 2},
+            ("compute has 2 instance groups: each group would train on its own"),
+        ),
+        (
+            THEIRS | {"num_groups": 2},
+            "compute has 2 instance groups: ModelTrainer starts one world",
+        ),
         (OURS | {"instance_type": "ml.p4d.24xlrage"}, "instance_type is 'ml.p4d.24xlrage': Sage"),
         (OURS | {"instance_type": "ml.trn1.2xlarge"}, "instance_type is 'ml.trn1.2xlarge': it has"),
         (OURS | {"instance_type": "local_process"}, "instance_type is 'local_process': ModelTrain"),
@@ -102,7 +108,7 @@ def test_what_goes_wrong_is_named(facts, fault):
 
 
 def test_everything_comes_at_once():
-    facts = OURS | {"image_is_ours": False, "num_groups": 2, "command": "x"}
+    facts = OURS | {"uses_launcher": False, "num_groups": 2, "command": "x"}
     facts |= {"hyperparameters": {"a.b": "it's"}, "inputs": (Input(name="c-d"),)}
 
     assert 5 == len(said(**facts))

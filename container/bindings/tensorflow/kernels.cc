@@ -5,18 +5,18 @@
 #include <cstring>
 #include <utility>
 
-#include "pending.h"
+#include "async_operation.h"
 #include "smdist/errors.h"
 
 namespace smdist::tensorflow_binding {
 namespace {
 
-struct Reduction {
+struct AllReduceAttributes {
   ReduceOp op;
   double scale;
 };
 
-Reduction reduction_of(TF_OpKernelConstruction* context) {
+AllReduceAttributes all_reduce_attributes(TF_OpKernelConstruction* context) {
   const Status status;
   float scale = 1;
   TF_OpKernelConstruction_GetAttrFloat(context, "scale", &scale, status.get());
@@ -24,7 +24,7 @@ Reduction reduction_of(TF_OpKernelConstruction* context) {
   return {reduce_op_attribute(context), scale};
 }
 
-// Where the tensors lie behind each other; a buffer ends where the last does.
+// Returns the parts of a buffer that holds the tensors one after another.
 std::vector<Part> parts_of(const std::vector<TensorPtr>& values) {
   std::vector<Part> parts;
   size_t offset = 0;
@@ -40,7 +40,8 @@ size_t bytes_of(const std::vector<Part>& parts) {
   return parts.empty() ? 0 : parts.back().offset + parts.back().bytes;
 }
 
-// The gaps take part in sums, so they are zero.
+// Copies the tensors to a buffer. The gaps between them take part in sums, so they are set to
+// zero.
 void pack(const std::vector<TensorPtr>& values, const std::vector<Part>& parts, uint8_t* to) {
   for (size_t i = 0; i < parts.size(); ++i) {
     const Part& part = parts[i];
@@ -57,21 +58,22 @@ std::vector<TensorPtr> inputs_of(TF_OpKernelContext* context) {
   return inputs;
 }
 
-// One tensor is read where it lies; more are packed into the buffer of the results.
-void start(const Reduction& reduction, TF_OpKernelContext* context) {
-  const Current with = current();
+// Starts an all_reduce. A single tensor is read in place; several are packed into the result
+// buffer.
+void start_all_reduce(const AllReduceAttributes& attributes, TF_OpKernelContext* context) {
+  const EngineContext with = current_engine();
   std::vector<TensorPtr> values = inputs_of(context);
   const TF_DataType type = TF_TensorType(values[0].get());
   std::vector<Part> parts = parts_of(values);
   std::vector<Shape> shapes;
   for (const Part& part : parts) shapes.push_back(part.shape);
   const size_t bytes = bytes_of(parts);
-  auto buffer = std::make_shared<HeldBuffer>(bytes);
+  auto buffer = std::make_shared<PooledBuffer>(bytes);
   Operation operation;
   operation.kind = Collective::kAllReduce;
   operation.dtype = wire_of(type).dtype;
-  operation.op = reduction.op;
-  operation.scale = reduction.scale;
+  operation.op = attributes.op;
+  operation.scale = attributes.scale;
   operation.layout = layout_of(type, shapes);
   operation.outputs = {{buffer->data(), bytes}};
   if (values.size() == 1) {
@@ -87,7 +89,7 @@ void start(const Reduction& reduction, TF_OpKernelContext* context) {
 
 void drop_buffer(void*, size_t, void* held) { delete static_cast<BufferPtr*>(held); }
 
-// A part of the buffer as a tensor, without a copy; the buffer lives as long.
+// Returns a part of the buffer as a tensor, without a copy. The tensor keeps the buffer alive.
 TensorPtr tensor_of(const Results& results, const Part& part) {
   const int dimensions = static_cast<int>(part.shape.size());
   if (part.bytes == 0) {
@@ -107,7 +109,7 @@ void check_outputs(TF_OpKernelContext* context, const Results& results) {
   throw UsageError("the operation has " + std::to_string(results.parts.size()) +
                    " results of type " + std::to_string(results.type) + ", but " +
                    std::to_string(expected) +
-                   " of another type are waited for. Pass T and N as they were at the start.");
+                   " of another type are expected. Pass T and N as they were at the start.");
 }
 
 int64_t handle_of(TF_OpKernelContext* context) {
@@ -118,7 +120,7 @@ int64_t handle_of(TF_OpKernelContext* context) {
 }
 
 void wait(TF_OpKernelContext* context) {
-  const PendingPtr pending = take(handle_of(context));
+  const AsyncOperationPtr pending = take(handle_of(context));
   const Results& results = pending->results();
   check_outputs(context, results);
   pending->wait();
@@ -130,7 +132,7 @@ void wait(TF_OpKernelContext* context) {
   }
 }
 
-// A kernel that keeps what `read` takes from its attributes and gives it to `body`.
+// A kernel that reads its attributes once, by `read`, and passes them to `body` on every run.
 template <typename Options, Options (*read)(TF_OpKernelConstruction*),
           void (*body)(const Options&, TF_OpKernelContext*)>
 struct Kernel {
@@ -160,7 +162,7 @@ void wait_kernel(void*, TF_OpKernelContext* context) {
 
 void add(const char* name, TF_KernelBuilder* builder) {
   const Status status;
-  TF_RegisterKernelBuilder(name, builder, status.get());  // owns the builder from now on
+  TF_RegisterKernelBuilder(name, builder, status.get());  // takes ownership of the builder
   status.check();
 }
 
@@ -184,10 +186,11 @@ ReduceOp reduce_op_attribute(TF_OpKernelConstruction* context) {
 }
 
 void register_kernels() {
-  using Start = Kernel<Reduction, &reduction_of, &start>;
-  using StartMove = Kernel<Move, &move_of, &start_move>;
+  using Start = Kernel<AllReduceAttributes, &all_reduce_attributes, &start_all_reduce>;
+  using StartRowCollective =
+      Kernel<RowCollectiveAttributes, &row_collective_attributes, &start_row_collective>;
   add("SmdistStart", Start::builder("SmdistStart"));
-  add("SmdistMove", StartMove::builder("SmdistMove"));
+  add("SmdistMove", StartRowCollective::builder("SmdistMove"));
   for (const char* const op : {"SmdistWait", "SmdistMoved"}) {
     add(op, TF_NewKernelBuilder(op, "CPU", nullptr, &wait_kernel, nullptr));
   }

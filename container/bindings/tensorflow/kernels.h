@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the ops do. Those that start something return at once; those that wait block.
+// Kernels of the ops. A start op returns at once; a wait op blocks.
 #pragma once
 
 #include <string>
 
 #include "smdist/collective.h"
 #include "smdist/reduce_op.h"
-#include "statuses.h"
+#include "status.h"
 
 namespace smdist::tensorflow_binding {
 
 std::string text_attribute(TF_OpKernelConstruction* context, const char* name);
 ReduceOp reduce_op_attribute(TF_OpKernelConstruction* context);  // "op"
 
-// What an op of kind SmdistMove was told.
-struct Move {
+// Attributes of the op SmdistMove.
+struct RowCollectiveAttributes {
   Collective kind;
   ReduceOp op;
   int root;
 };
-Move move_of(TF_OpKernelConstruction* context);
-void start_move(const Move& move, TF_OpKernelContext* context);
+RowCollectiveAttributes row_collective_attributes(TF_OpKernelConstruction* context);
+void start_row_collective(const RowCollectiveAttributes& attributes, TF_OpKernelContext* context);
 
-// Adds the kernels of all ops to TensorFlow's. Throws StatusError.
+// Registers the kernels of all ops with TensorFlow. Throws StatusError.
 void register_kernels();
 
-// Describes all ops to TensorFlow. Throws StatusError.
+// Registers all ops with TensorFlow. Throws StatusError.
 void register_ops();
 
 }  // namespace smdist::tensorflow_binding

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Python face of the adapter: an engine to connect, and what the ops are doing.
+// Python module of the TensorFlow adapter: the engine, and the state of the ops.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
 #include <cmath>
 #include <utility>
 
-#include "../python/engine.h"
-#include "buffers.h"
-#include "pending.h"
-#include "process.h"
+#include "../python/engine_bindings.h"
+#include "async_operation.h"
+#include "process_engine.h"
+#include "tensor_buffers.h"
 
 namespace py = pybind11;
 using smdist::Engine;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the ops are called and take, and the moment when TensorFlow hears of them.
+// Definitions of the ops, and their registration when TensorFlow loads the library.
 //
-// Starts are stateful: TensorFlow runs them in program order, which is the same on all ranks,
-// and neither merges nor drops them. Waits are not, or each would hold up the next start.
+// Start ops are stateful: TensorFlow runs them in program order, which is the same on all ranks,
+// and neither merges nor removes them. Wait ops are not stateful, since each would delay the next
+// start op.
 #include <tensorflow/c/ops.h>
 
 #include <cstdio>
@@ -23,7 +24,7 @@ struct Description {
   bool is_stateful;
 };
 
-// The C API cannot read shapes from attributes: who calls the op sets the shapes he knows.
+// The C API cannot read shapes from attributes, so the Python caller sets the known shapes.
 void infer_unknown(TF_ShapeInferenceContext* context, TF_Status* status) {
   TF_ShapeInferenceContextSetUnknownShape(context, status);
 }
@@ -39,11 +40,12 @@ void add(const Description& op) {
   for (const char* each : op.attributes) TF_OpDefinitionBuilderAddAttr(builder, each);
   for (const char* each : op.inputs) TF_OpDefinitionBuilderAddInput(builder, each);
   for (const char* each : op.outputs) TF_OpDefinitionBuilderAddOutput(builder, each);
-  if (op.is_stateful) TF_OpDefinitionBuilderSetIsStateful(builder, true);  // false sets it too
+  if (op.is_stateful)
+    TF_OpDefinitionBuilderSetIsStateful(builder, true);  // the call sets the flag even with false
   TF_OpDefinitionBuilderSetShapeInferenceFunction(builder,
                                                   op.is_stateful ? &infer_scalar : &infer_unknown);
   const Status status;
-  TF_RegisterOpDefinition(builder, status.get());  // owns the builder from now on
+  TF_RegisterOpDefinition(builder, status.get());  // takes ownership of the builder
   status.check();
 }
 
@@ -73,7 +75,7 @@ void register_ops() {
 
 namespace {
 
-// TensorFlow takes notice of what is registered while it loads a library of ops.
+// TensorFlow collects the ops that are registered while it loads a library.
 const struct AtLoad {
   AtLoad() noexcept {
     try {

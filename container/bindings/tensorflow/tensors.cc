@@ -2,7 +2,7 @@
 #include "tensors.h"
 
 #include "smdist/errors.h"
-#include "statuses.h"
+#include "status.h"
 
 namespace smdist::tensorflow_binding {
 namespace {
@@ -44,7 +44,7 @@ std::vector<int64_t> integers_of(const TF_Tensor* tensor) {
   return {first, first + TF_TensorElementCount(tensor)};
 }
 
-Wire wire_of(TF_DataType type) {
+WireType wire_of(TF_DataType type) {
   switch (type) {
     case TF_FLOAT:
       return {Dtype::kFloat32, true};
@@ -66,7 +66,7 @@ Wire wire_of(TF_DataType type) {
       return {Dtype::kInt64, true};
     case TF_BOOL:
       return {Dtype::kBool, true};
-    default:  // TensorFlow's enum, not ours: it grows with its releases
+    default:  // TensorFlow's enum grows with its releases
       return {Dtype::kUint8, false};
   }
 }
@@ -75,7 +75,8 @@ size_t width_of(TF_DataType type) {
   const size_t width = TF_DataTypeSize(type);
   if (width == 0) {
     throw UsageError(
-        "the tensor's elements have no fixed size, as those of strings and variants: smdist moves "
+        "the tensor's elements have no fixed size, like strings and variants, but smdist moves "
+        "only "
         "numbers. Encode it as numbers first.");
   }
   return width;

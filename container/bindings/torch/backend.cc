@@ -25,7 +25,7 @@ void check_same_count(const Tensors& inputs, const Tensors& outputs) {
                     outputs.size(), " outputs. Give one output for each input.");
 }
 
-// One part for each rank along the first dimension; equal parts without sizes.
+// Splits a tensor along the first dimension, one part per rank; equal parts without sizes.
 Tensors parts_for(const at::Tensor& tensor, const Backend::Sizes& sizes, int ranks) {
   const int64_t rows = tensor.dim() == 0 ? 0 : tensor.size(0);
   if (!sizes.empty()) {
@@ -203,7 +203,7 @@ Backend::WorkPtr Backend::allreduce_coalesced(Tensors& tensors,
   return start_all({c10d::OpType::ALLREDUCE_COALESCED, "smdist:all_reduce"}, calls);
 }
 
-// outputs[rank][i] takes the i-th input of that rank.
+// outputs[rank][i] receives input i of that rank.
 Backend::WorkPtr Backend::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
                                               const c10d::AllgatherOptions& options) {
   TORCH_CHECK_VALUE(outputs.size() == static_cast<size_t>(size_), "there are ", outputs.size(),
@@ -306,7 +306,7 @@ void Backend::shutdown() {
   try {
     engine_->remove_group(group_);
   } catch (const UsageError&) {
-    // Operations are on their way: they end by themselves, and the number stays taken.
+    // Operations are in flight: they complete, and the group's number stays in use.
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The torch.distributed backend "smdist": translates, never decides.
+// The torch.distributed backend "smdist": it translates calls to engine operations.
 #pragma once
 
 #include <functional>
@@ -15,19 +15,19 @@
 
 namespace smdist::torch_binding {
 
-// What all groups of this process have under way. Never destroyed: operations may
-// outlive whatever ends first.
+// Returns the statistics of all groups of this process. Never destroyed, because operations may
+// outlive other objects.
 Activity& activity();
 
-// A c10d backend is one numbered communicator over the process's one engine.
+// One numbered communicator over the only engine of the process.
 //
-// Thread safety: as c10d asks: collectives from one thread at a time; shutdown
-// and abort from any thread.
+// Thread safety: as c10d requires: collectives from one thread at a time; shutdown and abort from
+// any thread.
 class Backend final : public c10d::Backend {
  public:
-  // group: the communicator's number in the engine. owns_engine: the default
-  // group's backend ends the engine when it is shut down. before_shutdown: called
-  // first then, may be empty.
+  // group: number of the communicator in the engine. owns_engine: shutdown() also shuts the
+  // engine down; set for the default group. before_shutdown: called first by shutdown(); may be
+  // empty.
   Backend(std::shared_ptr<Engine> engine, uint32_t group, int rank, int size,
           std::chrono::milliseconds timeout, bool owns_engine,
           std::function<void()> before_shutdown);
@@ -36,7 +36,7 @@ class Backend final : public c10d::Backend {
   const std::string getBackendName() const override { return "smdist"; }
   c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
   void setTimeout(std::chrono::milliseconds timeout) override { options_->timeout = timeout; }
-  void setSequenceNumberForGroup() override {}  // every group counts from zero by itself
+  void setSequenceNumberForGroup() override {}  // every group counts from zero
   uint64_t getSequenceNumberForGroup() override { return sequence_; }
 
   using Tensors = std::vector<at::Tensor>;
@@ -79,27 +79,27 @@ class Backend final : public c10d::Backend {
   WorkPtr recv(Tensors& tensors, int from, int tag) override;
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
 
-  // Raises an error that names the ranks which did not come in time. It always
-  // names all of them, so wait_all_ranks changes nothing.
+  // Raises an error that names the ranks which did not arrive in time. It always names all of
+  // them, so wait_all_ranks has no effect.
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
 
-  // Memory that begins on a cache line, as the shards of a sum do.
+  // Allocates memory aligned to a cache line, as the shards of a sum are.
   bool supportsTensorAlloc(c10::DeviceIndex) override { return true; }
   at::Tensor allocateTensor(long size, at::TensorOptions options) override;
 
-  // How the engine ended, if it did.
+  // Returns the class of the engine's failure.
   c10d::ErrorType getError() override;
 
   void abort() override;
   void shutdown() override;
 
  private:
-  // What torch calls an operation; the title is for its profiler.
+  // Name of an operation in torch; the title is for torch's profiler.
   struct Name {
     c10d::OpType type;
     const char* title;
   };
-  // What one operation needs; filled in by the methods above.
+  // Arguments of one operation; filled in by the methods above.
   struct Call {
     Collective kind;
     std::chrono::milliseconds timeout;
@@ -109,7 +109,7 @@ class Backend final : public c10d::Backend {
     int root = 0;
     int peer = 0;
     int tag = 0;
-    bool is_async = true;  // else the caller waits for it at once
+    bool is_async = true;  // false: the caller waits for it at once
   };
 
   WorkPtr start(const Name& name, Call call);

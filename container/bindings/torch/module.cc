@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Python face of the adapter: an engine to connect, a backend to hand to torch.
+// Python module of the torch adapter: the engine, and the backend for torch.
 #include <torch/csrc/utils/pybind.h>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include "../python/engine.h"
+#include "../python/engine_bindings.h"
 #include "backend.h"
 
 namespace py = pybind11;
@@ -13,7 +13,8 @@ using smdist::torch_binding::Backend;
 
 namespace {
 
-// Backends may end when Python has ended: what they hold of it they never give back.
+// Returns a callback that keeps its Python object for ever, because a backend may be destroyed
+// after Python has been finalized.
 std::function<void()> callback_of(const py::object& callable) {
   if (callable.is_none()) return {};
   return [held = callable.inc_ref().ptr()] {

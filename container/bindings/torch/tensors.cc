@@ -7,7 +7,7 @@
 
 namespace smdist::torch_binding {
 
-Wire wire_of(at::ScalarType type) {
+WireType wire_of(at::ScalarType type) {
   switch (type) {
     case at::kFloat:
       return {Dtype::kFloat32, true};
@@ -29,7 +29,7 @@ Wire wire_of(at::ScalarType type) {
       return {Dtype::kInt64, true};
     case at::kBool:
       return {Dtype::kBool, true};
-    default:  // torch's enum, not ours: it grows with every release
+    default:  // torch's enum grows with its releases
       return {Dtype::kUint8, false};
   }
 }
@@ -67,7 +67,7 @@ Reduction reduction_of(const c10d::ReduceOp& op) {
 void check_tensors(const std::vector<at::Tensor>& tensors) {
   for (const at::Tensor& tensor : tensors) {
     TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, "the tensor is ", tensor.layout(),
-                      ": smdist carries dense tensors. Call to_dense() on it first.");
+                      ": this operation takes dense tensors. Call to_dense() on it first.");
     TORCH_CHECK_VALUE(
         tensor.device().is_cpu(), "the tensor is on ", tensor.device(),
         ": smdist carries CPU tensors only, so far. Call init_process_group"
@@ -79,7 +79,7 @@ void check_outputs(const std::vector<at::Tensor>& outputs) {
   for (const at::Tensor& output : outputs) {
     TORCH_CHECK_VALUE(at::has_internal_overlap(output) != at::MemOverlap::Yes,
                       "several elements of the output share their memory, as expand() makes them: "
-                      "there is no place for the result. Call contiguous() on it first.");
+                      "it cannot hold the result. Call contiguous() on it first.");
   }
 }
 
@@ -91,26 +91,26 @@ void check_arithmetic(const at::Tensor& tensor) {
 
 Span span_of(const at::Tensor& tensor) { return {tensor.data_ptr(), tensor.nbytes()}; }
 
-Staged::Staged(std::vector<at::Tensor> tensors) : tensors_(std::move(tensors)) {
+StagedTensors::StagedTensors(std::vector<at::Tensor> tensors) : tensors_(std::move(tensors)) {
   contiguous_.reserve(tensors_.size());
   for (const at::Tensor& tensor : tensors_) contiguous_.push_back(tensor.contiguous());
 }
 
-std::vector<Span> Staged::spans() const {
+std::vector<Span> StagedTensors::spans() const {
   std::vector<Span> spans;
   spans.reserve(contiguous_.size());
   for (const at::Tensor& tensor : contiguous_) spans.push_back(span_of(tensor));
   return spans;
 }
 
-bool Staged::is_copied() const {
+bool StagedTensors::is_copied() const {
   for (size_t i = 0; i < tensors_.size(); ++i) {
     if (!tensors_[i].is_same(contiguous_[i])) return true;
   }
   return false;
 }
 
-void Staged::copy_back() const {
+void StagedTensors::copy_back() const {
   for (size_t i = 0; i < tensors_.size(); ++i) {
     if (!tensors_[i].is_same(contiguous_[i])) tensors_[i].detach().copy_(contiguous_[i]);
   }

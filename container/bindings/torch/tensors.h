@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors as the core sees them: memory, a dtype, and what is refused.
+// Torch's tensors as the core sees them: memory and dtype, and the checks of both.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -11,13 +11,13 @@
 
 namespace smdist::torch_binding {
 
-// How a tensor travels. Tensors that are only moved may have any dtype; those
-// the core has no arithmetic for travel as bytes.
-struct Wire {
+// Dtype of a tensor on the wire. Tensors that are only moved may have any dtype; a dtype for
+// which the core has no arithmetic is sent as bytes.
+struct WireType {
   Dtype dtype;
   bool has_arithmetic;
 };
-Wire wire_of(at::ScalarType type);
+WireType wire_of(at::ScalarType type);
 
 // A reduce operation with the factor of PREMUL_SUM, else 1.
 struct Reduction {
@@ -38,17 +38,18 @@ void check_arithmetic(const at::Tensor& tensor);
 // The tensor's memory. Requires: contiguous.
 Span span_of(const at::Tensor& tensor);
 
-// Contiguous stand-ins for tensors, and the way back.
+// Contiguous versions of tensors, and the copy back to the originals.
 //
-// A tensor that is contiguous is its own stand-in. copy_back() writes results
-// into the tensors that were not.
-class Staged {
+// A contiguous tensor is used directly. copy_back() writes results to the other ones.
+//
+// Thread safety: none.
+class StagedTensors {
  public:
-  explicit Staged(std::vector<at::Tensor> tensors);
+  explicit StagedTensors(std::vector<at::Tensor> tensors);
 
   const std::vector<at::Tensor>& contiguous() const { return contiguous_; }
   std::vector<Span> spans() const;
-  bool is_copied() const;  // not all of them lie as they should
+  bool is_copied() const;  // some tensor is not contiguous
   void copy_back() const;
 
  private:

@@ -37,7 +37,7 @@ OperationWork::OperationWork(const std::shared_ptr<Engine>& engine, int rank, c1
                              std::vector<at::Tensor> results, size_t operations)
     : Work(rank, type, title, shown),
       engine_(engine),
-      ending_(std::make_shared<Ending>(operations)),
+      completion_(std::make_shared<Completion>(operations)),
       results_(std::move(results)),
       future_(
           c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))),
@@ -46,7 +46,7 @@ OperationWork::OperationWork(const std::shared_ptr<Engine>& engine, int rank, c1
   if (operations == 0) finish_once();
 }
 
-void OperationWork::copy_back_at_end(const Staged& outputs) {
+void OperationWork::copy_back_at_end(const StagedTensors& outputs) {
   if (outputs.is_copied()) copied_.push_back(outputs);
 }
 
@@ -60,10 +60,10 @@ void OperationWork::complete_part() {
 
 void OperationWork::finish_once() {
   std::call_once(finished_, [this] {
-    std::exception_ptr error = ending_->error();
+    std::exception_ptr error = completion_->error();
     try {
       if (!error) {
-        for (const Staged& outputs : copied_) outputs.copy_back();
+        for (const StagedTensors& outputs : copied_) outputs.copy_back();
       }
     } catch (...) {
       error = std::current_exception();
@@ -85,7 +85,7 @@ c10::intrusive_ptr<c10::ivalue::Future> OperationWork::getFutureResult() {
   return result_future_;
 }
 
-// The Work ends first: a callback of the future may wait for this very Work.
+// The Work completes before its Future, because a callback of the Future may wait for the Work.
 void OperationWork::finish_all(std::exception_ptr error) {
   const auto result = static_cast<int64_t>(result_of(error));
   error = translated(error);
@@ -101,23 +101,23 @@ void OperationWork::finish_all(std::exception_ptr error) {
 bool OperationWork::wait(std::chrono::milliseconds timeout) {
   TORCH_CHECK_WITH(DistBackendError, await_end(timeout), "operation ", sequence_.load(),
                    " was not complete after the ", timeout.count(),
-                   " ms that wait() was given; it goes on in the background");
+                   " ms that wait() was given; it continues in the background");
   std::unique_lock<std::mutex> lock(parts_mutex_);
   const bool has_future = has_future_;
   lock.unlock();
   if (!has_future) finish_once();
-  future_->wait();  // who has waited finds the future complete; its callbacks may still run
+  future_->wait();  // wait() ends after the Future is complete; its callbacks may still run
   if (const std::exception_ptr error = exception()) std::rethrow_exception(error);
   return true;
 }
 
-// Without its engine all operations have ended.
+// If the engine no longer exists, all operations have ended.
 bool OperationWork::await_end(std::chrono::milliseconds timeout) {
-  const auto never = Ending::Clock::time_point::max();
-  const auto until = timeout == kNoTimeout ? never : Ending::Clock::now() + timeout;
-  if (ending_->is_over()) return true;
+  const auto never = Completion::Clock::time_point::max();
+  const auto until = timeout == kNoTimeout ? never : Completion::Clock::now() + timeout;
+  if (completion_->is_done()) return true;
   const std::shared_ptr<Engine> engine = engine_.lock();
-  return engine ? engine->wait(*ending_, until) : ending_->await(until);
+  return engine ? engine->wait(*completion_, until) : completion_->wait_until(until);
 }
 
 c10d::ErrorType error_type_of(const std::exception_ptr& error) {

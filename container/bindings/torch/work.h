@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations on their way, as torch sees them.
+// Operations in flight as torch's Work objects.
 #pragma once
 
 #include <memory>
@@ -12,32 +12,32 @@
 
 namespace smdist::torch_binding {
 
-// One Work for one or more operations, each of which completes it in part, on the
-// engine's completion threads. Who waits for the Work moves the engine's bytes meanwhile,
-// if nobody else does, and then finishes it himself, unless somebody has its Future,
-// whose callbacks are for the engine's threads.
+// One Work for one or more operations. Each operation completes a part of it, on the engine's
+// completion threads. A thread in wait() drives the engine if no other thread does, and then
+// finishes the Work itself; but if a Future was requested, the engine's threads finish it,
+// because they run the callbacks of Futures.
 //
-// DDP keeps only the Future and drops the Work, so the operation's callback
-// owns the Work until then, and a failure completes the Future too.
+// DDP keeps only the Future and drops the Work. So the operation's callback owns the Work until
+// the operation ends, and a failure also completes the Future.
 //
 // Thread safety: all methods may be called from any thread.
 class OperationWork final : public c10d::Work {
  public:
-  // title: for torch's profiler, with the shapes of these tensors.
+  // title: name for torch's profiler. shown: tensors whose shapes the profiler shows.
   OperationWork(const std::shared_ptr<Engine>& engine, int rank, c10d::OpType type,
                 const char* title, const std::vector<at::Tensor>& shown,
                 std::vector<at::Tensor> results, size_t operations);
 
-  // What operations end; its error is the Work's.
-  const std::shared_ptr<Ending>& ending() const { return ending_; }
+  // Completion of all operations; its error is the error of the Work.
+  const std::shared_ptr<Completion>& completion() const { return completion_; }
 
-  // Call before the operation starts.
-  void copy_back_at_end(const Staged& outputs);
+  // Keeps the outputs that need a copy back. Call before the operation starts.
+  void copy_back_at_end(const StagedTensors& outputs);
 
-  // An operation that ending() knows of needs its tensors no more. Call once for each.
+  // Reports that one operation needs its tensors no more. Call once for each.
   void complete_part();
 
-  // Where a receive writes who sent.
+  // Memory where a receive writes the sender's rank.
   int* source() { return &source_; }
   void set_sequence(uint64_t sequence) { sequence_ = sequence; }
 
@@ -54,7 +54,7 @@ class OperationWork final : public c10d::Work {
   bool await_end(std::chrono::milliseconds timeout);
 
   const std::weak_ptr<Engine> engine_;
-  const std::shared_ptr<Ending> ending_;
+  const std::shared_ptr<Completion> completion_;
   const std::vector<at::Tensor> results_;
   const c10::intrusive_ptr<c10::ivalue::Future> future_;
   const c10::intrusive_ptr<c10::ivalue::Future> result_future_;
@@ -62,16 +62,16 @@ class OperationWork final : public c10d::Work {
   int source_ = -1;
   std::mutex parts_mutex_;
   size_t incomplete_parts_;
-  std::vector<Staged> copied_;  // constant once the operations have started, until they end
-  bool has_future_ = false;     // somebody has
+  std::vector<StagedTensors> copied_;  // constant while the operations run
+  bool has_future_ = false;            // a Future was requested
   std::once_flag finished_;
 };
 
-// What torch's watchdogs are told of the engine's end; null: it goes on.
+// Returns the engine's failure for torch's watchdogs; null: no failure.
 c10d::ErrorType error_type_of(const std::exception_ptr& error);
 
-// The core's errors as the exceptions torch's Python layer knows:
-// ValueError for a wrong call, DistBackendError for everything else.
+// Converts the core's errors to exceptions of torch's Python layer: ValueError for a wrong call,
+// DistBackendError for all others.
 std::exception_ptr translated(std::exception_ptr error);
 
 }  // namespace smdist::torch_binding

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much of the time operations of each kind are under way.
+// Measures for how long operations of each kind are in flight.
 #pragma once
 
 #include <array>
@@ -11,19 +11,18 @@
 
 namespace smdist {
 
-// Operations of one kind overlap: busy is the time in which at least one was under
-// way, and not the sum of their times.
+// Operations of one kind overlap. `busy` is the time in which at least one was in flight, not the
+// sum of their times.
 //
-// Thread safety: all methods may be called from any thread. Times that threads took
-// in another order than they call count as the latest that was told: no time counts
-// twice.
+// Thread safety: all methods may be called from any thread. A time that is earlier than one of a
+// previous call counts as equal to that one, so that no time counts twice.
 class Activity final {
  public:
   using Clock = std::chrono::steady_clock;
 
   struct Total {
-    uint64_t operations = 0;  // that have ended, in whatever way
-    Clock::duration busy{};   // includes what is under way, until now
+    uint64_t operations = 0;  // that have ended, with or without an error
+    Clock::duration busy{};   // includes operations in flight, until now
   };
 
   void begin(Collective kind, Clock::time_point now = Clock::now());
@@ -33,8 +32,8 @@ class Activity final {
  private:
   struct State {
     std::mutex mutex;
-    uint64_t under_way = 0;    // guarded by mutex, as all below
-    Clock::time_point latest;  // of the times that were told
+    uint64_t in_flight = 0;    // guarded by mutex, like all below
+    Clock::time_point latest;  // of the times passed in
     Total total;               // up to latest
   };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the engine can do: the collectives, and messages from one rank to another.
+// The kinds of operations: collectives, and messages from one rank to another.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The element types the core can do arithmetic on.
+// The element types that the core can reduce.
 #pragma once
 
 #include <cstddef>

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "smdist/ending.h"
+#include "smdist/completion.h"
 #include "smdist/errors.h"
 #include "smdist/operation.h"
 #include "smdist/options.h"
@@ -19,30 +19,29 @@ class Transport;
 
 // Runs collectives and messages over numbered groups of ranks.
 //
-// Life: construct (opens the listener), tell every rank's endpoint() to all
-// ranks by other means, join(), add_group(), submit()..., shutdown().
+// Life: construct (opens the listener), exchange the endpoint() of every rank by other means,
+// join(), add_group(), submit()..., shutdown().
 //
-// The collectives of one group are numbered from 0 in the order of submit(); every
-// member must submit the same ones in the same order, each group by itself.
-// Operations overlap, and may complete in any order.
+// The collectives of one group are numbered from 0 in the order of submit(). Within a group, every
+// member must submit the same collectives in the same order. Operations overlap, and may end in
+// any order.
 //
-// One failure ends the engine: a rank that dies while an operation needs it, a
-// timeout, ranks that call different things, or abort(). All pending and later
-// operations of all groups then fail with the same error on all ranks. A rank
-// that shut down in order is an error only for an operation that needs it.
+// One failure ends the engine: a rank that dies while an operation needs it, a timeout, ranks that
+// call different things, or abort(). All pending and later operations of all groups then fail with
+// the same error on all ranks. If a rank has shut its engine down in order, only operations that
+// need it fail.
 //
-// Callers who wait by wait() or run() move the engine's bytes themselves meanwhile, one at
-// a time, and the engine's own thread rests; they call every operation's `ended`, but
-// nobody's `done`.
+// Callers in wait() or submit_and_wait() make progress themselves, one at a time, while the
+// engine's own thread rests. They call the `ended` of every operation, but never a `done`.
 //
-// Thread safety: every method may be called from any thread, except from `done`
-// callbacks, which may not call join(), and from `ended`, which may call none.
-// shutdown() and the destructor take less than a second, if no `done` callback blocks.
+// Thread safety: every method may be called from any thread, with two exceptions: a `done` callback
+// may not call join(), and an `ended` callback may call no method at all. shutdown() and the
+// destructor take less than a second, if no `done` callback blocks.
 class Engine final {
  public:
   // Opens the listener. Throws UsageError, SystemError.
   explicit Engine(Options options);
-  // With a transport of the caller's choice, for tests.
+  // Uses the given transport; for tests.
   Engine(Options options, std::unique_ptr<Transport> transport);
   ~Engine();
 
@@ -52,56 +51,58 @@ class Engine final {
   int rank() const;
   int size() const;
 
-  // Where other ranks reach this one.
+  // The address at which other ranks reach this one.
   Endpoint endpoint() const;
 
-  // All ranks' endpoints in rank order; starts the threads. Connections are
-  // made later, when operations first need them.
+  // Start the threads. peers: the endpoints of all ranks in rank order. Connections are made later,
+  // when operations first need them.
   void join(std::vector<Endpoint> peers);
 
-  // Members are engine ranks, in the order of their ranks in the group, this
-  // rank among them. Adding a group again is no error if the members are the
-  // same; its operations go on counting, also if it was removed in between.
+  // Add a group. members: engine ranks in the order of their ranks in the group; this rank must be
+  // one of them. Adding a group again with the same members is no error, and its operations are
+  // numbered on, even if it was removed in between.
   void add_group(uint32_t id, std::vector<int> members);
 
-  // Throws UsageError if operations of the group are still on their way.
-  // Removing an unknown group does nothing.
+  // Throws UsageError if operations of the group are pending. Removing an unknown group does
+  // nothing.
   void remove_group(uint32_t id);
 
-  // Starts an operation and returns its number among the collectives of the group,
-  // or among its sends and receives. Throws UsageError if this call
-  // is wrong by itself, or comes before join() or after shutdown(); every other
-  // error goes to `done`, also that of an engine which failed before.
+  // Start an operation, and return its number among the collectives of the group, or among its
+  // sends and receives. Throws UsageError if this call is wrong in itself, or comes before join()
+  // or after shutdown(). Every other error goes to `ended` and `done`, including the error of an
+  // engine that failed before.
   uint64_t submit(uint32_t group, Operation operation);
 
-  // Blocks until `ending` is over, which operations of this engine end, or until then;
-  // returns whether it is over.
-  bool wait(Ending& ending, Ending::Clock::time_point until = Ending::Clock::time_point::max());
+  // Block until the completion is done, or until the given time, and make progress meanwhile.
+  // Returns whether it is done. Only operations of this engine may complete it.
+  bool wait(Completion& completion,
+            Completion::Clock::time_point until = Completion::Clock::time_point::max());
 
-  // submit(), then wait(): less work than both. The operation's `ended` must end `ending`,
-  // and all of it.
-  uint64_t run(uint32_t group, Operation operation, Ending& ending);
+  // Submit an operation and wait for it, with less work than by submit() and wait(). The completion
+  // must be for this operation alone, whose `ended` completes it.
+  uint64_t submit_and_wait(uint32_t group, Operation operation, Completion& completion);
 
-  // How operations that are submitted from now on are done. All ranks must say the
-  // same between the same two operations, and no operation may be on its way.
+  // Tune operations that are submitted from now on. All ranks must pass the same tuning between the
+  // same two operations, and no operation may be pending.
   void tune(Tuning tuning);
 
-  // Fails every pending and later operation with `reason`, here and on all
-  // ranks. The first failure wins.
-  void abort(const std::string& reason);
+  // Fail every pending and later operation with `reason`, here and on all ranks. If the engine has
+  // failed already, its first error stays. `details` are sent beside the reason, in the Fault that
+  // all errors carry. Throws UsageError if they are longer than kMaxDetailsBytes.
+  void abort(const std::string& reason, const std::string& details = {});
 
-  // Says goodbye to the other ranks, fails what is pending here and ends the
-  // threads. Idempotent. Does not wait for operations: wait for `done` first.
+  // Leave the other ranks in order, fail what is pending here, and end the threads. Does not wait
+  // for operations: wait for `done` first. A second call does nothing.
   void shutdown();
 
-  // What ended the engine, null while nothing has.
+  // The error that ended the engine; null if none has.
   std::exception_ptr failure() const;
 
-  // Between join() and shutdown().
+  // Return whether join() has been called, and shutdown() has not.
   bool is_running() const;
 
-  // For a forked child, right after fork(): closes its copies of the connections.
-  // The child must then neither use nor destroy the engine.
+  // For a forked child, right after fork(): close its copies of the connections. Afterwards the
+  // child must neither use nor destroy the engine.
   void close_in_child() noexcept;
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One operation, as one rank asks for it.
+// One operation, as one rank describes it.
 #pragma once
 
 #include <chrono>
@@ -20,7 +20,7 @@ struct Span {
   size_t bytes = 0;
 };
 
-// What each collective expects of N ranks. "One or N": either one buffer with N
+// Buffers of each kind of operation, in a group of N ranks. "One or N" is either one buffer with N
 // equal chunks in rank order, or N buffers, one per rank.
 //
 //   kind            inputs                        outputs
@@ -41,41 +41,41 @@ struct Span {
 // broadcast, reduce), or the rank's own chunk may lie in both (reduce_scatter,
 // all_gather, gather, scatter). Any other overlap is refused.
 //
-// The memory must live, and an input keep its value, until `ended` or `done` was called;
-// afterwards the engine never touches it again, also if the operation failed.
-// After a failure the outputs hold anything.
-// Sends and receives meet in the order in which they were submitted, those of each
-// sender, receiver and `tag` for themselves. A send is complete when the receiver
-// has asked for it and the data have left.
+// The memory must stay valid, and inputs must keep their values, until `ended` or `done` is called.
+// Afterwards the engine does not touch the memory again, even if the operation failed. After a
+// failure the contents of the outputs are undefined.
+//
+// Sends and receives of one sender, receiver and `tag` match in the order in which they were
+// submitted. A send is complete when its receive has been posted and the data have left.
 constexpr int kAnyRank = -1;
 
 struct Operation {
   Collective kind = Collective::kBarrier;
   Dtype dtype = Dtype::kUint8;
   ReduceOp op = ReduceOp::kSum;
-  double scale = 1;  // every contribution is multiplied by it first; floating dtypes only
+  double scale = 1;  // every input is multiplied by it first; floating dtypes only
   int root = 0;      // rank in the group
   int peer = 0;      // rank in the group: a send's receiver, a receive's sender or kAnyRank
   uint32_t tag = 0;  // of a send or receive
 
-  // What the buffers mean, as a hash of their caller's: ranks that say different numbers
-  // called different things. Not of a send or a receive.
+  // A hash by which callers describe what the buffers mean. If it differs among the ranks, the
+  // operation fails, like any other mismatch. Not used by sends and receives.
   uint64_t layout = 0;
   std::vector<Span> inputs;
   std::vector<Span> outputs;
-  int* source = nullptr;  // receive: where the sender's rank in the group is written, or null
+  int* source = nullptr;  // receive: the sender's rank in the group is written here; may be null
 
-  // From submit() on. Must be above zero. When it is over, the whole engine is
-  // aborted, on all ranks, with a TimeoutError naming who did not contribute.
+  // Time from submit() on; must be above zero. When it is over, the engine is aborted on all ranks
+  // with a TimeoutError that names the ranks which the operation waits for.
   std::chrono::milliseconds timeout{};
 
-  // Called exactly once, on a completion thread; null means success. Must not
-  // throw. It is destroyed on that thread. May be empty if `ended` is not.
+  // Called exactly once, on a thread for callbacks; null means success. Must not throw. It is
+  // destroyed on that thread. May be empty if `ended` is not.
   std::function<void(std::exception_ptr)> done;
 
-  // Called before, as soon as it is so, on the thread that moves the bytes, which may be
-  // a caller's: may only wake who waits, as by Ending::end(), and is destroyed there.
-  // May be empty.
+  // Called before `done`, as soon as the operation has ended, on the thread that makes progress,
+  // which may be a caller's. It must be short, as Completion::complete() is, and is destroyed on
+  // that thread. May be empty.
   std::function<void(const std::exception_ptr&)> ended;
 };
 

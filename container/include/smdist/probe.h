@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds out, at the start of a job, how its ranks and its network are used best.
+// Measures, at the start of a job, which tuning suits its ranks and its network.
 #pragma once
 
 #include <chrono>
@@ -13,7 +13,7 @@
 
 namespace smdist {
 
-// What is not to be measured.
+// Settings that the user has chosen, so that they are not measured.
 struct Fixed {
   std::optional<uint32_t> lanes;
   std::optional<size_t> piece_bytes;
@@ -29,24 +29,24 @@ struct Fixed {
 
 struct Findings {
   Tuning tuning;
-  double seconds = 0;    // that it took
-  double latency = 0;    // seconds of a sum of 8 bytes
-  double bandwidth = 0;  // bus bandwidth of long sums, bytes per second per host
+  double seconds = 0;    // time that the probe took
+  double latency = 0;    // seconds of an all_reduce of 8 bytes
+  double bandwidth = 0;  // bus bandwidth of long all_reduces, bytes per second per host
 };
 
-// What one rank of the world is told.
+// The ranks of the job, and which of them this one is.
 struct World {
   int rank = 0;
   int size = 1;
   std::vector<int> hosts;  // by rank, as in Options
 };
 
-// Tunes the engine by what is fixed and, for the rest, by timing sums of all ranks.
-// Takes some tenths of a second on one host, up to some seconds on many, or nothing where there
-// is nothing to find out. All ranks must call it at the same time, with the same `fixed`, after
-// join(); they end with the same findings, since a time counts as the slowest rank has measured it.
+// Tune the engine by the fixed settings and, for the others, by timing all_reduces of all ranks.
+// Takes some tenths of a second on one host, up to some seconds on many, and no time if everything
+// is fixed. All ranks must call it at the same time, with the same `fixed`, after join(). All get
+// the same findings, since each time that counts is the one of the slowest rank.
 //
-// Throws what ends an operation, such as TimeoutError after `patience`.
+// Throws the error of a failed all_reduce, such as TimeoutError after `patience`.
 Findings probe(Engine& engine, const World& world, const Fixed& fixed,
                std::chrono::milliseconds patience);
 

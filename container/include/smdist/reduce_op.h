@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the contributions of all ranks become one value.
+// The reductions: how the values of all ranks become one value.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ enum class ReduceOp : uint8_t {
   kProduct = 2,  // for bool: and
   kMin = 3,      // NaN wins
   kMax = 4,      // NaN wins
-  kBand = 5,     // the bitwise ones: integers and bool only
+  kBand = 5,     // bitwise, as the next two: integers and bool only
   kBor = 6,
   kBxor = 7,
 };
@@ -23,7 +23,7 @@ constexpr uint8_t kReduceOps = 8;
 
 const char* name_of(ReduceOp op);
 
-// Whether the core can combine elements of this dtype in this way.
+// Return whether this reduction is defined for elements of this dtype.
 bool is_defined(ReduceOp op, Dtype dtype);
 
 }  // namespace smdist

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server of TensorFlow for one task of a cluster: the "worker" or "ps" that TF_CONFIG names.
+"""TensorFlow server for one task of a cluster, "worker" or "ps" in TF_CONFIG.
 
     python -m smdist.dataparallel.task_server "algo-2 worker 1" 10.0.0.1:7777 600
 
-The launcher starts them for `parameter_server`. A server of TensorFlow never ends by
-itself: this one does when the starter on the first host says how the script ended,
-and fails when that host is gone. Signals are for the script, which may need its
-servers to save what it has.
+The launcher starts these servers for `parameter_server`. A TensorFlow server never ends on
+its own. This process ends when the launcher on the first host reports how the script ended,
+and fails when that host is lost. It ignores SIGTERM and SIGINT, because the script handles
+them and may need the servers to save its state.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import sys
 import time
 from typing import Final
 
-from smdist.dataparallel.bell import ENDED, FAILED, HELLO, MAX_LINE
+from smdist.dataparallel.task_server_protocol import ENDED, FAILED, HELLO, MAX_LINE
 
 _PAUSE_SECONDS: Final = 0.1
 _DIAL_SECONDS: Final = 5.0
 
 
 def main() -> int:
-    """Serve until the script has ended; 0 if it ended well."""
+    """Serve until the script has ended; return 0 if the script succeeded, else 1."""
     name, place, patience = sys.argv[1:]
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def _serve() -> object:
-    """The server, which runs in threads of its own until this process ends."""
+    """Start the server and return it; its threads run until this process ends."""
     import tensorflow as tf
 
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
@@ -68,7 +68,8 @@ def _dial(host: str, port: int, patience_seconds: float) -> socket.socket:
             time.sleep(_PAUSE_SECONDS)
             continue
         bell.settimeout(None)
-        bell.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a host may lose its power
+        # detects a host that lost its power
+        bell.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, seconds in ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10)):
             bell.setsockopt(socket.IPPROTO_TCP, option, seconds)
         return bell
@@ -89,4 +90,4 @@ def _fail(why: str) -> int:
 if __name__ == "__main__":
     status = main()
     sys.stderr.flush()
-    os._exit(status)  # threads of the server end with the process, not before it
+    os._exit(status)  # os._exit, because the server's threads never end by themselves

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One host's part of a job: `train` reads, prepares, starts the ranks and watches them.
+"""Launcher of one host: `train` prepares the host, starts its ranks and watches them.
 
-    config ── request ── source ── environment ── hosts ── command ── supervise ── failure
-    what is   what to    the       SM_*           who is   pure       one loop     one
-    told      start      code                     there                            sentence
+    config ─ launch_request ─ user_code ─ environment ─ host_resolution ─ launch_command ─ supervise
+    read     what to start    fetched     SM_*          addresses         pure             one loop
 
     train ── torchrun ──┬── rank guard ── python train.py
                         └── rank guard ── python train.py
 
-    train ── starter ──── the same for ranks and servers of TensorFlow
+    train ── task_starter ──── ranks and servers of TensorFlow, each under a rank guard
 
-The launcher and the guards talk over one Unix socket (`link`), so a torchrun
-that hangs or dies changes neither how fast a rank hears SIGTERM nor what is
-known about its end. No framework is imported here.
+The launcher and the rank guards talk over one Unix socket (`guard_protocol`). So a torchrun
+that hangs or dies neither delays SIGTERM nor hides how a rank ended. The first failure becomes
+one sentence (`failure_file`). No module here imports a framework.
 """

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`train`: what SageMaker runs in the container; also `python -m smdist.launch`.
+"""Entry point `train`, which SageMaker runs in the container; also `python -m smdist.launch`.
 
-Exits with the status of the rank that failed first, 128 + n after signal n,
-1 when it could not start, 0 when all is well. SageMaker runs an image as
-`docker run <image> train`, which reaches an entry point as the argument "train".
+Exit status: that of the rank that failed first; 128 + n after signal n; 1 when the host could
+not start; 0 on success. SageMaker runs an image as `docker run <image> train`, which an entry
+point receives as the argument "train".
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ from types import FrameType
 from typing import Final
 
 from sagemaker_dist.contract import DataParallel, World, host_faults
-from sagemaker_dist.contract.splitting import split_faults
+from sagemaker_dist.contract.model_parallel_ranks import split_faults
 from sagemaker_dist.errors import DistError, LaunchError, raise_all
 from smdist.config import RuntimeConfig, read_base, read_runtime_config
-from smdist.launch.account import account_environment
-from smdist.launch.command import plain_command, starter_command, torchrun_command
+from smdist.launch.container_user import account_environment
 from smdist.launch.environment import (
     call_arguments,
     quiet_environment,
@@ -34,16 +33,17 @@ from smdist.launch.environment import (
     sm_environment,
     trainer_arguments,
 )
-from smdist.launch.failure import write_failure
-from smdist.launch.hosts import wait_for_hosts
-from smdist.launch.machine import Machine, inspect_machine
-from smdist.launch.outlet import write_whole
+from smdist.launch.failure_file import write_failure
+from smdist.launch.host_resolution import wait_for_hosts
+from smdist.launch.launch_command import plain_command, starter_command, torchrun_command
+from smdist.launch.launch_request import as_requested
+from smdist.launch.machine import HostResources, inspect_machine
+from smdist.launch.nonblocking_writer import write_whole
 from smdist.launch.readiness import require_framework, require_port
-from smdist.launch.request import as_requested
-from smdist.launch.shown import shown_command
-from smdist.launch.source import fetch, install_requirements
+from smdist.launch.redact import shown_command
 from smdist.launch.supervise import Order, Outcome, Supervisor
-from smdist.launch.tasks import SERVERS, tasks_of
+from smdist.launch.tf_tasks import SERVERS, tasks_of
+from smdist.launch.user_code import fetch, install_requirements
 
 Say = Callable[[str], None]
 
@@ -51,7 +51,7 @@ _SPEECH_SECONDS: Final = 1.0
 
 
 class Stopped(BaseException):
-    """A signal came before any rank was started."""
+    """Raised when a signal arrives before any rank was started."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -59,16 +59,16 @@ class Stopped(BaseException):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where this host stands in the job."""
+class HostPlace:
+    """Identity of this host in the job."""
 
     config: RuntimeConfig
-    machine: Machine
+    machine: HostResources
     world: World
 
     @property
     def label(self) -> str:
-        """What messages call this host."""
+        """Return the name of this host in messages."""
         return self.world.label(self.config.resources.current_host)
 
 
@@ -85,17 +85,17 @@ def main() -> int:
         return 128 + stopped.number
     except DistError as error:
         say(str(error))
-        outcome = Outcome(status=1, failure=str(error))
+        outcome = Outcome(status=1, failure=str(error), fields=error.as_dict())
     except Exception as error:
         traceback.print_exc()
         outcome = Outcome(status=1, failure=f"the launcher failed: {error!r}")
     if outcome.failure:
-        write_failure(read_base(), outcome.failure)
+        write_failure(read_base(), outcome.failure, outcome.fields)
     return outcome.status
 
 
 def _read_arguments() -> None:
-    """Everything that matters is in SageMaker's files; what is asked for besides is refused."""
+    """Refuse command-line arguments: the job is described by SageMaker's files alone."""
     parser = argparse.ArgumentParser(
         prog="train",
         description="Run this host's part of a SageMaker training job, as the files in"
@@ -107,7 +107,7 @@ def _read_arguments() -> None:
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """As process 1 of a container a signal without a handler is no signal."""
+    """Install handlers for stop signals: process 1 receives no signal without a handler."""
 
     def stop(number: int, _: FrameType | None) -> None:
         raise Stopped(number)
@@ -115,11 +115,11 @@ def _stoppable() -> Iterator[None]:
     stops = (signal.SIGTERM, signal.SIGINT)
     for number in stops:
         signal.signal(number, stop)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, stops)  # our init blocked them until here
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, stops)  # smdist-init blocked them until here
     yield
 
 
-def _run(place: Place, say: Say) -> Outcome:
+def _run(place: HostPlace, say: Say) -> Outcome:
     config = place.config
     _make_folders(config.base)
     script = fetch(config.source, config.code)
@@ -151,14 +151,14 @@ def _make_folders(base: Path) -> None:
             ) from error
 
 
-def _with_account(place: Place, directory: Path) -> Place:
+def _with_account(place: HostPlace, directory: Path) -> HostPlace:
     inherited = place.config.inherited
     environ = {**inherited, **account_environment(inherited, directory)}
     return replace(place, config=replace(place.config, inherited=environ))
 
 
-def _ready(place: Place) -> Place:
-    """Ranks need a framework, and the first host's need a place to meet."""
+def _ready(place: HostPlace) -> HostPlace:
+    """Check that the framework is installed and, on the first host, that the port is free."""
     config = place.config
     if not config.options:
         return place
@@ -168,7 +168,7 @@ def _ready(place: Place) -> Place:
     return replace(place, config=replace(config, framework=framework))
 
 
-def _place() -> Place:
+def _place() -> HostPlace:
     config = as_requested(read_runtime_config())
     machine = inspect_machine(config.inherited)
     processes = 1
@@ -178,11 +178,11 @@ def _place() -> Place:
     world = World(hosts=config.resources.hosts, processes_per_host=processes)
     if config.model:
         raise_all(split_faults(config.model, world_size=world.size, num_hosts=len(world.hosts)))
-    return Place(config=config, machine=machine, world=world)
+    return HostPlace(config=config, machine=machine, world=world)
 
 
-def plan(place: Place, addresses: dict[str, str], script: Path, directory: Path) -> Order:
-    """Everything about this host's ranks, before any is started."""
+def plan(place: HostPlace, addresses: dict[str, str], script: Path, directory: Path) -> Order:
+    """Compute everything about this host's ranks before any is started."""
     config, world = place.config, place.world
     call = [str(script), *call_arguments(config)]
     starter = "torchrun"
@@ -213,7 +213,7 @@ def plan(place: Place, addresses: dict[str, str], script: Path, directory: Path)
 
 
 def speaker(label: str) -> Say:
-    """Print one line as this host, at once and whole; nobody waits long for a reader."""
+    """Return a function that prints one whole line with this host's name."""
 
     def say(text: str) -> None:
         line = f"[{label}] {text}\n".encode("utf-8", "backslashreplace")
@@ -222,7 +222,7 @@ def speaker(label: str) -> Say:
     return say
 
 
-def _greeting(place: Place) -> str:
+def _greeting(place: HostPlace) -> str:
     config, world = place.config, place.world
     command = _shown(config)
     if config.options is None:

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The SM_* environment and the script's arguments, as scripts know them from SageMaker.
+"""SM_* variables and script arguments, as SageMaker sets them.
 
-A superset of what SageMaker's training toolkit 5.1.4 and the SDK's ModelTrainer
-3.27 set, with SM_CHECKPOINT_DIR beside them. SM_HOSTS names every host of the
-job; SM_HOST_COUNT, SM_CURRENT_HOST_RANK and SM_MASTER_ADDR speak of the hosts
-that train together. A name that a shell could not spell is set twice:
-SM_HP_BATCH-SIZE and SM_HP_BATCH_SIZE.
+They are a superset of those of SageMaker's training toolkit 5.1.4 and of the SDK's ModelTrainer
+3.27, plus SM_CHECKPOINT_DIR. SM_HOSTS names every host of the job; SM_HOST_COUNT,
+SM_CURRENT_HOST_RANK and SM_MASTER_ADDR describe the hosts that train together. A name that a
+shell cannot spell is set twice: SM_HP_BATCH-SIZE and SM_HP_BATCH_SIZE.
 """
 
 from __future__ import annotations
@@ -22,24 +21,24 @@ from typing import Any, Final
 from sagemaker_dist.contract import ModelParallel, World, spell
 from sagemaker_dist.errors import LaunchError, OptionError
 from smdist.config import MODEL_PARALLEL, RuntimeConfig
-from smdist.launch.machine import Machine
+from smdist.launch.machine import HostResources
 from smdist.tuning import write_tuning
 
 _LOG_LEVEL: Final = "TF_CPP_MIN_LOG_LEVEL"
 
 
 def call_arguments(config: RuntimeConfig) -> list[str]:
-    """What the script is called with: as ModelTrainer spells it where it sent the job."""
+    """Return the script's arguments, in ModelTrainer's spelling where ModelTrainer sent the job."""
     if config.texts is None:
         return script_arguments(config.hyperparameters)
     return trainer_arguments(config.texts)
 
 
 def trainer_arguments(texts: Mapping[str, str]) -> list[str]:
-    """Hyperparameters as `--key value` in the order they came, each text as it is.
+    """Spell hyperparameters as `--key value` in the given order, each text unchanged.
 
     Raises:
-        OptionError: A value holds a NUL, which no command line carries.
+        OptionError: A value holds a NUL, which a command line cannot carry.
     """
     for key, text in texts.items():
         _refuse_nul(key, text, text)
@@ -47,10 +46,10 @@ def trainer_arguments(texts: Mapping[str, str]) -> list[str]:
 
 
 def script_arguments(hyperparameters: Mapping[str, Any]) -> list[str]:
-    """Hyperparameters as `--key value`, sorted by key; one-letter keys as `-k`.
+    """Spell hyperparameters as `--key value`, sorted by key; one-letter keys as `-k`.
 
     Raises:
-        OptionError: A value holds a NUL, which no command line carries.
+        OptionError: A value holds a NUL, which a command line cannot carry.
     """
     arguments: list[str] = []
     for key in sorted(hyperparameters):
@@ -75,8 +74,8 @@ def _argument(value: Any) -> str:
     return str(value)
 
 
-def sm_environment(config: RuntimeConfig, machine: Machine, world: World) -> dict[str, str]:
-    """Every SM_* variable, and the few others that scripts look for."""
+def sm_environment(config: RuntimeConfig, machine: HostResources, world: World) -> dict[str, str]:
+    """Return every SM_* variable, and the few others that scripts read."""
     facts = _facts(config, machine)
     variables = {f"SM_{key.upper()}": _text(value) for key, value in facts.items()}
     variables |= _named("SM_CHANNEL", _channel_directories(config))
@@ -86,7 +85,9 @@ def sm_environment(config: RuntimeConfig, machine: Machine, world: World) -> dic
     variables["SM_USER_ARGS"] = _text(call_arguments(config))
     variables["SM_TRAINING_ENV"] = _text(_training_env(config, facts, world))
     variables |= {"CURRENT_HOST": config.resources.current_host, "PYTHONUNBUFFERED": "1"}
-    if "SM_CHECKPOINT_DIR" not in config.inherited:  # set by who moved it with LocalPath
+    if (
+        "SM_CHECKPOINT_DIR" not in config.inherited
+    ):  # already set where LocalPath moved the directory
         variables["SM_CHECKPOINT_DIR"] = str(config.base / "checkpoints")
     if config.source.region:
         variables["SAGEMAKER_REGION"] = config.source.region
@@ -95,8 +96,8 @@ def sm_environment(config: RuntimeConfig, machine: Machine, world: World) -> dic
     return variables
 
 
-def _facts(config: RuntimeConfig, machine: Machine) -> dict[str, Any]:
-    """What both SM_* and SM_TRAINING_ENV say, by the toolkit's names."""
+def _facts(config: RuntimeConfig, machine: HostResources) -> dict[str, Any]:
+    """Return the facts that both SM_* and SM_TRAINING_ENV carry, under the toolkit's names."""
     resources = config.resources
     return {
         "channels": sorted(config.channels),
@@ -128,7 +129,7 @@ def _facts(config: RuntimeConfig, machine: Machine) -> dict[str, Any]:
 def _group_facts(config: RuntimeConfig) -> dict[str, Any]:
     resources = config.resources
     with_ranks = config.distribution_groups
-    if config.options and not with_ranks:  # every group is a world of its own
+    if config.options and not with_ranks:  # every instance group is a world of its own
         with_ranks = (resources.group,) if resources.group else ()
     return {
         "current_instance_group": resources.group,
@@ -141,7 +142,7 @@ def _group_facts(config: RuntimeConfig) -> dict[str, Any]:
 
 
 def _model_trainer_facts(config: RuntimeConfig, world: World) -> dict[str, Any]:
-    """What only the SDK's ModelTrainer sets."""
+    """Return the variables that only the SDK's ModelTrainer sets."""
     return {
         "SM_CURRENT_HOST_RANK": world.hosts.index(config.resources.current_host),
         "SM_DISTRIBUTED_CONFIG": config.document,
@@ -174,11 +175,11 @@ def _channel_directories(config: RuntimeConfig) -> dict[str, str]:
 
 
 def _named(prefix: str, values: Mapping[str, Any]) -> dict[str, str]:
-    """One variable per key; twice where a shell could not spell the first."""
+    """Make one variable per key, and a second one where a shell cannot spell the first."""
     variables: dict[str, str] = {}
     for key, value in values.items():
         name = f"{prefix}_{key.upper()}"
-        if "=" not in name:  # no environment carries such a name
+        if "=" not in name:  # an environment cannot carry such a name
             variables[name] = _text(value)
         variables.setdefault(re.sub(r"[^A-Z0-9_]", "_", name), _text(value))
     return variables
@@ -191,9 +192,9 @@ def _text(value: Any) -> str:
 
 
 def rank_environment(
-    config: RuntimeConfig, machine: Machine, world: World, addresses: Mapping[str, str]
+    config: RuntimeConfig, machine: HostResources, world: World, addresses: Mapping[str, str]
 ) -> dict[str, str]:
-    """What the engine in each rank and its neighbours read (`config.read_rank_config`)."""
+    """Return the variables that the engine of each rank reads (`config.read_rank_config`)."""
     host, interface = config.resources.current_host, config.resources.interface
     variables = {
         "SMDIST_ADDRESS": addresses[host],
@@ -218,14 +219,14 @@ def rank_environment(
 
 
 def quiet_environment(config: RuntimeConfig) -> dict[str, str]:
-    """Of TensorFlow's log, warnings and worse, unless the user has chosen."""
+    """Limit TensorFlow's log to warnings and errors, unless the user has chosen a level."""
     if config.framework != "tensorflow" or _LOG_LEVEL in config.inherited:
         return {}
     return {_LOG_LEVEL: "1", "SMDIST_GUARD_QUIET": "1"}
 
 
 def _with_plan(model: ModelParallel, code: Path) -> ModelParallel:
-    """The same with the whole path of its plan: a script may go elsewhere."""
+    """Return the model options with an absolute path of the plan: scripts may change directory."""
     if model.plan is None:
         return model
     path = (code / model.plan).absolute()
@@ -239,9 +240,9 @@ def _with_plan(model: ModelParallel, code: Path) -> ModelParallel:
 
 
 def threads_per_rank(
-    machine: Machine, world: World, addresses: Mapping[str, str], host: str
+    machine: HostResources, world: World, addresses: Mapping[str, str], host: str
 ) -> int:
-    """CPUs shared fairly; emulated hosts share one machine."""
+    """Divide the CPUs equally among the ranks of this machine; emulated hosts share one machine."""
     sharing = 1
     if ip_address(addresses[host]).is_loopback:
         sharing = sum(ip_address(address).is_loopback for address in addresses.values())

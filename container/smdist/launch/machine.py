@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this host has: CPUs and GPUs, as far as this container may use them."""
+"""CPUs and GPUs of this host, as far as this container may use them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """What one host brings to the job."""
+class HostResources:
+    """Processors of one host."""
 
     num_cpus: int = 1
     num_gpus: int = 0
 
 
-def inspect_machine(environ: Mapping[str, str]) -> Machine:
+def inspect_machine(environ: Mapping[str, str]) -> HostResources:
     """Count CPUs within the cpuset and GPUs within CUDA_VISIBLE_DEVICES."""
-    return Machine(num_cpus=len(os.sched_getaffinity(0)), num_gpus=_count_gpus(environ))
+    return HostResources(num_cpus=len(os.sched_getaffinity(0)), num_gpus=_count_gpus(environ))
 
 
 def _count_gpus(environ: Mapping[str, str]) -> int:
@@ -39,7 +39,7 @@ def _count_gpus(environ: Mapping[str, str]) -> int:
 
 
 def _count_visible(devices: str) -> int:
-    """CUDA stops at the first device that does not exist."""
+    """Count visible devices; CUDA stops at the first one that does not exist."""
     count = 0
     for device in devices.split(","):
         if device.strip() in {"", "-1"}:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks would tell in a traceback or not for ten minutes is told before they start."""
+"""Checks before ranks start, of faults that ranks would report late or in a traceback."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping
 
 from sagemaker_dist.errors import LaunchError
-from smdist.launch.command import python_command
+from smdist.launch.launch_command import python_command
 
 _FINDS = """
 from importlib.util import find_spec
@@ -17,12 +17,12 @@ print(*(name for name in ("torch", "tensorflow") if find_spec(name) is not None)
 
 
 def require_framework(framework: str | None, environ: Mapping[str, str]) -> str:
-    """Ask as a rank would: requirements.txt may have brought it just now.
+    """Check that the framework is installed; requirements.txt may have added it.
 
-    Returns what ranks train with: what was asked for, else torch before TensorFlow.
+    Returns the framework of the ranks: the requested one, else torch before TensorFlow.
 
     Raises:
-        LaunchError: Ranks are asked for and what they train with is not installed.
+        LaunchError: The framework that the ranks need is not installed.
     """
     asked = python_command("-c", _FINDS)
     done = subprocess.run(asked, env=dict(environ), stdout=subprocess.PIPE, text=True, check=False)
@@ -41,10 +41,10 @@ def require_framework(framework: str | None, environ: Mapping[str, str]) -> str:
 
 
 def require_port(port: int, label: str) -> None:
-    """Listen for a moment where ranks of this host will.
+    """Bind the port of this host's ranks for a moment.
 
     Raises:
-        LaunchError: The port is taken, or this user may not have it.
+        LaunchError: The port is in use, or this user may not bind it.
     """
     both = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both else socket.AF_INET
@@ -61,7 +61,7 @@ def require_port(port: int, label: str) -> None:
 
 
 def _listener(port: int) -> str:
-    """Who has the port, as far as /proc tells this user."""
+    """Describe the process that listens on the port, as far as /proc shows it to this user."""
     import psutil
 
     try:

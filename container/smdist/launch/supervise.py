@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watch one host's ranks: the first failure decides, a signal reaches all, nothing stays.
+"""Watch one host's ranks: the first failure decides, a signal reaches all, no process is left.
 
     running ──▶ a rank fails      ──▶ the others have failure_seconds  ──▶ all killed
             ──▶ SIGTERM, SIGINT   ──▶ the ranks have stop_seconds      ──▶ all killed
-            ──▶ all end well      ──▶ status 0
+            ──▶ all succeed       ──▶ status 0
 
-The same loop watches torchrun with its guards, our own starter with its, and a
-single guard. It hears from the guards, never from torchrun: that waits up to 30 s
-for the others when a rank fails. What a starter itself says is shown only if it
-fails alone.
+The same loop watches torchrun with its guards, the task starter with its guards, and a single
+guard. It learns of ends from the guards, not from torchrun, which waits up to 30 s for the other
+ranks when one fails. The starter's own output is shown only if the starter fails alone.
 """
 
 from __future__ import annotations
@@ -21,22 +20,22 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from sagemaker_dist.errors import LaunchError
-from smdist.launch.culprit import find_culprit
-from smdist.launch.failure import describe, first_failure, shorten
-from smdist.launch.link import MAX_MESSAGE, SOCKET, give_output, listen
-from smdist.launch.outlet import write_whole
-from smdist.launch.processes import (
+from smdist.launch.failure_file import describe, fields_of, first_failure, shorten
+from smdist.launch.guard_protocol import MAX_MESSAGE, SOCKET, give_output, listen
+from smdist.launch.nonblocking_writer import write_whole
+from smdist.launch.process_control import (
     adopt_orphans,
     die_with_parent,
     hear_signals,
     kill_descendants,
 )
-from smdist.launch.report import ENDED_AS_TOLD, Report, decode_report, exit_status, signal_name
+from smdist.launch.rank_report import ENDED_AS_TOLD, Report, decode_report, exit_status, signal_name
+from smdist.launch.traceback_parser import find_culprit
 
 Say = Callable[[str], None]
 
@@ -49,16 +48,16 @@ _LOG_BYTES: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What to start and how patient to be.
+    """Command to start and its time limits.
 
     Attributes:
-        command: torchrun, our own starter, or one guard.
-        directory: An empty one of this run, where the command runs too: the
-            user's modules must not stand in for torchrun's.
-        label: What messages call this host.
-        starter: What messages call the command.
-        stop_seconds: Time that ranks have after a signal.
-        failure_seconds: Time that ranks have after another one failed.
+        command: torchrun, the task starter, or one guard.
+        directory: An empty directory of this run and the working directory of the command, so
+            that the user's modules cannot shadow torchrun's.
+        label: Name of this host in messages.
+        starter: Name of the command in messages.
+        stop_seconds: Time limit of the ranks after a signal.
+        failure_seconds: Time limit of the ranks after another rank failed.
     """
 
     command: tuple[str, ...]
@@ -72,20 +71,21 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How it ended; `failure` is empty unless something failed."""
+    """Result of a run; `failure` is empty on success, `fields` are its data."""
 
     status: int
     failure: str = ""
+    fields: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Supervisor:
-    """Starts an order and sees it through. Thread safety: none; main thread only."""
+    """Start an order and watch it to the end. Thread safety: none; main thread only."""
 
     def __init__(self, order: Order, say: Say) -> None:
         self._order = order
         self._say = say
         self._selector = selectors.DefaultSelector()
-        self._ranks: dict[socket.socket, int | None] = {}  # guards that are there
+        self._ranks: dict[socket.socket, int | None] = {}  # connected guard -> its rank
         self._reports: dict[socket.socket, Report] = {}
         self._stop_signal = 0
         self._deadline = float("inf")
@@ -111,7 +111,7 @@ class Supervisor:
                 status = starter.poll()
         finally:
             kill_descendants()
-        starter.poll()  # killed by now; tells Popen so
+        starter.poll()  # already killed; lets Popen collect the status
         return self._outcome(status or 0)
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -125,7 +125,7 @@ class Supervisor:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    start_new_session=True,  # a terminal's Ctrl-C comes through us, once
+                    start_new_session=True,  # Ctrl-C reaches the ranks through this process, once
                     preexec_fn=die_with_parent(signal.SIGTERM),
                 )
         except OSError as error:
@@ -138,7 +138,7 @@ class Supervisor:
     def _watch(self, starter: subprocess.Popen[bytes]) -> None:
         start = told = time.monotonic()
         while True:
-            gone = starter.poll() is not None  # asked before the guards' last words are read
+            gone = starter.poll() is not None  # read before the guards' last messages
             for key, _ in self._selector.select(0 if gone else _TICK_SECONDS):
                 key.data(key.fileobj)
             if self._stop_signal and not self._ending:
@@ -167,7 +167,9 @@ class Supervisor:
     def _pass_on(self, starter: subprocess.Popen[bytes]) -> None:
         order = self._order
         seconds = order.stop_seconds if self._ranks else order.failure_seconds
-        starter.send_signal(self._stop_signal)  # first: torchrun must not take it for a failure
+        starter.send_signal(
+            self._stop_signal
+        )  # first, or torchrun would count the ranks' ends as a failure
         self._end(self._stop_signal, seconds)
         self._say(f"{signal_name(self._stop_signal)}: the ranks have {seconds:g} s to end")
 
@@ -213,7 +215,7 @@ class Supervisor:
             self._say(f"{who} failed; what else runs here has {seconds:g} s to end")
 
     def _on_leave(self, guard: socket.socket) -> None:
-        """A guard is gone; one that did not report was killed, and its rank with it."""
+        """Handle a closed guard; without a report it was killed, and its rank with it."""
         self._selector.unregister(guard)
         guard.close()
         rank = self._ranks.pop(guard)
@@ -234,13 +236,14 @@ class Supervisor:
             culprit = None  # the ranks were stopped because the starter had failed
         if culprit:
             text = describe(culprit, self._order.label)
-            return Outcome(status=culprit.exit_code, failure=text)
+            fields = fields_of(culprit, self._order.label)
+            return Outcome(status=culprit.exit_code, failure=text, fields=fields)
         if status:
             return Outcome(status=exit_status(status), failure=self._starter_failure(status))
         return Outcome(status=0)
 
     def _starter_failure(self, status: int) -> str:
-        """The starter failed though no rank did by itself: now its own words matter."""
+        """Describe a starter that failed though no rank did: its own output is the reason."""
         tail = (self._order.directory / _LOG).read_bytes()[-_LOG_BYTES:]
         write_whole(2, tail, None, _SPEECH_SECONDS)
         error, _ = find_culprit(tail, "")

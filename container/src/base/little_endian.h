@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers on the wire: little-endian on every host.
+// Read and write unsigned integers in little-endian byte order, as the wire format has them.
 #pragma once
 
 #include <cstddef>

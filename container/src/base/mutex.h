@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A mutex whose use the compiler checks.
+// A mutex and a lock guard that Clang's thread safety analysis checks.
 #pragma once
 
 #include <condition_variable>

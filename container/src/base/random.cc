@@ -14,7 +14,7 @@ void fill_with_random(void* data, size_t bytes) {
   while (bytes > 0) {
     const ssize_t filled = ::getrandom(at, bytes, 0);
     if (filled < 0 && errno == EINTR) continue;
-    if (filled < 0) throw SystemError("the kernel gave no random bytes", errno);
+    if (filled < 0) throw SystemError("getrandom() failed", errno);
     at += filled;
     bytes -= static_cast<size_t>(filled);
   }

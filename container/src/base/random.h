@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes nobody can guess.
+// Random bytes for cryptographic use.
 #pragma once
 
 #include <cstddef>
 
 namespace smdist {
 
-// From the kernel's generator. Throws SystemError.
+// Fills memory from the kernel's random generator. Throws SystemError.
 void fill_with_random(void* data, size_t bytes);
 
 }  // namespace smdist

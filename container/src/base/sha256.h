@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SHA-256 (FIPS 180-4) and HMAC-SHA256 (RFC 2104).
 //
-// Written here so that the core depends on no crypto library; only the greeting
+// This implementation keeps the core free of a crypto library. Only the authentication handshake
 // between ranks uses it, so it need not be fast.
 #pragma once
 
@@ -14,12 +14,14 @@ namespace smdist {
 
 using Digest = std::array<uint8_t, 32>;
 
+// Computes a SHA-256 digest of bytes that arrive in parts.
+//
 // Thread safety: none; use one object per thread.
 class Sha256 final {
  public:
   Sha256();
   void update(std::string_view bytes);
-  Digest finish();  // the object is used up afterwards
+  Digest finish();  // call once; the object cannot be used again
 
  private:
   void compress(const uint8_t* block);
@@ -33,7 +35,7 @@ class Sha256 final {
 Digest sha256(std::string_view bytes);
 Digest hmac_sha256(std::string_view key, std::string_view message);
 
-// Takes the same time wherever the digests differ.
+// Compares two digests in a time that does not depend on where they differ.
 bool equal_in_constant_time(const Digest& a, const Digest& b);
 
 }  // namespace smdist

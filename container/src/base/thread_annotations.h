@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names for Clang's thread safety analysis; nothing to other compilers.
+// Macros for Clang's thread safety analysis; empty for other compilers.
 #pragma once
 
 #if defined(__clang__)
@@ -16,5 +16,5 @@
 #define SMDIST_ACQUIRE(...) SMDIST_ANNOTATION(acquire_capability(__VA_ARGS__))
 #define SMDIST_TRY_ACQUIRE(...) SMDIST_ANNOTATION(try_acquire_capability(__VA_ARGS__))
 #define SMDIST_RELEASE(...) SMDIST_ANNOTATION(release_capability(__VA_ARGS__))
-// Where the caller must say why.
+// Turns the analysis off for one function; a comment beside it must say why.
 #define SMDIST_UNCHECKED SMDIST_ANNOTATION(no_thread_safety_analysis)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file descriptor with one owner.
+// A file descriptor that is closed by its only owner.
 #pragma once
 
 #include <unistd.h>

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plans of all collectives.
+// Plans of all collectives.
 //
-// N ranks, S bytes, direct algorithms: what has to go from one rank to another
-// goes there in one message. Peers are served in rotated order (rank r begins
-// with r + 1), so that at any time every rank hears of one other on average.
-// Long messages are cut in pieces, served piece by piece over all peers, so that
-// sums begin when the first pieces are there.
+// N ranks, S bytes, direct algorithms: data travel from rank to rank in one hop. Every rank
+// serves its peers in rotated order (rank r begins with r + 1), so that on average each rank
+// receives from one peer at a time. Long messages are cut into pieces and sent piece by piece to
+// all peers, so that sums begin when the first pieces arrive.
 //
 //   collective      latency steps   bytes sent per rank
 //   all_reduce      2               2 S (N-1)/N
@@ -20,63 +19,65 @@
 //   all_to_all      1               S (N-1)/N
 //   barrier         1               none
 //
-// Where hosts have several ranks each, the first five take two more steps, and
-// what leaves a host over the wire is what one rank per host would send: with H
-// hosts, an all_reduce sends 2 S (H-1)/H per host. Partial sums of 16-bit numbers
-// travel as 32-bit ones, so that there is one rounding, and are twice as long.
+// If hosts have several ranks each, the first five take two more steps, and a host sends as many
+// bytes over the network as one rank per host would: with H hosts, an all_reduce sends 2 S
+// (H-1)/H per host. Partial sums of 16-bit floats are sent as 32-bit floats, for a single
+// rounding, and are twice as long.
 //
-// All functions require size >= 1, 0 <= rank < size and 0 <= root < size. The
-// arguments but `rank` must be the same on all ranks. Scratch memory is bounded by
-// the window, not by the buffer: see Cut.
+// All functions require size >= 1, 0 <= rank < size and 0 <= root < size. All arguments but
+// `rank` must be the same on all ranks. Scratch memory is bounded by the window, not by the
+// length of the buffer: see Segmentation.
 #pragma once
 
-#include "collectives/hosts.h"
+#include "collectives/hierarchical_reduce.h"
+#include "collectives/host_topology.h"
 #include "collectives/plan.h"
-#include "collectives/shards.h"
-#include "collectives/summing.h"
+#include "collectives/sharding.h"
 
 namespace smdist {
 
-// From this length on a broadcast is worth its second latency step, and a reduce
-// is worth being shared.
+// Least length for which a broadcast takes a second step, and for which several ranks share the
+// work of a reduce.
 constexpr size_t kLongBytes = 64 << 10;
 
-// Where N equal chunks lie: in one buffer, or in N buffers.
-enum class Layout : uint8_t { kOneBuffer, kBufferPerRank };
+// Layout of N equal chunks: in one buffer, or in N buffers.
+enum class BufferLayout : uint8_t { kOneBuffer, kBufferPerRank };
 
-// Shard i of every input goes to rank i, which sums all N of them in rank order
-// into its output and sends the sum to all.
-Plan all_reduce(int rank, const Hosts& hosts, size_t bytes, const Weights& weights, const Cut& cut);
+// Shard i of every input goes to rank i, which adds all N of them in rank order into its output
+// and sends the sum to all ranks.
+Plan all_reduce(int rank, const HostTopology& hosts, size_t bytes, const Weights& weights,
+                const Segmentation& segmentation);
 
-// The same bits, for short buffers: every rank sends its input to all others and
-// sums all of them by itself, those of each host first.
-Plan all_reduce_at_once(int rank, const Hosts& hosts, size_t bytes, size_t widening);
+// The same result, bit for bit, for short buffers: every rank sends its input to all others and
+// adds all inputs itself, those of each host first.
+Plan one_shot_all_reduce(int rank, const HostTopology& hosts, size_t bytes, size_t widening);
 
-// As all_reduce, but the sums go to the root alone.
-Plan reduce_to_root(int rank, const Hosts& hosts, int root, size_t bytes, const Cut& cut);
+// As all_reduce, but only the root gets the sums.
+Plan reduce_to_root(int rank, const HostTopology& hosts, int root, size_t bytes,
+                    const Segmentation& segmentation);
 
-Plan reduce_scatter(int rank, const Hosts& hosts, size_t chunk_bytes, Layout inputs,
-                    const Cut& cut);
-Plan all_gather(int rank, const Hosts& hosts, size_t chunk_bytes, Layout outputs);
+Plan reduce_scatter(int rank, const HostTopology& hosts, size_t chunk_bytes, BufferLayout inputs,
+                    const Segmentation& segmentation);
+Plan all_gather(int rank, const HostTopology& hosts, size_t chunk_bytes, BufferLayout outputs);
 
-// Long: the root cuts the buffer in shards and sends each to its owner, who sends
-// it to the others. Owners are all other ranks or, where there are other hosts,
-// all ranks of those; the root's neighbours then have it all from the root.
-Plan broadcast(int rank, const Hosts& hosts, int root, size_t bytes, size_t piece_bytes);
+// A long buffer is cut into shards: the root sends each shard to its owner, which sends it to the
+// others. Owners are all ranks but the root or, if there are several hosts, all ranks of the
+// other hosts; ranks of the root's host then receive the whole buffer from the root.
+Plan broadcast(int rank, const HostTopology& hosts, int root, size_t bytes, size_t piece_bytes);
 
-Plan gather(int rank, int size, int root, size_t chunk_bytes, Layout outputs);
-Plan scatter(int rank, int size, int root, size_t chunk_bytes, Layout inputs);
+Plan gather(int rank, int size, int root, size_t chunk_bytes, BufferLayout outputs);
+Plan scatter(int rank, int size, int root, size_t chunk_bytes, BufferLayout inputs);
 
-// to[p] is the region that goes to rank p, from[p] where what rank p sends goes.
+// to[p]: region that is sent to rank p. from[p]: region that receives the data from rank p.
 Plan all_to_all(int rank, int size, const std::vector<Region>& to, const std::vector<Region>& from);
 
-// Everybody tells everybody.
+// Every rank signals every other rank.
 Plan barrier(int rank, int size);
 
 Plan send_to(int rank, int size, int receiver, size_t bytes);
 Plan receive_from(int rank, int size, int sender, size_t bytes);
 
-// The regions of N chunks.
-std::vector<Region> chunks_of(Room room, int size, size_t chunk_bytes, Layout layout);
+// Returns the regions of N chunks.
+std::vector<Region> chunks_of(BufferKind buffer, int size, size_t chunk_bytes, BufferLayout layout);
 
 }  // namespace smdist

@@ -1,24 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// A collective as data: what one rank has to do, without doing it.
+// Plan of a collective: the steps of one rank, as data.
 //
-// Vocabulary. A *message* goes from one rank to another and is known by its tag,
-// which is unique per sender, receiver and operation. A *region* is a part of a
-// numbered buffer. Steps are done in any order that respects `after`; two plans
-// of two ranks fit if every Send of one has a Receive of the same tag and length
-// in the other.
+// Vocabulary. A *message* goes from one rank to another and is identified by its tag, which is
+// unique per sender, receiver and operation. A *region* is a part of a numbered buffer. Steps may
+// run in any order that respects `after`. The plans of two ranks match if every Send of one has a
+// Receive of the same tag and length in the other.
 //
-// A Receive that depends on nothing is open: its region may be written from the
-// moment the rank posted the operation. One that comes after other steps, such as
-// the sum that reads its region before, is opened by a grant to its sender, whose
-// Send says so.
+// A Receive without dependencies is open: its region may be written as soon as the rank has
+// posted the operation. A Receive that depends on other steps, such as an earlier sum that reads
+// its region, opens when they are complete; the receiver then sends a credit, and the matching
+// Send waits for it.
 //
-// Two rules let neighbours read each other's memory instead of copying it. What is
-// received into scratch is read by one Reduce and by nothing else. And the bytes that
-// Sends read do not change between the first Send of a region and the end of the
-// operation.
+// Two rules allow ranks of one host to read each other's memory without a copy. A region received
+// into scratch is read by exactly one Reduce and by no other step. The bytes that Sends read do
+// not change between the first Send of a region and the end of the operation.
 //
-// No message is empty, but for the barrier's; an empty
-// message arrives with the news that its sender has posted the operation.
+// Only signals, such as a barrier's, are empty messages. An empty message counts as arrived when
+// its sender has posted the operation.
 #pragma once
 
 #include <cstddef>
@@ -27,11 +25,11 @@
 
 namespace smdist {
 
-enum class Room : uint8_t { kInput, kOutput, kScratch };
+enum class BufferKind : uint8_t { kInput, kOutput, kScratch };
 
 struct Region {
-  Room room = Room::kScratch;
-  uint32_t index = 0;  // which input or output; 0 for scratch
+  BufferKind buffer = BufferKind::kScratch;
+  uint32_t index = 0;  // number of the input or output; 0 for scratch
   size_t offset = 0;
   size_t bytes = 0;
 };
@@ -43,9 +41,9 @@ enum class StepKind : uint8_t {
   kReduce,   // all sources, in order, to target
 };
 
-// What a sum adds: the contributions to a total; those of one host to a partial
-// sum; or partial sums to a total.
-enum class Stage : uint8_t { kWhole, kPartial, kFinal };
+// Kind of a Reduce: contributions to a total, contributions of one host to a partial sum, or
+// partial sums to a total.
+enum class ReduceStage : uint8_t { kWhole, kPartial, kFinal };
 
 struct Step {
   StepKind kind = StepKind::kCopy;
@@ -53,9 +51,9 @@ struct Step {
   uint32_t tag = 0;  // of the message
   std::vector<Region> sources;
   Region target;
-  std::vector<uint32_t> after;  // indices of earlier steps
-  Stage stage = Stage::kWhole;  // of a Reduce
-  bool awaits_grant = false;    // a Send whose Receive comes after other steps
+  std::vector<uint32_t> after;              // indices of earlier steps
+  ReduceStage stage = ReduceStage::kWhole;  // of a Reduce
+  bool awaits_credit = false;               // of a Send: its Receive depends on other steps
 };
 
 struct Plan {

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "collectives/shards.h"
+#include "collectives/sharding.h"
 
 namespace smdist {
 namespace {
@@ -13,7 +13,7 @@ constexpr uint32_t kNoStep = UINT32_MAX;
 }  // namespace
 
 Region part_of(const Region& region, size_t offset, size_t bytes) {
-  return {region.room, region.index, region.offset + offset, bytes};
+  return {region.buffer, region.index, region.offset + offset, bytes};
 }
 
 std::vector<int> PlanBuilder::rotated_peers() const {
@@ -23,10 +23,16 @@ std::vector<int> PlanBuilder::rotated_peers() const {
 }
 
 uint32_t PlanBuilder::send(int peer, uint32_t tag, const Region& from, std::vector<uint32_t> after,
-                           bool awaits_grant) {
+                           bool awaits_credit) {
   if (from.bytes == 0) return kNoStep;
-  return add(
-      {StepKind::kSend, peer, tag, {from}, {}, std::move(after), Stage::kWhole, awaits_grant});
+  return add({StepKind::kSend,
+              peer,
+              tag,
+              {from},
+              {},
+              std::move(after),
+              ReduceStage::kWhole,
+              awaits_credit});
 }
 
 uint32_t PlanBuilder::receive(int peer, uint32_t tag, const Region& into,
@@ -39,7 +45,7 @@ void PlanBuilder::copy(const Region& from, const Region& to) {
   if (from.bytes > 0) add({StepKind::kCopy, -1, 0, {from}, to, {}});
 }
 
-uint32_t PlanBuilder::reduce(Stage stage, std::vector<Region> sources, const Region& to,
+uint32_t PlanBuilder::reduce(ReduceStage stage, std::vector<Region> sources, const Region& to,
                              std::vector<uint32_t> after) {
   return add({StepKind::kReduce, -1, 0, std::move(sources), to, std::move(after), stage});
 }
@@ -49,7 +55,7 @@ void PlanBuilder::signal(int peer) { add({StepKind::kSend, peer, 0, {Region{}}, 
 void PlanBuilder::await_signal(int peer) { add({StepKind::kReceive, peer, 0, {}, {}, {}}); }
 
 Region PlanBuilder::scratch(size_t bytes) {
-  const Region region{Room::kScratch, 0, plan_.scratch_bytes, bytes};
+  const Region region{BufferKind::kScratch, 0, plan_.scratch_bytes, bytes};
   plan_.scratch_bytes += (bytes + kShardAlignment - 1) / kShardAlignment * kShardAlignment;
   return region;
 }

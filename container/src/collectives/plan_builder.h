@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes plans down.
+// Construction of plans.
 #pragma once
 
 #include <vector>
@@ -8,10 +8,10 @@
 
 namespace smdist {
 
-// Part of a region.
+// Returns a part of a region.
 Region part_of(const Region& region, size_t offset, size_t bytes);
 
-// Cuts a length in pieces: calls visit(offset, bytes, number) for each.
+// Cuts a length into pieces and calls visit(offset, bytes, number) for each.
 template <typename Visit>
 void for_each_piece(size_t bytes, size_t piece_bytes, Visit visit) {
   uint32_t number = 0;
@@ -20,26 +20,28 @@ void for_each_piece(size_t bytes, size_t piece_bytes, Visit visit) {
   }
 }
 
+// Appends steps to the plan of one rank.
+//
 // Thread safety: none.
 class PlanBuilder final {
  public:
   PlanBuilder(int rank, int size) : rank_(rank), size_(size) {}
 
-  // All other ranks, beginning with the next.
+  // Returns all other ranks, beginning with the next one.
   std::vector<int> rotated_peers() const;
 
-  // Each returns the index of the new step; empty messages and copies are left out.
-  // A receive that comes after other steps grants a send, which has to wait for it.
+  // Each function appends a step and returns its index; empty messages and copies are omitted. A
+  // receive with dependencies sends a credit; its send must be added with awaits_credit.
   uint32_t send(int peer, uint32_t tag, const Region& from, std::vector<uint32_t> after = {},
-                bool awaits_grant = false);
+                bool awaits_credit = false);
   uint32_t receive(int peer, uint32_t tag, const Region& into, std::vector<uint32_t> after = {});
   void copy(const Region& from, const Region& to);
-  uint32_t reduce(Stage stage, std::vector<Region> sources, const Region& to,
+  uint32_t reduce(ReduceStage stage, std::vector<Region> sources, const Region& to,
                   std::vector<uint32_t> after);
   void signal(int peer);  // an empty message
   void await_signal(int peer);
 
-  // Scratch memory, aligned to a cache line.
+  // Returns a new region of scratch memory, aligned to a cache line.
   Region scratch(size_t bytes);
 
   Plan finish() { return std::move(plan_); }

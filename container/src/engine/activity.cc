@@ -7,14 +7,14 @@ void Activity::begin(Collective kind, Clock::time_point now) {
   State& state = at(kind);
   const std::lock_guard<std::mutex> lock(state.mutex);
   advance(state, now);
-  ++state.under_way;
+  ++state.in_flight;
 }
 
 void Activity::end(Collective kind, Clock::time_point now) {
   State& state = at(kind);
   const std::lock_guard<std::mutex> lock(state.mutex);
   advance(state, now);
-  --state.under_way;
+  --state.in_flight;
   ++state.total.operations;
 }
 
@@ -27,7 +27,7 @@ Activity::Total Activity::total(Collective kind, Clock::time_point now) {
 
 void Activity::advance(State& state, Clock::time_point now) {
   if (now <= state.latest) return;
-  if (state.under_way > 0) state.total.busy += now - state.latest;
+  if (state.in_flight > 0) state.total.busy += now - state.latest;
   state.latest = now;
 }
 

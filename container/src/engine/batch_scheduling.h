@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads that wake up without pushing others aside.
+// Threads that wake up without preempting others.
 #pragma once
 
 #include <sched.h>
 
 namespace smdist {
 
-// Where ranks outnumber processors, what wakes a rank is most often news from one that has more
-// to say: pushed aside at the first piece, it is called back for the next. While this lives, the
-// thread has Linux's policy for batches: woken, it runs when a processor is free. A thread with
-// another policy than the default, or one that may not change it, stays as it is.
+// If there are more ranks than processors, a rank is usually woken by a rank that is about to send
+// more. Preempting the sender at its first piece costs a switch back for the next one. While this
+// object lives, its thread has the policy SCHED_BATCH: after a wake-up it runs when a processor is
+// free. A thread whose policy is not the default, or cannot be changed, stays as it is.
 class BatchScheduling final {
  public:
   explicit BatchScheduling(bool is_wanted)

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an engine refuses to be told.
+// Checks of the options of an engine.
 #include <numeric>
 #include <string>
 
-#include "collectives/shards.h"
-#include "engine/request.h"
+#include "collectives/sharding.h"
+#include "engine/checks.h"
+#include "messaging/frame.h"
 #include "smdist/errors.h"
 #include "smdist/options.h"
 
@@ -31,9 +32,9 @@ void check(const Options& options) {
   require_one_each("hosts", options.hosts.size(), options.size);
   require(options.chunk_bytes > 0, "chunk_bytes is 0");
   require(options.window > 0, "window is 0");
-  for (const size_t bytes : {options.rider_bytes, options.shared_rider_bytes}) {
-    require(bytes <= kMaxRiderBytes, "a rider of " + std::to_string(bytes) + " bytes, more than " +
-                                         std::to_string(kMaxRiderBytes));
+  for (const size_t bytes : {options.eager_bytes, options.shared_eager_bytes}) {
+    require(bytes <= kMaxEagerBytes, "an eager message of " + std::to_string(bytes) +
+                                         " bytes, more than " + std::to_string(kMaxEagerBytes));
   }
   require(options.block_bytes > 0 && options.block_bytes % kShardAlignment == 0 &&
               options.block_bytes <= UINT32_MAX,

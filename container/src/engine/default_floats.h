@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arithmetic as it is by default.
+// The default floating-point environment.
 #pragma once
 
 #include <cfenv>
 
 namespace smdist {
 
-// Sums must not depend on the rounding or denormal mode of the thread that makes them:
-// while it lives, the thread has the default ones.
+// Sums must not depend on the rounding or denormal mode of the thread that computes them. While
+// this object lives, its thread has the default modes.
 class DefaultFloats final {
  public:
   DefaultFloats() {

@@ -5,7 +5,8 @@
 #include <set>
 #include <utility>
 
-#include "engine/impl.h"
+#include "engine/checks.h"
+#include "engine/engine_impl.h"
 #include "transport/tcp_transport.h"
 
 namespace smdist {
@@ -30,17 +31,18 @@ std::shared_ptr<Group> make_group(const Options& options, uint32_t id,
                                   const std::vector<int>& members, int rank) {
   const std::vector<int> hosts = hosts_of(options, members);
   const bool is_on_one_host = std::set<int>(hosts.begin(), hosts.end()).size() == 1;
-  return std::make_shared<Group>(id, members, rank, Hosts(hosts), is_on_one_host, options.window);
+  return std::make_shared<Group>(id, members, rank, HostTopology(hosts), is_on_one_host,
+                                 options.window);
 }
 
 OperationId id_for(uint32_t group, const Operation& operation) {
   switch (operation.kind) {
     case Collective::kSend:
-      return {group, Way::kSend, operation.tag, -1, 0};
+      return {group, Role::kSend, operation.tag, -1, 0};
     case Collective::kReceive:
-      return {group, Way::kReceive, operation.tag, -1, 0};
+      return {group, Role::kReceive, operation.tag, -1, 0};
     default:
-      return {group, Way::kCollective, 0, -1, 0};
+      return {group, Role::kCollective, 0, -1, 0};
   }
 }
 
@@ -49,8 +51,8 @@ OperationId id_for(uint32_t group, const Operation& operation) {
 Engine::Impl::Impl(Options options, std::unique_ptr<Transport> transport)
     : options_(checked(std::move(options))),
       transport_(transport ? std::move(transport) : std::make_unique<TcpTransport>(options_)),
-      conductor_(options_, *transport_, completions_),
-      lead_(*transport_),
+      progress_(options_, *transport_, callbacks_),
+      progress_lock_(*transport_),
       tuning_(options_.tuning) {}
 
 void Engine::Impl::join(const std::vector<Endpoint>& peers) {
@@ -59,12 +61,12 @@ void Engine::Impl::join(const std::vector<Endpoint>& peers) {
                      " ranks, not " + std::to_string(peers.size()));
   }
   MutexLock lock(mutex_);
-  if (stage_ != Stage::kNew) throw UsageError("join() may be called once, before shutdown()");
-  transport_->start(peers, &conductor_);
-  completions_.start();
-  io_thread_ = std::thread([this] { run(); });
-  stage_ = Stage::kRunning;
-  lead_.open();
+  if (state_ != State::kNew) throw UsageError("join() may be called once, before shutdown()");
+  transport_->start(peers, &progress_);
+  callbacks_.start();
+  progress_thread_ = std::thread([this] { run_progress_thread(); });
+  state_ = State::kRunning;
+  progress_lock_.open();
 }
 
 void Engine::Impl::add_group(uint32_t id, std::vector<int> members) {
@@ -80,10 +82,10 @@ void Engine::Impl::add_group(uint32_t id, std::vector<int> members) {
   }
   const int rank = static_cast<int>(own - members.begin());
   MutexLock lock(mutex_);
-  Member& member = groups_[id];
-  member.is_removed = false;
-  if (!member.group) member.group = make_group(options_, id, members, rank);
-  if (member.group->members != members) {
+  Membership& membership = groups_[id];
+  membership.is_removed = false;
+  if (!membership.group) membership.group = make_group(options_, id, members, rank);
+  if (membership.group->members != members) {
     throw UsageError(name + " has other members already: two groups got the same number");
   }
 }
@@ -99,9 +101,9 @@ void Engine::Impl::remove_group(uint32_t id) {
                        " operations on their way; wait for them, then remove it");
     }
     found->second.is_removed = true;
-    inbox_.forgotten_groups.push_back(id);
+    inbox_.removed_groups.push_back(id);
   }
-  lead_.wake();
+  progress_lock_.notify();
 }
 
 std::shared_ptr<Group> Engine::Impl::group_of(uint32_t id) {
@@ -124,31 +126,33 @@ uint64_t Engine::Impl::submit(uint32_t group_id, Operation operation) {
   submission.descriptor = descriptor_of(operation, rank, size);
   submission.operation = std::move(operation);
   MutexLock submitting(submitting_mutex_);
-  submission.choice = number(submission);
+  number(submission);
   if (!submission.may_be_shared()) submission.make_plan();
   const uint64_t sequence = submission.id.sequence;
-  leave_in_inbox(std::move(submission));
+  put_in_inbox(std::move(submission));
   return sequence;
 }
 
-void Engine::Impl::leave_in_inbox(Submission submission) {
+void Engine::Impl::put_in_inbox(Submission submission) {
   {
     MutexLock lock(mutex_);
     inbox_.submissions.push_back(std::move(submission));
   }
-  lead_.wake();
+  progress_lock_.notify();
 }
 
-// Gives the operation its number, and chooses how it is done: the same on all
-// ranks, since all number the same operations.
-Choice Engine::Impl::number(Submission& submission) {
+// Give the operation its number, and choose its algorithm. Both are the same on all ranks, since
+// all ranks number the same operations. (A send or receive gets another number when its peer is
+// known: see Matching.)
+void Engine::Impl::number(Submission& submission) {
   MutexLock lock(mutex_);
-  if (stage_ == Stage::kNew) throw UsageError("call join() before submit()");
-  if (stage_ == Stage::kEnded) throw UsageError("the engine was shut down");
-  Member& member = groups_[submission.id.group];
-  submission.id.sequence = member.next(submission.id.way);  // of a message: until its channel does
+  if (state_ == State::kNew) throw UsageError("call join() before submit()");
+  if (state_ == State::kEnded) throw UsageError("the engine was shut down");
+  Membership& membership = groups_[submission.id.group];
+  submission.id.sequence = membership.next(submission.id.role);
   ++submission.group->pending;
-  return choose(submission.descriptor, tuning_, *submission.group, member.turns);
+  submission.choice =
+      choose(submission.descriptor, tuning_, *submission.group, membership.owner_rotation);
 }
 
 void Engine::Impl::tune(Tuning tuning) {
@@ -158,41 +162,46 @@ void Engine::Impl::tune(Tuning tuning) {
     inbox_.tuning = tuning;
     tuning_ = std::move(tuning);
   }
-  lead_.wake();
+  progress_lock_.notify();
 }
 
-void Engine::Impl::abort(FaultKind kind, const std::string& reason) {
+void Engine::Impl::abort(const std::string& reason, const std::string& details) {
+  if (details.size() > kMaxDetailsBytes) {
+    throw UsageError("the details of an abort have " + std::to_string(details.size()) +
+                     " bytes: at most " + std::to_string(kMaxDetailsBytes) + " can be sent");
+  }
   {
     MutexLock lock(mutex_);
-    if (!inbox_.fault) inbox_.fault = Fault{kind, options_.rank, reason};
+    if (!inbox_.fault)
+      inbox_.fault = Fault{FaultKind::kAborted, options_.rank, reason, {}, details};
   }
-  lead_.wake();
+  progress_lock_.notify();
 }
 
 void Engine::Impl::shutdown() {
-  MutexLock ending(ending_mutex_);
-  Stage before;
+  MutexLock shutting_down(shutdown_mutex_);
+  State before;
   {
     MutexLock submitting(submitting_mutex_);
     MutexLock lock(mutex_);
-    before = std::exchange(stage_, Stage::kEnded);
+    before = std::exchange(state_, State::kEnded);
     inbox_.is_ended = true;
   }
-  if (before != Stage::kRunning) return;
-  lead_.close();
-  lead_.wake();
-  io_thread_.join();
-  completions_.finish();
+  if (before != State::kRunning) return;
+  progress_lock_.close();
+  progress_lock_.notify();
+  progress_thread_.join();
+  callbacks_.finish();
 }
 
 Engine::Engine(Options options) : Engine(std::move(options), nullptr) {}
 Engine::Engine(Options options, std::unique_ptr<Transport> transport)
     : impl_(std::make_unique<Impl>(std::move(options), std::move(transport))) {}
 
-// Who waits has been told by shutdown(), and is on his way out.
+// shutdown() ends the operations of callers that wait; they still have to return.
 Engine::~Engine() {
   shutdown();
-  impl_->await_visitors();
+  impl_->wait_for_callers();
 }
 
 int Engine::rank() const { return impl_->options().rank; }
@@ -206,14 +215,16 @@ void Engine::remove_group(uint32_t id) { impl_->remove_group(id); }
 uint64_t Engine::submit(uint32_t group, Operation operation) {
   return impl_->submit(group, std::move(operation));
 }
-bool Engine::wait(Ending& ending, Ending::Clock::time_point until) {
-  return impl_->wait(ending, until);
+bool Engine::wait(Completion& completion, Completion::Clock::time_point until) {
+  return impl_->wait(completion, until);
 }
-uint64_t Engine::run(uint32_t group, Operation operation, Ending& ending) {
-  return impl_->run(group, std::move(operation), ending);
+uint64_t Engine::submit_and_wait(uint32_t group, Operation operation, Completion& completion) {
+  return impl_->submit_and_wait(group, std::move(operation), completion);
 }
 void Engine::tune(Tuning tuning) { impl_->tune(std::move(tuning)); }
-void Engine::abort(const std::string& reason) { impl_->abort(FaultKind::kAborted, reason); }
+void Engine::abort(const std::string& reason, const std::string& details) {
+  impl_->abort(reason, details);
+}
 void Engine::shutdown() { impl_->shutdown(); }
 std::exception_ptr Engine::failure() const { return impl_->failure(); }
 bool Engine::is_running() const { return impl_->is_running(); }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A numbered communicator.
+// A group of ranks, known by its number (a communicator in MPI).
 #pragma once
 
 #include <atomic>
@@ -7,14 +7,14 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/hosts.h"
+#include "collectives/host_topology.h"
 
 namespace smdist {
 
-// Thread safety: constant after construction, but for the counter.
+// Thread safety: constant after construction, except for the counter, which is atomic.
 struct Group {
-  // group_hosts: of the members, in their order.
-  Group(uint32_t group_id, std::vector<int> group_members, int own_rank, Hosts group_hosts,
+  // group_hosts: the host of each member, in the order of members.
+  Group(uint32_t group_id, std::vector<int> group_members, int own_rank, HostTopology group_hosts,
         bool is_all_on_one_host, uint32_t group_window)
       : id(group_id),
         members(std::move(group_members)),
@@ -27,11 +27,11 @@ struct Group {
 
   const uint32_t id;
   const std::vector<int> members;  // engine ranks, by rank in the group
-  const int rank;                  // ours, in the group
-  const Hosts hosts;
+  const int rank;                  // this rank's number in the group
+  const HostTopology hosts;
   const bool is_on_one_host;
-  const uint32_t window;              // see Cut
-  std::atomic<uint64_t> pending = 0;  // operations submitted and not yet complete
+  const uint32_t window;              // see Segmentation
+  std::atomic<uint64_t> pending = 0;  // operations that were submitted and have not ended
 };
 
 }  // namespace smdist

@@ -5,7 +5,7 @@
 #include <optional>
 #include <utility>
 
-#include "engine/request.h"
+#include "engine/algorithm_choice.h"
 
 namespace smdist {
 namespace {
@@ -28,15 +28,15 @@ bool may_come_from(const Submission& submission, int rank) {
 
 }  // namespace
 
-std::vector<Submission> Matching::post(Submission submission, const Announced& announced) {
+std::vector<Submission> Matching::post(Submission submission, const UnexpectedQueue& unexpected) {
   const OperationId& id = submission.id;
   const bool waits = std::any_of(waiting_.begin(), waiting_.end(), [&](const Submission& receive) {
-    return id.way == Way::kReceive && is_from_any(receive) && has_same_tag(receive.id, id);
+    return id.role == Role::kReceive && is_from_any(receive) && has_same_tag(receive.id, id);
   });
   std::optional<int> peer;
   if (!waits && !is_from_any(submission)) peer = engine_rank_of_peer(submission);
   if (!waits && is_from_any(submission))
-    peer = announced.first_sender(id.group, id.channel, submission.group->members);
+    peer = unexpected.first_sender(id.group, id.channel, submission.group->members);
   std::vector<Submission> ready;
   if (peer) {
     number(submission, *peer);
@@ -73,7 +73,7 @@ bool Matching::was_posted(const OperationId& ours) const {
   return found != next_.end() && ours.sequence < found->second;
 }
 
-// The peer is an engine rank.
+// peer: an engine rank.
 void Matching::number(Submission& submission, int peer) {
   submission.id.peer = peer;
   submission.id.sequence = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which receive takes which send.
+// Matches receives and sends.
 #pragma once
 
 #include <list>
@@ -7,26 +7,26 @@
 #include <utility>
 #include <vector>
 
-#include "engine/announced.h"
-#include "engine/pending.h"
+#include "engine/submission.h"
+#include "engine/unexpected_queue.h"
 
 namespace smdist {
 
-// Sends of a channel are numbered as they are posted, and so are its receives:
-// the same number meets. A receive from any rank gets its channel and number when
-// a send is announced that no earlier receive is for; until then it waits here,
-// and behind it every later receive with its tag.
+// Sends of a channel (one sender, one receiver, one tag) are numbered in the order of their posts,
+// and so are its receives; equal numbers match. A receive from any rank gets its channel and number
+// when a send is announced that no earlier receive takes. Until then it waits here, and every later
+// receive with the same tag waits behind it.
 //
 // Thread safety: none.
 class Matching final {
  public:
-  // Numbers a send or receive. Returns what can begin: it, or nothing if it waits.
-  std::vector<Submission> post(Submission submission, const Announced& announced);
+  // Number a send or receive. Returns what can begin: this operation, or nothing if it waits.
+  std::vector<Submission> post(Submission submission, const UnexpectedQueue& unexpected);
 
-  // A peer has announced a send. Returns the receives that can begin by that.
+  // A peer has announced a send. Returns the receives that can begin now.
   std::vector<Submission> announce(const OperationId& ours);
 
-  // Whether an operation of this id was posted here, at any time.
+  // Return whether an operation with this id was ever posted here.
   bool was_posted(const OperationId& ours) const;
 
   const std::list<Submission>& waiting() const { return waiting_; }

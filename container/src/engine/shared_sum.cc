@@ -16,7 +16,7 @@ SharedSum::Members only(size_t member) { return SharedSum::Members{1} << member;
 
 }  // namespace
 
-SharedSum::SharedSum(SumTask task, size_t member, const Exchange& own, uint64_t count)
+SharedSum::SharedSum(SumTask task, size_t member, const ReductionBuffer& own, uint64_t count)
     : task_(std::move(task)),
       member_(member),
       own_(own),
@@ -29,54 +29,55 @@ SharedSum::SharedSum(SumTask task, size_t member, const Exchange& own, uint64_t 
     most_pieces_ = std::max(most_pieces_, sides_[i].pieces);
   }
   for (size_t i = 0; i < size(); ++i) {
-    tell(own_.given(i), 0, sides_[i].pieces);
-    tell(own_.taken(i), 0, sides_[i].pieces);
+    publish(own_.given(i), 0, sides_[i].pieces);
+    publish(own_.taken(i), 0, sides_[i].pieces);
   }
-  tell(own_.summed(), 0, sides_[member_].pieces);
+  publish(own_.summed(), 0, sides_[member_].pieces);
 }
 
-void SharedSum::meet(size_t member, const Exchange& theirs, uint64_t count) {
-  sides_[member].exchange = theirs;
+void SharedSum::join(size_t member, const ReductionBuffer& theirs, uint64_t count) {
+  sides_[member].buffer = theirs;
   sides_[member].count = count;
-  ++num_met_;
+  ++num_joined_;
 }
 
-// All counters of an exchange end where the longest does, so that they begin together.
-void SharedSum::tell(Exchange::Counter& counter, uint64_t pieces, uint64_t of) {
+// Advance a counter. With its last piece a counter jumps to the common end of all counters of the
+// buffer, so that they are equal when the next sum begins.
+void SharedSum::publish(ReductionBuffer::Counter& counter, uint64_t pieces, uint64_t of) {
   counter.store(count_ + (pieces == of ? most_pieces_ : pieces), std::memory_order_release);
 }
 
 void SharedSum::cancel() {
   for (size_t i = 0; i < size(); ++i) {
-    tell(own_.given(i), 0, 0);
-    tell(own_.taken(i), 0, 0);
+    publish(own_.given(i), 0, 0);
+    publish(own_.taken(i), 0, 0);
   }
-  tell(own_.summed(), 0, 0);
+  publish(own_.summed(), 0, 0);
 }
 
 uint64_t SharedSum::given_by(size_t member) const {
   const Side& side = sides_[member];
-  return side.exchange->given(member_).load(std::memory_order_acquire) - side.count;
+  return side.buffer->given(member_).load(std::memory_order_acquire) - side.count;
 }
 
 uint64_t SharedSum::taken_by(size_t member) const {
   const Side& side = sides_[member];
-  return side.exchange->taken(member_).load(std::memory_order_acquire) - side.count;
+  return side.buffer->taken(member_).load(std::memory_order_acquire) - side.count;
 }
 
 uint64_t SharedSum::summed_by(size_t member) const {
   const Side& side = sides_[member];
-  return side.exchange->summed().load(std::memory_order_acquire) - side.count;
+  return side.buffer->summed().load(std::memory_order_acquire) - side.count;
 }
 
-// Shares, one's own sum and the sums of others take turns, each beginning with the next member,
-// so that a piece is read while it is warm and no member is everybody's first.
+// Try gives, the add and takes in rotation, each beginning with the next member: a piece is read
+// while it is in the cache, and no member is served first by all others.
 SharedSum::Members SharedSum::advance() {
   const size_t actions = 2 * size() - 1;
   for (size_t tried = 0; tried < actions; ++tried) {
-    const Members told = act(turn_);
-    turn_ = (turn_ + 1) % actions;
-    if (told != 0) return told;
+    const Members signalled = act(next_action_);
+    next_action_ = (next_action_ + 1) % actions;
+    if (signalled != 0) return signalled;
   }
   return 0;
 }
@@ -93,7 +94,7 @@ SharedSum::Members SharedSum::all_others() const { return (only(size()) - 1) & ~
 
 bool SharedSum::has_room_for(size_t owner, uint64_t piece) const {
   if (piece < own_.window()) return true;
-  return has_met_all() && summed_by(owner) + own_.window() > piece;
+  return all_joined() && summed_by(owner) + own_.window() > piece;
 }
 
 bool SharedSum::give(size_t owner) {
@@ -102,13 +103,13 @@ bool SharedSum::give(size_t owner) {
   std::memcpy(own_.slot(owner, side.given), task_.input + offset_of(owner, side.given),
               bytes_of(owner, side.given));
   ++side.given;
-  tell(own_.given(owner), side.given, side.pieces);
+  publish(own_.given(owner), side.given, side.pieces);
   return true;
 }
 
-// Whether our next sum has to wait for the member.
+// Return whether our next add() has to wait for the member.
 bool SharedSum::lacks(size_t member) const {
-  if (!has_met_all() || given_by(member) <= added_) return true;
+  if (!all_joined() || given_by(member) <= added_) return true;
   return added_ >= own_.window() && taken_by(member) + own_.window() <= added_;
 }
 
@@ -123,15 +124,14 @@ bool SharedSum::add() {
     add_slice(added_, at, std::min(kSliceBytes, bytes - at));
   }
   ++added_;
-  tell(own_.summed(), added_, pieces);
+  publish(own_.summed(), added_, pieces);
   return true;
 }
 
 void SharedSum::add_slice(uint64_t piece, size_t at, size_t bytes) {
   const size_t offset = offset_of(member_, piece) + at;
   for (size_t i = 0; i < size(); ++i) {
-    sources_[i] =
-        i == member_ ? task_.input + offset : sides_[i].exchange->slot(member_, piece) + at;
+    sources_[i] = i == member_ ? task_.input + offset : sides_[i].buffer->slot(member_, piece) + at;
   }
   uint8_t* sum = task_.output + offset;
   reduce(task_.dtype, task_.op, task_.scale, sources_, sum, bytes / element_bytes(task_.dtype));
@@ -140,28 +140,29 @@ void SharedSum::add_slice(uint64_t piece, size_t at, size_t bytes) {
 
 bool SharedSum::take(size_t owner) {
   Side& side = sides_[owner];
-  if (side.taken == side.pieces || !has_met_all() || summed_by(owner) <= side.taken) return false;
-  std::memcpy(task_.output + offset_of(owner, side.taken), side.exchange->slot(owner, side.taken),
+  if (side.taken == side.pieces || !all_joined() || summed_by(owner) <= side.taken) return false;
+  std::memcpy(task_.output + offset_of(owner, side.taken), side.buffer->slot(owner, side.taken),
               bytes_of(owner, side.taken));
   ++side.taken;
-  tell(own_.taken(owner), side.taken, side.pieces);
+  publish(own_.taken(owner), side.taken, side.pieces);
   return true;
 }
 
-// Of those that a sum waits for the first is enough: the others may come meanwhile.
+// Only the first of the members that the next add() waits for is awaited: the others may come
+// meanwhile.
 SharedSum::Members SharedSum::awaited() const {
-  if (!has_met_all()) return 0;
+  if (!all_joined()) return 0;
   Members members = 0;
-  bool is_sum_told = added_ == sides_[member_].pieces;
+  bool is_add_covered = added_ == sides_[member_].pieces;
   for (size_t step = 1; step < size(); ++step) {
     const size_t member = other(step);
     const Side& side = sides_[member];
-    const bool is_first = !is_sum_told && lacks(member);
-    is_sum_told = is_sum_told || is_first;
+    const bool is_first = !is_add_covered && lacks(member);
+    is_add_covered = is_add_covered || is_first;
     if (is_first || side.taken < side.pieces) members |= only(member);
   }
-  // What a sum waited for has come since: whoever it was is about to say so.
-  return is_sum_told ? members : all_others();
+  // The piece that add() waited for has come since: its member is about to signal that.
+  return is_add_covered ? members : all_others();
 }
 
 bool SharedSum::is_done() const {
@@ -172,14 +173,14 @@ bool SharedSum::is_done() const {
          });
 }
 
-bool SharedSum::owes_us(size_t member) const {
+bool SharedSum::awaits_data_from(size_t member) const {
   const Side& side = sides_[member];
-  if (!has_met_all()) return true;
+  if (!all_joined()) return true;
   return given_by(member) < sides_[member_].pieces || summed_by(member) < side.pieces;
 }
 
 bool SharedSum::needs(size_t member) const {
-  return owes_us(member) || taken_by(member) + own_.window() < sides_[member_].pieces;
+  return awaits_data_from(member) || taken_by(member) + own_.window() < sides_[member_].pieces;
 }
 
 SharedSum::Members SharedSum::slowest() const {
@@ -189,7 +190,7 @@ SharedSum::Members SharedSum::slowest() const {
     const size_t member = other(step);
     if (!needs(member)) continue;
     const uint64_t done =
-        has_met_all() ? given_by(member) + taken_by(member) + summed_by(member) : 0;
+        all_joined() ? given_by(member) + taken_by(member) + summed_by(member) : 0;
     if (done < least) slowest = 0;
     least = std::min(least, done);
     if (done == least) slowest |= only(member);
@@ -197,10 +198,10 @@ SharedSum::Members SharedSum::slowest() const {
   return slowest;
 }
 
-bool SharedSum::is_left() const {
+bool SharedSum::is_drained() const {
   for (size_t step = 1; step < size(); ++step) {
     const size_t member = other(step);
-    if (owes_us(member) || taken_by(member) < sides_[member_].pieces) return false;
+    if (awaits_data_from(member) || taken_by(member) < sides_[member_].pieces) return false;
   }
   return true;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An all-reduce among ranks that share memory, of which counters tell and no frames.
+// An all-reduce in shared memory.
 #pragma once
 
 #include <cstddef>
@@ -7,13 +7,14 @@
 #include <optional>
 #include <vector>
 
-#include "memory/exchange.h"
+#include "memory/reduction_buffer.h"
 #include "smdist/dtype.h"
 #include "smdist/reduce_op.h"
 
 namespace smdist {
 
-// What is added: the same shards and the same order of additions as in a plan (collectives.h).
+// Buffers and shards of the all-reduce. Shards and the order of additions are those of a plan
+// (collectives.h), so that the result has the same bits.
 struct SumTask {
   Dtype dtype;
   ReduceOp op;
@@ -24,50 +25,55 @@ struct SumTask {
   size_t piece_bytes;
 };
 
-// One rank's part. Piece by piece it gives the others their shares, in slots of its exchange;
-// adds the shares of its own shard, and lays the sum in a slot, too; and takes the sums of others.
-// A slot is used again when the counters of those who read it say so.
+// One rank's part. The ranks exchange pieces through slots of their reduction buffers, and counters
+// in shared memory say which pieces are there; no frames are sent. Piece by piece, a rank
+//   gives each other rank its share of that rank's shard,
+//   adds the shares of its own shard, and puts the sum in a slot for the others, and
+//   takes the sums of the other shards.
+// A slot is used again when the counters of its readers allow it.
 //
-// Thread safety: none. Counters are read and written as other ranks do.
+// Thread safety: none; the counters synchronize with other processes.
 class SharedSum final {
  public:
   using Members = uint64_t;  // a set: bit i for member i
 
-  // The counters of the exchange stand at `count`.
-  SharedSum(SumTask task, size_t member, const Exchange& own, uint64_t count);
+  // count: where the counters of the reduction buffer are now.
+  SharedSum(SumTask task, size_t member, const ReductionBuffer& own, uint64_t count);
 
-  // The member takes part, at its exchange, whose counters stand at `count`. Once all have met,
-  // none can cancel(); before, nothing of theirs is looked at.
-  void meet(size_t member, const Exchange& theirs, uint64_t count);
+  // A member takes part, at its buffer, whose counters are at `count`. Nothing of other members
+  // is read before all have joined; afterwards nobody can cancel().
+  void join(size_t member, const ReductionBuffer& theirs, uint64_t count);
 
-  bool has_met_all() const { return num_met_ == sides_.size() - 1; }
+  bool all_joined() const { return num_joined_ == sides_.size() - 1; }
 
-  // Moves one piece, and returns to whom that may be news. Nobody: nothing can be done now.
+  // Move one piece, and return the members that may wait for it. Empty: nothing can be done now.
   Members advance();
-  // Without whose next piece nothing can be done, after advance() said so. Nobody's before all
-  // have met: frames tell of that.
+  // The members whose next piece is needed, after advance() returned an empty set. Empty before
+  // all have joined: frames announce that.
   Members awaited() const;
   bool is_done() const;
 
-  // The member has not done all of its part that ours depends on.
+  // Return whether this rank still depends on the member.
   bool needs(size_t member) const;
-  bool owes_us(size_t member) const;
-  // Of those, who is furthest behind: the others may wait for them, too.
+  // Return whether this rank still waits for data of the member.
+  bool awaits_data_from(size_t member) const;
+  // The members that are furthest behind, among those needed: the others may wait for them, too.
   Members slowest() const;
 
-  // Nobody reads our exchange any more, whose counters stand at end(). Requires: is_done().
-  bool is_left() const;
+  // Return whether nobody reads our reduction buffer any more; its counters are at end() then.
+  // Requires: is_done().
+  bool is_drained() const;
   uint64_t end() const { return count_ + most_pieces_; }
-  // Ends it before all have met.
+  // End the sum before all have joined.
   void cancel();
 
  private:
   struct Side {
-    std::optional<Exchange> exchange;
-    uint64_t count = 0;
+    std::optional<ReductionBuffer> buffer;
+    uint64_t count = 0;   // where its counters were at the beginning
     uint64_t pieces = 0;  // of its shard
-    uint64_t given = 0;   // by us
-    uint64_t taken = 0;   // by us
+    uint64_t given = 0;   // pieces that we gave it
+    uint64_t taken = 0;   // pieces that we took from it
   };
 
   size_t size() const { return sides_.size(); }
@@ -84,19 +90,19 @@ class SharedSum final {
   uint64_t given_by(size_t member) const;
   uint64_t taken_by(size_t member) const;
   uint64_t summed_by(size_t member) const;
-  void tell(Exchange::Counter& counter, uint64_t pieces, uint64_t of);
+  void publish(ReductionBuffer::Counter& counter, uint64_t pieces, uint64_t of);
 
   size_t offset_of(size_t owner, uint64_t piece) const;
   size_t bytes_of(size_t owner, uint64_t piece) const;
 
   const SumTask task_;
   const size_t member_;
-  const Exchange own_;
-  const uint64_t count_;
+  const ReductionBuffer own_;
+  const uint64_t count_;  // where our counters were at the beginning
   uint64_t most_pieces_ = 0;
-  size_t num_met_ = 0;
-  uint64_t added_ = 0;
-  size_t turn_ = 0;
+  size_t num_joined_ = 0;
+  uint64_t added_ = 0;  // pieces of our shard
+  size_t next_action_ = 0;
   std::vector<Side> sides_;  // by member
   std::vector<const void*> sources_;
 };

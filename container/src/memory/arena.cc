@@ -40,14 +40,14 @@ Arena Arena::create(size_t bytes) {
   Arena arena;
   arena.fd_ = UniqueFd(::memfd_create("smdist", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   const int fd = arena.fd_.get();
-  require(arena.fd_.is_open(), "no shared memory could be made");
-  require(::ftruncate(fd, static_cast<off_t>(bytes)) == 0, "shared memory got no length");
+  require(arena.fd_.is_open(), "cannot create shared memory");
+  require(::ftruncate(fd, static_cast<off_t>(bytes)) == 0, "cannot set the size of shared memory");
   arena.map(PROT_READ | PROT_WRITE);
-  // Others may only read it, where the kernel can see to that.
+  // Allow other processes to read only, where the kernel supports that seal.
   const bool is_sealed =
       ::fcntl(fd, F_ADD_SEALS, kLength | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) == 0 ||
       ::fcntl(fd, F_ADD_SEALS, kLength | F_SEAL_SEAL) == 0;
-  require(is_sealed, "shared memory could not be sealed");
+  require(is_sealed, "cannot seal shared memory");
   return arena;
 }
 
@@ -55,7 +55,8 @@ Arena Arena::adopt(UniqueFd fd) {
   Arena arena;
   arena.fd_ = std::move(fd);
   const int seals = ::fcntl(arena.fd_.get(), F_GET_SEALS);
-  require(seals >= 0 && (seals & kLength) == kLength, "the memory of another rank is not sealed");
+  require(seals >= 0 && (seals & kLength) == kLength,
+          "the shared memory of another rank is not sealed");
   arena.map(PROT_READ);
   arena.fd_.reset();
   return arena;
@@ -63,10 +64,10 @@ Arena Arena::adopt(UniqueFd fd) {
 
 void Arena::map(int protection) {
   struct stat about{};
-  require(::fstat(fd_.get(), &about) == 0, "shared memory has no length");
+  require(::fstat(fd_.get(), &about) == 0, "cannot read the size of shared memory");
   const auto bytes = static_cast<size_t>(about.st_size);
   void* at = ::mmap(nullptr, bytes, protection, MAP_SHARED, fd_.get(), 0);
-  require(at != MAP_FAILED, "shared memory could not be mapped");
+  require(at != MAP_FAILED, "cannot map shared memory");
   span_ = {at, bytes};
   ::madvise(at, bytes, MADV_DONTFORK);
 }

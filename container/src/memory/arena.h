@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that processes of one host share.
+// Shared memory of the processes on one host.
 #pragma once
 
 #include <cstddef>
@@ -9,22 +9,22 @@
 
 namespace smdist {
 
-// A sealed memfd and where it is mapped: nobody can make it shorter, so nobody who
-// reads it can be killed by its end. A forked child does not have it.
+// A sealed memfd and its mapping. The seal forbids to shrink it, so no reader can be killed by an
+// access past its end. A forked child does not inherit the mapping.
 //
 // Thread safety: none.
 class Arena final {
  public:
-  Arena() = default;  // none
+  Arena() = default;  // an empty arena
   ~Arena() { unmap(); }
   Arena(Arena&& other) noexcept;
   Arena& operator=(Arena&& other) noexcept;
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  // New memory, all zero. Throws SystemError.
+  // Creates an arena filled with zeros. Throws SystemError.
   static Arena create(size_t bytes);
-  // Somebody else's, to read. Throws SystemError, also if it is not sealed.
+  // Maps the arena of another process for reading. Throws SystemError, also if it is not sealed.
   static Arena adopt(UniqueFd fd);
 
   Span span() const { return span_; }

@@ -4,8 +4,10 @@
 namespace smdist {
 namespace {
 
-constexpr size_t kMostSharers = 16;  // their slots grow with the square of their number
-constexpr size_t kExchanges = 3;     // one is in use, one is being left, one is being taken
+constexpr size_t kMostSharers =
+    16;  // the memory for slots grows with the square of the number of ranks
+constexpr size_t kReductionBuffers =
+    3;  // one sum runs, one has yet to be read by others, one is starting
 
 std::vector<int> ranks_of_host(const Options& options) {
   std::vector<int> ranks;
@@ -24,10 +26,11 @@ ArenaLayout::ArenaLayout(const Options& options)
     : ranks(ranks_of_host(options)),
       blocks_bytes(options.block_bytes * options.blocks_per_peer * (ranks.size() - 1)),
       shape{ranks.size(), options.block_bytes, options.window},
-      num_exchanges(ranks.size() > 1 && ranks.size() <= kMostSharers ? kExchanges : 0),
-      bytes(blocks_bytes + num_exchanges * shape.bytes()) {}
+      num_reduction_buffers(ranks.size() > 1 && ranks.size() <= kMostSharers ? kReductionBuffers
+                                                                             : 0),
+      bytes(blocks_bytes + num_reduction_buffers * shape.bytes()) {}
 
-Exchange ArenaLayout::exchange(const Span& arena, size_t number) const {
+ReductionBuffer ArenaLayout::reduction_buffer(const Span& arena, size_t number) const {
   auto* begin = static_cast<uint8_t*>(arena.data) + blocks_bytes;
   return {begin + number * shape.bytes(), shape};
 }

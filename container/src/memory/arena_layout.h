@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// What lies where in a rank's arena. The same for all ranks of a host.
+// Offsets of the parts of an arena, the same for all ranks of a host.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <vector>
 
-#include "memory/exchange.h"
+#include "memory/reduction_buffer.h"
 #include "smdist/operation.h"
 #include "smdist/options.h"
 
 namespace smdist {
 
-// Blocks come first, then exchanges.
+// Layout of an arena: first the blocks of messages, then the reduction buffers.
 struct ArenaLayout {
   explicit ArenaLayout(const Options& options);
 
-  // None where there is no arena.
+  // Returns the part of the arena that holds blocks; empty if there is no arena.
   Span blocks(const Span& arena) const { return {arena.data, std::min(arena.bytes, blocks_bytes)}; }
-  Exchange exchange(const Span& arena, size_t number) const;
+  ReductionBuffer reduction_buffer(const Span& arena, size_t number) const;
 
-  std::vector<int> ranks;  // of this host
+  std::vector<int> ranks;  // all ranks of this host, this one included
   size_t blocks_bytes = 0;
-  Exchange::Shape shape;
-  size_t num_exchanges = 0;
-  size_t bytes = 0;  // of all that
+  ReductionBuffer::Shape shape;
+  size_t num_reduction_buffers = 0;
+  size_t bytes = 0;  // size of the whole arena, without ring buffers
 };
 
 }  // namespace smdist

@@ -20,7 +20,7 @@ void AlignedFree::operator()(uint8_t* data) const {
 
 Buffer BufferPool::take(size_t bytes) {
   if (bytes == 0) return {};
-  // The smallest that fits and is not wasted on so few bytes.
+  // Choose the smallest buffer that fits and is at most four times too large.
   auto best = idle_.end();
   for (auto it = idle_.begin(); it != idle_.end(); ++it) {
     const bool fits = it->bytes >= bytes && it->bytes / 4 <= bytes;

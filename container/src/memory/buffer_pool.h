@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scratch memory that is used again.
+// A pool of buffers for scratch memory.
 #pragma once
 
 #include <cstddef>
@@ -15,22 +15,22 @@ struct AlignedFree {
   void operator()(uint8_t* data) const;
 };
 
-// Memory aligned to a cache line, of undefined content.
+// Uninitialized memory, aligned to a cache line.
 struct Buffer {
   std::unique_ptr<uint8_t, AlignedFree> data;
   size_t bytes = 0;
 };
 
-// Hands out buffers and keeps what comes back, because the first touch of fresh
-// pages costs more than the sums that are done in them.
+// Lends buffers and keeps returned ones for reuse, because the first access to new pages costs
+// more than the sums computed in them.
 //
 // Thread safety: none.
 class BufferPool final {
  public:
-  // Keeps at most so many bytes that nobody uses.
+  // idle_limit_bytes: at most so many bytes are kept while unused.
   explicit BufferPool(size_t idle_limit_bytes) : idle_limit_bytes_(idle_limit_bytes) {}
 
-  // A buffer of at least so many bytes; none for 0.
+  // Returns a buffer of at least `bytes` bytes; an empty one for 0.
   Buffer take(size_t bytes);
   void give_back(Buffer buffer);
 

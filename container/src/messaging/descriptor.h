@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank says it called, so that ranks that disagree find out.
+// Description of an operation, which ranks send each other to detect calls that do not match.
 #pragma once
 
 #include <array>
@@ -17,21 +17,21 @@ struct Descriptor {
   ReduceOp op = ReduceOp::kSum;
   double scale = 1;
   int32_t root = 0;
-  uint64_t bytes = 0;       // of the buffer or of one chunk; all_to_all: the layout
-  uint64_t to_bytes = 0;    // all_to_all: what the sender sends to the receiver,
-  uint64_t from_bytes = 0;  // and what it expects from it. Of others both are the layout
+  uint64_t bytes = 0;       // length of the buffer or of one chunk; all_to_all: hash of the layout
+  uint64_t to_bytes = 0;    // all_to_all: bytes from the sender of this descriptor to its receiver;
+  uint64_t from_bytes = 0;  // bytes it expects back. Other kinds: both hold the hash of the layout
 };
 
 using DescriptorBytes = std::array<uint8_t, kDescriptorBytes>;
 DescriptorBytes encode(const Descriptor& descriptor);
 
-// Throws PeerError; its text completes a sentence that begins with the sender.
+// Throws PeerError with a predicate as text; the caller puts the sender's name before it.
 Descriptor decode(const DescriptorBytes& bytes);
 
-// Whether two ranks that describe an operation so can do it with each other.
+// Returns whether two ranks with these descriptors can run the operation together.
 bool agree(const Descriptor& ours, const Descriptor& theirs);
 
-// As "all_reduce(sum, float32, 6553600)"; the number counts elements.
+// Returns text such as "all_reduce(sum, float32, 6553600)"; the number counts elements.
 std::string text_of(const Descriptor& descriptor);
 
 }  // namespace smdist

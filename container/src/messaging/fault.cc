@@ -10,37 +10,73 @@
 namespace smdist {
 namespace {
 
-constexpr size_t kPrefixBytes = 5;  // kind, culprit
+constexpr size_t kPrefixBytes = 9;  // kind, culprit, lengths of the operation and the details
+constexpr size_t kMaxOperationBytes = 64;
 
 }  // namespace
 
+const char* name_of(FaultKind kind) {
+  switch (kind) {
+    case FaultKind::kAborted:
+      return "aborted";
+    case FaultKind::kUsage:
+      return "usage";
+    case FaultKind::kPeer:
+      return "peer";
+    case FaultKind::kTimeout:
+      return "timeout";
+    case FaultKind::kSystem:
+      return "system";
+    case FaultKind::kLeft:
+      return "left";
+    case FaultKind::kLost:
+      return "lost";
+  }
+  return "";
+}
+
 std::string encode(const Fault& fault) {
+  const std::string operation = fault.operation.substr(0, kMaxOperationBytes);
+  const bool fits = fault.details.size() <= kMaxDetailsBytes;
+  const std::string& details = fits ? fault.details : std::string();
   uint8_t prefix[kPrefixBytes] = {static_cast<uint8_t>(fault.kind)};
   put<uint32_t>(prefix + 1, static_cast<uint32_t>(fault.culprit));
+  put<uint16_t>(prefix + 5, static_cast<uint16_t>(operation.size()));
+  put<uint16_t>(prefix + 7, static_cast<uint16_t>(details.size()));
   std::string payload(reinterpret_cast<const char*>(prefix), kPrefixBytes);
-  return payload.append(fault.text, 0, kMaxFaultBytes - kPrefixBytes);
+  payload.append(operation).append(details);
+  return payload.append(fault.text, 0, kMaxFaultBytes - payload.size());
 }
 
 Fault decode_fault(const std::string& payload) {
   const auto* bytes = reinterpret_cast<const uint8_t*>(payload.data());
   const bool is_known = payload.size() >= kPrefixBytes && bytes[0] < kFaultKinds;
-  if (!is_known) throw PeerError("aborted for a reason that this version does not know");
-  return {static_cast<FaultKind>(bytes[0]), static_cast<int>(get<uint32_t>(bytes + 1)),
-          payload.substr(kPrefixBytes)};
+  const size_t operation = is_known ? get<uint16_t>(bytes + 5) : 0;
+  const size_t details = is_known ? get<uint16_t>(bytes + 7) : 0;
+  if (!is_known || kPrefixBytes + operation + details > payload.size()) {
+    throw PeerError("aborted for a reason that this version does not know");
+  }
+  Fault fault{static_cast<FaultKind>(bytes[0]), static_cast<int>(get<uint32_t>(bytes + 1)), {}};
+  fault.operation = payload.substr(kPrefixBytes, operation);
+  fault.details = payload.substr(kPrefixBytes + operation, details);
+  fault.text = payload.substr(kPrefixBytes + operation + details);
+  return fault;
 }
 
 std::exception_ptr error_of(const Fault& fault) {
   switch (fault.kind) {
     case FaultKind::kAborted:
-      return std::make_exception_ptr(Error(fault.text));
+      return std::make_exception_ptr(Error(fault));
     case FaultKind::kUsage:
-      return std::make_exception_ptr(UsageError(fault.text));
+      return std::make_exception_ptr(UsageError(fault));
     case FaultKind::kPeer:
-      return std::make_exception_ptr(PeerError(fault.text));
+    case FaultKind::kLeft:
+    case FaultKind::kLost:
+      return std::make_exception_ptr(PeerError(fault));
     case FaultKind::kTimeout:
-      return std::make_exception_ptr(TimeoutError(fault.text));
+      return std::make_exception_ptr(TimeoutError(fault));
     case FaultKind::kSystem:
-      return std::make_exception_ptr(SystemError(fault.text));
+      return std::make_exception_ptr(SystemError(fault));
   }
   return nullptr;
 }

@@ -1,26 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Why a job failed, in a form that travels to other ranks.
+// Cause of a job's failure, in a form that can be sent to other ranks.
 #pragma once
 
-#include <cstdint>
 #include <exception>
 #include <string>
 
+#include "smdist/fault.h"
+
 namespace smdist {
 
-// Which class of error a fault becomes. Part of the wire format.
-enum class FaultKind : uint8_t { kAborted = 0, kUsage = 1, kPeer = 2, kTimeout = 3, kSystem = 4 };
-constexpr uint8_t kFaultKinds = 5;
-
-struct Fault {
-  FaultKind kind = FaultKind::kAborted;
-  int culprit = 0;   // engine rank
-  std::string text;  // a sentence
-};
-
+// A name that is too long to be sent is cut; so is the sentence.
 std::string encode(const Fault& fault);
 
-// Throws PeerError; its text completes a sentence that begins with the sender.
+// Throws PeerError with a predicate as text; the caller puts the sender's name before it.
 Fault decode_fault(const std::string& payload);
 
 std::exception_ptr error_of(const Fault& fault);

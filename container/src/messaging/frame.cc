@@ -16,8 +16,8 @@ void require(bool holds, const std::string& fault) {
 }
 
 FrameType type_of(uint8_t byte) {
-  const bool is_known = byte >= static_cast<uint8_t>(FrameType::kReady) &&
-                        byte <= static_cast<uint8_t>(FrameType::kReadyMeeting);
+  const bool is_known = byte >= static_cast<uint8_t>(FrameType::kRtr) &&
+                        byte <= static_cast<uint8_t>(FrameType::kRtrTicket);
   require(is_known, "type " + std::to_string(byte));
   return static_cast<FrameType>(byte);
 }
@@ -25,7 +25,7 @@ FrameType type_of(uint8_t byte) {
 void check_length(const Frame& frame) {
   const std::string length = std::to_string(frame.length) + " bytes of payload";
   switch (frame.type) {
-    case FrameType::kReady:
+    case FrameType::kRtr:
       require(frame.length == kDescriptorBytes, length);
       break;
     case FrameType::kData:
@@ -33,29 +33,29 @@ void check_length(const Frame& frame) {
       require(frame.offset <= UINT64_MAX - frame.length, "offset beyond the end of memory");
       break;
     case FrameType::kAbort:
-      require(frame.length >= 5 && frame.length <= kMaxFaultBytes, length);
+      require(frame.length >= 9 && frame.length <= kMaxFaultBytes, length);
       break;
-    case FrameType::kReadyData:
-      require(frame.length > kDescriptorBytes && frame.length <= kDescriptorBytes + kMaxRiderBytes,
+    case FrameType::kRtrEager:
+      require(frame.length > kDescriptorBytes && frame.length <= kDescriptorBytes + kMaxEagerBytes,
               length);
       break;
-    case FrameType::kReadyShared:
-      require(frame.length == kDescriptorBytes + kPlaceBytes, length);
+    case FrameType::kRtrEagerBlock:
+      require(frame.length == kDescriptorBytes + kBlockRefBytes, length);
       break;
-    case FrameType::kReadyMeeting:
-      require(frame.length == kDescriptorBytes + kMeetingBytes, length);
+    case FrameType::kRtrTicket:
+      require(frame.length == kDescriptorBytes + kSharedSumTicketBytes, length);
       break;
-    case FrameType::kShared:
-      require(frame.length == kPlaceBytes, length);
+    case FrameType::kDataBlock:
+      require(frame.length == kBlockRefBytes, length);
       break;
     case FrameType::kGoodbye:
-    case FrameType::kGrant:
-    case FrameType::kRelease:
+    case FrameType::kCredit:
+    case FrameType::kReleaseBlock:
       require(frame.length == 0, length);
       break;
   }
-  const bool is_data = frame.type == FrameType::kData || frame.type == FrameType::kShared;
-  const bool has_tag = frame.type != FrameType::kReady && frame.type != FrameType::kReadyMeeting &&
+  const bool is_data = frame.type == FrameType::kData || frame.type == FrameType::kDataBlock;
+  const bool has_tag = frame.type != FrameType::kRtr && frame.type != FrameType::kRtrTicket &&
                        frame.type != FrameType::kAbort && frame.type != FrameType::kGoodbye;
   require(has_tag || frame.tag == 0, "a tag without data");
   require(is_data || frame.offset == 0, "an offset without data");
@@ -68,7 +68,7 @@ HeaderBytes encode(const Frame& frame) {
   put<uint32_t>(&header[0], kMagic);
   header[4] = kWireVersion;
   header[5] = static_cast<uint8_t>(frame.type);
-  header[6] = static_cast<uint8_t>(frame.way);
+  header[6] = static_cast<uint8_t>(frame.role);
   put<uint32_t>(&header[8], frame.group);
   put<uint32_t>(&header[12], frame.source);
   put<uint64_t>(&header[16], frame.sequence);
@@ -83,11 +83,11 @@ Frame decode(const HeaderBytes& header) {
   require(get<uint32_t>(&header[0]) == kMagic, "wrong magic number");
   require(header[4] == kWireVersion,
           "version " + std::to_string(header[4]) + " instead of " + std::to_string(kWireVersion));
-  require(header[6] <= static_cast<uint8_t>(Way::kReceive), "way " + std::to_string(header[6]));
+  require(header[6] <= static_cast<uint8_t>(Role::kReceive), "role " + std::to_string(header[6]));
   require(header[7] == 0, "unknown flags");
   Frame frame;
   frame.type = type_of(header[5]);
-  frame.way = static_cast<Way>(header[6]);
+  frame.role = static_cast<Role>(header[6]);
   frame.group = get<uint32_t>(&header[8]);
   frame.source = get<uint32_t>(&header[12]);
   frame.sequence = get<uint64_t>(&header[16]);
@@ -95,7 +95,7 @@ Frame decode(const HeaderBytes& header) {
   frame.channel = get<uint32_t>(&header[28]);
   frame.offset = get<uint64_t>(&header[32]);
   frame.length = get<uint64_t>(&header[40]);
-  const bool has_channel = frame.way != Way::kCollective;
+  const bool has_channel = frame.role != Role::kCollective;
   require(has_channel || frame.channel == 0, "a collective with a channel");
   check_length(frame);
   return frame;

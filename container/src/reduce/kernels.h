@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The compiled loops behind reduce(), once for each level.
+// Compiled loops of reduce(), once per instruction set.
 //
-// kernels_<level>.cc are compiled with the flags of their level, and each includes
-// kernel.h for itself. An inline function with external linkage that two of them
-// contained would be one function, of either instruction set, for the whole program:
-// so they share only what has internal linkage, and use nothing of the standard
-// library that is code.
+// Each kernels_<instruction set>.cc is compiled with its own flags and includes
+// kernel_templates.h. If two of them contained an inline function with external linkage, the
+// linker would keep one variant for the whole program, of either instruction set. So they share
+// only code with internal linkage, and call no function of the standard library.
 #pragma once
 
 #include <cstddef>
@@ -18,17 +17,17 @@ namespace smdist {
 
 struct Contributions {
   const void* const* sources;
-  size_t number;   // of sources
-  double scale;    // of each contribution
-  double divisor;  // of the total
+  size_t number;   // number of sources
+  double scale;    // factor of each contribution
+  double divisor;  // divisor of the total
 };
 
 using Kernel = void (*)(const Contributions& from, void* destination, size_t count);
 
-// Which of the two sides of a sum are partial results.
+// Side of a sum that holds partial results.
 enum class Partial : uint8_t { kNeither, kDestination, kSources };
 
-// Requires: is_defined(op, dtype), and that the level is available.
+// Requires: is_defined(op, dtype), and that the instruction set is available.
 Kernel baseline_kernel(Dtype dtype, ReduceOp op, Partial partial);
 Kernel avx2_kernel(Dtype dtype, ReduceOp op, Partial partial);
 Kernel avx512_kernel(Dtype dtype, ReduceOp op, Partial partial);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reduce/kernel.h"
+#include "reduce/kernel_templates.h"
 
 namespace smdist {
 

@@ -6,18 +6,18 @@
 namespace smdist {
 namespace {
 
-Kernel kernel_at(Level level, Dtype dtype, ReduceOp op, Partial partial) {
+Kernel kernel_at(InstructionSet isa, Dtype dtype, ReduceOp op, Partial partial) {
 #if defined(__x86_64__)
-  switch (level) {
-    case Level::kBaseline:
+  switch (isa) {
+    case InstructionSet::kBaseline:
       break;
-    case Level::kAvx2:
+    case InstructionSet::kAvx2:
       return avx2_kernel(dtype, op, partial);
-    case Level::kAvx512:
+    case InstructionSet::kAvx512:
       return avx512_kernel(dtype, op, partial);
   }
 #endif
-  (void)level;  // elsewhere there is one
+  (void)isa;  // other processors have the baseline only
   return baseline_kernel(dtype, op, partial);
 }
 
@@ -28,23 +28,23 @@ double divisor_of(ReduceOp op, size_t contributions) {
 }  // namespace
 
 void reduce(Dtype dtype, ReduceOp op, double scale, const std::vector<const void*>& sources,
-            void* destination, size_t count, Level level) {
-  const Kernel kernel = kernel_at(level, dtype, op, Partial::kNeither);
+            void* destination, size_t count, InstructionSet isa) {
+  const Kernel kernel = kernel_at(isa, dtype, op, Partial::kNeither);
   kernel({sources.data(), sources.size(), scale, divisor_of(op, sources.size())}, destination,
          count);
 }
 
 void reduce_to_partial(Dtype dtype, ReduceOp op, double scale,
                        const std::vector<const void*>& sources, void* destination, size_t count,
-                       Level level) {
-  const Kernel kernel = kernel_at(level, dtype, op, Partial::kDestination);
+                       InstructionSet isa) {
+  const Kernel kernel = kernel_at(isa, dtype, op, Partial::kDestination);
   kernel({sources.data(), sources.size(), scale, 1}, destination, count);
 }
 
 void reduce_partials(Dtype dtype, ReduceOp op, int contributions,
                      const std::vector<const void*>& sources, void* destination, size_t count,
-                     Level level) {
-  const Kernel kernel = kernel_at(level, dtype, op, Partial::kSources);
+                     InstructionSet isa) {
+  const Kernel kernel = kernel_at(isa, dtype, op, Partial::kSources);
   const double divisor = divisor_of(op, static_cast<size_t>(contributions));
   kernel({sources.data(), sources.size(), 1, divisor}, destination, count);
 }

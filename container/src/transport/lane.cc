@@ -10,16 +10,16 @@
 #include <utility>
 
 #include "smdist/errors.h"
-#include "transport/handover.h"
+#include "transport/fd_passing.h"
 #include "transport/socket.h"
 
 namespace smdist {
 namespace {
 
-constexpr size_t kTurnBytes = 1 << 20;    // then it is another lane's turn
-constexpr size_t kStageBytes = 4 << 10;   // many short messages, or the head of a long one
-constexpr size_t kMaxParts = 64;          // of one writev
-constexpr size_t kTrashBytes = 64 << 10;  // thrown away in one read
+constexpr size_t kTurnBytes = 1 << 20;    // after so many bytes another lane is served
+constexpr size_t kStageBytes = 4 << 10;   // holds many short messages, or the begin of a long one
+constexpr size_t kMaxParts = 64;          // parts in one writev()
+constexpr size_t kTrashBytes = 64 << 10;  // bytes discarded in one read
 
 std::string closed_text(int error) {
   if (error == ETIMEDOUT) return "has not answered for 10 s";
@@ -37,32 +37,32 @@ size_t body_bytes(const Message& message) {
   return message.payload.bytes > 0 ? message.payload.bytes : message.text.size();
 }
 
-// What was looked at is not looked at again, whatever came of it.
+// Consumes bytes of a ring buffer at the end of a scope, also after an exception.
 class Consumption final {
  public:
-  Consumption(Ring& ring, size_t bytes) : ring_(ring), bytes_(bytes) {}
+  Consumption(RingBuffer& ring, size_t bytes) : ring_(ring), bytes_(bytes) {}
   ~Consumption() { ring_.consume(bytes_); }
   Consumption(const Consumption&) = delete;
   Consumption& operator=(const Consumption&) = delete;
 
  private:
-  Ring& ring_;
+  RingBuffer& ring_;
   const size_t bytes_;
 };
 
 }  // namespace
 
-void Lane::attach_local(UniqueFd fd, int own_arena, Ring& ring) {
+void Lane::attach_shared_memory(UniqueFd fd, int own_arena, RingBuffer& ring) {
   attach(std::move(fd));
   ring_ = &ring;
-  owed_arena_ = own_arena;
+  arena_to_send_ = own_arena;
   awaits_arena_ = true;
 }
 
 void Lane::lose(Sink* sink) {
   report(sink);
   is_lost_ = true;
-  owed_arena_ = -1;
+  arena_to_send_ = -1;
   fd_.reset();
   queue_.clear();
   unreported_.clear();
@@ -70,12 +70,12 @@ void Lane::lose(Sink* sink) {
   if (ring_ != nullptr) ring_->detach();
 }
 
-// What gathers must leave the peer room to go on.
-void Lane::widen_arrivals(size_t bytes) {
+// The low watermark must stay well below the receive buffer, so that the peer can go on sending.
+void Lane::widen_receive_buffer(size_t bytes) {
   constexpr size_t kGathered = 32 << 10;
-  const size_t limit = bytes == 0 ? 0 : std::max(bytes, few_segments(fd_.get()));
-  smdist::widen_arrivals(fd_.get(), limit);
-  most_gathered_ = limit == 0 ? kGathered : std::min(kGathered, limit / 4);
+  const size_t limit = bytes == 0 ? 0 : std::max(bytes, min_receive_buffer(fd_.get()));
+  smdist::widen_receive_buffer(fd_.get(), limit);
+  max_low_watermark_ = limit == 0 ? kGathered : std::min(kGathered, limit / 4);
 }
 
 void Lane::send(Message message) {
@@ -102,11 +102,11 @@ void Lane::release_payloads() {
 }
 
 Lane::Loss Lane::write_some(Sink* sink, bool* would_block) {
-  if (owed_arena_ >= 0) {
-    const Handover handover = hand_over(fd_.get(), owed_arena_);
-    if (handover == Handover::kFailed) return closed_text(errno);
-    if (handover == Handover::kBlocked) return std::nullopt;
-    owed_arena_ = -1;
+  if (arena_to_send_ >= 0) {
+    const FdTransfer transfer = send_fd(fd_.get(), arena_to_send_);
+    if (transfer == FdTransfer::kFailed) return closed_text(errno);
+    if (transfer == FdTransfer::kBlocked) return std::nullopt;
+    arena_to_send_ = -1;
   }
   if (awaits_arena_) {
     *would_block = true;
@@ -156,7 +156,7 @@ ssize_t Lane::write_once() {
 ssize_t Lane::write_to_ring(const iovec* parts, size_t count) {
   try {
     const size_t sent = ring_->write(parts, count);
-    if (ring_->must_call()) call();
+    if (ring_->must_notify()) notify();
     if (sent > 0) return static_cast<ssize_t>(sent);
     errno = EAGAIN;
   } catch (const PeerError&) {
@@ -165,18 +165,18 @@ ssize_t Lane::write_to_ring(const iovec* parts, size_t count) {
   return -1;
 }
 
-// Who has not handed over its memory has not heard of ours.
+// A peer that has not passed its memory does not read this rank's memory yet.
 void Lane::signal() {
-  if (is_live() && !awaits_arena_ && ring_->signal()) call();
+  if (is_live() && !awaits_arena_ && ring_->signal()) notify();
 }
 
-// If the peer is gone, the socket will tell who listens.
-void Lane::call() {
+// If the peer has ended, the next read from the socket reports it.
+void Lane::notify() {
   const ssize_t sent = ::send(fd_.get(), "", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
-  if (sent < 0 && errno != EPIPE && errno != ECONNRESET) ring_->forget_call();
+  if (sent < 0 && errno != EPIPE && errno != ECONNRESET) ring_->undo_notify();
 }
 
-// First all accounts, then all calls: a call may change the queue.
+// The tokens are taken from the list first, because the sink may change the queue.
 void Lane::report(Sink* sink) {
   for (const uint64_t token : std::exchange(unreported_, {})) {
     if (sink != nullptr) sink->on_sent(peer_, token);
@@ -197,16 +197,17 @@ void Lane::account(size_t sent) {
 
 Lane::Loss Lane::take_arena(bool* is_there) {
   UniqueFd fd;
-  const Handover handover = take_over(fd_.get(), &fd);
-  *is_there = handover == Handover::kDone;
-  if (handover == Handover::kBlocked) return std::nullopt;
-  if (handover == Handover::kFailed) {
-    return "could not hand its memory over (it is gone, or this rank may open no more files)";
+  const FdTransfer transfer = receive_fd(fd_.get(), &fd);
+  *is_there = transfer == FdTransfer::kDone;
+  if (transfer == FdTransfer::kBlocked) return std::nullopt;
+  if (transfer == FdTransfer::kFailed) {
+    return "could not pass its shared memory (its process has ended, or this rank has too many "
+           "open files)";
   }
   try {
     ring_->attach(Arena::adopt(std::move(fd)));
   } catch (const SystemError& error) {
-    return std::string("handed over memory that this rank cannot read: ") + error.what();
+    return std::string("passed shared memory that this rank cannot map: ") + error.what();
   }
   awaits_arena_ = false;
   return std::nullopt;
@@ -214,18 +215,19 @@ Lane::Loss Lane::take_arena(bool* is_there) {
 
 Lane::Loss Lane::read_some(Sink* sink) {
   if (ring_ != nullptr) {
-    const Loss end = hear();  // what is in the ring came before it
+    const Loss end =
+        read_notifications();  // the end of the connection comes after the bytes in the ring buffer
     if (awaits_arena_) return end;
     const Loss fault = read_ring(sink);
     return fault ? fault : end;
   }
   Loss loss = read_turn(sink);
-  if (!loss) gather();
+  if (!loss) update_low_watermark();
   return loss;
 }
 
-// A call says nothing but that it is worth looking.
-Lane::Loss Lane::hear() {
+// A notification carries no data; it only says that the ring buffer has changed.
+Lane::Loss Lane::read_notifications() {
   if (awaits_arena_) {
     bool is_there = false;
     if (Loss loss = take_arena(&is_there)) return loss;
@@ -235,7 +237,7 @@ Lane::Loss Lane::hear() {
   const ssize_t got = ::recv(fd_.get(), calls, sizeof calls, MSG_DONTWAIT);
   if (got == 0) return "closed its connection";
   if (got < 0) return errno == EAGAIN || errno == EINTR ? Loss() : closed_text(errno);
-  ring_->hear(static_cast<uint64_t>(got));
+  ring_->acknowledge(static_cast<uint64_t>(got));
   return std::nullopt;
 }
 
@@ -249,19 +251,19 @@ Lane::Loss Lane::read_ring(Sink* sink) {
       if (sink != nullptr) take(static_cast<const uint8_t*>(next.data), next.bytes, sink);
       turn += next.bytes;
     }
-    if (ring_->must_call_for_room()) call();
+    if (ring_->must_notify_of_space()) notify();
   } catch (const PeerError& error) {
     return error.what();
   }
   return std::nullopt;
 }
 
-// The rest of a long payload is worth waking up for when a part has gathered.
-void Lane::gather() {
-  const bool is_long = incoming_.is_open && incoming_.missing >= most_gathered_;
-  const int wanted = is_long ? static_cast<int>(most_gathered_) : 1;
-  if (wanted == gathered_) return;
-  gathered_ = wanted;
+// Sets the socket's low watermark: within a long payload, one wake-up per part is enough.
+void Lane::update_low_watermark() {
+  const bool is_long = incoming_.is_open && incoming_.missing >= max_low_watermark_;
+  const int wanted = is_long ? static_cast<int>(max_low_watermark_) : 1;
+  if (wanted == low_watermark_) return;
+  low_watermark_ = wanted;
   ::setsockopt(fd_.get(), SOL_SOCKET, SO_RCVLOWAT, &wanted, sizeof wanted);
 }
 
@@ -271,7 +273,7 @@ Lane::Loss Lane::read_turn(Sink* sink) {
   for (size_t turn = 0; turn < kTurnBytes;) {
     const bool is_trash = incoming_.data == nullptr;
     const size_t direct = is_trash ? std::min(incoming_.missing, sizeof trash) : incoming_.missing;
-    // Bytes for the stage may follow only if the whole payload fits before them.
+    // Read into the staging buffer only if the whole payload fits before it.
     const bool is_staging = direct == incoming_.missing;
     iovec parts[2] = {part(is_trash ? trash : incoming_.data, direct), part(stage, sizeof stage)};
     const ssize_t got = ::readv(fd_.get(), parts, is_staging ? 2 : 1);
@@ -289,7 +291,7 @@ Lane::Loss Lane::read_turn(Sink* sink) {
     } catch (const PeerError& error) {
       return error.what();
     }
-    if (is_all) break;  // that was there; of what comes epoll will tell
+    if (is_all) break;  // the socket is empty; epoll reports later bytes
   }
   return std::nullopt;
 }
@@ -302,7 +304,7 @@ void Lane::take_payload(size_t bytes, Sink* sink) {
   sink->on_message(peer_, incoming_.header);
 }
 
-// Of the last message a part of the header or of the payload may be missing then.
+// Splits bytes into headers and payloads. The last message may be incomplete.
 void Lane::take(const uint8_t* data, size_t bytes, Sink* sink) {
   while (bytes > 0) {
     size_t step = 0;

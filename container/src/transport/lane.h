@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One connection to one peer, and what waits to be sent over it.
+// One connection to one peer, and its queue of messages.
 #pragma once
 
 #include <deque>
@@ -9,21 +9,21 @@
 
 #include "base/unique_fd.h"
 #include "smdist/transport.h"
-#include "transport/ring.h"
+#include "transport/ring_buffer.h"
 
 namespace smdist {
 
-// Cuts the byte stream in messages and back. Payloads go straight from where
-// they are to the socket, and from the socket to where the sink wants them; only
-// what follows a header in the same read takes a detour of up to 4 KiB. With a neighbour
-// that has handed over its memory all goes through the ring there.
+// Writes messages to a byte stream and reads them back. Payloads are copied directly between the
+// memory of the caller or the sink and the socket; only the up to 4 KiB that follow a header in
+// the same read pass through a staging buffer. If the peer shares its memory, all messages pass
+// through ring buffers there instead.
 //
 // Messages may be queued before the connection exists.
 //
 // Thread safety: none.
 class Lane final {
  public:
-  // Why the connection is lost, if it is.
+  // Reason of a lost connection; none while it is intact.
   using Loss = std::optional<std::string>;
 
   explicit Lane(int peer) : peer_(peer) {}
@@ -32,35 +32,36 @@ class Lane final {
     fd_ = std::move(fd);
     has_lived_ = true;
   }
-  // A connection over which both sides hand over their memory; all else goes through the ring
-  // there, and over the connection only calls to look at it.
-  void attach_local(UniqueFd fd, int own_arena, Ring& ring);
-  // Closes the connection for ever and drops what waits. What has left is reported first: the
-  // peer may have taken it and gone.
+  // Attaches a Unix socket, over which both sides pass their shared memory. All messages then go
+  // through the ring buffers there; the socket carries only notifications.
+  void attach_shared_memory(UniqueFd fd, int own_arena, RingBuffer& ring);
+  // Closes the connection for good and drops the queue. Messages that have been sent are reported
+  // first, since the peer may have processed them before it left.
   void lose(Sink* sink);
 
-  // The peer may have so many bytes on their way, or more; 0: the kernel decides.
-  void widen_arrivals(size_t bytes);
+  // Lets the peer have at least so many bytes in flight; 0: the kernel decides.
+  void widen_receive_buffer(size_t bytes);
 
   bool is_live() const { return fd_.is_open(); }
   bool is_lost() const { return is_lost_; }
   bool has_lived() const { return has_lived_; }
-  bool is_local() const { return ring_ != nullptr; }
-  // Of a long payload the next part is on its way.
-  bool is_gathering() const { return is_live() && gathered_ > 1; }
-  bool has_work() const { return owed_arena_ >= 0 || !queue_.empty() || !unreported_.empty(); }
+  bool uses_shared_memory() const { return ring_ != nullptr; }
+  // Returns whether the lane waits for the next part of a long payload.
+  bool awaits_bulk_data() const { return is_live() && low_watermark_ > 1; }
+  bool has_work() const { return arena_to_send_ >= 0 || !queue_.empty() || !unreported_.empty(); }
   int fd() const { return fd_.get(); }
 
   void send(Message message);
   void release_payloads();
 
-  // Moves bytes until the socket blocks or it is another lane's turn. A null
-  // sink is told nothing, and what comes in is thrown away.
+  // Moves bytes until the socket blocks or another lane must be served. With a null sink nothing
+  // is reported and received bytes are discarded.
   Loss write_some(Sink* sink, bool* would_block);
-  // What leaves at once. The sink hears of it, and of a loss, by write_some().
+  // Writes as much as possible without delay. write_some() reports it to the sink later, and a
+  // loss as well.
   void write_early();
   Loss read_some(Sink* sink);
-  // Only what lies in the ring.
+  // Reads the ring buffer only.
   Loss read_ring(Sink* sink);
   void signal();
 
@@ -72,7 +73,7 @@ class Lane final {
   struct Incoming {
     HeaderBytes header{};
     uint8_t* data = nullptr;
-    size_t missing = 0;  // bytes of the payload
+    size_t missing = 0;  // bytes of the payload still to come
     bool is_open = false;
   };
 
@@ -82,9 +83,9 @@ class Lane final {
   void account(size_t sent);
   void report(Sink* sink);
   Loss read_turn(Sink* sink);
-  void gather();
-  Loss hear();
-  void call();
+  void update_low_watermark();
+  Loss read_notifications();
+  void notify();
   void take(const uint8_t* data, size_t bytes, Sink* sink);
   void take_payload(size_t bytes, Sink* sink);
   void begin_message(Sink* sink);
@@ -92,17 +93,17 @@ class Lane final {
 
   const int peer_;
   UniqueFd fd_;
-  Ring* ring_ = nullptr;  // of a neighbour
-  int owed_arena_ = -1;   // our memory, which the peer has not got yet
+  RingBuffer* ring_ = nullptr;  // null: the lane is a TCP connection
+  int arena_to_send_ = -1;  // descriptor of this rank's arena until it is sent; -1: nothing to send
   bool awaits_arena_ = false;
   bool has_lived_ = false;
   bool is_lost_ = false;
   std::deque<Waiting> queue_;
-  std::vector<uint64_t> unreported_;  // tokens of messages that have left
+  std::vector<uint64_t> unreported_;  // tokens of messages that have been sent
   Incoming incoming_;
-  int gathered_ = 1;  // so many bytes the socket tells of
-  size_t most_gathered_ = 1;
-  size_t header_bytes_ = 0;  // of the next header that are there
+  int low_watermark_ = 1;  // number of bytes from which on the socket is readable
+  size_t max_low_watermark_ = 1;
+  size_t header_bytes_ = 0;  // bytes of the next header that have arrived
 };
 
 }  // namespace smdist

@@ -9,7 +9,7 @@
 
 namespace smdist {
 
-// Queues what is sent until the next poll(), as a socket that is always ready.
+// Queues messages until the next poll(), like a socket that is always ready.
 //
 // Thread safety: as Transport.
 class MemoryTransport final : public Transport {
@@ -19,7 +19,7 @@ class MemoryTransport final : public Transport {
         rank_(rank),
         is_lost_(static_cast<size_t>(size), false),
         is_connected_(is_lost_) {
-    is_lost_[static_cast<size_t>(rank)] = true;  // nobody hears of himself
+    is_lost_[static_cast<size_t>(rank)] = true;  // a rank receives nothing from itself
   }
   ~MemoryTransport() override { hub_->leave(rank_); }
 
@@ -28,7 +28,7 @@ class MemoryTransport final : public Transport {
   void send(int peer, Message message) override { queue_.emplace_back(peer, std::move(message)); }
   void release_payloads() override;
   void poll(std::chrono::milliseconds timeout) override;
-  void await(std::chrono::milliseconds timeout, Looking&) override;
+  void await(std::chrono::milliseconds timeout, SpinPolicy&) override;
   std::chrono::milliseconds patience(std::chrono::milliseconds timeout) const override {
     return queue_.empty() ? timeout : std::chrono::milliseconds(0);
   }
@@ -42,9 +42,9 @@ class MemoryTransport final : public Transport {
   void close(std::chrono::milliseconds) override;
 
  private:
-  void meet(int peer);
+  void mark_connected(int peer);
   void flush();
-  void deliver(int from, const MemoryHub::Parcel& parcel);
+  void deliver(int from, const MemoryHub::Packet& packet);
   void lose(int peer, const std::string& reason);
 
   const std::shared_ptr<MemoryHub> hub_;
@@ -66,14 +66,14 @@ void MemoryTransport::poll(std::chrono::milliseconds timeout) {
   if (timeout.count() > 0) hub_->await(rank_, std::chrono::steady_clock::now() + timeout);
   for (int turn = 0; turn < 64; ++turn) {
     int from = 0;
-    MemoryHub::Parcel parcel;
-    switch (hub_->next(rank_, &from, &parcel)) {
-      case MemoryHub::News::kNothing:
+    MemoryHub::Packet packet;
+    switch (hub_->next(rank_, &from, &packet)) {
+      case MemoryHub::Event::kNothing:
         return;
-      case MemoryHub::News::kParcel:
-        deliver(from, parcel);
+      case MemoryHub::Event::kPacket:
+        deliver(from, packet);
         break;
-      case MemoryHub::News::kLoss:
+      case MemoryHub::Event::kLoss:
         lose(from, "closed its connection");
         break;
     }
@@ -81,7 +81,7 @@ void MemoryTransport::poll(std::chrono::milliseconds timeout) {
   }
 }
 
-void MemoryTransport::await(std::chrono::milliseconds timeout, Looking&) {
+void MemoryTransport::await(std::chrono::milliseconds timeout, SpinPolicy&) {
   hub_->await(rank_, std::chrono::steady_clock::now() + timeout);
 }
 
@@ -91,7 +91,7 @@ void MemoryTransport::close(std::chrono::milliseconds) {
   hub_->leave(rank_);
 }
 
-void MemoryTransport::meet(int peer) {
+void MemoryTransport::mark_connected(int peer) {
   if (is_connected_[static_cast<size_t>(peer)]) return;
   is_connected_[static_cast<size_t>(peer)] = true;
   if (sink_ != nullptr) sink_->on_connected(peer);
@@ -102,22 +102,22 @@ void MemoryTransport::flush() {
     auto [peer, message] = std::move(queue_.front());
     queue_.pop_front();
     if (is_lost_[static_cast<size_t>(peer)]) continue;
-    meet(peer);
+    mark_connected(peer);
     const uint64_t token = message.token;
     hub_->post(rank_, peer, std::move(message));
     if (token != 0 && sink_ != nullptr) sink_->on_sent(peer, token);
   }
 }
 
-void MemoryTransport::deliver(int from, const MemoryHub::Parcel& parcel) {
-  meet(from);
+void MemoryTransport::deliver(int from, const MemoryHub::Packet& packet) {
+  mark_connected(from);
   try {
-    const Span place = sink_->on_header(from, parcel.header);
-    if (place.bytes != parcel.payload.size()) throw PeerError("sent a payload of another length");
+    const Span place = sink_->on_header(from, packet.header);
+    if (place.bytes != packet.payload.size()) throw PeerError("sent a payload of another length");
     if (place.data != nullptr && place.bytes > 0) {
-      std::memcpy(place.data, parcel.payload.data(), place.bytes);
+      std::memcpy(place.data, packet.payload.data(), place.bytes);
     }
-    sink_->on_message(from, parcel.header);
+    sink_->on_message(from, packet.header);
   } catch (const PeerError& error) {
     hub_->cut(rank_, from);
     lose(from, error.what());
@@ -126,19 +126,19 @@ void MemoryTransport::deliver(int from, const MemoryHub::Parcel& parcel) {
 
 void MemoryTransport::lose(int peer, const std::string& reason) {
   is_lost_[static_cast<size_t>(peer)] = true;
-  hub_->tell_lost(rank_, peer);
+  hub_->mark_lost(rank_, peer);
   sink_->on_peer_lost(peer, reason);
 }
 
 // ------------------------------------------------------------------------- hub
 
 MemoryHub::MemoryHub(int size)
-    : size_(size), pairs_(static_cast<size_t>(size * size)), ranks_(static_cast<size_t>(size)) {
+    : size_(size), channels_(static_cast<size_t>(size * size)), ranks_(static_cast<size_t>(size)) {
   MutexLock lock(mutex_);
   for (int rank = 0; rank < size; ++rank) {
     std::vector<bool>& known_lost = ranks_[static_cast<size_t>(rank)].known_lost;
     known_lost.assign(static_cast<size_t>(size), false);
-    known_lost[static_cast<size_t>(rank)] = true;  // nobody hears of himself
+    known_lost[static_cast<size_t>(rank)] = true;  // a rank receives nothing from itself
   }
 }
 
@@ -180,33 +180,33 @@ void MemoryHub::cut(int a, int b) {
   separate(a, b);
 }
 
-// What is on its way from the one who leaves still arrives.
+// Messages in flight from the leaving rank still arrive.
 void MemoryHub::leave(int rank) { kill(rank); }
 
 void MemoryHub::separate(int a, int b) {
-  pair(a, b).is_cut = true;
-  pair(b, a).is_cut = true;
+  channel(a, b).is_cut = true;
+  channel(b, a).is_cut = true;
   ranks_[static_cast<size_t>(a)].changed.notify_all();
   ranks_[static_cast<size_t>(b)].changed.notify_all();
 }
 
-MemoryHub::Pair& MemoryHub::pair(int from, int to) {
-  return pairs_[static_cast<size_t>(from * size_ + to)];
+MemoryHub::Channel& MemoryHub::channel(int from, int to) {
+  return channels_[static_cast<size_t>(from * size_ + to)];
 }
 
 void MemoryHub::post(int from, int to, Message message) {
   const auto* data = static_cast<const uint8_t*>(message.payload.data);
-  Parcel parcel{message.header, {message.text.begin(), message.text.end()}, Clock::now()};
-  if (message.payload.bytes > 0) parcel.payload.assign(data, data + message.payload.bytes);
+  Packet packet{message.header, {message.text.begin(), message.text.end()}, Clock::now()};
+  if (message.payload.bytes > 0) packet.payload.assign(data, data + message.payload.bytes);
   MutexLock lock(mutex_);
-  Pair& way = pair(from, to);
-  if (way.is_cut) return;
+  Channel& link = channel(from, to);
+  if (link.is_cut) return;
   if (longest_delay_.count() > 0) {
     std::uniform_int_distribution<int64_t> microseconds(0, longest_delay_.count());
-    parcel.due += std::chrono::microseconds(microseconds(random_));
+    packet.due += std::chrono::microseconds(microseconds(random_));
   }
-  if (!way.parcels.empty()) parcel.due = std::max(parcel.due, way.parcels.back().due);
-  way.parcels.push_back(std::move(parcel));
+  if (!link.packets.empty()) packet.due = std::max(packet.due, link.packets.back().due);
+  link.packets.push_back(std::move(packet));
   ranks_[static_cast<size_t>(to)].changed.notify_all();
 }
 
@@ -232,7 +232,7 @@ void MemoryHub::take_signals(int rank) {
   ranks_[static_cast<size_t>(rank)].is_signalled = false;
 }
 
-void MemoryHub::tell_lost(int rank, int peer) {
+void MemoryHub::mark_lost(int rank, int peer) {
   MutexLock lock(mutex_);
   ranks_[static_cast<size_t>(rank)].known_lost[static_cast<size_t>(peer)] = true;
 }
@@ -243,35 +243,35 @@ void MemoryHub::await(int rank, Clock::time_point until) {
   while (!self.is_woken && !self.is_signalled && Clock::now() < until) {
     Clock::time_point wake_up = until;
     int from = 0;
-    if (look(rank, &from, &wake_up) != News::kNothing) return;
+    if (look(rank, &from, &wake_up) != Event::kNothing) return;
     self.changed.wait_until(mutex_, wake_up);
   }
 }
 
-MemoryHub::News MemoryHub::next(int rank, int* from, Parcel* parcel) {
+MemoryHub::Event MemoryHub::next(int rank, int* from, Packet* packet) {
   MutexLock lock(mutex_);
   Clock::time_point wake_up;
-  const News news = look(rank, from, &wake_up);
-  if (news != News::kParcel) return news;
-  Pair& way = pair(*from, rank);
-  *parcel = std::move(way.parcels.front());
-  way.parcels.pop_front();
+  const Event news = look(rank, from, &wake_up);
+  if (news != Event::kPacket) return news;
+  Channel& link = channel(*from, rank);
+  *packet = std::move(link.packets.front());
+  link.packets.pop_front();
   return news;
 }
 
-MemoryHub::News MemoryHub::look(int rank, int* from, Clock::time_point* wake_up) {
+MemoryHub::Event MemoryHub::look(int rank, int* from, Clock::time_point* wake_up) {
   const Clock::time_point now = Clock::now();
   const std::vector<bool>& known_lost = ranks_[static_cast<size_t>(rank)].known_lost;
   for (int other = 0; other < size_; ++other) {
-    const Pair& way = pair(other, rank);
+    const Channel& link = channel(other, rank);
     if (known_lost[static_cast<size_t>(other)]) continue;
     *from = other;
-    if (way.parcels.empty() && way.is_cut) return News::kLoss;
-    if (way.parcels.empty()) continue;
-    if (way.parcels.front().due <= now) return News::kParcel;
-    *wake_up = std::min(*wake_up, way.parcels.front().due);
+    if (link.packets.empty() && link.is_cut) return Event::kLoss;
+    if (link.packets.empty()) continue;
+    if (link.packets.front().due <= now) return Event::kPacket;
+    *wake_up = std::min(*wake_up, link.packets.front().due);
   }
-  return News::kNothing;
+  return Event::kNothing;
 }
 
 }  // namespace smdist

@@ -14,44 +14,45 @@
 namespace smdist {
 namespace {
 
-// A host that vanishes is noticed after this, whether data wait for it or not. A
-// process of another host that is stopped for so long while we send to it is given
-// up, too; one of this host only when it ends, or when an operation's time is over.
+// A lost host is detected after this time, whether data are queued for it or not. A stopped
+// process on another host is also given up after this time, if this rank sends to it. A stopped
+// process on this host is only given up when it ends or an operation times out.
 constexpr int kSilenceMs = 10'000;
 constexpr int kKeepaliveIdleSeconds = 4;
 constexpr int kKeepaliveEverySeconds = 2;
 constexpr int kKeepaliveProbes = 3;
 
-// A short backlog in the kernel keeps the turns of the outbox effective.
+// A short backlog in the kernel keeps the round-robin of the send queue effective.
 constexpr int kUnsentBytes = 256 << 10;
 
 void set_option(int fd, int level, int name, int value) {
   if (::setsockopt(fd, level, name, &value, sizeof value) != 0) {
-    throw SystemError("a socket option was refused", errno);
+    throw SystemError("cannot set a socket option", errno);
   }
 }
 
 UniqueFd open_socket(int family) {
   UniqueFd fd(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd.is_open()) throw SystemError("no socket could be opened", errno);
+  if (!fd.is_open()) throw SystemError("cannot open a socket", errno);
   return fd;
 }
 
 void bind_to(int fd, const Address& address, const std::string& host) {
   if (::bind(fd, address.raw(), address.bytes) != 0) {
-    throw SystemError("the address " + host + " could not be bound", errno);
+    throw SystemError("cannot bind to the address " + host, errno);
   }
 }
 
-// For data; the kernel takes as much again for what comes with them.
-size_t room_of(int fd) {
+// Returns the size available for data; the kernel adds as much again for its own records.
+size_t receive_buffer_of(int fd) {
   int twice = 0;
   socklen_t bytes = sizeof twice;
   ::getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &twice, &bytes);
   return static_cast<size_t>(twice) / 2;
 }
 
-// Whether the room is a limit of ours. Kernels that cannot tell cannot unlock it either.
+// Returns whether this process has set the size. Kernels without SO_BUF_LOCK cannot unlock it
+// either.
 bool is_locked(int fd) {
   int locks = SOCK_RCVBUF_LOCK;
   socklen_t bytes = sizeof locks;
@@ -92,7 +93,7 @@ Endpoint endpoint_of(const Address& address) {
 Endpoint local_endpoint(int fd) {
   Address address;
   if (::getsockname(fd, address.raw(), &address.bytes) != 0) {
-    throw SystemError("a socket does not know its address", errno);
+    throw SystemError("cannot read the address of a socket", errno);
   }
   return endpoint_of(address);
 }
@@ -110,7 +111,7 @@ UniqueFd listen_on(const std::string& host) {
   UniqueFd fd = open_socket(address.storage.ss_family);
   bind_to(fd.get(), address, host);
   if (::listen(fd.get(), SOMAXCONN) != 0) {
-    throw SystemError("nobody can connect to " + host, errno);
+    throw SystemError("cannot listen on " + host, errno);
   }
   return fd;
 }
@@ -123,10 +124,10 @@ UniqueFd begin_connect(const std::string& host, const Endpoint& to, size_t arriv
     set_option(fd.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
     bind_to(fd.get(), source, host);
   }
-  if (arriving > 0) limit_arrivals(fd.get(), arriving);
+  if (arriving > 0) limit_receive_buffer(fd.get(), arriving);
   const bool is_failed = ::connect(fd.get(), target.raw(), target.bytes) != 0;
   if (is_failed && errno != EINPROGRESS && errno != EINTR && errno != ECONNREFUSED) {
-    throw SystemError("no connection to " + to.host, errno);
+    throw SystemError("cannot connect to " + to.host, errno);
   }
   if (is_failed && errno == ECONNREFUSED) ::shutdown(fd.get(), SHUT_RDWR);
   return fd;
@@ -140,8 +141,8 @@ int connect_error(int fd) {
   Address peer;
   if (::getpeername(fd, peer.raw(), &peer.bytes) != 0) return ECONNREFUSED;
   if (peer.storage.ss_family == AF_UNIX) return 0;
-  // On one host, a socket may be given the very port it wants to reach, and then
-  // it connects to itself: nobody listens there.
+  // On one host, the kernel may assign the socket the port that it wants to reach. It then
+  // connects to itself, which means that no process listens there.
   const Endpoint remote = endpoint_of(peer);
   const Endpoint local = local_endpoint(fd);
   return remote.port == local.port && remote.host == local.host ? ECONNREFUSED : 0;
@@ -153,8 +154,8 @@ UniqueFd accept_from(int listener) {
   switch (errno) {
     case EAGAIN:
     case EINTR:
-    case ECONNABORTED:  // gone while it waited; so are these, for the kernel passes
-    case ENETDOWN:      // on what befell the connection
+    case ECONNABORTED:  // the connection ended while it waited; the kernel also
+    case ENETDOWN:      // reports network errors of the new connection here
     case EPROTO:
     case EHOSTDOWN:
     case ENONET:
@@ -162,10 +163,10 @@ UniqueFd accept_from(int listener) {
     case ENETUNREACH:
       return fd;
   }
-  throw SystemError("a connection could not be accepted", errno);
+  throw SystemError("cannot accept a connection", errno);
 }
 
-void tune(int fd) {
+void set_peer_options(int fd) {
   set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
   set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, kKeepaliveIdleSeconds);
@@ -175,8 +176,8 @@ void tune(int fd) {
   set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentBytes);
 }
 
-// With room for less than a few segments, their sender would wait for timers instead.
-size_t few_segments(int fd) {
+// With less than a few segments, the sender would stall until a timer expires.
+size_t min_receive_buffer(int fd) {
   constexpr size_t kFew = 4;
   constexpr size_t kLeast = 24 << 10;
   int segment = 0;
@@ -185,21 +186,22 @@ size_t few_segments(int fd) {
   return std::max(kLeast, kFew * static_cast<size_t>(std::max(segment, 0)));
 }
 
-// A limit beyond what the machine allows is none: the kernel's own may be wider.
-void limit_arrivals(int fd, size_t bytes) {
+// A limit above the system's maximum is removed, because the kernel's automatic size may be
+// larger.
+void limit_receive_buffer(int fd, size_t bytes) {
   constexpr int kUnlocked = 0;
   if (bytes > 0) set_option(fd, SOL_SOCKET, SO_RCVBUF, static_cast<int>(bytes));
-  if (bytes == 0 || room_of(fd) < bytes) {
+  if (bytes == 0 || receive_buffer_of(fd) < bytes) {
     ::setsockopt(fd, SOL_SOCKET, SO_BUF_LOCK, &kUnlocked, sizeof kUnlocked);
   }
 }
 
-// What the kernel decides may have become wider than any limit that could be set.
-void widen_arrivals(int fd, size_t bytes) {
+// A size chosen by the kernel is left alone: it may be larger than any limit that can be set.
+void widen_receive_buffer(int fd, size_t bytes) {
   constexpr int kWidest = 1 << 30;
-  if (bytes > 0 && (bytes <= room_of(fd) || !is_locked(fd))) return;
-  limit_arrivals(fd, bytes);
-  set_option(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, kWidest);  // as wide as the room
+  if (bytes > 0 && (bytes <= receive_buffer_of(fd) || !is_locked(fd))) return;
+  limit_receive_buffer(fd, bytes);
+  set_option(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, kWidest);  // use the whole buffer
 }
 
 }  // namespace smdist

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The system's sockets: non-blocking, closed on exec, numeric addresses only.
+// TCP sockets: non-blocking, closed on exec, numeric addresses only.
 #pragma once
 
 #include <sys/socket.h>
@@ -11,7 +11,7 @@
 
 namespace smdist {
 
-// Throws UsageError if the host is not a numeric address.
+// A numeric IPv4 or IPv6 address and a port. Throws UsageError if the host is not numeric.
 struct Address {
   Address() = default;
   Address(const std::string& host, uint16_t port);
@@ -29,26 +29,26 @@ std::string peer_text(int fd);  // "10.0.0.4:43512"
 
 UniqueFd listen_on(const std::string& host);  // on a free port
 
-// Begins to connect, from `host`. Throws SystemError; errors that take time show
-// in connect_error(), once the socket is writable. For `arriving` see limit_arrivals().
+// Begins to connect, from `host`. Throws SystemError; later errors are returned by
+// connect_error(), once the socket is writable. For `arriving` see limit_receive_buffer().
 UniqueFd begin_connect(const std::string& host, const Endpoint& to, size_t arriving);
 int connect_error(int fd);  // 0: connected
 
-// An invalid one if nobody waits. Throws SystemError.
+// Returns a closed descriptor if no connection waits. Throws SystemError.
 UniqueFd accept_from(int listener);
 
-// What a connection between ranks needs: no delay, and an end to silence.
-void tune(int fd);
+// Sets the options of a connection between ranks: no delay, and time limits for a silent peer.
+void set_peer_options(int fd);
 
-// How many bytes the peer may have on their way; 0: as many as the kernel lets it. For a
-// socket that is not connected yet, or a listener: once the peer was promised more, both
-// sides could drop each other's every packet for good.
-void limit_arrivals(int fd, size_t bytes);
+// Limits the bytes that the peer may have in flight; 0: the kernel decides. Only for a listener
+// or an unconnected socket: if a limit shrinks after a larger window was offered, the two sides
+// can drop each other's packets for ever.
+void limit_receive_buffer(int fd, size_t bytes);
 
-// The same for one that is connected: it gets more, never less.
-void widen_arrivals(int fd, size_t bytes);
+// Changes the limit of a connected socket: it may grow, but never shrinks.
+void widen_receive_buffer(int fd, size_t bytes);
 
-// The least that is good for a connection.
-size_t few_segments(int fd);
+// Returns the least useful receive buffer of a connection.
+size_t min_receive_buffer(int fd);
 
 }  // namespace smdist

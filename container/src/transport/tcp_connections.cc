@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How connections come to be, and what strangers get.
+// Connections of TcpTransport: dialling, accepting, authentication, and refusal of strangers.
 #include <sys/epoll.h>
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "smdist/errors.h"
-#include "transport/handover.h"
+#include "transport/fd_passing.h"
 #include "transport/socket.h"
 #include "transport/tcp_transport.h"
 
@@ -16,11 +16,12 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr size_t kMaxStrangers = 64;              // connections that nobody vouches for yet
-constexpr milliseconds kStrangerPatience{5'000};  // how long each of them may take
-constexpr milliseconds kPatienceInACrowd{250};
-constexpr int kMaxStrangerLines = 16;  // per tick; a flood must not fill the disk
-constexpr milliseconds kProbeEvery{1'000};
+constexpr size_t kMaxPendingHandshakes = 64;  // accepted connections that are not authenticated yet
+constexpr milliseconds kHandshakeTimeout{5'000};  // time limit of each
+constexpr milliseconds kCrowdedHandshakeTimeout{250};
+constexpr int kMaxRejectionLines =
+    16;  // lines per tick, so that a flood of connections does not fill the disk
+constexpr milliseconds kLivenessCheckEvery{1'000};
 
 }  // namespace
 
@@ -28,38 +29,38 @@ void TcpTransport::dial(int link) {
   const int peer = peer_of(link);
   const auto number = static_cast<uint32_t>(link / options_.size);
   if (!dials(peer)) {
-    awaited_.emplace(peer, Clock::now() + kProbeEvery);
+    awaiting_dial_.emplace(peer, Clock::now() + kLivenessCheckEvery);
     return;
   }
-  for (const auto& [_, greeting] : greetings_) {
-    if (greeting.is_dialling() && greeting.peer() == peer && greeting.lane() == number) return;
+  for (const auto& [_, handshake] : handshakes_) {
+    if (handshake.is_dialling() && handshake.peer() == peer && handshake.lane() == number) return;
   }
   try {
     UniqueFd fd = begin_dialling(link);
     const int raw = fd.get();
-    const uint64_t name = ++last_greeting_;
-    greetings_.emplace(
-        name, Greeting::dialling(std::move(fd), credentials_, options_.rank, peer, number));
-    watch(raw, EPOLLOUT, cookie(Subject::kGreeting, name), true);
+    const uint64_t name = ++last_handshake_;
+    handshakes_.emplace(
+        name, AuthHandshake::dialling(std::move(fd), credentials_, options_.rank, peer, number));
+    watch(raw, EPOLLOUT, cookie(EventSource::kHandshake, name), true);
   } catch (const SystemError& error) {
-    if (number > 0) return log(std::string("goes on with fewer lanes: ") + error.what());
-    lose(peer, std::string("could not be dialled: ") + error.what());
+    if (number > 0) return log(std::string("continues with fewer lanes: ") + error.what());
+    lose(peer, std::string("could not be reached: ") + error.what());
   }
 }
 
 void TcpTransport::dial_more_lanes(int peer) {
-  if (!dials(peer) || !lane(peer).is_live() || lane(peer).is_local()) return;
+  if (!dials(peer) || !lane(peer).is_live() || lane(peer).uses_shared_memory()) return;
   for (uint32_t number = 1; number < tuning_.lanes; ++number) {
     if (!lane(link_of(peer, number)).has_lived()) dial(link_of(peer, number));
   }
 }
 
-// Memory is handed over on lane 0 alone.
+// Only lane 0 may use shared memory.
 UniqueFd TcpTransport::begin_dialling(int link) {
   const int peer = peer_of(link);
   const Endpoint& to = peers_[static_cast<size_t>(peer)];
-  if (neighbours_.shares_with(peer) && link == peer && !to.local.empty()) {
-    UniqueFd fd = connect_locally(to.local);
+  if (host_peers_.shares_with(peer) && link == peer && !to.local.empty()) {
+    UniqueFd fd = connect_unix(to.local);
     if (fd.is_open()) return fd;
   }
   return begin_connect(options_.bind_address, to, arriving_bytes_per_lane());
@@ -72,42 +73,42 @@ void TcpTransport::accept_all() {
 
 void TcpTransport::accept_from_listener(int listener) {
   while (true) {
-    const auto strangers = static_cast<size_t>(
-        std::count_if(greetings_.begin(), greetings_.end(),
+    const auto pending = static_cast<size_t>(
+        std::count_if(handshakes_.begin(), handshakes_.end(),
                       [](const auto& each) { return !each.second.is_dialling(); }));
-    if (strangers >= kMaxStrangers && !drop_strangers(kPatienceInACrowd)) {
-      return listen_later();  // the others wait in the kernel
+    if (pending >= kMaxPendingHandshakes && !drop_slow_handshakes(kCrowdedHandshakeTimeout)) {
+      return pause_listening();  // further connections wait in the kernel
     }
     UniqueFd fd;
     try {
       fd = accept_from(listener);
-    } catch (const SystemError& error) {  // such as too many open files: may pass
+    } catch (const SystemError& error) {  // may be temporary, such as too many open files
       log(error.what());
-      return listen_later();
+      return pause_listening();
     }
     if (!fd.is_open()) return;
     const int raw = fd.get();
-    const uint64_t number = ++last_greeting_;
+    const uint64_t number = ++last_handshake_;
     auto admitting = [this](const Hello& hello) { return admit(hello); };
-    greetings_.emplace(number, Greeting::accepting(std::move(fd), credentials_, admitting));
-    watch(raw, EPOLLIN, cookie(Subject::kGreeting, number), true);
+    handshakes_.emplace(number, AuthHandshake::accepting(std::move(fd), credentials_, admitting));
+    watch(raw, EPOLLIN, cookie(EventSource::kHandshake, number), true);
     advance(number);
   }
 }
 
 void TcpTransport::watch_listeners(uint32_t events, bool is_new) {
-  watch(listener_.get(), events, cookie(Subject::kListener, 0), is_new);
+  watch(listener_.get(), events, cookie(EventSource::kListener, 0), is_new);
   if (local_listener_.is_open()) {
-    watch(local_listener_.get(), events, cookie(Subject::kListener, 0), is_new);
+    watch(local_listener_.get(), events, cookie(EventSource::kListener, 0), is_new);
   }
 }
 
-void TcpTransport::listen_later() {
+void TcpTransport::pause_listening() {
   watch_listeners(0, false);
   is_listening_ = false;
 }
 
-void TcpTransport::listen_again() {
+void TcpTransport::resume_listening() {
   if (is_listening_) return;
   watch_listeners(EPOLLIN, false);
   is_listening_ = true;
@@ -115,60 +116,61 @@ void TcpTransport::listen_again() {
 
 std::string TcpTransport::admit(const Hello& hello) {
   const auto rank = static_cast<uint32_t>(options_.rank);
-  if (hello.wanted != rank) return "it looks for rank " + std::to_string(hello.wanted);
+  if (hello.wanted != rank) return "it wants to reach rank " + std::to_string(hello.wanted);
   if (hello.rank <= rank || hello.rank >= lanes_.size()) {
-    return "it says that it is rank " + std::to_string(hello.rank);
+    return "it claims to be rank " + std::to_string(hello.rank);
   }
   if (hello.lane >= kMaxLanes) return "it wants lane " + std::to_string(hello.lane);
-  make_room_for(hello.lane + 1);
+  ensure_lanes(hello.lane + 1);
   const Lane& existing = lane(link_of(static_cast<int>(hello.rank), hello.lane));
   const bool is_known = existing.is_live() || existing.is_lost();
   return is_known ? "rank " + std::to_string(hello.rank) + " has been connected before" : "";
 }
 
 void TcpTransport::advance(uint64_t number) {
-  const auto found = greetings_.find(number);
-  if (found == greetings_.end()) return;
-  Greeting& greeting = found->second;
-  if (probes_.count(number) > 0) {
-    const int peer = probes_[number];
-    const bool is_dead = connect_error(greeting.fd()) == ECONNREFUSED;
-    probes_.erase(number);
-    end_greeting(found);
+  const auto found = handshakes_.find(number);
+  if (found == handshakes_.end()) return;
+  AuthHandshake& handshake = found->second;
+  if (liveness_checks_.count(number) > 0) {
+    const int peer = liveness_checks_[number];
+    const bool is_dead = connect_error(handshake.fd()) == ECONNREFUSED;
+    liveness_checks_.erase(number);
+    end_handshake(found);
     if (is_dead) lose(peer, "refused the connection: its process has ended");
     return;
   }
-  switch (greeting.advance()) {
-    case Greeting::Outcome::kWaiting:
-      return watch(greeting.fd(), greeting.wants_write() ? EPOLLIN | EPOLLOUT : EPOLLIN,
-                   cookie(Subject::kGreeting, number), false);
-    case Greeting::Outcome::kTrusted:
-      return trust(found);
-    case Greeting::Outcome::kFailed:
-      return give_up(found);
+  switch (handshake.advance()) {
+    case AuthHandshake::Outcome::kWaiting:
+      return watch(handshake.fd(), handshake.wants_write() ? EPOLLIN | EPOLLOUT : EPOLLIN,
+                   cookie(EventSource::kHandshake, number), false);
+    case AuthHandshake::Outcome::kAuthenticated:
+      return attach_lane(found);
+    case AuthHandshake::Outcome::kFailed:
+      return fail_handshake(found);
   }
 }
 
-void TcpTransport::trust(Greetings::iterator greeting) {
-  const int peer = greeting->second.peer();
-  const int link = link_of(peer, greeting->second.lane());
-  UniqueFd fd = greeting->second.take_fd();
-  greetings_.erase(greeting);
-  listen_again();
-  // Two connections may have greeted at the same time; the first one counts.
+void TcpTransport::attach_lane(Handshakes::iterator handshake) {
+  const int peer = handshake->second.peer();
+  const int link = link_of(peer, handshake->second.lane());
+  UniqueFd fd = handshake->second.take_fd();
+  handshakes_.erase(handshake);
+  resume_listening();
+  // Two connections may authenticate at the same time; the first one is kept.
   if (lane(link).is_live() || lane(link).is_lost() || lane(peer).is_lost()) return;
-  const bool shares = link == peer && neighbours_.shares_with(peer);
-  if (is_local(fd.get()) && !shares) return log("dropped a local connection that has no ring");
-  watch(fd.get(), EPOLLIN, cookie(Subject::kLane, static_cast<uint64_t>(link)), false);
-  if (is_local(fd.get())) {
-    lane(link).attach_local(std::move(fd), neighbours_.fd(), neighbours_.ring(peer));
+  const bool shares = link == peer && host_peers_.shares_with(peer);
+  if (is_unix_socket(fd.get()) && !shares)
+    return log("dropped a Unix connection that has no ring buffer");
+  watch(fd.get(), EPOLLIN, cookie(EventSource::kLane, static_cast<uint64_t>(link)), false);
+  if (is_unix_socket(fd.get())) {
+    lane(link).attach_shared_memory(std::move(fd), host_peers_.fd(), host_peers_.ring(peer));
   } else {
-    smdist::tune(fd.get());
+    set_peer_options(fd.get());
     lane(link).attach(std::move(fd));
-    lane(link).widen_arrivals(arriving_bytes_per_lane());
+    lane(link).widen_receive_buffer(arriving_bytes_per_lane());
   }
   if (link != peer) return;
-  awaited_.erase(peer);
+  awaiting_dial_.erase(peer);
   if (sink_ != nullptr) sink_->on_connected(peer);
   dirty_.insert(peer);
   dial_more_lanes(peer);
@@ -176,16 +178,16 @@ void TcpTransport::trust(Greetings::iterator greeting) {
 
 void TcpTransport::tune(const Tuning& tuning) {
   tuning_ = tuning;
-  make_room_for(tuning.lanes);
+  ensure_lanes(tuning.lanes);
   const size_t arriving = arriving_bytes_per_lane();
-  limit_arrivals(listener_.get(), arriving);
+  limit_receive_buffer(listener_.get(), arriving);
   for (Lane& each : lanes_) {
-    if (each.is_live() && !each.is_local()) each.widen_arrivals(arriving);
+    if (each.is_live() && !each.uses_shared_memory()) each.widen_receive_buffer(arriving);
   }
   for (int peer = 0; peer < options_.size; ++peer) dial_more_lanes(peer);
 }
 
-// What arrives at a host comes from every other host to every rank on it.
+// Divides the limit of a host by its connections: one per lane, rank of this host and other host.
 size_t TcpTransport::arriving_bytes_per_lane() const {
   if (tuning_.arriving_bytes == 0) return 0;
   const std::vector<int>& hosts = options_.hosts;
@@ -196,84 +198,85 @@ size_t TcpTransport::arriving_bytes_per_lane() const {
   return std::max(size_t{1}, tuning_.arriving_bytes / (here * (names.size() - 1) * tuning_.lanes));
 }
 
-void TcpTransport::give_up(Greetings::iterator greeting) {
-  const std::string fault = greeting->second.fault();
-  const bool is_dialling = greeting->second.is_dialling();
-  const int peer = greeting->second.peer();
-  // Who comes and goes without a word was only looking whether we live.
-  if (!is_dialling && !greeting->second.is_silent()) {
-    log_stranger("dropped a connection from " + peer_text(greeting->second.fd()) + ": " + fault);
+void TcpTransport::fail_handshake(Handshakes::iterator handshake) {
+  const std::string fault = handshake->second.fault();
+  const bool is_dialling = handshake->second.is_dialling();
+  const int peer = handshake->second.peer();
+  // A connection that closes without a byte was a liveness check.
+  if (!is_dialling && !handshake->second.is_silent()) {
+    log_rejection("dropped a connection from " + peer_text(handshake->second.fd()) + ": " + fault);
   }
-  const bool is_spare = greeting->second.lane() > 0;
-  end_greeting(greeting);
-  listen_again();
-  if (is_dialling && is_spare) return log("goes on with fewer lanes: a peer " + fault);
+  const bool is_spare = handshake->second.lane() > 0;
+  end_handshake(handshake);
+  resume_listening();
+  if (is_dialling && is_spare) return log("continues with fewer lanes: a peer " + fault);
   if (is_dialling) lose(peer, fault);
 }
 
-TcpTransport::Greetings::iterator TcpTransport::end_greeting(Greetings::iterator greeting) {
-  unwatch(greeting->second.fd());
-  return greetings_.erase(greeting);
+TcpTransport::Handshakes::iterator TcpTransport::end_handshake(Handshakes::iterator handshake) {
+  unwatch(handshake->second.fd());
+  return handshakes_.erase(handshake);
 }
 
-// Drops who was accepted and has not vouched for itself in time.
-bool TcpTransport::drop_strangers(Clock::duration patience) {
+// Drops accepted connections that have not authenticated in time.
+bool TcpTransport::drop_slow_handshakes(Clock::duration patience) {
   const Clock::time_point now = Clock::now();
   bool is_any = false;
-  for (auto it = greetings_.begin(); it != greetings_.end();) {
-    const Greeting& greeting = it->second;
-    if (greeting.is_dialling() || now - greeting.begin() <= patience) {
+  for (auto it = handshakes_.begin(); it != handshakes_.end();) {
+    const AuthHandshake& handshake = it->second;
+    if (handshake.is_dialling() || now - handshake.begin() <= patience) {
       ++it;
       continue;
     }
     const auto ms = std::chrono::duration_cast<milliseconds>(patience).count();
-    log_stranger("dropped a connection from " + peer_text(greeting.fd()) +
-                 ": it took longer than " + std::to_string(ms) + " ms");
-    it = end_greeting(it);
+    log_rejection("dropped a connection from " + peer_text(handshake.fd()) +
+                  ": it took longer than " + std::to_string(ms) + " ms");
+    it = end_handshake(it);
     is_any = true;
   }
   return is_any;
 }
 
-void TcpTransport::log_stranger(const std::string& line) {
-  if (++num_stranger_lines_ <= kMaxStrangerLines) log(line);
+void TcpTransport::log_rejection(const std::string& line) {
+  if (++num_rejection_lines_ <= kMaxRejectionLines) log(line);
 }
 
 void TcpTransport::check_times() {
   const Clock::time_point now = Clock::now();
   next_check_ = now + kTick;
-  if (num_stranger_lines_ > kMaxStrangerLines) {
-    log("dropped " + std::to_string(num_stranger_lines_ - kMaxStrangerLines) + " more connections");
+  if (num_rejection_lines_ > kMaxRejectionLines) {
+    log("dropped " + std::to_string(num_rejection_lines_ - kMaxRejectionLines) +
+        " more connections");
   }
-  num_stranger_lines_ = 0;
-  listen_again();
-  drop_strangers(kStrangerPatience);
-  for (auto it = torn_.begin(); it != torn_.end();) {
-    const auto [peer, end] = *it++;  // before it is forgotten
+  num_rejection_lines_ = 0;
+  resume_listening();
+  drop_slow_handshakes(kHandshakeTimeout);
+  for (auto it = failing_peers_.begin(); it != failing_peers_.end();) {
+    const auto [peer, end] = *it++;  // lose() erases the entry
     if (end.first <= now) lose(peer, end.second);
   }
-  for (auto& [peer, when] : awaited_) {
+  for (auto& [peer, when] : awaiting_dial_) {
     if (when > now) continue;
-    when = now + kProbeEvery;
-    probe(peer);
+    when = now + kLivenessCheckEvery;
+    check_liveness(peer);
   }
 }
 
-// Connects as one who dials, but only to see whether somebody listens.
-void TcpTransport::probe(int peer) {
-  for (const auto& [number, probed] : probes_) {
-    if (probed == peer) return;
+// Connects to a peer only to check whether it still listens.
+void TcpTransport::check_liveness(int peer) {
+  for (const auto& [number, checked] : liveness_checks_) {
+    if (checked == peer) return;
   }
   try {
     UniqueFd fd = begin_connect(options_.bind_address, peers_[static_cast<size_t>(peer)], 0);
     const int raw = fd.get();
-    const uint64_t number = ++last_greeting_;
-    greetings_.emplace(number,
-                       Greeting::dialling(std::move(fd), credentials_, options_.rank, peer));
-    probes_[number] = peer;
-    watch(raw, EPOLLOUT, cookie(Subject::kGreeting, number), true);
+    const uint64_t number = ++last_handshake_;
+    handshakes_.emplace(number,
+                        AuthHandshake::dialling(std::move(fd), credentials_, options_.rank, peer));
+    liveness_checks_[number] = peer;
+    watch(raw, EPOLLOUT, cookie(EventSource::kHandshake, number), true);
   } catch (const SystemError& error) {
-    log(std::string("rank ") + std::to_string(peer) + " could not be probed: " + error.what());
+    log(std::string("rank ") + std::to_string(peer) + " could not be checked: " + error.what());
   }
 }
 

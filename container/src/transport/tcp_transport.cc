@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Events and lanes; how connections come to be is in tcp_connections.cc.
+// Events and lanes of TcpTransport; tcp_connections.cc has the connections.
 #include "transport/tcp_transport.h"
 
 #include <poll.h>
@@ -17,7 +17,7 @@
 
 #include "base/random.h"
 #include "smdist/errors.h"
-#include "transport/handover.h"
+#include "transport/fd_passing.h"
 #include "transport/socket.h"
 
 namespace smdist {
@@ -40,35 +40,36 @@ TcpTransport::TcpTransport(const Options& options)
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
       listener_(listen_on(options.bind_address)),
-      neighbours_(options) {
-  if (!epoll_.is_open() || !wake_.is_open()) throw SystemError("no event queue", errno);
+      host_peers_(options) {
+  if (!epoll_.is_open() || !wake_.is_open())
+    throw SystemError("cannot create an event queue", errno);
   endpoint_ = local_endpoint(listener_.get());
-  watch(wake_.get(), EPOLLIN, cookie(Subject::kWake, 0), true);
+  watch(wake_.get(), EPOLLIN, cookie(EventSource::kWake, 0), true);
   open_arena();
-  limit_arrivals(listener_.get(), arriving_bytes_per_lane());
+  limit_receive_buffer(listener_.get(), arriving_bytes_per_lane());
   watch_listeners(EPOLLIN, true);
-  make_room_for(tuning_.lanes);
+  ensure_lanes(tuning_.lanes);
 }
 
-// Without one the ranks of a host talk by TCP, which always works.
+// Creates the arena. If that fails, the ranks of the host use TCP.
 void TcpTransport::open_arena() {
   std::array<uint8_t, 16> random;
   fill_with_random(random.data(), random.size());
   std::string name = "smdist-";
   for (const uint8_t byte : random) name += "0123456789abcdef"[byte % 16];
   try {
-    neighbours_.open();
-    if (!neighbours_.is_open()) return;
-    local_listener_ = listen_locally(name);
+    host_peers_.open();
+    if (!host_peers_.is_open()) return;
+    local_listener_ = listen_unix(name);
     endpoint_.local = name;
   } catch (const SystemError& error) {
-    neighbours_.close();
-    log(std::string("ranks of this host do not share memory: ") + error.what());
+    host_peers_.close();
+    log(std::string("the ranks of this host use TCP instead of shared memory: ") + error.what());
   }
 }
 
 void TcpTransport::start(const std::vector<Endpoint>& peers, Sink* sink) {
-  for (const Endpoint& peer : peers) Address(peer.host, peer.port);  // throws if it is none
+  for (const Endpoint& peer : peers) Address(peer.host, peer.port);  // throws if it is not numeric
   peers_ = peers;
   sink_ = sink;
 }
@@ -85,7 +86,7 @@ uint32_t TcpTransport::num_lanes(int peer) {
   return number;
 }
 
-void TcpTransport::make_room_for(uint32_t lanes) {
+void TcpTransport::ensure_lanes(uint32_t lanes) {
   const size_t links = static_cast<size_t>(options_.size) * lanes;
   while (lanes_.size() < links) lanes_.emplace_back(peer_of(static_cast<int>(lanes_.size())));
 }
@@ -101,7 +102,7 @@ void TcpTransport::release_payloads() {
 
 void TcpTransport::wake() {
   const uint64_t one = 1;
-  // Can only fail if the counter is full, and then a wake-up is on its way.
+  // This fails only if the counter is full, and then a wake-up is pending already.
   [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
 }
 
@@ -112,12 +113,12 @@ void TcpTransport::clear_wake() {
 
 void TcpTransport::poll(milliseconds timeout) {
   flush();
-  await(patience(timeout), looking_);
-  read_rings();  // what a peer said before it went comes before its end
+  await(patience(timeout), spin_policy_);
+  read_rings();  // read messages of a peer before the end of its connection
   take_events();
   read_rings();
   flush();
-  waits_for_wire_ = waits_for_wire();
+  waits_for_network_ = waits_for_network();
   if (Clock::now() >= next_check_) check_times();
 }
 
@@ -128,12 +129,12 @@ void TcpTransport::watch(int fd, uint32_t events, uint64_t what, bool is_new) {
   event.events = events;
   event.data.u64 = what;
   if (::epoll_ctl(epoll_.get(), is_new ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, fd, &event) != 0) {
-    throw SystemError("a connection could not be watched", errno);
+    throw SystemError("cannot watch a connection", errno);
   }
 }
 
-// Closing is not enough: while a forked child has a copy of the connection, epoll
-// would go on telling of it.
+// Removes a descriptor from epoll. To close it is not enough: while a forked child has a copy of
+// the connection, epoll would keep reporting it.
 void TcpTransport::unwatch(int fd) { ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr); }
 
 milliseconds TcpTransport::patience(milliseconds timeout) const {
@@ -145,20 +146,21 @@ milliseconds TcpTransport::patience(milliseconds timeout) const {
 }
 
 bool TcpTransport::has_timers() const {
-  return !greetings_.empty() || !awaited_.empty() || !torn_.empty() || !is_listening_;
+  return !handshakes_.empty() || !awaiting_dial_.empty() || !failing_peers_.empty() ||
+         !is_listening_;
 }
 
 bool TcpTransport::is_quiet() const {
   return dirty_.empty() && blocked_.empty() && wanted_.empty() && !has_timers();
 }
 
-// Several threads may wait here, but only one at a time takes events: that of an event
-// which another one has handled meanwhile finds nothing.
-void TcpTransport::await(milliseconds timeout, Looking& looking) {
-  if (timeout.count() <= 0 || neighbours_.has_news()) return;
-  if (is_pause_worth_it(looking) && look_for_news(looking)) return;
-  const Neighbours::Nap nap(neighbours_);
-  if (!neighbours_.has_news()) has_news(timeout);
+// Several threads may wait here, but only one at a time takes events. A thread that wakes up for
+// an event which another one has handled finds nothing, and that is harmless.
+void TcpTransport::await(milliseconds timeout, SpinPolicy& policy) {
+  if (timeout.count() <= 0 || host_peers_.has_events()) return;
+  if (should_spin(policy) && spin(policy)) return;
+  const SharedMemoryPeers::ScopedSleepFlag asleep(host_peers_);
+  if (!host_peers_.has_events()) has_events(timeout);
 }
 
 void TcpTransport::take_events() {
@@ -168,52 +170,53 @@ void TcpTransport::take_events() {
   for (int i = 0; i < count; ++i) handle(events[i].data.u64, events[i].events);
 }
 
-// An error counts as news: take_events() will meet it, too.
-bool TcpTransport::has_news(milliseconds timeout) const {
+// An error counts as an event: take_events() will report it.
+bool TcpTransport::has_events(milliseconds timeout) const {
   pollfd what{epoll_.get(), POLLIN, 0};
   return ::poll(&what, 1, static_cast<int>(timeout.count())) != 0;
 }
 
-// Where nothing came during the last pauses, little will during the next one: it is tried
-// now and then only.
-bool TcpTransport::is_pause_worth_it(Looking& looking) const {
+// Returns whether to spin before sleeping. After several spins without an event, only every 16th
+// wait spins.
+bool TcpTransport::should_spin(SpinPolicy& policy) const {
   constexpr uint32_t kFewVain = 4;
   constexpr uint32_t kNowAndThen = 16;
-  if (options_.pause.count() == 0 || waits_for_wire_) return false;
-  return looking.num_vain < kFewVain || ++looking.num_skipped % kNowAndThen == 0;
+  if (options_.pause.count() == 0 || waits_for_network_) return false;
+  return policy.num_failed < kFewVain || ++policy.num_skipped % kNowAndThen == 0;
 }
 
-// A long payload takes its time, and nobody shares memory with us who might be faster.
-bool TcpTransport::waits_for_wire() const {
-  if (options_.pause.count() == 0 || neighbours_.is_open()) return false;
+// Returns whether this rank waits for a long payload from the network, with no peer in shared
+// memory.
+bool TcpTransport::waits_for_network() const {
+  if (options_.pause.count() == 0 || host_peers_.is_open()) return false;
   return !blocked_.empty() || std::any_of(lanes_.begin(), lanes_.end(),
-                                          [](const Lane& each) { return each.is_gathering(); });
+                                          [](const Lane& each) { return each.awaits_bulk_data(); });
 }
 
-bool TcpTransport::look_for_news(Looking& looking) const {
-  constexpr int kLooks = 32;  // between two system calls
+bool TcpTransport::spin(SpinPolicy& policy) const {
+  constexpr int kLooks = 32;  // checks between two system calls
   const Clock::time_point end = Clock::now() + options_.pause;
   bool is_there = false;
   while (!is_there && Clock::now() < end) {
-    is_there = neighbours_.has_news() || has_news(milliseconds(0));
-    for (int look = 0; look < kLooks && !is_there; ++look) is_there = neighbours_.has_news();
-    if (!is_there) ::sched_yield();  // whoever we woke may have no other processor
+    is_there = host_peers_.has_events() || has_events(milliseconds(0));
+    for (int look = 0; look < kLooks && !is_there; ++look) is_there = host_peers_.has_events();
+    if (!is_there) ::sched_yield();  // a process that was woken may need this processor
   }
-  looking.num_vain = is_there ? 0 : looking.num_vain + 1;
+  policy.num_failed = is_there ? 0 : policy.num_failed + 1;
   return is_there;
 }
 
-// An event may be about something that an earlier one of its batch has closed.
+// The source of an event may have been closed by an earlier event of the same batch.
 void TcpTransport::handle(uint64_t what, uint32_t events) {
   const uint64_t number = what >> 2;
-  switch (static_cast<Subject>(what & 3)) {
-    case Subject::kWake:
-      return;  // until clear_wake()
-    case Subject::kListener:
+  switch (static_cast<EventSource>(what & 3)) {
+    case EventSource::kWake:
+      return;  // stays readable until clear_wake()
+    case EventSource::kListener:
       return accept_all();
-    case Subject::kGreeting:
+    case EventSource::kHandshake:
       return advance(number);
-    case Subject::kLane: {
+    case EventSource::kLane: {
       const int link = static_cast<int>(number);
       if (lane(link).is_live() && (events & ~static_cast<uint32_t>(EPOLLOUT)) != 0) read_from(link);
       if (lane(link).is_live() && (events & EPOLLOUT) != 0) {
@@ -226,8 +229,8 @@ void TcpTransport::handle(uint64_t what, uint32_t events) {
   }
 }
 
-// Each lane has a turn; one that blocks comes back when epoll says so, one that
-// is not connected when it is.
+// Serves each lane once. A lane that blocks is served again when epoll reports it, an unconnected
+// one when it is connected.
 void TcpTransport::flush() {
   for (const int link : std::exchange(dirty_, {})) {
     const bool is_wanted = wanted_.erase(link) > 0;
@@ -244,14 +247,14 @@ void TcpTransport::write_to(int link) {
   bool would_block = false;
   const Lane::Loss loss = lane(link).write_some(sink_, &would_block);
   if (loss) {
-    read_from(link);  // what it said before it went
+    read_from(link);  // deliver what the peer sent before its end
     if (lane(link).is_live()) lose_link(link, *loss);
-  } else if (would_block && lane(link).is_local()) {
+  } else if (would_block && lane(link).uses_shared_memory()) {
     dirty_.erase(link);
     blocked_.insert(link);
   } else if (would_block) {
-    watch(lane(link).fd(), EPOLLIN | EPOLLOUT, cookie(Subject::kLane, static_cast<uint64_t>(link)),
-          false);
+    watch(lane(link).fd(), EPOLLIN | EPOLLOUT,
+          cookie(EventSource::kLane, static_cast<uint64_t>(link)), false);
     dirty_.erase(link);
     blocked_.insert(link);
   } else if (lane(link).has_work()) {
@@ -262,12 +265,12 @@ void TcpTransport::write_to(int link) {
 void TcpTransport::read_from(int link) {
   const Lane::Loss loss = lane(link).read_some(sink_);
   if (loss) return lose_link(link, *loss);
-  if (lane(link).is_local()) unblock(link);
+  if (lane(link).uses_shared_memory()) unblock(link);
 }
 
 void TcpTransport::read_rings() {
-  for (const int peer : neighbours_.peers()) {
-    if (!neighbours_.ring(peer).has_news() || !lane(peer).is_live()) continue;
+  for (const int peer : host_peers_.peers()) {
+    if (!host_peers_.ring(peer).has_events() || !lane(peer).is_live()) continue;
     const Lane::Loss loss = lane(peer).read_ring(sink_);
     if (loss) {
       lose_link(peer, *loss);
@@ -277,9 +280,10 @@ void TcpTransport::read_rings() {
   }
 }
 
-// What did not fit may have been written since: then there is nothing to do, and it is no news.
+// Lets a blocked lane write again. Its message may have been written meanwhile; then free space
+// is no event any more.
 void TcpTransport::unblock(int link) {
-  neighbours_.ring(peer_of(link)).forget_room();
+  host_peers_.ring(peer_of(link)).forget_space();
   if (blocked_.erase(link) > 0) dirty_.insert(link);
 }
 
@@ -289,7 +293,8 @@ void TcpTransport::drop(int link) {
   lane(link).lose(sink_);
 }
 
-// A process that ends loses all its lanes, one after the other.
+// Drops one lane. The lanes of a process that ends break one after the other, so the peer is lost
+// after the last one or one second after the first.
 void TcpTransport::lose_link(int link, const std::string& reason) {
   constexpr milliseconds kAllGoTogether{1'000};
   const int peer = peer_of(link);
@@ -298,45 +303,45 @@ void TcpTransport::lose_link(int link, const std::string& reason) {
   for (int other = peer; other < static_cast<int>(lanes_.size()); other += options_.size) {
     is_any_left = is_any_left || lane(other).is_live();
   }
-  if (!is_any_left) return lose(peer, torn_.count(peer) > 0 ? torn_[peer].second : reason);
-  torn_.try_emplace(peer, Clock::now() + kAllGoTogether, reason);
+  if (!is_any_left)
+    return lose(peer, failing_peers_.count(peer) > 0 ? failing_peers_[peer].second : reason);
+  failing_peers_.try_emplace(peer, Clock::now() + kAllGoTogether, reason);
 }
 
 void TcpTransport::lose(int peer, const std::string& text) {
-  const std::string reason = text;  // which may be ours to forget
+  const std::string reason = text;  // a copy, because `text` may belong to an erased entry
   for (int link = peer; link < static_cast<int>(lanes_.size()); link += options_.size) drop(link);
-  awaited_.erase(peer);
-  torn_.erase(peer);
+  awaiting_dial_.erase(peer);
+  failing_peers_.erase(peer);
   if (sink_ != nullptr) sink_->on_peer_lost(peer, reason);
 }
 
 // ------------------------------------------------------------------------- end
 
-bool TcpTransport::has_farewells() const {
+bool TcpTransport::has_live_lanes() const {
   return std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& each) { return each.is_live(); });
 }
 
-// Sends what waits, says that nothing more comes, and then listens until the
-// peers close, too: to close with unread bytes would reset the connection, and
-// the peer might lose what we said last.
+// Sends all queued messages, shuts down writing, and then reads until the peers close too. To
+// close with unread bytes would reset the connection, and the peer might lose the last messages.
 void TcpTransport::close(milliseconds limit) {
   const Clock::time_point end = Clock::now() + limit;
   sink_ = nullptr;
-  greetings_.clear();
-  probes_.clear();
-  awaited_.clear();
-  torn_.clear();
+  handshakes_.clear();
+  liveness_checks_.clear();
+  awaiting_dial_.clear();
+  failing_peers_.clear();
   listener_.reset();
   local_listener_.reset();
   std::set<int> ended;
-  while (has_farewells() && Clock::now() < end) {
+  while (has_live_lanes() && Clock::now() < end) {
     flush();
     for (int link = 0; link < static_cast<int>(lanes_.size()); ++link) {
       Lane& each = lane(link);
       const bool is_silent = each.is_live() && !each.has_work();
       if (is_silent && ended.insert(link).second) ::shutdown(each.fd(), SHUT_WR);
     }
-    await(std::min(milliseconds(20), limit), looking_);
+    await(std::min(milliseconds(20), limit), spin_policy_);
     take_events();
     read_rings();
   }
@@ -346,8 +351,9 @@ void TcpTransport::close(milliseconds limit) {
   }
 }
 
-// What epoll watches is all that is open; the kernel lists it without our locks. It is the
-// parent's list: what the parent has opened since may have a number that is another file here.
+// Closes all sockets that epoll watches; /proc lists them without any lock. The list is the
+// parent's: descriptors that the parent has opened after the fork may be other files here, so
+// inodes are compared.
 void TcpTransport::close_in_child() noexcept {
   constexpr const char* kEntry = "tfd: %d events: %*x data: %*x pos:%*d ino:%lx";
   char path[64];
@@ -363,7 +369,7 @@ void TcpTransport::close_in_child() noexcept {
   }
   ::close(epoll_.get());
   ::close(wake_.get());
-  if (neighbours_.fd() >= 0) ::close(neighbours_.fd());
+  if (host_peers_.fd() >= 0) ::close(host_peers_.fd());
 }
 
 void TcpTransport::log(const std::string& line) const {

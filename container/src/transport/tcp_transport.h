@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages over TCP or, between ranks of one host, through rings in memory that they hand to
-// each other over Unix sockets. Where there is no such socket, TCP it is.
+// Transport over TCP and, between ranks of one host, through ring buffers in shared memory, which
+// they pass to each other over Unix sockets. Without a Unix socket, ranks of one host use TCP
+// too.
 //
-// Lanes. Two ranks on different hosts may have several connections. All but payloads
-// take lane 0, which is made first; a peer is lost with the last of its lanes, since each
-// may hold something that left before its end. "Link" is the number of a lane of a peer.
+// Lanes. Two ranks on different hosts may have several connections. Only payloads use lanes other
+// than lane 0, which is connected first. A peer counts as lost when the last of its lanes has
+// ended, because each lane may still hold messages sent before the end. A "link" is the number of
+// a lane of a peer, over all peers.
 //
-// Who dials whom. Of two ranks the higher one dials, when it first has something
-// to send or to hear; the lower one waits to be dialled. Every rank listens before anyone
-// learns its address, so a refused connection means that the process is gone. A
-// lower rank that waits for long probes the higher one's listener to learn that.
+// Dialling. The higher rank dials, as soon as it has a message to send or to expect; the lower
+// rank waits for the connection. Every rank listens before its address is published, so a refused
+// connection means that the process has ended. A lower rank that waits for long connects to the
+// higher one's listener to check whether it is alive.
 #pragma once
 
 #include <sys/epoll.h>
@@ -26,26 +28,28 @@
 #include "base/unique_fd.h"
 #include "smdist/options.h"
 #include "smdist/transport.h"
-#include "transport/greeting.h"
+#include "transport/auth_handshake.h"
 #include "transport/lane.h"
-#include "transport/neighbours.h"
+#include "transport/shared_memory_peers.h"
 
 namespace smdist {
 
-// What an epoll event is about: two bits of kind, the rest a number.
-enum class Subject : uint64_t { kWake = 0, kListener = 1, kLane = 2, kGreeting = 3 };
+// Source of an epoll event: two bits of the kind, then the number of the object.
+enum class EventSource : uint64_t { kWake = 0, kListener = 1, kLane = 2, kHandshake = 3 };
 
-inline uint64_t cookie(Subject subject, uint64_t number) {
+inline uint64_t cookie(EventSource subject, uint64_t number) {
   return number << 2 | static_cast<uint64_t>(subject);
 }
 
-constexpr std::chrono::milliseconds kTick{250};  // how exactly slow things are timed
+constexpr std::chrono::milliseconds kTick{250};  // resolution of slow timers
 
+// The transport of a training job.
+//
 // Thread safety: as Transport.
 class TcpTransport final : public Transport {
  public:
-  // Opens the listener. `options` must outlive the transport. Throws UsageError if
-  // the bind address is not a numeric address, SystemError if it cannot be bound.
+  // Opens the listener. `options` must outlive the transport. Throws UsageError if the bind
+  // address is not numeric, SystemError if it cannot be bound.
   explicit TcpTransport(const Options& options);
 
   Endpoint endpoint() const override { return endpoint_; }
@@ -55,16 +59,18 @@ class TcpTransport final : public Transport {
   uint32_t num_lanes(int peer) override;
   void hasten(int peer) override { lane(peer).write_early(); }
   void connect(int peer) override;
-  Span own_arena() override { return neighbours_.arena(); }
-  bool is_read_by(int peer) override { return lane(peer).is_live() && lane(peer).is_local(); }
-  Span arena_of(int peer) override { return neighbours_.arena_of(peer); }
+  Span own_arena() override { return host_peers_.arena(); }
+  bool is_read_by(int peer) override {
+    return lane(peer).is_live() && lane(peer).uses_shared_memory();
+  }
+  Span arena_of(int peer) override { return host_peers_.arena_of(peer); }
   void signal(int peer) override { lane(peer).signal(); }
   void expect(int peer, bool is_wanted) override {
-    neighbours_.ring(peer).expect_signals(is_wanted);
+    host_peers_.ring(peer).expect_signals(is_wanted);
   }
   void release_payloads() override;
   void poll(std::chrono::milliseconds timeout) override;
-  void await(std::chrono::milliseconds timeout, Looking& looking) override;
+  void await(std::chrono::milliseconds timeout, SpinPolicy& policy) override;
   std::chrono::milliseconds patience(std::chrono::milliseconds timeout) const override;
   bool is_quiet() const override;
   void wake() override;
@@ -74,7 +80,7 @@ class TcpTransport final : public Transport {
 
  private:
   using Clock = std::chrono::steady_clock;
-  using Greetings = std::map<uint64_t, Greeting>;
+  using Handshakes = std::map<uint64_t, AuthHandshake>;
 
   Lane& lane(int link) { return lanes_[static_cast<size_t>(link)]; }
   int peer_of(int link) const { return link % options_.size; }
@@ -85,11 +91,11 @@ class TcpTransport final : public Transport {
 
   void watch(int fd, uint32_t events, uint64_t what, bool is_new);
   void unwatch(int fd);
-  Greetings::iterator end_greeting(Greetings::iterator greeting);
-  bool is_pause_worth_it(Looking& looking) const;
-  bool waits_for_wire() const;
-  bool has_news(std::chrono::milliseconds timeout) const;
-  bool look_for_news(Looking& looking) const;
+  Handshakes::iterator end_handshake(Handshakes::iterator handshake);
+  bool should_spin(SpinPolicy& policy) const;
+  bool waits_for_network() const;
+  bool has_events(std::chrono::milliseconds timeout) const;
+  bool spin(SpinPolicy& policy) const;
   bool has_timers() const;
   void take_events();
   void handle(uint64_t what, uint32_t events);
@@ -104,24 +110,24 @@ class TcpTransport final : public Transport {
 
   void dial(int link);
   void dial_more_lanes(int peer);
-  void make_room_for(uint32_t lanes);
+  void ensure_lanes(uint32_t lanes);
   void open_arena();
   UniqueFd begin_dialling(int link);
   void accept_all();
   void accept_from_listener(int listener);
   void watch_listeners(uint32_t events, bool is_new);
-  void listen_later();
-  void listen_again();
+  void pause_listening();
+  void resume_listening();
   std::string admit(const Hello& hello);
   size_t arriving_bytes_per_lane() const;
   void advance(uint64_t number);
-  void trust(Greetings::iterator greeting);
-  void give_up(Greetings::iterator greeting);
+  void attach_lane(Handshakes::iterator handshake);
+  void fail_handshake(Handshakes::iterator handshake);
   void check_times();
-  bool drop_strangers(Clock::duration patience);
-  void log_stranger(const std::string& line);
-  void probe(int peer);
-  bool has_farewells() const;
+  bool drop_slow_handshakes(Clock::duration patience);
+  void log_rejection(const std::string& line);
+  void check_liveness(int peer);
+  bool has_live_lanes() const;
   void log(const std::string& line) const;
 
   // Constant after construction, or after start().
@@ -133,25 +139,28 @@ class TcpTransport final : public Transport {
 
   Tuning tuning_;
   UniqueFd epoll_;
-  UniqueFd wake_;  // may be written from any thread
+  UniqueFd wake_;  // any thread may write it
   UniqueFd listener_;
   UniqueFd local_listener_;  // open if there is an arena
-  Neighbours neighbours_;
-  bool is_listening_ = true;  // whether the listeners are watched
+  SharedMemoryPeers host_peers_;
+  bool is_listening_ = true;  // false: accepting is paused
 
-  std::deque<Lane> lanes_;                                         // by link
-  std::set<int> dirty_;                                            // links that may have work
-  std::set<int> blocked_;                                          // that epoll is to tell of
-  std::map<int, std::pair<Clock::time_point, std::string>> torn_;  // peers that lost a lane
-  std::set<int> wanted_;                      // peers to connect with, even without work
-  std::map<int, Clock::time_point> awaited_;  // peers that should dial us; next probe
-  Greetings greetings_;                       // by number
-  std::map<uint64_t, int> probes_;            // greetings that only probe, and whom
-  uint64_t last_greeting_ = 0;
+  std::deque<Lane> lanes_;  // lanes by link
+  std::set<int> dirty_;     // links that may have messages to write
+  std::set<int> blocked_;   // links that wait until they can write again
+  std::map<int, std::pair<Clock::time_point, std::string>>
+      failing_peers_;     // peers that lost a lane: deadline for the other lanes, and the reason
+  std::set<int> wanted_;  // peers to connect to, even without a message
+  std::map<int, Clock::time_point>
+      awaiting_dial_;      // peers that should dial this rank; time of the next liveness check
+  Handshakes handshakes_;  // handshakes by number
+  std::map<uint64_t, int>
+      liveness_checks_;  // handshakes that only check whether a peer listens, and that peer
+  uint64_t last_handshake_ = 0;
   Clock::time_point next_check_ = Clock::now();
-  std::atomic<bool> waits_for_wire_{false};  // told to whoever awaits
-  Looking looking_;                          // of poll()
-  int num_stranger_lines_ = 0;               // logged since the last check of the times
+  std::atomic<bool> waits_for_network_{false};  // published for all threads in await()
+  SpinPolicy spin_policy_;                      // spin statistics of poll()
+  int num_rejection_lines_ = 0;                 // lines logged since the last check_times()
 };
 
 }  // namespace smdist

@@ -6,26 +6,27 @@
 #include <numeric>
 #include <set>
 
-#include "tuning/stopwatch.h"
+#include "tuning/all_reduce_timer.h"
 
 namespace smdist {
 namespace {
 
 constexpr uint32_t kProbeGroup = UINT32_MAX;
 constexpr size_t kKiB = 1 << 10;
-constexpr double kEnoughSeconds = 1;   // what is not known by then stays as it is
-constexpr double kLanesSeconds = 0.8;  // for each number of lanes; more is not worth knowing
+constexpr double kEnoughSeconds =
+    1;  // budget of the fine tuning; values not measured by then keep their defaults
+constexpr double kLanesSeconds = 0.8;  // budget for each number of lanes
 
-// Long enough to time, short enough to wait for.
+// Limits of the length that stands for long all-reduces.
 constexpr size_t kShortestLong = 512 * kKiB;
 constexpr size_t kLongestLong = 8 << 20;
 constexpr double kLongSeconds = 0.012;
 
-// Something more is worth its price only if it saves so much.
+// Least improvement that justifies a change, as a share of the time before.
 constexpr double kSavesByLanes = 0.8;
 constexpr double kSaves = 0.92;
 
-// One step leaves more time to others than two, and may take a little longer.
+// Accepted slowdown of an all-reduce in one step instead of two: it uses less processor time.
 constexpr double kMayCost = 1.1;
 
 Tuning tuning_of(const Fixed& fixed) {
@@ -42,22 +43,22 @@ Tuning tuning_of(const Fixed& fixed) {
 class Probe final {
  public:
   Probe(Engine& engine, const World& world, const Fixed& fixed, std::chrono::milliseconds patience)
-      : watch_(engine, kProbeGroup, patience), world_(world), fixed_(fixed) {
+      : timer_(engine, kProbeGroup, patience), world_(world), fixed_(fixed) {
     tuning_ = tuning_of(fixed);
   }
 
   Findings run() {
     Findings findings;
-    findings.latency = latency_ = watch_.time(tuning_, sizeof(double));
+    findings.latency = latency_ = timer_.time(tuning_, sizeof(double));
     choose_long();
     if (num_hosts() > 1 && !fixed_.arriving_bytes) choose_arriving();
     if (num_hosts() > 1 && !fixed_.lanes) choose_lanes();
-    begin_ = watch_.total();
+    begin_ = timer_.total();
     if (!fixed_.one_shot_bytes) choose_one_shot();
     if (!fixed_.single_owner_bytes) choose_single_owner();
     if (!fixed_.piece_bytes) choose_piece();
     findings.tuning = tuning_;
-    findings.seconds = watch_.total();
+    findings.seconds = timer_.total();
     findings.bandwidth = bandwidth();
     return findings;
   }
@@ -73,9 +74,9 @@ class Probe final {
     for (const auto& [host, count] : counts) most = std::max(most, count);
     return most;
   }
-  bool is_time_left() const { return watch_.total() - begin_ < kEnoughSeconds; }
+  bool is_time_left() const { return timer_.total() - begin_ < kEnoughSeconds; }
 
-  // Of hosts where there are several, else of ranks.
+  // Returns the bus bandwidth per host, or per rank if there is one host.
   double bandwidth() const {
     const auto parts = static_cast<double>(num_hosts() > 1 ? num_hosts() : world_.size);
     return 2 * (parts - 1) / parts * static_cast<double>(long_bytes_) / long_seconds_;
@@ -83,27 +84,27 @@ class Probe final {
 
   void choose_long() {
     long_bytes_ = kShortestLong;
-    long_seconds_ = watch_.time(tuning_, long_bytes_);
+    long_seconds_ = timer_.time(tuning_, long_bytes_);
     while (long_seconds_ < kLongSeconds && long_bytes_ < kLongestLong) {
       long_bytes_ *= 2;
-      long_seconds_ = watch_.time(tuning_, long_bytes_);
+      long_seconds_ = timer_.time(tuning_, long_bytes_);
     }
   }
 
-  // Keeps a tuning under which sums of so many bytes take at most `share` of the time, twice in
-  // a row: the machine may have others to serve, and what is given has proved itself elsewhere.
+  // Adopts a tuning under which sums of `bytes` bytes take at most `share` of the present time.
+  // It must win twice in a row, because other load on the machine disturbs single measurements.
   bool adopt(const Tuning& tuning, size_t bytes, double share) {
     for (int turn = 0; turn < 2; ++turn) {
-      const double now = watch_.time(tuning_, bytes);
-      if (watch_.time(tuning, bytes) > share * now) return false;
+      const double now = timer_.time(tuning_, bytes);
+      if (timer_.time(tuning, bytes) > share * now) return false;
     }
     tuning_ = tuning;
     return true;
   }
 
-  // What shallow queues take, or more where more is under way on a long, fast line, or for
-  // many connections: each needs room for a packet as long as segmentation offload makes
-  // them, or processors have twice as many to see to.
+  // Sets arriving_bytes to the largest of: the default, which suits switches with shallow queues;
+  // the bandwidth-delay product; and one maximal segmentation-offload packet per connection,
+  // because smaller packets double the work of the processors.
   void choose_arriving() {
     constexpr size_t kPacket = 64 * kKiB;
     const auto on_the_line = static_cast<size_t>(bandwidth() * latency_) / kKiB * kKiB;
@@ -111,9 +112,10 @@ class Probe final {
     tuning_.arriving_bytes = std::max({tuning_.arriving_bytes, on_the_line, connections * kPacket});
   }
 
-  // On sums of which each lane to each host has a piece to carry.
+  // Doubles the number of lanes as long as that saves time, on sums that are long enough to give
+  // every lane to every host one piece.
   void choose_lanes() {
-    constexpr double kTimes = 8;  // that each is timed about so often
+    constexpr double kTimes = 8;  // approximate number of runs per measurement
     Tuning tuning = tuning_;
     size_t bytes = 0;
     const auto is_affordable = [&] {
@@ -132,19 +134,19 @@ class Probe final {
       tuning.piece_bytes = bytes;
       if (is_time_left()) adopt(tuning, long_bytes_, kSaves);
     }
-    long_seconds_ = watch_.time(tuning_, long_bytes_);
+    long_seconds_ = timer_.time(tuning_, long_bytes_);
   }
 
-  // The longest of these that one step serves as well as two.
+  // Sets one_shot_bytes to the longest tried length for which one step is as fast as two.
   void choose_one_shot() {
     tuning_.one_shot_bytes = longest_of([&](size_t bytes) {
-      const double in_one = watch_.time(tuning_with(bytes, 0), bytes);
-      return in_one <= kMayCost * watch_.time(tuning_with(0, 0), bytes);
+      const double in_one = timer_.time(tuning_with(bytes, 0), bytes);
+      return in_one <= kMayCost * timer_.time(tuning_with(0, 0), bytes);
     });
   }
 
-  // The longest of these of which many are done sooner by one owner each, by at least what
-  // it delays one alone: that one's owner has all of it on its wire.
+  // Sets single_owner_bytes to the longest tried length for which a burst of sums is faster with
+  // one owner each, by at least the factor that it slows down a single sum.
   void choose_single_owner() {
     constexpr size_t kMany = 16;
     tuning_.single_owner_bytes = longest_of([&](size_t bytes) {
@@ -154,13 +156,14 @@ class Probe final {
     });
   }
 
-  // Of the time that shards take.
+  // Returns the time with single owners as a share of the time with shards.
   double share_by_owner(size_t bytes, size_t burst) {
-    const double by_one = watch_.time(tuning_with(0, bytes), bytes, burst);
-    return by_one / watch_.time(tuning_with(0, 0), bytes, burst);
+    const double by_one = timer_.time(tuning_with(0, bytes), bytes, burst);
+    return by_one / timer_.time(tuning_with(0, 0), bytes, burst);
   }
 
-  // Up to the second failure in a row: one may be the machine's fault.
+  // Returns the longest length that suits. Stops at the second failure in a row, since one may be
+  // noise.
   template <typename Suits>
   size_t longest_of(Suits suits) {
     size_t longest = 0;
@@ -180,13 +183,13 @@ class Probe final {
     return tuning;
   }
 
-  Stopwatch watch_;
+  AllReduceTimer timer_;
   const World& world_;
   const Fixed& fixed_;
   Tuning tuning_;
   double latency_ = 0;
-  double begin_ = 0;       // of what is_time_left() counts
-  size_t long_bytes_ = 0;  // the length that stands for all long ones
+  double begin_ = 0;       // timer value when the budget of is_time_left() began
+  size_t long_bytes_ = 0;  // length that stands for long sums
   double long_seconds_ = 0;
 };
 

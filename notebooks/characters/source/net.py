@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small GPT over characters, as anybody would write it: it knows nothing of stages."""
+"""Small GPT over characters, in plain PyTorch; nothing in it refers to pipeline stages."""
 
 import torch
 from torch import nn
@@ -9,7 +9,7 @@ WIDTH, HEADS, LAYERS, LENGTH, CHARACTERS = 96, 4, 4, 64, 128
 
 
 class Block(nn.Module):
-    """Attention to earlier characters, then two linear layers."""
+    """Transformer block: attention to earlier characters, then two linear layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Block(nn.Module):
 
 
 class CharacterGPT(nn.Module):
-    """Input [batch, length] of characters below 128, output [batch, length, 128] logits."""
+    """GPT: input [batch, length] of characters below 128, output [batch, length, 128] logits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class CharacterGPT(nn.Module):
         self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
         self.norm = nn.LayerNorm(WIDTH)
         self.head = nn.Linear(WIDTH, CHARACTERS, bias=False)
-        self.head.weight = self.characters.weight  # tied
+        self.head.weight = self.characters.weight  # tied weights
         for embedding in (self.characters, self.positions):
             nn.init.normal_(embedding.weight, std=0.02)
 
@@ -51,11 +51,11 @@ class CharacterGPT(nn.Module):
 
 
 def build() -> CharacterGPT:
-    """The same weights every time."""
+    """Return the model, with the same weights every time."""
     torch.manual_seed(0)
     return CharacterGPT()
 
 
 def loss_of(logits, targets):
-    """Cross entropy for every character, in nats."""
+    """Return the mean cross entropy per character, in nats."""
     return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Train a GPT over characters; the job says on how many stages and replicas.
+"""Train a GPT over characters; the job sets the number of stages and replicas.
 
 The lines that are not plain PyTorch are marked with <--.
 """
@@ -47,13 +47,13 @@ def main() -> None:
 
 
 def mean_over_replicas(loss) -> float:
-    """Every rank knows the loss of its own replica."""
+    """Return the mean loss; every rank knows only the loss of its own replica."""
     losses = smp.allgather(loss.item(), smp.DP_GROUP)  # <--
     return sum(losses) / len(losses)
 
 
 def parse_args() -> argparse.Namespace:
-    """Hyperparameters come as arguments, directories as SM_* variables."""
+    """Parse hyperparameters from arguments, and directories from SM_* variables."""
     env = os.environ
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=100)
@@ -67,14 +67,14 @@ def parse_args() -> argparse.Namespace:
 
 
 def resume(folder: Path) -> int:
-    """The step to go on with; whoever saved may have had another number of ranks."""
+    """Return the step to continue with; the checkpoint may come from another number of ranks."""
     if not (folder / "newest").exists():
         return 0
     return smp.resume_from_checkpoint(folder)["step"]  # <--
 
 
 def save(args, model, optimizer, report) -> None:
-    """A checkpoint for any layout, the whole model for those who use it, and the losses."""
+    """Save a checkpoint for any number of ranks, the whole model for inference, and the losses."""
     step = args.steps
     smp.save_checkpoint(
         args.checkpoint_dir, tag=f"step-{step}", model=model, optimizer=optimizer,
@@ -86,7 +86,7 @@ def save(args, model, optimizer, report) -> None:
 
 
 def draw(args, run) -> None:
-    """The last step as it was: a trace for Perfetto, a picture, and what the simulator says."""
+    """Save a trace of the last steps and a picture; print the simulator's prediction."""
     if smp.rank() == 0:
         run.save(args.output_dir / "trace.json")
         run.plot(args.output_dir / "timeline.png")

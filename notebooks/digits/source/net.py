@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small convolutional network for 8x8 pictures of digits."""
+"""Small convolutional network for 8x8 pictures of digits."""
 
 from torch import nn
 
 
 def build() -> nn.Module:
-    """Input [batch, 1, 8, 8], output [batch, 10] logits."""
+    """Return the network, with input [batch, 1, 8, 8] and output [batch, 10] logits."""
     return nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1),
         nn.GELU(),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Train on handwritten digits with DistributedDataParallel, as any SageMaker script does.
+"""Train on handwritten digits with DistributedDataParallel, like any SageMaker script.
 
 The two lines that are not plain PyTorch are marked with <--.
 """
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def parse_args() -> argparse.Namespace:
-    """Hyperparameters come as arguments, directories as SM_* variables."""
+    """Parse hyperparameters from arguments, and directories from SM_* variables."""
     env = os.environ
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=15)
@@ -51,7 +51,7 @@ def parse_args() -> argparse.Namespace:
 
 
 def train(model, optimizer, args) -> None:
-    """Run the epochs that are left; every rank stops at the same step."""
+    """Run the remaining epochs; every rank stops at the same step."""
     train_set, test_set = load(args.training / "train.npz"), load(args.training / "test.npz")
     sampler = DistributedSampler(train_set, seed=args.seed, drop_last=True)
     batch_size = args.batch_size // dist.get_world_size()
@@ -64,7 +64,7 @@ def train(model, optimizer, args) -> None:
         sampler.set_epoch(epoch)
         for step, (pictures, labels) in enumerate(loader):
             if epoch == first_epoch and step < first_step:
-                continue  # done before the checkpoint
+                continue  # trained before the checkpoint
             loss = functional.cross_entropy(model(pictures), labels)
             optimizer.zero_grad()
             loss.backward()
@@ -81,14 +81,14 @@ def train(model, optimizer, args) -> None:
 
 
 def load(path: Path) -> TensorDataset:
-    """Pictures as float [n, 1, 8, 8] in 0..1, labels as int64 [n]."""
+    """Return pictures as float [n, 1, 8, 8] in 0..1, and labels as int64 [n]."""
     arrays = np.load(path)
     return TensorDataset(torch.from_numpy(arrays["pictures"]), torch.from_numpy(arrays["labels"]))
 
 
 @torch.no_grad()
 def report(bar, model, test_set, epoch: int, loss) -> None:
-    """Average the loss over the ranks, measure accuracy on this rank's share of the test set."""
+    """Average the loss over the ranks; measure accuracy on this rank's share of the test set."""
     pictures, labels = (t[dist.get_rank() :: dist.get_world_size()] for t in test_set.tensors)
     right = (model.module(pictures).argmax(1) == labels).sum().item()
     totals = torch.tensor([loss.item(), right, len(labels)], dtype=torch.float64)
@@ -99,20 +99,20 @@ def report(bar, model, test_set, epoch: int, loss) -> None:
 
 
 def ask_to_stop(*_) -> None:
-    """SIGTERM: SageMaker stops the job or takes a spot instance back."""
+    """Handle SIGTERM: SageMaker stops the job or reclaims a spot instance."""
     global stop_asked
     stop_asked = True
 
 
 def any_rank_is_asked_to_stop() -> bool:
-    """True on every rank at the same step, as soon as one rank is asked to stop."""
+    """Return True on every rank at the same step, once one rank has received SIGTERM."""
     asked = torch.tensor(int(stop_asked))
     dist.all_reduce(asked, op=dist.ReduceOp.MAX)
     return bool(asked)
 
 
 def save_checkpoint(model, optimizer, folder: Path, step: int) -> None:
-    """Rank 0 writes beside the old file, then replaces it: a kill never leaves half a file."""
+    """Write a checkpoint on rank 0, to a new file that replaces the old one when it is complete."""
     if dist.get_rank() == 0:
         folder.mkdir(parents=True, exist_ok=True)
         state = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict()}
@@ -122,7 +122,7 @@ def save_checkpoint(model, optimizer, folder: Path, step: int) -> None:
 
 
 def load_checkpoint(model, optimizer, folder: Path) -> int:
-    """Load what was saved, if anything was; return how many steps, over all epochs, are done."""
+    """Load the checkpoint if there is one; return the number of completed steps of all epochs."""
     path = folder / "checkpoint.pt"
     if not path.exists():
         return 0

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model and its data, which know nothing of ranks."""
+"""Model and data of the Keras example, without reference to ranks."""
 
 from pathlib import Path
 
 import keras
 import numpy as np
 
-BATCH = 128  # over all ranks
+BATCH = 128  # samples per step, over all ranks
 
 
 def build():
-    """The same weights every time."""
+    """Return the model, with the same weights every time."""
     keras.utils.set_random_seed(0)
     return keras.Sequential(
         [
@@ -23,7 +23,7 @@ def build():
 
 
 def load(folder, name):
-    """Pictures and labels; of those to train on whole batches alone."""
+    """Return pictures and labels; the training set is cut to whole batches."""
     with np.load(Path(folder, f"{name}.npz")) as file:
         pictures, labels = file["pictures"], file["labels"]
     count = len(labels) // BATCH * BATCH if name == "train" else len(labels)

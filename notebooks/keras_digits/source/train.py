@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Digits with Keras on all ranks, by `fit` or in a loop. What is not Keras's is marked with <--"""
+"""Train digits with Keras on all ranks, by `fit` or in a loop; <-- marks lines beyond Keras."""
 
 import argparse
 import os
@@ -56,7 +56,7 @@ def main():
     parser.add_argument("--way", choices=["fit", "loop"], default="fit")
     parser.add_argument(
         "--model_dir"
-    )  # SageMaker's TensorFlow says it; SM_MODEL_DIR is always there
+    )  # TensorFlow images of SageMaker pass this; SM_MODEL_DIR is always set
     args = parser.parse_args()
     sdp.init()  # <--
     rank, size = sdp.rank(), sdp.size()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The account: who asks, where, with which role, image, buckets and quotas."""
+"""Checks of the account: credentials, region, role, image, buckets, quotas."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final
 from urllib.parse import unquote
 
-from sagemaker_dist.cli.doctor.rows import Row, asked, code_of, fail, ok, unknown, warn
+from sagemaker_dist.cli.doctor.rows import Row, aws_rows, code_of, fail, ok, unknown, warn
 from sagemaker_dist.cli.hosts import Hosts
 from sagemaker_dist.packaging import ecr_image
 
@@ -24,45 +24,47 @@ _SOON_MINUTES: Final = 60
 
 
 def credentials_row(session: Any, now: datetime | None = None) -> Row:
-    """Whether AWS knows the caller."""
+    """Check that AWS accepts the credentials."""
     from botocore.exceptions import BotoCoreError
 
-    name, mend = "credentials", "Run aws configure or aws sso login, or set AWS_PROFILE"
+    name, hint = "credentials", "Run aws configure or aws sso login, or set AWS_PROFILE"
     try:
         found = session.get_credentials()
     except BotoCoreError as error:  # such as a credential_process that fails
-        return fail(name, str(error).rstrip("."), mend)
+        return fail(name, str(error).rstrip("."), hint)
     if found is None:
-        return fail(name, "there are none", mend)
-    if session.region_name is None:  # STS is asked in a region
+        return fail(name, "there are none", hint)
+    if session.region_name is None:  # STS calls need a region
         return unknown(
-            name, f"by {found.method}; not asked without a region", "Set AWS_DEFAULT_REGION"
+            name, f"found by {found.method}; not checked without a region", "Set AWS_DEFAULT_REGION"
         )
-    return next(iter(asked(name, "sts:GetCallerIdentity", lambda: [_caller(session, found, now)])))
+    return next(
+        iter(aws_rows(name, "sts:GetCallerIdentity", lambda: [_caller(session, found, now)]))
+    )
 
 
 def _caller(session: Any, found: Any, now: datetime | None) -> Row:
     arn = session.client("sts").get_caller_identity()["Arn"]
-    ends = getattr(found, "_expiry_time", None)  # botocore tells it nowhere else
+    ends = getattr(found, "_expiry_time", None)  # botocore has no public name for it
     if ends is None:
         return ok("credentials", f"{arn}, by {found.method}")
     minutes = int((ends - (now or datetime.now(timezone.utc))).total_seconds() / 60)
-    says = f"{arn}, by {found.method}, for {minutes} minutes"
+    text = f"{arn}, by {found.method}, valid for {minutes} minutes"
     if minutes < _SOON_MINUTES:
-        return warn("credentials", says, "Renew them before a long wait (aws sso login)")
-    return ok("credentials", says)
+        return warn("credentials", text, "Renew them before a long job (aws sso login)")
+    return ok("credentials", text)
 
 
 def region_row(session: Any) -> Row:
-    """Where the job runs."""
+    """Check that a region is set."""
     if session.region_name is None:
         return fail("region", "none is set", "Set AWS_DEFAULT_REGION, or pass --region")
     return ok("region", session.region_name)
 
 
 def role_rows(session: Any, role: str) -> Iterator[Row]:
-    """Whether the role is there, and SageMaker may take it."""
-    yield from asked("role", "iam:GetRole", lambda: [_role(session, role)])
+    """Check that the role exists and that SageMaker may assume it."""
+    yield from aws_rows("role", "iam:GetRole", lambda: [_role(session, role)])
 
 
 def _role(session: Any, role: str) -> Row:
@@ -70,13 +72,13 @@ def _role(session: Any, role: str) -> Row:
     try:
         found = iam.get_role(RoleName=name)["Role"]
     except iam.exceptions.NoSuchEntityException:
-        mend = "Correct role, or create it with a trust policy for sagemaker.amazonaws.com"
-        return fail("role", f"there is no role {name!r}", mend)
+        hint = "Correct role, or create it with a trust policy for sagemaker.amazonaws.com"
+        return fail("role", f"there is no role {name!r}", hint)
     if role.startswith("arn:") and found["Arn"] != role:
         return fail("role", f"{role} is not {found['Arn']}", f"Pass {found['Arn']}")
     if not _trusts(found["AssumeRolePolicyDocument"]):
-        mend = f"Allow {SERVICE} sts:AssumeRole in the role's trust policy"
-        return fail("role", f"{found['Arn']} does not trust {SERVICE}", mend)
+        hint = f"Allow {SERVICE} sts:AssumeRole in the role's trust policy"
+        return fail("role", f"{found['Arn']} does not trust {SERVICE}", hint)
     return ok("role", f"{found['Arn']} trusts SageMaker")
 
 
@@ -101,22 +103,22 @@ def _list(value: Any) -> list[Any]:
 
 
 def image_rows(session: Any, framework: str, image: str | None) -> Iterator[Row]:
-    """Whether the image is in ECR."""
+    """Check that the image is in ECR."""
     action = "ecr:DescribeImages"
     if image is None:
-        yield from asked("image", action, lambda: [ok("image", ecr_image(session, framework))])
+        yield from aws_rows("image", action, lambda: [ok("image", ecr_image(session, framework))])
         return
     place = _ECR.fullmatch(image)
     if place is None:
-        yield unknown("image", f"{image} is not in ECR, and is not looked at")
+        yield unknown("image", f"{image} is not in ECR, so it is not checked")
         return
-    yield from asked("image", action, lambda: [_their_image(session, image, place)])
+    yield from aws_rows("image", action, lambda: [_named_image(session, image, place)])
 
 
-def _their_image(session: Any, image: str, place: re.Match[str]) -> Row:
+def _named_image(session: Any, image: str, place: re.Match[str]) -> Row:
     if place["region"] != session.region_name:
-        mend = f"Push it to {session.region_name}, or run the job in {place['region']}"
-        return fail("image", f"{image} is in {place['region']}", mend)
+        hint = f"Push it to {session.region_name}, or run the job in {place['region']}"
+        return fail("image", f"{image} is in {place['region']}", hint)
     ecr = session.client("ecr")
     which = {"imageDigest": place["digest"]} if place["digest"] else {"imageTag": place["tag"]}
     which = which if any(which.values()) else {"imageTag": "latest"}
@@ -130,10 +132,10 @@ def _their_image(session: Any, image: str, place: re.Match[str]) -> Row:
 
 
 def bucket_rows(session: Any, buckets: Iterable[str]) -> Iterator[Row]:
-    """Whether each bucket is there, and in the job's region."""
+    """Check that each bucket exists and is in the job's region."""
     for bucket in buckets:
         ask = partial(_bucket, session, bucket, f"s3 {bucket}")
-        yield from asked(f"s3 {bucket}", "s3:ListBucket", ask)
+        yield from aws_rows(f"s3 {bucket}", "s3:ListBucket", ask)
 
 
 def _bucket(session: Any, bucket: str, name: str) -> Iterator[Row]:
@@ -154,13 +156,13 @@ def _bucket_row(session: Any, bucket: str, name: str) -> Row:
     headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
     there = answer.get("BucketRegion") or headers.get("x-amz-bucket-region")
     if there and there != session.region_name:
-        mend = f"Use a bucket in {session.region_name}, or run the job in {there}"
-        return fail(name, f"it lies in {there}, the job runs in {session.region_name}", mend)
+        hint = f"Use a bucket in {session.region_name}, or run the job in {there}"
+        return fail(name, f"it is in {there}, but the job runs in {session.region_name}", hint)
     return ok(name, f"in {there or session.region_name}")
 
 
 def quota_rows(session: Any, hosts: Iterable[Hosts], *, is_spot: bool) -> Iterator[Row]:
-    """Whether the account may have so many instances at once."""
+    """Check that the account's quotas allow this many instances."""
     kind = "spot training job usage" if is_spot else "training job usage"
     counts: dict[str, int] = {}
     for each in hosts:
@@ -172,7 +174,7 @@ def quota_rows(session: Any, hosts: Iterable[Hosts], *, is_spot: bool) -> Iterat
         for quota, count in needed.items():
             yield _quota(quota, count, known)
 
-    yield from asked("quota", "servicequotas:ListServiceQuotas", ask)
+    yield from aws_rows("quota", "servicequotas:ListServiceQuotas", ask)
 
 
 def _quotas(session: Any) -> dict[str, Any]:
@@ -188,11 +190,11 @@ def _quota(quota: str, count: int, known: Mapping[str, Any]) -> Row:
     found = known.get(quota)
     if found is None:
         return unknown("quota", f"{quota}: not listed", "Look in the Service Quotas console")
-    says = f"{quota}: {found['Value']:g}, and the job takes {count}"
+    text = f"{quota}: {found['Value']:g}, and the job takes {count}"
     if found["Value"] >= count:
-        return ok("quota", says)
-    mend = (
+        return ok("quota", text)
+    hint = (
         "Run: aws service-quotas request-service-quota-increase --service-code sagemaker"
         f" --quota-code {found['QuotaCode']} --desired-value {count}"
     )
-    return fail("quota", says, mend)
+    return fail("quota", text, hint)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command: asks what a job needs, row by row, and prints policies."""
+"""The command `doctor`: checks what a job needs, row by row, and prints IAM policies."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import click
 from rich.text import Text
 
 from sagemaker_dist.cli import screen
-from sagemaker_dist.cli.asking import placed, policy, role_asks
-from sagemaker_dist.cli.doctor import account, file_systems, machine, network
+from sagemaker_dist.cli.doctor import account, file_systems, machine, vpc_checks
 from sagemaker_dist.cli.doctor.rows import Row, Status, unknown
-from sagemaker_dist.cli.options import FILE, aws_options, json_option, set_option
-from sagemaker_dist.cli.own_names import code_of
-from sagemaker_dist.cli.plan import Plan, planned
-from sagemaker_dist.cli.unasked import ACCOUNT, REGION, UnaskedSession
+from sagemaker_dist.cli.dry_run_session import ACCOUNT, REGION, DryRunSession
+from sagemaker_dist.cli.iam_policy import fill_in, policy, role_permissions
+from sagemaker_dist.cli.job_names import code_of
+from sagemaker_dist.cli.plan_command import Plan, planned
+from sagemaker_dist.cli.shared_options import FILE, aws_options, json_option, set_option
 from sagemaker_dist.errors import OptionError, SetupError
-from sagemaker_dist.jobs.checks import is_local
+from sagemaker_dist.jobs.job_checks import is_local
 from sagemaker_dist.jobs.job_file import read_job_file
 from sagemaker_dist.packaging import account_of, boto_session
 from sagemaker_dist.planning.locations import S3
@@ -38,8 +38,8 @@ _COLOURS: Final[dict[Status, str]] = {
 @click.command()
 @click.argument("file", type=FILE, required=False)
 @set_option
-@click.option("--iam", is_flag=True, help="Print the IAM policy that submitting FILE takes.")
-@click.option("--iam-role", is_flag=True, help="Print the IAM policy that FILE's role takes.")
+@click.option("--iam", is_flag=True, help="Print the IAM policy for submitting FILE.")
+@click.option("--iam-role", is_flag=True, help="Print the IAM policy for the role of FILE's job.")
 @json_option
 @aws_options
 def doctor(
@@ -47,9 +47,9 @@ def doctor(
     file: Path | None, settings: tuple[str, ...], iam: bool, iam_role: bool, as_json: bool,
     region: str | None, profile: str | None,
 ) -> int:  # fmt: skip
-    """Say whether this machine and account can run a job, or the job of FILE.
+    """Check whether this machine and account can run a job, or the job of FILE.
 
-    Exits with 1 when a row fails. What AWS does not allow to ask is "unknown".
+    Exits with 1 when a check fails. A check that AWS does not permit is "unknown".
     """
     _check_options(file, settings, iam=iam, iam_role=iam_role)
     session = boto_session(region, profile)
@@ -68,26 +68,24 @@ def doctor(
 def _check_options(
     file: Path | None, settings: tuple[str, ...], *, iam: bool, iam_role: bool
 ) -> None:
-    """Options that need a file, or exclude each other."""
+    """Refuse options that need a file or exclude each other."""
     if iam and iam_role:
-        why, mend = "one policy is printed", "Pass one of them"
-        raise OptionError("--iam and --iam-role are passed together", why, mend)
+        why, hint = "one policy is printed", "Pass one of them"
+        raise OptionError("--iam and --iam-role are passed together", why, hint)
     flag = "--iam" if iam else "--iam-role" if iam_role else ""
     if file is None and flag:
-        raise OptionError(
-            f"{flag} has no FILE", "what is needed follows from it", "Pass a job file"
-        )
+        raise OptionError(f"{flag} has no FILE", "the policy depends on the job", "Pass a job file")
     if file is None and settings:
         what = f"--set {settings[0]!r} has no FILE"
-        raise OptionError(what, "it changes what a job file says", "Pass a job file")
+        raise OptionError(what, "--set changes a value of a job file", "Pass a job file")
 
 
 def _planned(file: Path, settings: tuple[str, ...], region: str | None) -> Plan:
-    return planned(read_job_file(file, settings).job(session=UnaskedSession(region=region)))
+    return planned(read_job_file(file, settings).job(session=DryRunSession(region=region)))
 
 
 def diagnosis(session: Any, plan: Plan | None) -> Iterator[Row]:
-    """All rows; of a job of this machine, nobody asks AWS."""
+    """Yield all rows; for a job of this machine AWS is not called."""
     job = None if plan is None else plan.job
     here = str(job.instance_type) if job is not None and is_local(job) else None
     framework = "torch" if job is None else job.framework
@@ -100,7 +98,7 @@ def diagnosis(session: Any, plan: Plan | None) -> Iterator[Row]:
     if known.status in {"ok", "warn"}:
         yield from _account_rows(session, plan, framework)
     else:
-        yield unknown("account", "role, image, buckets, quotas, network: nobody was asked")
+        yield unknown("account", "role, image, buckets, quotas, network: not checked")
 
 
 def _account_rows(session: Any, plan: Plan | None, framework: str) -> Iterator[Row]:
@@ -111,7 +109,7 @@ def _account_rows(session: Any, plan: Plan | None, framework: str) -> Iterator[R
     yield from account.role_rows(session, str(plan.job.role))
     buckets = _buckets(plan)
     own = account_of(session) if any(ACCOUNT in each for each in buckets) else ""
-    names = [placed(each, account=own, region=session.region_name) for each in buckets]
+    names = [fill_in(each, account=own, region=session.region_name) for each in buckets]
     yield from account.bucket_rows(session, names)
     yield from account.quota_rows(session, plan.hosts, is_spot=plan.job.use_spot_instances)
     yield from _network_rows(session, plan)
@@ -123,7 +121,7 @@ def _network_rows(session: Any, plan: Plan) -> Iterator[Row]:
         return
     num_hosts = sum(each.count for each in plan.hosts)
     found = None
-    for row, found in network.network_rows(  # noqa: B007 - the last one counts
+    for row, found in vpc_checks.network_rows(  # noqa: B007 - the last one counts
         session, vpc["Subnets"], vpc["SecurityGroupIds"], num_hosts
     ):
         yield row
@@ -132,13 +130,13 @@ def _network_rows(session: Any, plan: Plan) -> Iterator[Row]:
         if source is None:
             continue
         if found is None:
-            yield unknown(source["FileSystemId"], "not looked at without subnets and groups")
+            yield unknown(source["FileSystemId"], "not checked without subnets and security groups")
         else:
             yield from file_systems.file_system_rows(session, source, found)
 
 
 def _buckets(plan: Plan) -> list[str]:
-    """Of data, model, code and checkpoints; each once."""
+    """Return the buckets of data, model, code and checkpoints, each once."""
     request = plan.request
     sources = [
         each["DataSource"].get("S3DataSource") for each in request.get("InputDataConfig", [])
@@ -154,21 +152,21 @@ def _buckets(plan: Plan) -> list[str]:
 
 
 def _print_policy(plan: Plan, session: Any, *, of_role: bool) -> None:
-    asks = role_asks(plan.job, plan.request) if of_role else plan.asks
-    if not asks:
-        who = "its role" if of_role else "whoever starts it"
-        screen.note(f"the job runs on this machine: {who} needs no permission of AWS")
+    statements = role_permissions(plan.job, plan.request) if of_role else plan.permissions
+    if not statements:
+        who = "its role" if of_role else "the user who starts it"
+        screen.note(f"the job runs on this machine: {who} needs no AWS permissions")
         screen.print_json(policy([]))
         return
     try:
         own = account_of(session)
     except SetupError:
         own = ACCOUNT
-        screen.note("nobody said which account it is: replace <account>")
+        screen.note("the account is unknown: replace <account>")
     region = session.region_name or REGION
     if region == REGION:
         screen.note("no region is set: replace <region>, or pass --region")
-    screen.print_json(placed(policy(asks), account=own, region=region))
+    screen.print_json(fill_in(policy(statements), account=own, region=region))
 
 
 def _show(rows: list[Row]) -> None:
@@ -183,12 +181,12 @@ def _show(rows: list[Row]) -> None:
 
 def _show_row(row: Row, status: Text, widest: int) -> None:
     taken = 7 + 2 + widest + 2
-    first, *more = screen.wrapped(row.says, taken)
+    first, *more = screen.wrapped(row.text, taken)
     screen.line(Text.assemble(status, "  ", f"{row.name:<{widest}}  ", first))
     for each in more:
         screen.line(" " * taken + each)
-    if row.mend:  # commands stay whole, to be copied
-        is_command = row.mend.startswith("Run:")
-        parts = [row.mend] if is_command else screen.wrapped(row.mend, taken + 3)
+    if row.hint:  # commands stay on one line, so that they can be copied
+        is_command = row.hint.startswith("Run:")
+        parts = [row.hint] if is_command else screen.wrapped(row.hint, taken + 3)
         for number, each in enumerate(parts):
             screen.line(Text(f"{' ' * taken}{'   ' if number else '-> '}{each}", style="dim"))

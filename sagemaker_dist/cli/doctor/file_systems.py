@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FSx for Lustre and EFS: whether the job's hosts reach them, and on which ports."""
+"""Checks that the job's hosts reach FSx for Lustre and EFS on their ports."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from sagemaker_dist.cli.doctor.network import Network
-from sagemaker_dist.cli.doctor.rows import Row, asked, code_of, fail, ok, unknown, warn
+from sagemaker_dist.cli.doctor.rows import Row, aws_rows, code_of, fail, ok, unknown, warn
 from sagemaker_dist.cli.doctor.rules import Group, Peer, Ports, lets_in, lets_out
+from sagemaker_dist.cli.doctor.vpc_checks import Network
 
 # Amazon FSx for Lustre user guide, "File system access control with Amazon VPC"; Amazon EFS user
 # guide, "Using VPC security groups". Both read 2026-11-21.
@@ -18,7 +18,7 @@ _GONE: Final = frozenset({"FileSystemNotFound"})
 
 
 def file_system_rows(session: Any, source: dict[str, Any], network: Network) -> Iterator[Row]:
-    """Rows of one FileSystemDataSource."""
+    """Check one FileSystemDataSource."""
     name = source["FileSystemId"]
     is_lustre = source["FileSystemType"] == "FSxLustre"
     action = "fsx:DescribeFileSystems" if is_lustre else "elasticfilesystem:DescribeMountTargets"
@@ -34,7 +34,7 @@ def file_system_rows(session: Any, source: dict[str, Any], network: Network) -> 
                 raise
             yield fail(name, "there is no such file system", "Correct its id, or the region")
 
-    yield from asked(name, action, careful)
+    yield from aws_rows(name, action, careful)
 
 
 def _lustre(session: Any, source: dict[str, Any], network: Network) -> Iterator[Row]:
@@ -45,7 +45,9 @@ def _lustre(session: Any, source: dict[str, Any], network: Network) -> Iterator[
         yield fail(name, f"it is {state}", "Wait until it is AVAILABLE")
     vpc = found.get("VpcId")
     if vpc and vpc not in network.vpcs:
-        yield fail(name, f"it is in {vpc}, the job in {network.vpcs[0]}", f"Name subnets of {vpc}")
+        yield fail(
+            name, f"it is in {vpc}, but the job is in {network.vpcs[0]}", f"Name subnets of {vpc}"
+        )
         return
     mount = found.get("LustreConfiguration", {}).get("MountName")
     directory = source["DirectoryPath"]
@@ -60,7 +62,7 @@ def _lustre(session: Any, source: dict[str, Any], network: Network) -> Iterator[
 
 def _ports_rows(session: Any, name: str, interfaces: list[str], network: Network) -> Iterator[Row]:
     if not interfaces:
-        yield unknown(name, "FSx names no network interface of it")
+        yield unknown(name, "FSx lists no network interface of this file system")
         return
     ec2 = session.client("ec2")
     found = ec2.describe_network_interfaces(NetworkInterfaceIds=interfaces)["NetworkInterfaces"]
@@ -81,8 +83,8 @@ def _efs(session: Any, source: dict[str, Any], network: Network) -> Iterator[Row
             and each.get("AvailabilityZoneName", zone) == zone
         ]
         if not near:
-            says = f"no mount target in {zone} of {subnet['VpcId']}, where {subnet['SubnetId']} is"
-            yield warn(name, says, "Create one there, or name a subnet of a zone that has one")
+            text = f"no mount target in {zone} of {subnet['VpcId']}, where {subnet['SubnetId']} is"
+            yield warn(name, text, "Create one there, or name a subnet of a zone that has one")
             continue
         target = near[0]["MountTargetId"]
         ids = efs.describe_mount_target_security_groups(MountTargetId=target)["SecurityGroups"]
@@ -91,21 +93,21 @@ def _efs(session: Any, source: dict[str, Any], network: Network) -> Iterator[Row
 
 
 def _reach_row(name: str, groups: list[Group], network: Network, ports: tuple[Ports, ...]) -> Row:
-    theirs = Peer(groups=frozenset(each["GroupId"] for each in groups))
+    file_system = Peer(groups=frozenset(each["GroupId"] for each in groups))
     ways_in = {each: lets_in(groups, network.hosts, each) for each in ports}
-    every = Peer(groups=theirs.groups, cidrs=network.hosts.cidrs)
+    every = Peer(groups=file_system.groups, cidrs=network.hosts.cidrs)
     ways_out = {each: lets_out(network.groups, every, each) for each in ports}
     closed_in, closed_out = _closed(ways_in), _closed(ways_out)
     here, there = network.groups[0]["GroupId"], groups[0]["GroupId"]
     if closed_in:
-        says = f"its security groups keep the job out of ports {_text(closed_in)}"
-        return fail(name, says, _authorize("ingress", there, here, closed_in))
+        text = f"its security groups block the job on ports {_text(closed_in)}"
+        return fail(name, text, _authorize("ingress", there, here, closed_in))
     if closed_out:
-        says = f"the job's security groups do not let it out to ports {_text(closed_out)}"
-        return fail(name, says, _authorize("egress", here, there, closed_out))
+        text = f"the job's security groups block its way out to ports {_text(closed_out)}"
+        return fail(name, text, _authorize("egress", here, there, closed_out))
     if None in {*ways_in.values(), *ways_out.values()}:
-        says = f"a list of prefixes decides whether ports {_text(ports)} are open to the job"
-        return unknown(name, says, "Look at its entries, or add a rule for the groups themselves")
+        text = f"a prefix list decides whether ports {_text(ports)} are open to the job"
+        return unknown(name, text, "Check its entries, or add a rule for the groups themselves")
     return ok(name, f"ports {_text(ports)} are open to the job")
 
 

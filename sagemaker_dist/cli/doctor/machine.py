@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This machine: Python, packages, Docker, the runtime of local jobs."""
+"""Checks of this machine: Python, packages, Docker, the runtime of local jobs."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
-from sagemaker_dist.cli.doctor.rows import Row, fail, ok, unknown, warn
+from sagemaker_dist.cli.doctor.rows import Row, fail, failed, ok, unknown, warn
 from sagemaker_dist.errors import DistError
 
 _OLDEST = (3, 10)
 
 
 def machine_rows(*, framework: str, local_type: str | None) -> Iterator[Row]:
-    """What is installed and runs here; `local_type` is the job's, where it runs here."""
+    """Check what is installed; `local_type` is the instance type of a local job, or None."""
     yield _python()
     yield _package("boto3", "boto3", "")
     yield _sagemaker()
@@ -25,39 +25,41 @@ def machine_rows(*, framework: str, local_type: str | None) -> Iterator[Row]:
 
 
 def _python() -> Row:
-    says = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    text = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     if sys.version_info < _OLDEST:
-        return fail("python", says, "Use Python 3.10 or newer")
-    return ok("python", says)
+        return fail("python", text, "Use Python 3.10 or newer")
+    return ok("python", text)
 
 
-def _package(name: str, package: str, mend: str) -> Row:
+def _package(name: str, package: str, hint: str) -> Row:
     found = _version(package)
-    return warn(name, "not installed", mend) if found is None else ok(name, found)
+    return warn(name, "not installed", hint) if found is None else ok(name, found)
 
 
 def _sagemaker() -> Row:
     name, found = "sagemaker SDK", _version("sagemaker")
     if found is None:
-        mend = "Job files need none. For the estimators: pip install 'sagemaker-dist[v2]'"
-        return warn(name, "not installed", mend)
+        hint = "Job files work without it. For the estimators: pip install 'sagemaker-dist[v2]'"
+        return warn(name, "not installed", hint)
     if found.startswith("2."):
         return ok(name, found)
-    mend = "The estimators need version 2; with 3, use ModelTrainer or job files"
-    return warn(name, found, mend)
+    hint = "The estimators need version 2; with version 3, use ModelTrainer or job files"
+    return warn(name, found, hint)
 
 
 def _runtime(*, is_needed: bool) -> Row:
-    name, mend = "local runtime", "Beside torch 2.13, in a clone, run: pip install ./container"
+    name, hint = "local runtime", "Beside torch 2.13, in a clone, run: pip install ./container"
     bad = fail if is_needed else warn
     if sys.platform != "linux":
-        return bad(name, f"built for Linux, this is {sys.platform}", "Use local --containers")
+        return bad(
+            name, f"it runs on Linux only, and this is {sys.platform}", "Use local --containers"
+        )
     if find_spec("smdist") is None:
-        return bad(name, "not installed; local_process needs it", mend)
+        return bad(name, "not installed; local_process needs it", hint)
     found, torch = _version("sagemaker-dist-runtime"), _version("torch")
-    ours = _version("sagemaker-dist")
-    if found != ours:
-        return bad(name, f"{found}, and sagemaker-dist is {ours}", mend)
+    expected = _version("sagemaker-dist")
+    if found != expected:
+        return bad(name, f"{found}, but sagemaker-dist is {expected}", hint)
     if torch is None:
         return bad(name, f"{found}, without torch", "Run: pip install torch==2.13.0")
     return ok(name, f"{found}, torch {torch}")
@@ -65,9 +67,8 @@ def _runtime(*, is_needed: bool) -> Row:
 
 def _docker(framework: str, *, is_needed: bool) -> Iterator[Row]:
     from sagemaker_dist.packaging import local_image
-    from sagemaker_dist.packaging.engine import Engine, connected
+    from sagemaker_dist.packaging.docker_engine import Engine, connected
 
-    bad = fail if is_needed else warn
     name = "docker"
     try:
         with connected() as client:
@@ -78,8 +79,8 @@ def _docker(framework: str, *, is_needed: bool) -> Iterator[Row]:
             facts = local_image(client, framework)
             yield ok(name, f"{facts.name}, {facts.size_bytes / 1e6:,.0f} MB")
     except DistError as error:
-        yield bad(name, f"{error.what}: {error.why}", error.mend)
-    except Exception as error:  # an engine that answers half is no crash of ours
+        yield failed(name, error, status="fail" if is_needed else "warn")
+    except Exception as error:  # an engine with broken answers must not crash the doctor
         yield unknown(name, f"{type(error).__name__}: {error}", "Restart the engine")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The way to S3 out of the job's own network: an endpoint of S3 that subnets use, or NAT."""
+"""Check of the route from the job's VPC to S3: an S3 endpoint of its subnets, or NAT."""
 
 from __future__ import annotations
 
@@ -8,35 +8,37 @@ from typing import Any
 
 from sagemaker_dist.cli.doctor.rows import Row, ok, warn
 
-Described = Mapping[str, Any]  # as EC2 describes it
+Described = Mapping[str, Any]  # one element of EC2's answers
 
 _NAME = "s3 from the vpc"
 
 
-def way_row(ec2: Any, subnets: Sequence[Described]) -> Row:
-    """Data and model go through the job's own network; subnets without a way are named."""
+def route_row(ec2: Any, subnets: Sequence[Described]) -> Row:
+    """Check that every subnet has a route to S3, which data and model need."""
     vpc, service = subnets[0]["VpcId"], f"com.amazonaws.{ec2.meta.region_name}.s3"
     here = [{"Name": "vpc-id", "Values": [vpc]}]
     filters = [*here, {"Name": "service-name", "Values": [service]}]
     ends = ec2.describe_vpc_endpoints(Filters=filters)["VpcEndpoints"]
     tables = ec2.describe_route_tables(Filters=here)["RouteTables"]
-    ways = {each["SubnetId"]: _way(_tables_of(each["SubnetId"], tables), ends) for each in subnets}
-    closed = [subnet for subnet, way in ways.items() if way is None]
+    routes = {
+        each["SubnetId"]: _route(_tables_of(each["SubnetId"], tables), ends) for each in subnets
+    }
+    closed = [subnet for subnet, route in routes.items() if route is None]
     if not closed:
-        return ok(_NAME, f"by {', '.join(dict.fromkeys(filter(None, ways.values())))}")
-    says = f"neither an endpoint of S3 nor NAT for {', '.join(closed)}"
+        return ok(_NAME, f"by {', '.join(dict.fromkeys(filter(None, routes.values())))}")
+    text = f"neither an S3 endpoint nor NAT for {', '.join(closed)}"
     unused = [f"{each['VpcEndpointId']} is {_why_not(each)}" for each in ends]
     missing = [each["RouteTableId"] for name in closed for each in _tables_of(name, tables)]
-    return warn(_NAME, "; ".join([says, *unused]), _mend(vpc, service, ends, missing))
+    return warn(_NAME, "; ".join([text, *unused]), _hint(vpc, service, ends, missing))
 
 
-def _way(tables: Sequence[Described], ends: Iterable[Described]) -> str | None:
-    """What the hosts of a subnet with these tables reach S3 by."""
+def _route(tables: Sequence[Described], ends: Iterable[Described]) -> str | None:
+    """Return the name of the route to S3 for a subnet with these tables, or None."""
     ids = {each["RouteTableId"] for each in tables}
     for end in ends:
         if _is_available(end) and (_is_private(end) or ids & set(end.get("RouteTableIds", []))):
             return str(end["VpcEndpointId"])
-    return "NAT, or another way out" if _leads_out(tables) else None
+    return "NAT, or another route out" if _leads_out(tables) else None
 
 
 def _is_available(end: Described) -> bool:
@@ -48,7 +50,7 @@ def _is_gateway(end: Described) -> bool:
 
 
 def _is_private(end: Described) -> bool:
-    """An interface takes S3's own name in the whole network, if its private DNS is on."""
+    """Return whether an interface endpoint answers for S3's own name in the whole VPC."""
     return not _is_gateway(end) and bool(end.get("PrivateDnsEnabled"))
 
 
@@ -58,7 +60,7 @@ def _why_not(end: Described) -> str:
     return "not in their route tables" if _is_gateway(end) else "an interface without private DNS"
 
 
-def _mend(vpc: str, service: str, ends: Iterable[Described], tables: Iterable[str]) -> str:
+def _hint(vpc: str, service: str, ends: Iterable[Described], tables: Iterable[str]) -> str:
     ids = " ".join(dict.fromkeys(tables))
     there = [each["VpcEndpointId"] for each in ends if _is_available(each) and _is_gateway(each)]
     if there:
@@ -69,13 +71,13 @@ def _mend(vpc: str, service: str, ends: Iterable[Described], tables: Iterable[st
 
 
 def _tables_of(subnet: str, tables: Sequence[Described]) -> list[Described]:
-    """Its own, or the network's main one."""
+    """Return the subnet's own route tables, or the main one of the VPC."""
     own = [each for each in tables if subnet in {a.get("SubnetId") for a in each["Associations"]}]
     return own or [each for each in tables if any(a.get("Main") for a in each["Associations"])]
 
 
 def _leads_out(tables: Iterable[Described]) -> bool:
-    """Whether routes lead out; an internet gateway takes no host without public address."""
+    """Return whether a default route leads out; internet gateways need public addresses."""
     return any(
         route.get("DestinationCidrBlock") == "0.0.0.0/0"
         and route.get("State") != "blackhole"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A row of the doctor's table; what cannot be found out is "unknown", never a crash."""
+"""One row of the doctor's result; a question without an answer is "unknown", never a crash."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from sagemaker_dist.errors import DistError
+from sagemaker_dist.errors import DistError, dotted
 
 Status = Literal["ok", "warn", "fail", "unknown"]
 
@@ -19,64 +19,75 @@ _RENEW: Final = "Renew the credentials (aws sso login, aws configure)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One thing that a job needs.
+    """Result of one check.
 
     Attributes:
-        says: What was found.
-        mend: What to do; empty where all is well.
+        name: Short name of the check, such as "role".
+        text: Finding, in words.
+        hint: What to do; empty if all is well.
+        kind: Kind of the error that was found, such as "setup"; empty if there was none.
+        about: Path of the option that the error is about; empty if there is none.
     """
 
     name: str
     status: Status
-    says: str
-    mend: str = ""
+    text: str
+    hint: str = ""
+    kind: str = ""
+    about: str = ""
 
 
-def ok(name: str, says: str) -> Row:
-    """All is well."""
-    return Row(name=name, status="ok", says=says)
+def ok(name: str, text: str) -> Row:
+    """Return a row for a check that passed."""
+    return Row(name=name, status="ok", text=text)
 
 
-def warn(name: str, says: str, mend: str) -> Row:
-    """It works, or not every job needs it."""
-    return Row(name=name, status="warn", says=says, mend=mend)
+def warn(name: str, text: str, hint: str) -> Row:
+    """Return a row for a fault that not every job is affected by."""
+    return Row(name=name, status="warn", text=text, hint=hint)
 
 
-def fail(name: str, says: str, mend: str) -> Row:
-    """The job will not run."""
-    return Row(name=name, status="fail", says=says, mend=mend)
+def fail(name: str, text: str, hint: str) -> Row:
+    """Return a row for a fault that keeps the job from running."""
+    return Row(name=name, status="fail", text=text, hint=hint)
 
 
-def unknown(name: str, says: str, mend: str = "") -> Row:
-    """Nobody said."""
-    return Row(name=name, status="unknown", says=says, mend=mend)
+def failed(name: str, error: DistError, *, status: Status = "fail") -> Row:
+    """Return the row of an error, with its fields."""
+    text, about = f"{error.what}: {error.why}", dotted(error.about)
+    return Row(name=name, status=status, text=text, hint=error.hint, kind=error.kind, about=about)
 
 
-def asked(name: str, action: str, ask: Callable[[], Iterable[Row]]) -> Iterator[Row]:
-    """The rows of a question to AWS, or the one row that says why there is no answer.
+def unknown(name: str, text: str, hint: str = "") -> Row:
+    """Return a row for a check without a result."""
+    return Row(name=name, status="unknown", text=text, hint=hint)
 
-    `action` is what a policy calls the question, for errors that do not say it.
+
+def aws_rows(name: str, action: str, call: Callable[[], Iterable[Row]]) -> Iterator[Row]:
+    """Yield the rows of some AWS calls, or one row with the reason why they failed.
+
+    `action` is the IAM action of the calls, for errors that do not name it.
     """
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
-        yield from list(ask())
+        yield from list(call())
     except ClientError as error:
         yield _refused(name, action, error)
     except BotoCoreError as error:
-        yield unknown(name, str(error).rstrip("."), "Check network and region")
+        yield unknown(name, str(error).rstrip("."), "Check the network and the region")
     except DistError as error:
         cause = error.__cause__
         if isinstance(cause, ClientError):
             yield _refused(name, action, cause)
         elif isinstance(cause, BotoCoreError):
-            yield unknown(name, str(cause).rstrip("."), "Check network and region")
+            yield unknown(name, str(cause).rstrip("."), "Check the network and the region")
         else:
-            yield fail(name, f"{error.what}: {error.why}", error.mend)
+            yield failed(name, error)
 
 
 def code_of(error: Any) -> str:
-    """What AWS calls an error."""
+    """Return AWS's code of an error, such as "AccessDenied"."""
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
@@ -89,4 +100,4 @@ def _refused(name: str, action: str, error: Any) -> Row:
     message = str(error.response.get("Error", {}).get("Message", "")).rstrip(".")
     if _STALE.search(code):
         return fail(name, f"{code}: {message}", _RENEW)
-    return unknown(name, f"{code}: {message}", "Read what AWS says")
+    return unknown(name, f"{code}: {message}", "Read the message of AWS")

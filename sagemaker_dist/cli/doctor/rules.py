@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What security groups let through: EC2's descriptions, read without asking anybody."""
+"""Evaluation of security group rules from EC2's descriptions, without a call to AWS."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network, collapse_addresses
 from typing import Any, Final
 
-Group = Mapping[str, Any]  # as DescribeSecurityGroups has it
+Group = Mapping[str, Any]  # one element of DescribeSecurityGroups
 Rule = Mapping[str, Any]
 Ports = tuple[int, int]
 
@@ -19,7 +19,7 @@ _TCP: Final = frozenset({_ANY, "tcp", "6"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """Who talks to a host: with the groups and addresses that it has."""
+    """The other end of a connection."""
 
     groups: frozenset[str]
     cidrs: tuple[str, ...] = ()

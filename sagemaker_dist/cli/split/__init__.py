@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`sagemaker-dist plan model.py`: how a model would be split over instances.
+"""The command `sagemaker-dist plan model.py`: splits a model over instances.
 
-cluster.py   an instance type as the cluster that the planner plans for
-options.py   the command line
-planner.py   the planner, a process of its own: this package imports no framework
+cluster.py           hosts, links and devices of an instance type, as the planner reads them
+split_options.py     the command line
+planner_process.py   the planner in a process of its own: this package imports no framework
 """
 
-from sagemaker_dist.cli.split.options import (
+from sagemaker_dist.cli.split.planner_process import plan_split
+from sagemaker_dist.cli.split.split_options import (
     MODEL_OPTIONS,
     SplitOptions,
     model_options,
     split_options,
 )
-from sagemaker_dist.cli.split.planner import plan_split
 
 __all__ = ["MODEL_OPTIONS", "SplitOptions", "model_options", "plan_split", "split_options"]

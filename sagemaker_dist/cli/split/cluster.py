@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An instance type as the planner wants it: hosts, ranks, links, and what a rank computes with.
+"""Facts about a cluster of one instance type for the planner: hosts, ranks, links, devices.
 
-Speeds are those of the makers' data sheets. Latencies are ours, for nobody states them: what one
-message between GPUs takes by NCCL, and what one between processes takes by Gloo on one machine.
+Speeds come from the makers' data sheets. Latencies are measured by this project, because no data
+sheet has them: one message between GPUs by NCCL, and one between processes by Gloo on one machine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sagemaker_dist.catalog import (
 )
 from sagemaker_dist.errors import OptionError, closest
 
-USABLE: Final = 0.9  # of memory: the rest is the system's or CUDA's, NCCL's buffers, fragments
+USABLE: Final = 0.9  # share of memory; the rest goes to system, CUDA, NCCL and fragmentation
 _GIB: Final = 2**30
 _BYTES_A_GBIT: Final = 1e9 / 8
 _GPU_LATENCY: Final = 10e-6
@@ -33,7 +33,7 @@ _CPU_BYTES_PER_SECOND: Final = 2e9  # measured: 4 MiB by Gloo, 2.1 to 2.5 ms
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkFacts:
-    """What joins two ranks, one way."""
+    """Link between two ranks, one way."""
 
     latency_seconds: float
     bytes_per_second: float
@@ -41,7 +41,7 @@ class LinkFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFacts:
-    """What a rank computes with; what nobody said is None."""
+    """Device of one rank; an unknown figure is None."""
 
     name: str
     memory_bytes: int
@@ -51,7 +51,7 @@ class DeviceFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
-    """What the planner plans for; `document` is what its --cluster reads."""
+    """Input of the planner; `document` is the JSON for its option --cluster."""
 
     num_hosts: int
     ranks_per_host: int
@@ -60,15 +60,17 @@ class ClusterFacts:
     device: DeviceFacts
 
     def document(self) -> dict[str, Any]:
-        """For --cluster."""
+        """Return the JSON for --cluster."""
         return asdict(self)
 
 
 def cluster_of(name: str, *, num_hosts: int, ranks_per_host: int | None = None) -> ClusterFacts:
-    """The hosts of one instance type; ranks are one a GPU where nobody says otherwise, else one.
+    """Return the cluster of one instance type, by default with one rank per GPU, or one per host
+    without GPUs.
 
     Raises:
-        OptionError: There is no such type, its accelerators are no GPUs, or ranks share them.
+        OptionError: The type does not exist, has accelerators other than GPUs, or has fewer GPUs
+            than ranks.
     """
     if name == LOCAL_PROCESS or name in LOCAL:
         return _this_machine(name, num_hosts, ranks_per_host)
@@ -77,12 +79,13 @@ def cluster_of(name: str, *, num_hosts: int, ranks_per_host: int | None = None) 
         raise OptionError(
             f"--instance-type is {name!r}",
             "SageMaker training has no such instance type",
-            _meant(name),
+            _type_hint(name),
         )
     if instance.is_neuron:
         raise OptionError(
             f"--instance-type is {name!r}",
-            f"it has {instance.accelerator} accelerators, and our image has no Neuron SDK",
+            f"it has {instance.accelerator} accelerators, and the sagemaker-dist image has no"
+            " Neuron SDK",
             "Use a type with GPUs, or one without accelerators",
         )
     if instance.has_gpu:
@@ -90,8 +93,8 @@ def cluster_of(name: str, *, num_hosts: int, ranks_per_host: int | None = None) 
     return _of_cpus(instance, num_hosts, ranks_per_host or 1)
 
 
-def in_words(cluster: ClusterFacts) -> str:
-    """The same in one sentence."""
+def describe_cluster(cluster: ClusterFacts) -> str:
+    """Return a one-line description of the cluster."""
     device, ranks = cluster.device, cluster.ranks_per_host
     ways = [f"{device.memory_bytes / _GIB:.4g} GiB for a rank"]
     if device.flops_per_second is not None:
@@ -103,13 +106,13 @@ def in_words(cluster: ClusterFacts) -> str:
     return f"{cluster.num_hosts} x {ranks} {device.name}: {', '.join(ways)}"
 
 
-def _meant(name: str) -> str:
-    mend = closest(name, [*training_instances(), LOCAL_PROCESS])
-    return mend if len(mend) <= 200 else "Run sagemaker-dist instances list to see all"
+def _type_hint(name: str) -> str:
+    hint = closest(name, [*training_instances(), LOCAL_PROCESS])
+    return hint if len(hint) <= 200 else "Run sagemaker-dist instances list to see all"
 
 
-def _of_gpus(instance: Instance, num_hosts: int, asked: int | None) -> ClusterFacts:
-    ranks, memory = asked or instance.num_accelerators, instance.accelerator_memory_gib
+def _of_gpus(instance: Instance, num_hosts: int, requested: int | None) -> ClusterFacts:
+    ranks = requested or instance.num_accelerators
     if ranks > instance.num_accelerators:
         raise OptionError(
             f"--ranks-per-host is {ranks}",
@@ -117,6 +120,7 @@ def _of_gpus(instance: Instance, num_hosts: int, asked: int | None) -> ClusterFa
             " share one",
             f"Pass at most {instance.num_accelerators}, or leave it out",
         )
+    memory = instance.accelerator_memory_gib
     assert memory is not None, "the catalogue is complete for accelerated types"
     known = accelerator_of(instance)
     return ClusterFacts(
@@ -144,14 +148,14 @@ def _of_cpus(instance: Instance, num_hosts: int, ranks: int) -> ClusterFacts:
     )
 
 
-def _this_machine(name: str, num_hosts: int, asked: int | None) -> ClusterFacts:
+def _this_machine(name: str, num_hosts: int, requested: int | None) -> ClusterFacts:
     if name == "local_gpu":
         raise OptionError(
             "--instance-type is 'local_gpu'",
-            "which GPUs this machine has is not known to the command",
+            "this command cannot see which GPUs this machine has",
             "Name a type with the same GPUs, such as ml.p4d.24xlarge",
         )
-    ranks = asked or 1
+    ranks = requested or 1
     memory = psutil.virtual_memory().total / (num_hosts * ranks)
     return ClusterFacts(
         num_hosts=num_hosts,
@@ -163,13 +167,13 @@ def _this_machine(name: str, num_hosts: int, asked: int | None) -> ClusterFacts:
 
 
 def _inside(known: Accelerator | None) -> LinkFacts:
-    """Over the link of a known GPU; else as fast as PCIe 3.0, which all of them have."""
+    """Return the link inside a host: the GPU's own, or PCIe 3.0, which all GPU hosts have."""
     rate = known.link_bytes_per_second if known else 16e9
     return LinkFacts(latency_seconds=_GPU_LATENCY, bytes_per_second=rate)
 
 
 def _network(instance: Instance, ranks: int, latency: float) -> LinkFacts:
-    """A rank's share of what lasts of the host's network: all ranks of a host send at once."""
+    """Return a rank's share of the host's lasting bandwidth, when all its ranks send together."""
     rate = instance.network_sustained_gbps or instance.network_gbps
     assert rate is not None, "the catalogue is complete for networks"
     share = rate * _BYTES_A_GBIT / ranks

@@ -1,22 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of AWS's model parallel library ("SMP"), checked before a cluster starts.
+"""Options of AWS's model parallel library ("SMP"), checked before a cluster starts.
 
-SageMaker's SDK sends unknown keys, impossible degrees and empty parameters without a word; the
-job then fails on a cluster that is paid for, or trains something else. AWS's images run both
-versions; our runtime reads those of version 1, as `ours` says.
+SageMaker's SDK sends unknown keys, impossible degrees and empty parameters without a check; the job
+then fails on a paid cluster, or trains something else. AWS's images run versions 1 and 2; the
+smdist runtime runs the options of version 1 that `to_model_parallel` can convert.
 """
 
-from sagemaker_dist.contract.smp.faults import smp_faults
-from sagemaker_dist.contract.smp.options import SDK_PLACEMENTS, SMPv1, SMPv2
-from sagemaker_dist.contract.smp.ours import as_options, our_faults, smp_warnings
-from sagemaker_dist.contract.smp.worlds import smp_world_faults
+from sagemaker_dist.contract.smp.rank_layout import smp_world_faults
+from sagemaker_dist.contract.smp.smp_checks import smp_faults
+from sagemaker_dist.contract.smp.smp_options import SDK_PLACEMENTS, SMPv1, SMPv2
+from sagemaker_dist.contract.smp.to_model_parallel import (
+    model_parallel_options,
+    runtime_faults,
+    smp_warnings,
+)
 
 __all__ = [
     "SDK_PLACEMENTS",
     "SMPv1",
     "SMPv2",
-    "as_options",
-    "our_faults",
+    "model_parallel_options",
+    "runtime_faults",
     "smp_faults",
     "smp_warnings",
     "smp_world_faults",

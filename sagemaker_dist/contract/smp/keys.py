@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each key of SMP may be by itself, one table for the typed options and the dict form.
+"""Allowed values of each SMP key, one table for the typed options and the dict form.
 
 Sources, all read 2026-11-21:
 
@@ -26,43 +26,43 @@ from sagemaker_dist.errors import OptionError, closest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """What a key may be.
+    """Allowed values of one key.
 
     Attributes:
-        holds: Whether a value is valid.
-        why: Why others are not.
-        mend: What to pass instead.
-        words: The valid words, where the key takes words; the closest is the mend then.
+        holds: Function that returns whether a value is allowed.
+        why: Reason for refusing other values.
+        hint: Hint for other values.
+        words: Allowed words; if given, the hint is the closest of them.
     """
 
     holds: Callable[[object], bool]
     why: str
-    mend: str = ""
+    hint: str = ""
     words: tuple[str, ...] = ()
 
     def faults(self, name: str, value: object, where: str) -> Iterator[OptionError]:
-        """What is wrong with a value of this key, which has this name in that place."""
+        """Yield the fault of a value; messages name it `name` in `where`."""
         if not self.holds(value):
-            mend = closest(str(value), self.words) if self.words else self.mend
-            yield OptionError(f"{where} has {name}={value!r}", self.why, mend)
+            hint = closest(str(value), self.words) if self.words else self.hint
+            yield OptionError(f"{where} has {name}={value!r}", self.why, hint, about=name)
 
 
 def _whole(least: int, why: str) -> Key:
     return Key(
         holds=lambda value: type(value) is int and value >= least,
         why=why,
-        mend=f"Pass an integer of at least {least}",
+        hint=f"Pass an integer of at least {least}",
     )
 
 
-def _number(most: float, why: str, mend: str) -> Key:
-    """Numbers from 0 to `most`; what JSON cannot carry (inf, nan) is none."""
+def _number(most: float, why: str, hint: str) -> Key:
+    """Return a key for numbers from 0 to `most`, without inf and nan, which JSON cannot carry."""
     return Key(
         holds=lambda value: (
             isinstance(value, int | float) and type(value) is not bool and 0 <= value <= most
         ),
         why=why,
-        mend=mend,
+        hint=hint,
     )
 
 
@@ -71,13 +71,13 @@ def _word(*words: str, why: str) -> Key:
 
 
 def _text(why: str) -> Key:
-    return Key(holds=lambda value: type(value) is str, why=why, mend="Pass a string")
+    return Key(holds=lambda value: type(value) is str, why=why, hint="Pass a string")
 
 
 _SWITCH: Final = Key(
     holds=lambda value: type(value) is bool,
     why="it is a switch, and a string would count as true",
-    mend="Pass True or False",
+    hint="Pass True or False",
 )
 _TENSOR: Final = _whole(1, "a layer is on at least one rank")
 _HORIZON: Final = _whole(1, "activations are loaded at least one step ahead")
@@ -139,7 +139,7 @@ V2: Final[Mapping[str, Key]] = {
     "context_parallel_degree": _whole(1, "a sequence is on at least one rank"),
     "expert_parallel_degree": _whole(1, "experts are on at least one rank"),
     "random_seed": Key(
-        holds=lambda value: type(value) is int, why="a seed is a number", mend="Pass an integer"
+        holds=lambda value: type(value) is int, why="a seed is a number", hint="Pass an integer"
     ),
 }
 MPI: Final[Mapping[str, Key]] = {  # the mpi block beside version 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--set KEY=VALUE`: what the command line says instead of the file."""
+"""Settings `--set KEY=VALUE`, which change values of a job file."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sagemaker_dist.errors import OptionError
-from sagemaker_dist.jobs.job_file.lines import key_path, split_pair
-from sagemaker_dist.jobs.job_file.shape import DEEPEST, FLATTEN, depth_of
+from sagemaker_dist.jobs.job_file.schema_check import DEEPEST, FLATTEN, depth_of
+from sagemaker_dist.jobs.job_file.toml_lines import key_path, split_pair
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -20,24 +20,24 @@ else:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One of them."""
+    """One setting."""
 
     path: tuple[str, ...]
     value: Any
 
 
 def parse_setting(text: str, schema: Mapping[str, Any]) -> Setting:
-    """A value as TOML writes it; quotes may be left out where a string is expected or meant.
+    """Parse KEY=VALUE with a TOML value; quotes may be left out around strings.
 
     Raises:
-        OptionError: There is no key, or no value.
+        OptionError: The key or the value is missing.
     """
     try:
         name, written = split_pair(text)
         path = key_path(name)
     except ValueError:
-        why, mend = "it is no key and value", "Write --set instance_count=4"
-        raise OptionError(f"--set {text!r}", why, mend) from None
+        why, hint = "it is not KEY=VALUE", "Write --set instance_count=4"
+        raise OptionError(f"--set {text!r}", why, hint) from None
     kinds = {each.get("type") for each in _schemas_at(schema, path)}
     value = _text(written) if kinds == {"string"} else _value(written)
     if len(path) + depth_of(value) > DEEPEST:
@@ -48,7 +48,7 @@ def parse_setting(text: str, schema: Mapping[str, Any]) -> Setting:
 
 
 def applied(values: Mapping[str, Any], settings: Iterable[Setting]) -> dict[str, Any]:
-    """The values with the settings in their places."""
+    """Return the values with the settings applied."""
     changed = dict(values)
     for each in settings:
         changed = _put(changed, each.path, each.value)
@@ -64,7 +64,7 @@ def _put(values: Mapping[str, Any], path: tuple[str, ...], value: Any) -> dict[s
 
 
 def _schemas_at(schema: Mapping[str, Any], path: tuple[str, ...]) -> list[Mapping[str, Any]]:
-    """All that a key may be; a table that has no such key is not one of them."""
+    """Return all schemas that a key may have."""
     choices = _choices(schema)
     for name in path:
         inner = [each.get("properties", {}).get(name) or _others(each) for each in choices]
@@ -78,7 +78,7 @@ def _choices(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _others(schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """What other keys of a table may be, or None where there are none."""
+    """Return the schema of a table's other keys, or None if there are none."""
     if schema.get("type", "object") != "object":
         return None
     others = schema.get("additionalProperties", {})
@@ -90,7 +90,7 @@ def _text(value: str) -> Any:
 
 
 def _value(value: str) -> Any:
-    """As TOML reads it, or the text itself."""
+    """Return the TOML value of a text, or the text itself."""
     try:
         found = tomllib.loads(f"value = {value}")
     except (ValueError, RecursionError):  # TOML's own, a number of too many digits, too many [

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the options of a training job to the CreateTrainingJob request: pure."""
+"""The CreateTrainingJob request of a `TrainingJob`, built from its options. Pure."""
 
-from sagemaker_dist.planning.request.build import Settled, training_request
+from sagemaker_dist.planning.request.create_request import Resolved, training_request
 from sagemaker_dist.planning.request.inputs import FileSystemInput, S3Input, input_channels
-from sagemaker_dist.planning.request.options import InstanceGroup, TrainingOptions
+from sagemaker_dist.planning.request.training_options import InstanceGroup, TrainingOptions
 
 __all__ = [
     "FileSystemInput",
     "InstanceGroup",
+    "Resolved",
     "S3Input",
-    "Settled",
     "TrainingOptions",
     "input_channels",
     "training_request",

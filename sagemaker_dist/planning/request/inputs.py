@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data of a job as CreateTrainingJob's InputDataConfig has it."""
+"""Input data of a job, converted to CreateTrainingJob's InputDataConfig."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from sagemaker_dist.planning.channels import parse_file_system
+from sagemaker_dist.planning.channel_checks import parse_file_system
 from sagemaker_dist.planning.locations import FILE
 
 DEFAULT_CHANNEL: Final = "training"
@@ -16,15 +16,15 @@ DEFAULT_CHANNEL: Final = "training"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Input:
-    """Data in S3, or below file:// for a job of this machine.
+    """Data in S3, or at a file:// URI for a local job.
 
     Attributes:
-        uri: A prefix, or a manifest where `s3_data_type` says so.
+        uri: Prefix, or manifest if `s3_data_type` is one.
         distribution: "FullyReplicated" or "ShardedByS3Key".
         input_mode: "File", "FastFile" or "Pipe". Default: the job's.
         s3_data_type: "S3Prefix", "ManifestFile" or "AugmentedManifestFile".
-        shuffle_seed: Shuffles what goes through a pipe, anew for each epoch.
-        instance_groups: Names of the groups that get it. Default: all.
+        shuffle_seed: Seed that shuffles the objects of a pipe, anew for each epoch.
+        instance_groups: Names of the groups that get the data. Default: all.
     """
 
     uri: str
@@ -39,7 +39,7 @@ class S3Input:
     instance_groups: Sequence[str] | None = None
 
     def part(self) -> dict[str, Any]:
-        """As CreateTrainingJob takes it, without the channel's name."""
+        """Return CreateTrainingJob's form, without the channel's name."""
         if self.uri.startswith(FILE):
             local = {"FileUri": self.uri, "FileDataDistributionType": self.distribution}
             place: dict[str, Any] = {"FileDataSource": local}
@@ -67,10 +67,10 @@ class S3Input:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSystemInput:
-    """A directory of Amazon FSx for Lustre or EFS; the job needs subnets and security groups.
+    """Directory of Amazon FSx for Lustre or EFS; the job needs subnets and security groups.
 
     Attributes:
-        uri: Such as "fsx://fs-0123456789abcdef0/mount/data" or "efs://fs-…/data".
+        uri: URI such as "fsx://fs-0123456789abcdef0/mount/data" or "efs://fs-…/data".
         writable: Whether the job may write there.
     """
 
@@ -79,7 +79,7 @@ class FileSystemInput:
     content_type: str | None = None
 
     def part(self) -> dict[str, Any]:
-        """As CreateTrainingJob takes it, without the channel's name."""
+        """Return CreateTrainingJob's form, without the channel's name."""
         place = parse_file_system(self.uri)
         source = {
             "FileSystemId": place.id if place else self.uri,
@@ -92,7 +92,7 @@ class FileSystemInput:
 
 
 def input_channels(inputs: Any) -> list[dict[str, Any]]:
-    """InputDataConfig of what `inputs=` may be; what is of no known kind is left to the checks."""
+    """Return the InputDataConfig of `inputs=`; values of unknown types are left to the checks."""
     if inputs is None:
         return []
     is_named = isinstance(inputs, Mapping) and "DataSource" not in inputs

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What SageMaker itself asks of a training job, checked before anything is uploaded.
+"""SageMaker's own rules for a training job, checked before anything is uploaded.
 
-limits      what its service model says of a name, a number or a list
-terms       what a job asks for besides its code and its data
-faults      the arguments, one by one
-stopping    time limits, spot instances, warm pools
-groups      instance groups
-network     subnets, security groups, and who needs them
-labels      tags and metrics
-options     hyperparameters and the environment
-places      what lies in S3
-channels    the inputs
+limits                  limits of texts, numbers and lists from the service model
+terms                   arguments of a job apart from its code and data
+service_checks          the arguments, one by one
+stopping                time limits, spot instances, warm pools
+groups                  instance groups
+vpc_config              subnets and security groups
+labels                  tags and metrics
+hyperparameter_checks   hyperparameters and environment variables
+s3_places               S3 URIs
+input_checks            input channels
 """
 
 from sagemaker_dist.planning.service.limits import Limit

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instance groups: a job whose hosts are of several kinds."""
+"""Checks of instance groups: jobs whose hosts have several types."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from sagemaker_dist.catalog import LOCAL, LOCAL_PROCESS, training_instances
-from sagemaker_dist.errors import OptionError, closest
-from sagemaker_dist.planning.channels import Channel
+from sagemaker_dist.errors import KeyPath, OptionError, closest, subscripted
+from sagemaker_dist.planning.channel_checks import Channel
 from sagemaker_dist.planning.service.limits import (
     amount_faults,
     number_faults,
@@ -21,7 +21,7 @@ from sagemaker_dist.planning.service.terms import Terms, is_groups
 
 
 def group_faults(terms: Terms, chosen: Sequence[str]) -> Iterator[OptionError]:
-    """What is wrong with the groups themselves; `chosen` are those of the distribution."""
+    """Yield faults of the instance groups; `chosen` are the groups of the distribution."""
     given = terms.instance_groups
     if given is None:
         if chosen:
@@ -29,86 +29,109 @@ def group_faults(terms: Terms, chosen: Sequence[str]) -> Iterator[OptionError]:
                 f"distribution asks for the instance_groups {shown(list(chosen))}",
                 "the estimator has no instance_groups",
                 "Pass instance_groups=[...] instead of instance_type and instance_count",
+                about="distribution",
             )
         return
     if not is_groups(given):
         yield OptionError(
             f"instance_groups is {shown(given)}",
-            "it is no list of InstanceGroup",
+            "it is not a list of InstanceGroup",
             "Pass a list of InstanceGroup",
+            about="instance_groups",
         )
         return
     yield from amount_faults(
         "instance_groups", len(given), replace(terms.limit("InstanceGroups"), least=1)
     )
-    for name in sorted({"instance_type", "instance_count"} & terms.asked):
+    for name in sorted({"instance_type", "instance_count"} & terms.passed):
         yield OptionError(
             f"{name} is set with instance_groups",
             "each group has its own",
             f"Leave {name} out, or leave instance_groups out",
+            about=name,
         )
     for number, group in enumerate(given):
-        yield from _part_faults(terms, f"instance_groups[{number}]", group)
+        yield from _part_faults(terms, ("instance_groups", number), group)
     names = [group["InstanceGroupName"] for group in given]
-    for name, times in Counter(name for name in names if name is not None).items():
-        if times > 1:
-            yield OptionError(
-                f"instance_groups has {times} groups called {name!r}",
-                "names are unique",
-                "Rename one of them",
-            )
+    yield from _repeated_faults(names)
     if chosen:
         yield from _chosen_faults(list(chosen), names)
 
 
+def _repeated_faults(names: Sequence[Any]) -> Iterator[OptionError]:
+    for name, times in Counter(name for name in names if name is not None).items():
+        if times > 1:
+            yield OptionError(
+                f"instance_groups has {times} groups named {name!r}",
+                "names must be unique",
+                "Rename one of them",
+                about="instance_groups",
+            )
+
+
 def hostless_faults(terms: Terms) -> Iterator[OptionError]:
-    """A job without hosts; asked once the SDK's defaults are in."""
-    missing = sorted({"instance_type", "instance_count"} - terms.asked)
-    if missing and "instance_groups" not in terms.asked:
+    """Yield a fault for a job without hosts; call it after the SDK's defaults are set."""
+    missing = sorted({"instance_type", "instance_count"} - terms.passed)
+    if missing and "instance_groups" not in terms.passed:
         yield OptionError(
             f"{' and '.join(missing)} {'are' if len(missing) > 1 else 'is'} left out",
-            "SageMaker has to know which instances, and how many",
+            "SageMaker needs the type and the number of instances",
             "Pass instance_type and instance_count, or instance_groups",
+            about=missing[0],
+            kind="missing",
         )
 
 
-def _part_faults(terms: Terms, what: str, group: Mapping[str, Any]) -> Iterator[OptionError]:
+def _part_faults(terms: Terms, key: KeyPath, group: Mapping[str, Any]) -> Iterator[OptionError]:
+    what = subscripted(key)
     yield from text_faults(
-        f"the name of {what}",
+        (*key, "instance_group_name"),
         group["InstanceGroupName"],
         terms.limit("InstanceGroupName"),
-        mend="Pass a name",
+        hint="Pass a name",
+        label=f"the name of {what}",
     )
     known = {*terms.limit("TrainingInstanceType").values, *training_instances()}
     kind = group["InstanceType"]
     if isinstance(kind, str) and kind in {LOCAL_PROCESS, *LOCAL}:
         yield OptionError(
             f"the instance_type of {what} is {kind!r}",
-            "instance groups run on SageMaker alone",
+            "instance groups run only on SageMaker",
             "Pass instance_type and instance_count instead of instance_groups",
+            about=(*key, "instance_type"),
         )
     elif kind is not None and (not isinstance(kind, str) or kind not in known):
-        mend = closest(str(kind), known)
+        hint = closest(str(kind), known)
         yield OptionError(
             f"the instance_type of {what} is {kind!r}",
             "SageMaker training has no such instance type",
-            mend if mend.endswith("?") else "Pass a type such as 'ml.p4d.24xlarge'",
+            hint if hint.endswith("?") else "Pass a type such as 'ml.p4d.24xlarge'",
+            about=(*key, "instance_type"),
         )
     count = replace(terms.limit("TrainingInstanceCount"), least=1)
-    yield from number_faults(f"the instance_count of {what}", group["InstanceCount"], count)
+    yield from number_faults(
+        (*key, "instance_count"),
+        group["InstanceCount"],
+        count,
+        label=f"the instance_count of {what}",
+    )
 
 
 def _chosen_faults(chosen: list[str], names: list[Any]) -> Iterator[OptionError]:
     what = f"distribution asks for the instance_groups {shown(chosen)}"
     if len(chosen) != 1:
-        yield OptionError(what, "it runs on exactly one of them", "Name one group")
+        yield OptionError(
+            what, "it runs on exactly one group", "Name one group", about="distribution"
+        )
     for name in chosen:
         if None not in names and name not in names:
-            yield OptionError(what, f"there is no group {name!r}", closest(name, names))
+            yield OptionError(
+                what, f"there is no group {name!r}", closest(name, names), about="distribution"
+            )
 
 
 def channel_group_faults(terms: Terms, channels: Sequence[Channel]) -> Iterator[OptionError]:
-    """Channels that are for groups which do not exist, or some for groups and others not."""
+    """Yield channels for groups that do not exist, and groups on some channels only."""
     groups = terms.instance_groups if is_groups(terms.instance_groups) else ()
     names = [each["InstanceGroupName"] for each in groups]
     for channel in channels:
@@ -120,6 +143,7 @@ def channel_group_faults(terms: Terms, channels: Sequence[Channel]) -> Iterator[
                     closest(str(name), names)
                     if names
                     else "Leave instance_groups of the channel out",
+                    about=("inputs", channel.name, "instance_groups"),
                 )
     chosen = [each.name for each in channels if each.instance_groups]
     others = [
@@ -127,9 +151,10 @@ def channel_group_faults(terms: Terms, channels: Sequence[Channel]) -> Iterator[
     ]
     if chosen and others:
         yield OptionError(
-            f"channels {_named(chosen)} are for instance groups and {_named(others)} are not",
-            "SageMaker wants it said of all channels or of none",
+            f"channels {_named(chosen)} have instance_groups and {_named(others)} have none",
+            "SageMaker needs instance_groups on all channels or on none",
             "Pass instance_groups for every channel, or for none",
+            about=("inputs", others[0]),
         )
 
 

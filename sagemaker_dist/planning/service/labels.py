@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tags of a job, and the metrics that are read from its log."""
+"""Checks of a job's tags and metric definitions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from sagemaker_dist.errors import OptionError
+from sagemaker_dist.errors import OptionError, within
 from sagemaker_dist.planning.service.limits import amount_faults, shown, text_faults
 from sagemaker_dist.planning.service.terms import Terms
 
@@ -17,12 +17,13 @@ _OF_JAVA: Final = (
     "bad escape",
     "unknown extension",
     "multiple repeat",
-)  # what Python's re may not know
+)  # errors of Python's re for syntax that Java has
 
 
 def tag_faults(terms: Terms) -> Iterator[OptionError]:
-    """Tags that SageMaker would not attach."""
+    """Yield tags that SageMaker would refuse."""
     given = terms.tags
+    is_mapping = isinstance(given, Mapping)
     if isinstance(given, Mapping):  # as the SDK reads them
         given = [
             {"Key": str(key), "Value": None if value is None else str(value)}
@@ -35,44 +36,53 @@ def tag_faults(terms: Terms) -> Iterator[OptionError]:
             f"tags is {shown(given)}",
             "it is neither a dict nor a list of {'Key': ..., 'Value': ...}",
             "Pass a dict such as {'team': 'vision'}",
+            about="tags",
         )
         return
     yield from amount_faults("tags", len(given), terms.limit("TagList"))
     for number, tag in enumerate(given):
-        yield from _tag_faults(terms, number, tag)
+        faults = _tag_faults(terms, number, tag)
+        for fault in faults:  # of a dict, the key that was written is the tag's
+            fault.about = ("tags", tag["Key"]) if is_mapping else fault.about
+            yield fault
     for key, times in Counter(str(tag["Key"]) for tag in given if tag["Key"] is not None).items():
         if times > 1:
             yield OptionError(
-                f"tags has the key {key!r} {times} times", "keys are unique", "Keep one of them"
+                f"tags has the key {key!r} {times} times",
+                "keys must be unique",
+                "Keep one of them",
+                about="tags",
             )
 
 
 def _tag_faults(terms: Terms, number: int, tag: Mapping[str, Any]) -> Iterator[OptionError]:
     for part, shape in (("Key", "TagKey"), ("Value", "TagValue")):
         yield from text_faults(
-            f"tags[{number}][{part!r}]",
+            ("tags", number, part),
             tag[part],
             terms.limit(shape),
-            mend="Pass letters, digits, spaces and any of _.:/=+-@",
+            hint="Pass letters, digits, spaces and any of _.:/=+-@",
         )
     if str(tag["Key"]).lower().startswith("aws:"):
         yield OptionError(
             f"tags[{number}]['Key'] is {shown(tag['Key'])}",
-            "keys in aws: are Amazon's own",
+            "keys that begin with aws: are reserved",
             "Pass another key",
+            about=("tags", number, "Key"),
         )
 
 
 def metric_faults(terms: Terms) -> Iterator[OptionError]:
-    """Metrics that SageMaker would refuse, or never find a number for."""
+    """Yield metric definitions that SageMaker would refuse, or that never match a number."""
     given = terms.metric_definitions
     if given is None:
         return
     if not _is_list_of(given, {"Name", "Regex"}):
         yield OptionError(
             f"metric_definitions is {shown(given)}",
-            "it is no list of {'Name': ..., 'Regex': ...}",
+            "it is not a list of {'Name': ..., 'Regex': ...}",
             "Pass a list such as [{'Name': 'loss', 'Regex': 'loss=([0-9.]+)'}]",
+            about="metric_definitions",
         )
         return
     yield from amount_faults("metric_definitions", len(given), terms.limit("MetricDefinitionList"))
@@ -80,10 +90,14 @@ def metric_faults(terms: Terms) -> Iterator[OptionError]:
         what = f"metric_definitions[{number}]"
         for part, shape in (("Name", "MetricName"), ("Regex", "MetricRegex")):
             yield from text_faults(
-                f"{what}[{part!r}]", metric[part], terms.limit(shape), mend=f"Pass a {part}"
+                ("metric_definitions", number, part),
+                metric[part],
+                terms.limit(shape),
+                hint=f"Pass a {part}",
             )
         if isinstance(metric["Regex"], str) and metric["Regex"]:
-            yield from _regex_faults(f"{what}['Regex'] is {shown(metric['Regex'])}", metric)
+            faults = _regex_faults(f"{what}['Regex'] is {shown(metric['Regex'])}", metric)
+            yield from within(faults, "metric_definitions", number, "Regex")
 
 
 def _regex_faults(what: str, metric: Mapping[str, str]) -> Iterator[OptionError]:
@@ -92,13 +106,13 @@ def _regex_faults(what: str, metric: Mapping[str, str]) -> Iterator[OptionError]
     except re.error as error:
         if not error.msg.startswith(_OF_JAVA):
             yield OptionError(
-                what, f"it is no regular expression ({error})", "Correct the expression"
+                what, f"it is not a regular expression ({error})", "Correct the expression"
             )
         return
     if not groups:
         yield OptionError(
             what,
-            "the number is what its first group catches, and it has none",
+            "the number is its first group, and it has no group",
             "Put the number's pattern in parentheses",
         )
 

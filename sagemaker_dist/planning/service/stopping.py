@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a job may run and wait, on spot instances and in warm pools."""
+"""Checks of time limits, spot instances and warm pools."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DEFAULT_RUN: Final = _DAY  # of the SDK, 2.257.7
 
 
 def stopping_faults(terms: Terms) -> Iterator[OptionError]:
-    """Time limits that contradict each other or the service."""
+    """Yield time limits that contradict each other or the service's limits."""
     for name, shape in (
         ("max_wait", "MaxWaitTimeInSeconds"),
         ("max_retry_attempts", "MaximumRetryAttempts"),
@@ -33,29 +33,34 @@ def stopping_faults(terms: Terms) -> Iterator[OptionError]:
             " with use_spot_instances",
             "SageMaker keeps no spot instances warm",
             "Leave one of them out",
+            about="keep_alive_period_in_seconds",
         )
 
 
 def _wait_faults(terms: Terms) -> Iterator[OptionError]:
     run, wait = integer(terms.max_run), integer(terms.max_wait)
-    run = _DEFAULT_RUN if run is None and "max_run" not in terms.asked else run
-    if terms.use_spot_instances and "max_wait" not in terms.asked:
+    run = _DEFAULT_RUN if run is None and "max_run" not in terms.passed else run
+    if terms.use_spot_instances and "max_wait" not in terms.passed:
         yield OptionError(
             "use_spot_instances is set without max_wait",
-            "SageMaker wants to know how long the job may wait for them and run",
+            "SageMaker needs the longest time that the job may wait for them and run",
             "Pass max_wait, in seconds, of at least max_run",
+            about="use_spot_instances",
         )
     elif (
-        "max_wait" in terms.asked and not {"use_spot_instances", "max_retry_attempts"} & terms.asked
+        "max_wait" in terms.passed
+        and not {"use_spot_instances", "max_retry_attempts"} & terms.passed
     ):
         yield OptionError(
             "max_wait is set without use_spot_instances",
-            "only jobs on spot instances, or jobs that are retried, wait",
+            "only jobs on spot instances, or with retries, can wait",
             "Pass use_spot_instances=True, or leave max_wait out",
+            about="max_wait",
         )
     elif wait is not None and run is not None and wait < run:
         yield OptionError(
             f"max_wait is {wait} and max_run is {run}",
-            "max_wait counts the time of the run, too",
+            "max_wait includes the time of the run",
             f"Pass max_wait of at least {run}",
+            about="max_wait",
         )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job asks SageMaker for besides its code and its data.
+"""Arguments of a job that SageMaker reads, apart from its code and data.
 
-Names are those of the estimator's arguments. A value of None, also inside a
-list or a dict, is left out or known to a pipeline alone.
+Names are those of the estimator's arguments. None, also inside a list or dict, means left out or a
+pipeline variable.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ _GROUP: Final = {"InstanceGroupName", "InstanceType", "InstanceCount"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """The arguments of an estimator that SageMaker reads, as given.
+    """Arguments of an estimator that SageMaker reads, as the user passed them.
 
     Attributes:
-        limits: SageMaker's service model; a shape that it lacks has no limits.
-        asked: The arguments that were given, be it for a pipeline to fill.
-        runs_script: Hyperparameters become the command line of a script.
-        encodes_json: The SDK writes hyperparameters as JSON, otherwise by str().
-        is_written: It has written them as JSON already.
-        instance_groups: Each as in CreateTrainingJob.
+        limits: Limits of SageMaker's service model; missing shapes have no limits.
+        passed: Names of the arguments that were passed, possibly as pipeline variables.
+        runs_script: Whether hyperparameters become the command line of a script.
+        encodes_json: Whether the SDK writes hyperparameters as JSON, otherwise by str().
+        is_written: Whether hyperparameters are already written as JSON.
+        instance_groups: Groups in the form of CreateTrainingJob.
         tags: Pairs of Key and Value as in CreateTrainingJob, or a dict.
-        region: Where the job runs, where that is known.
-        bucket_regions: Where buckets lie, as far as that is known.
+        region: Region of the job, or None if unknown.
+        bucket_regions: Regions of buckets, as far as known.
     """
 
     limits: Limits = field(default_factory=dict)
-    asked: frozenset[str] = frozenset()
+    passed: frozenset[str] = frozenset()
     runs_script: bool = True
     encodes_json: bool = True
     is_written: bool = False
@@ -66,12 +66,12 @@ class Terms:
     bucket_regions: Mapping[str, str] = field(default_factory=dict)
 
     def limit(self, shape: str) -> Limit:
-        """What the service model says of a shape."""
+        """Return the service model's limit of a shape."""
         return self.limits.get(shape, FREE)
 
 
 def is_groups(given: Any) -> bool:
-    """Whether these are instance groups, each as in CreateTrainingJob."""
+    """Return whether the value is a list of instance groups in CreateTrainingJob's form."""
     return isinstance(given, Sequence) and all(
         isinstance(each, Mapping) and set(each) == _GROUP for each in given
     )

@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training job on this machine: as plain processes, or as containers of Docker.
+"""Training jobs on this machine: as plain processes, or as Docker containers.
 
     driver (your script)          supervisor (detached)            hosts
     LocalRunner.start    ------>  one per job, outlives   ------>  launcher algo-1 -> ranks
        |  pipe: EOF = stop        the driver                       launcher algo-2 -> ranks
-       |                          writes state.json, logs/,        (processes.py, containers.py)
+       |                          writes state.json, logs/,        (process_fleet.py, containers/)
        +-- reads state.json,      model.tar.gz
            logs/, writes `stop`
 
-Everything that is known of a job lies in its folder, so any process can
-describe it, follow its logs or stop it.
+The job's folder holds its whole state, so any process can describe it, follow its logs or stop it.
 """
 
-from sagemaker_dist.runners.local.runner import LocalRunner
+from sagemaker_dist.runners.local.local_runner import LocalRunner
 
 __all__ = ["LocalRunner"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What hosts leave behind, gathered as SageMaker does: one model of all hosts."""
+"""Model and output data of a job, merged from all hosts as SageMaker does."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sagemaker_dist.planning import LocalJob
-from sagemaker_dist.runners.local.folder import JobFolder
-from sagemaker_dist.runners.local.tree import HostTree
+from sagemaker_dist.runners.local.job_folder import JobFolder
+from sagemaker_dist.runners.local.opt_ml_tree import HostTree
 from sagemaker_dist.runners.protocol import NO_MODEL
 
 
@@ -22,8 +22,8 @@ class Merged:
     """Files of several hosts as one tree.
 
     Attributes:
-        files: Path in the tree -> where it lies, parents before children.
-        clashes: Paths that two hosts wrote differently; the lowest host's is kept.
+        files: Path in the tree -> file, parents before children.
+        clashes: Paths that two hosts wrote differently; the lowest host's file is kept.
     """
 
     files: dict[str, Path]
@@ -31,7 +31,7 @@ class Merged:
 
 
 def merge(roots: Iterable[Path]) -> Merged:
-    """Lay the trees of all hosts over each other, the lowest host on top."""
+    """Merge the trees of all hosts; the lowest host takes precedence."""
     files: dict[str, Path] = {}
     clashes: list[str] = []
     for root in roots:
@@ -45,7 +45,7 @@ def merge(roots: Iterable[Path]) -> Merged:
     return Merged(files=files, clashes=tuple(dict.fromkeys(clashes)))
 
 
-class Unwanted(Exception):  # noqa: N818  nothing went wrong
+class Cancelled(Exception):  # noqa: N818 - not an error
     """The job was stopped while its model was being written."""
 
 
@@ -58,20 +58,20 @@ def gather(
 ) -> None:
     """Write the model and the output data of a job.
 
-    `check` is called before each file, to raise Unwanted.
+    `check` is called before each file; it raises Cancelled to end the writing.
 
     Raises:
-        Unwanted: What `check` raised; nothing half is left.
+        Cancelled: `check` raised it; no partial archive is left.
         OSError: The disk is full, or a file cannot be read or written.
     """
     model, data = merge(t.model for t in trees), merge(t.output_data for t in trees)
     for name in (*model.clashes, *data.clashes):
-        say(f"hosts wrote different files {name}; kept the lowest host's")
+        say(f"hosts wrote different files {name}; the lowest host's is kept")
     output = folder.output(job)
     output.mkdir(parents=True, exist_ok=True)
     pack = _pack if job.compress else _copy
     if not model.files:
-        say(f"{NO_MODEL.partition(' ')[2]}: SM_MODEL_DIR stayed empty on every host")
+        say(f"{NO_MODEL.partition(' ')[2]}: SM_MODEL_DIR is empty on every host")
     pack(model, folder.model(job), check)
     if data.files:
         pack(data, output / ("output.tar.gz" if job.compress else "data"), check)
@@ -84,12 +84,13 @@ def _walk(root: Path) -> Iterator[Path]:
             yield from _walk(Path(entry.path))
 
 
-def _same(ours: Path, theirs: Path) -> bool:
-    if ours.is_symlink() or theirs.is_symlink():
-        return ours.is_symlink() and theirs.is_symlink() and ours.readlink() == theirs.readlink()
-    if ours.is_dir() or theirs.is_dir():
-        return ours.is_dir() and theirs.is_dir()
-    return filecmp.cmp(ours, theirs, shallow=False)
+def _same(first: Path, second: Path) -> bool:
+    if first.is_symlink() or second.is_symlink():
+        both = first.is_symlink() and second.is_symlink()
+        return both and first.readlink() == second.readlink()
+    if first.is_dir() or second.is_dir():
+        return first.is_dir() and second.is_dir()
+    return filecmp.cmp(first, second, shallow=False)
 
 
 def _pack(tree: Merged, target: Path, check: Callable[[], None]) -> None:

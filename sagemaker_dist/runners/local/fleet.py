@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the supervisor asks of the hosts of a job, be they processes or containers."""
+"""Protocol of a job's hosts for the supervisor, for processes and containers."""
 
 from __future__ import annotations
 
@@ -7,40 +7,40 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from sagemaker_dist.planning import LocalHost
+from sagemaker_dist.runners.local.opt_ml_tree import HostTree
 from sagemaker_dist.runners.local.output import Output
-from sagemaker_dist.runners.local.tree import HostTree
 
 
 class Host(Protocol):
     """One running host.
 
     Attributes:
-        asked: It was asked to stop.
+        was_stopped: Whether the supervisor has stopped it.
     """
 
     place: LocalHost
     tree: HostTree
     output: Output
-    asked: bool
+    was_stopped: bool
 
     def fileno(self) -> int:
-        """Where its output comes from, for a selector."""
+        """Return the descriptor of its output, for a selector."""
         ...
 
     def poll(self) -> int | None:
-        """Its exit code, negative for a signal; None while it runs."""
+        """Return its exit code, negative for a signal; None while it runs."""
         ...
 
     def terminate(self) -> None:
-        """Ask it to stop; its ranks get their time."""
+        """Stop it with time for its ranks to save."""
         ...
 
     def close(self) -> None:
-        """Write down the rest of what it said, and let go of it."""
+        """Write the rest of its output to the logs, and release it."""
         ...
 
     def ending(self, code: int) -> str:
-        """How it ended, in a sentence, where it gave no reason of its own."""
+        """Return a sentence on how it ended, for a host that gave no reason."""
         ...
 
 
@@ -48,7 +48,7 @@ class Fleet(Protocol):
     """All hosts of one job."""
 
     def start(self) -> Sequence[Host]:
-        """Make every host's tree and start it.
+        """Create every host's tree and start the host.
 
         Raises:
             DistError: A host cannot be started.
@@ -56,9 +56,9 @@ class Fleet(Protocol):
         ...
 
     def kill(self) -> None:
-        """Kill everything that any host has started; returns once it is gone."""
+        """Kill every process of every host; return when all are gone."""
         ...
 
     def remove(self) -> None:
-        """Kill what still runs and leave nothing of the hosts but their trees."""
+        """Kill all that still runs, and remove everything of the hosts but their trees."""
         ...

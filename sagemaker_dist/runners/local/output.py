@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the hosts of a job say, cut into segments and written down.
+"""Output of a job's hosts, cut into segments and written to the logs.
 
-A segment ends in a line break or, for a progress bar, in a carriage return.
-Segments of different hosts reach all.log whole, in the order in which they came.
+A segment ends in a line break or, for a progress bar, in a carriage return. all.log
+has whole segments of all hosts, in the order of arrival.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from sagemaker_dist.runners.local.folder import JobFolder, append
+from sagemaker_dist.runners.local.job_folder import JobFolder, append
 
 _MAX_SEGMENT_BYTES: Final = 1 << 20
 _BREAK: Final = re.compile(rb"\r\n|\n|\r")
@@ -22,14 +22,14 @@ _BREAK: Final = re.compile(rb"\r\n|\n|\r")
 
 @dataclass(slots=True)
 class Segments:
-    """Cuts a stream of bytes into whole segments."""
+    """Splitter of a byte stream into whole segments."""
 
     rest: bytes = b""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The segments that `data` completes."""
+        """Yield the segments that `data` completes."""
         data, start = self.rest + data, 0
-        for match in _BREAK.finditer(data):  # a search for lines would try at each byte
+        for match in _BREAK.finditer(data):  # faster than a search for whole lines
             yield data[start : match.end()]
             start = match.end()
         self.rest = data[start:]
@@ -37,7 +37,7 @@ class Segments:
             yield from self.close()
 
     def close(self) -> Iterator[bytes]:
-        """The last segment, which nothing completed."""
+        """Yield the last, incomplete segment."""
         if self.rest:
             yield self.rest + b"\n"
         self.rest = b""
@@ -45,7 +45,7 @@ class Segments:
 
 @dataclass(slots=True)
 class Output:
-    """The output of one host, from a pipe that does not block to the logs of its job.
+    """Output of one host, copied from a non-blocking pipe to the job's logs.
 
     Attributes:
         source: Read end of the pipe.
@@ -59,12 +59,12 @@ class Output:
 
     @classmethod
     def of(cls, source: int, label: str, folder: JobFolder) -> Output:
-        """From the pipe `source` to the logs in `folder`."""
+        """Return the output from the pipe `source` to the logs in `folder`."""
         os.set_blocking(source, False)
         return cls(source, label, folder.logs / f"{label}.log", folder.all_log)
 
     def read(self) -> bool:
-        """Write down what came; False once no more will come."""
+        """Write available output to the logs; return False at the end of the stream."""
         try:
             data = os.read(self.source, 1 << 16)
         except BlockingIOError:
@@ -73,7 +73,7 @@ class Output:
         return bool(data)
 
     def drain(self) -> None:
-        """Write down what is there already, and the last segment."""
+        """Write all available output and the last segment to the logs."""
         try:
             while data := os.read(self.source, 1 << 16):
                 self._write(data, self.segments.feed(data))

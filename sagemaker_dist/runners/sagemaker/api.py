@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The calls of AWS's API that a job needs, and whether a job is the one we asked for.
+"""AWS calls of a job, and the check whether a job is the one that was requested.
 
-botocore sends a request again where its answer was lost or AWS asks for patience
+botocore repeats a request whose answer was lost or that AWS throttled
 (retries "standard", docs.aws.amazon.com/sdkref/latest/guide/feature-retry-behavior.html,
-2026-11-21). CreateTrainingJob has no client token, so the second request of a job whose
-first answer was lost is refused: ResourceInUse, its name is taken, by itself. Such a
-refusal counts as success if the job that has the name is what we asked for and was
-created since we asked.
+2026-11-21). CreateTrainingJob has no client token, so a repeated request whose first
+answer was lost is refused with ResourceInUse: the job itself has the name. Such a refusal
+counts as success if the job of that name matches the request and is newer than it.
 """
 
 from __future__ import annotations
@@ -21,23 +20,23 @@ from typing import TYPE_CHECKING, Any, Final
 from sagemaker_dist.errors import SetupError
 from sagemaker_dist.packaging import boto_session
 from sagemaker_dist.runners.protocol import Description, Request
+from sagemaker_dist.runners.sagemaker.api_errors import code_of, translated
 from sagemaker_dist.runners.sagemaker.clock import Clock
-from sagemaker_dist.runners.sagemaker.errors import code_of, translated
 
 if TYPE_CHECKING:
     import boto3
 
 LOG_GROUP: Final = "/aws/sagemaker/TrainingJobs"
-_ATTEMPTS: Final = 5  # some seven seconds in all
-_SLACK: Final = timedelta(seconds=5)  # AWS says its time in whole seconds
+_ATTEMPTS: Final = 5  # about seven seconds in all
+_SLACK: Final = timedelta(seconds=5)  # AWS's times are whole seconds
 
 
 @dataclass
 class Api:
-    """SageMaker's training jobs, and CloudWatch's logs.
+    """Calls to SageMaker's training jobs and CloudWatch's logs.
 
     Attributes:
-        given: A session of boto3; None for boto3's own settings.
+        given: boto3.Session, or None for boto3's own settings.
     """
 
     given: boto3.Session | None
@@ -45,20 +44,20 @@ class Api:
 
     @cached_property
     def session(self) -> Any:
-        """What makes the clients."""
+        """Return the session that creates the clients."""
         return self.given or boto_session()
 
     @property
     def region(self) -> str:
-        """Its name, or "" if none is set."""
+        """Return the region's name, or "" if none is set."""
         return self.session.region_name or ""
 
     def create(self, request: Request) -> None:
-        """CreateTrainingJob, once, even if an answer of SageMaker's is lost.
+        """Call CreateTrainingJob once, even if an answer of SageMaker is lost.
 
         Raises:
             OptionError: SageMaker refuses the request, or the name is taken.
-            SetupError: SageMaker cannot be asked.
+            SetupError: SageMaker does not answer.
             JobError: A quota forbids it.
         """
         from botocore import exceptions as boto
@@ -70,29 +69,29 @@ class Api:
             except boto.ClientError as error:
                 was_sent_twice = error.response["ResponseMetadata"].get("RetryAttempts", 0) > 0
                 is_taken = code_of(error) == "ResourceInUse" and was_sent_twice
-                if not (is_taken and self._is_ours(request, begun)):
+                if not (is_taken and self._was_created(request, begun)):
                     raise
             except (boto.ReadTimeoutError, boto.ConnectionClosedError) as error:
-                if not self._is_ours(request, begun):
+                if not self._was_created(request, begun):
                     raise self._unknown(name, error) from error
 
     def describe(self, name: str) -> tuple[Description, datetime | None]:
-        """DescribeTrainingJob, and AWS's time."""
+        """Return DescribeTrainingJob's answer, and AWS's time."""
         with translated(self._failed(f"describe job {name!r}"), name, self.region):
             answer = self._sagemaker.describe_training_job(TrainingJobName=name)
-        now = asked_at(answer)
+        now = answer_time(answer)
         answer.pop("ResponseMetadata", None)
         return answer, now
 
     def stop(self, name: str) -> None:
-        """StopTrainingJob."""
+        """Call StopTrainingJob."""
         with translated(self._failed(f"stop job {name!r}"), name, self.region):
             self._sagemaker.stop_training_job(TrainingJobName=name)
 
     def events(self, name: str, start_ms: int, token: str | None) -> Mapping[str, Any]:
-        """A page of FilterLogEvents, empty if there is no such log group yet."""
+        """Return a page of FilterLogEvents, empty if the log group does not exist yet."""
         more = {"nextToken": token} if token else {}
-        with translated(f"CloudWatch{self._here} did not give the log of {name!r}", name, ""):
+        with translated(f"CloudWatch{self._here} did not return the log of {name!r}", name, ""):
             try:
                 page: Mapping[str, Any] = self._logs.filter_log_events(
                     logGroupName=LOG_GROUP,
@@ -127,13 +126,13 @@ class Api:
 
     def _unknown(self, name: str, error: Exception) -> SetupError:
         return SetupError(
-            self._failed(f"say whether it started job {name!r}"),
+            self._failed(f"confirm that it started job {name!r}"),
             str(error).rstrip("."),
             "Look for the job (aws sagemaker list-training-jobs) before you start it again",
         )
 
-    def _is_ours(self, request: Request, begun: float) -> bool:
-        """Whether SageMaker has this very job, created since `begun`."""
+    def _was_created(self, request: Request, begun: float) -> bool:
+        """Return whether SageMaker has this very job, created since `begun`."""
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
@@ -142,21 +141,21 @@ class Api:
             )
         except (BotoCoreError, ClientError):
             return False
-        now = asked_at(answer) or datetime.now(timezone.utc)
+        now = answer_time(answer) or datetime.now(timezone.utc)
         since = now - timedelta(seconds=self.clock.monotonic() - begun) - _SLACK
         return bool(answer["CreationTime"] >= since) and is_same(request, answer)
 
 
-def asked_at(answer: Mapping[str, Any]) -> datetime | None:
-    """AWS's time when it answered, from the header of every answer by HTTP."""
+def answer_time(answer: Mapping[str, Any]) -> datetime | None:
+    """Return AWS's time of an answer, from its HTTP header, or None."""
     date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
     return parsedate_to_datetime(date) if date else None
 
 
 def is_same(request: Request, described: Description) -> bool:
-    """Whether a job is what a request asks for: its image, role, resources, hyperparameters."""
+    """Return whether a job matches a request: its image, role, resources and hyperparameters."""
     image = request.get("AlgorithmSpecification", {})
-    asked = {
+    expected = {
         "RoleArn": request.get("RoleArn"),
         "ResourceConfig": request.get("ResourceConfig", {}),
         "AlgorithmSpecification": {
@@ -164,16 +163,18 @@ def is_same(request: Request, described: Description) -> bool:
         },
     }
     hyperparameters = described.get("HyperParameters") or {}
-    return _holds(asked, described) and hyperparameters == (request.get("HyperParameters") or {})
+    return _matches(expected, described) and hyperparameters == (
+        request.get("HyperParameters") or {}
+    )
 
 
-def _holds(asked: Any, described: Any) -> bool:
-    """Whether all that was asked is there; SageMaker adds its defaults."""
-    if isinstance(asked, Mapping):
+def _matches(expected: Any, described: Any) -> bool:
+    """Return whether all requested values are there; SageMaker adds its defaults."""
+    if isinstance(expected, Mapping):
         return isinstance(described, Mapping) and all(
-            _holds(value, described.get(key)) for key, value in asked.items()
+            _matches(value, described.get(key)) for key, value in expected.items()
         )
-    if isinstance(asked, list):
-        is_list = isinstance(described, list) and len(described) == len(asked)
-        return is_list and all(map(_holds, asked, described))
-    return bool(asked == described)
+    if isinstance(expected, list):
+        is_list = isinstance(described, list) and len(described) == len(expected)
+        return is_list and all(map(_matches, expected, described))
+    return bool(expected == described)

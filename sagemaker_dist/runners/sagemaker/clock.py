@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time as this room sees it, so that tests need not wait for it.
+"""The clock of this package, which tests replace so that they need not wait.
 
-AWS's own time is another matter: it is read from AWS's answers (`api.asked_at`), for
-the clock of a laptop may be wrong.
+AWS's own time is read from AWS's answers (`api.answer_time`), because the clock of a
+laptop may be wrong.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """How time passes here.
+    """A monotonic clock and a way to sleep.
 
     Attributes:
-        monotonic: Seconds since some moment; never goes back.
-        sleep: Waits for this many seconds.
+        monotonic: Return seconds since some moment; never goes back.
+        sleep: Wait for this many seconds.
     """
 
     monotonic: Callable[[], float] = time.monotonic

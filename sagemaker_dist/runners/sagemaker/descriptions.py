@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What jobs are doing, asked for no more often than SageMaker likes.
+"""Cache of jobs' descriptions, so that SageMaker is not called too often.
 
-A viewer wants to know ten times a second; DescribeTrainingJob shares its quota with
-everybody in the account. So an answer is good for `poll_seconds`, and while SageMaker
-cannot answer, the last one is good for some more.
+A viewer reads the state ten times a second, but the quota of DescribeTrainingJob is
+shared by the whole account. So an answer is used for `poll_seconds`, and longer while
+SageMaker cannot answer.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Final
 
 from sagemaker_dist.runners.protocol import TERMINAL, Description
 from sagemaker_dist.runners.sagemaker.api import Api
+from sagemaker_dist.runners.sagemaker.api_errors import DeniedError, PassingError
 from sagemaker_dist.runners.sagemaker.clock import Clock
-from sagemaker_dist.runners.sagemaker.errors import DeniedError, PassingError
 from sagemaker_dist.runners.sagemaker.logs import PATIENCE
 
 _TAGGED_SECONDS: Final = 60.0
@@ -24,12 +24,12 @@ _SETTLED: Final = timedelta(minutes=5)
 
 @dataclass
 class Known:
-    """An answer of SageMaker's.
+    """An answer of SageMaker.
 
     Attributes:
-        now: AWS's time then; None if it did not say.
-        at_seconds: The same moment by our clock, or when we last asked in vain.
-        num_failures: How often in a row we asked in vain since.
+        now: AWS's time of the answer, or None if it had none.
+        at_seconds: Time of the last call on the local clock, failed calls included.
+        num_failures: Failed calls in a row since the answer.
     """
 
     description: Description
@@ -39,19 +39,19 @@ class Known:
 
     @property
     def is_over(self) -> bool:
-        """Whether the job has ended."""
+        """Return whether the job has ended."""
         return self.description["TrainingJobStatus"] in TERMINAL
 
     @property
     def is_settled(self) -> bool:
-        """Whether it ended so long ago that CloudWatch has all it said."""
+        """Return whether the job ended so long ago that CloudWatch has all its output."""
         end = self.description.get("TrainingEndTime") or self.description.get("LastModifiedTime")
         return bool(self.is_over and self.now and end and self.now - end > _SETTLED)
 
 
 @dataclass
 class Descriptions:
-    """Of every job that was asked about, the newest answer."""
+    """The newest answer for every job."""
 
     api: Api
     clock: Clock
@@ -60,12 +60,12 @@ class Descriptions:
     _started: dict[str, float] = field(default_factory=dict)
 
     def get(self, name: str) -> Known:
-        """What SageMaker says of a job, or said within the last `poll_seconds`."""
+        """Return SageMaker's description of a job, at most `poll_seconds` old."""
         known = self._known.get(name)
         if known and self.clock.monotonic() - known.at_seconds < self.poll_seconds:
             return known
         try:
-            description, now = self._ask(name)
+            description, now = self._describe(name)
         except PassingError:
             if known is None or known.num_failures == PATIENCE:
                 raise
@@ -76,16 +76,18 @@ class Descriptions:
         return self._known[name]
 
     def started(self, name: str) -> None:
-        """This job was created just now, by us."""
+        """Record that this process has just created the job."""
         self.forget(name)
         self._started[name] = self.clock.monotonic()
 
     def forget(self, name: str) -> None:
-        """Ask SageMaker the next time."""
+        """Drop the answer, so that the next `get` calls SageMaker."""
         self._known.pop(name, None)
 
-    def _ask(self, name: str) -> tuple[Description, datetime | None]:
-        """Ask; where a policy goes by tags, a new job has none for some seconds."""
+    def _describe(self, name: str) -> tuple[Description, datetime | None]:
+        """Call SageMaker, and repeat while a new job's tags are not yet visible to a policy by
+        tags.
+        """
         while True:
             try:
                 return self.api.describe(name)

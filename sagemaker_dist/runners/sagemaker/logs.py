@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""The output of a job as CloudWatch has it: all hosts, in the order of time, each line once.
+r"""Output of a job from CloudWatch: all hosts, in the order of time, each line once.
 
 SageMaker gives every host of a job a stream `<job>/algo-N-<seconds since 1970>` of the
 log group /aws/sagemaker/TrainingJobs, and a new one when an interrupted spot host comes
@@ -11,17 +11,17 @@ one, by DescribeLogStreams and GetLogEvents:
 * An account may call FilterLogEvents 5 times a second in a region and GetLogEvents 10
   times, which AWS does not raise on request (repost.aws/knowledge-center/
   cloudwatch-logs-throttling and docs.aws.amazon.com/AmazonCloudWatch/latest/logs/
-  cloudwatch_limits_cwl.html, 2026-11-21). A look at 64 hosts is one call here, of at most
-  10,000 events or 1 MB; it would be 64 calls there, mostly for nothing. A look of several
-  calls is followed by a pause of a second for each.
-* Its answers come in the order of time, all hosts alike, and streams that begin late are
-  in them unasked (API_FilterLogEvents.html, 2026-11-21).
-* Its events have ids, GetLogEvents' have none. CloudWatch shows an event some seconds
-  after it was written, those of one host later than another's. So each look goes two
-  minutes back behind the newest line there was, and what was shown is known by its id.
+  cloudwatch_limits_cwl.html, 2026-11-21). Reading 64 hosts takes one call of
+  FilterLogEvents, of at most 10,000 events or 1 MB, but 64 calls of GetLogEvents, most
+  without new events. A read of several calls is followed by a pause of a second for each.
+* FilterLogEvents answers in the order of time over all hosts, including streams that
+  begin late (API_FilterLogEvents.html, 2026-11-21).
+* Its events have ids, those of GetLogEvents have none. CloudWatch shows an event some
+  seconds after it was written, with different delays for different hosts. So each read
+  starts two minutes before the newest line, and ids mark the lines already shown.
 
-What CloudWatch shows more than two minutes (of the log, not of the clock) late is not
-in the output of a job that is being watched; it is in that of one that is over.
+A line that CloudWatch shows more than two minutes late (by the log's times) is missing
+from the output of a job that is being followed, but not from that of a finished job.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from sagemaker_dist.runners.sagemaker.api_errors import PassingError
 from sagemaker_dist.runners.sagemaker.clock import Clock
-from sagemaker_dist.runners.sagemaker.errors import PassingError
 
 LATE_MS: Final = 120_000
 TICK_SECONDS: Final = 0.2
-PATIENCE: Final = 10  # failures in a row: some eight minutes at five seconds a look
+PATIENCE: Final = 10  # failures in a row: about eight minutes at five seconds a read
 _LONGEST_PAUSE_SECONDS: Final = 60.0
-_QUIET_LOOKS: Final = 2
+_QUIET_READS: Final = 2
 _SEGMENT: Final = re.compile(r"[^\r\n]*(?:\r\n|\n|\r)")
 _HOST: Final = re.compile(r"(.+)-\d+")
 
@@ -47,14 +47,14 @@ Fetch = Callable[[int, "str | None"], Mapping[str, Any]]
 
 @dataclass
 class Tail:
-    """What a job said, and how far it was shown.
+    """Output of a job that was not yet shown.
 
     Attributes:
-        name: Of the job.
-        fetch: A page of FilterLogEvents, for a start (ms since 1970) and a token.
-        newest_ms: When the newest line that was shown was said; at first, when the
-            job was created.
-        num_calls: Pages of the newest look.
+        name: Name of the job.
+        fetch: Function that returns a page of FilterLogEvents for a start (ms since 1970) and a
+            token.
+        newest_ms: Time of the newest shown line; at first, when the job was created.
+        num_calls: Number of pages of the newest read.
     """
 
     name: str
@@ -63,8 +63,8 @@ class Tail:
     num_calls: int = 0
     _shown: dict[str, int] = field(default_factory=dict)
 
-    def look(self) -> Iterator[str]:
-        """Segments that were not shown yet, and are from now on."""
+    def read(self) -> Iterator[str]:
+        """Yield the segments that were not shown yet, and mark them as shown."""
         start_ms, token = self._start_ms, None
         self.num_calls = 0
         while self.num_calls == 0 or token:
@@ -85,9 +85,9 @@ class Tail:
             if is_its and event["eventId"] not in self._shown:
                 self._shown[event["eventId"]] = event["timestamp"]
                 new.append(event)
-        # a host whose clock is ahead must not make us skip what the others say
-        said = (min(event["timestamp"], event.get("ingestionTime", 1 << 62)) for event in new)
-        self.newest_ms = max(self.newest_ms, *said, 0)
+        # a host whose clock is ahead must not hide the lines of others
+        times = (min(event["timestamp"], event.get("ingestionTime", 1 << 62)) for event in new)
+        self.newest_ms = max(self.newest_ms, *times, 0)
         self._shown = {id_: at for id_, at in self._shown.items() if at >= self._start_ms}
         return new
 
@@ -98,9 +98,9 @@ class Tail:
 
 
 def segments(message: str, host: str) -> Iterator[str]:
-    r"""A message, which has lost its line break, as segments with the name of its host.
+    r"""Yield a message, which has lost its line break, as segments with the name of its host.
 
-    Those of our launcher have it already, as in "[algo-1 rank 0] text".
+    Lines of the sagemaker-dist launcher have the name already, as in "[algo-1 rank 0] text".
     """
     whole = message if message.endswith("\n") else message + "\n"
     marks = f"[{host}]", f"[{host} "
@@ -110,12 +110,13 @@ def segments(message: str, host: str) -> Iterator[str]:
 
 @dataclass
 class Follower:
-    """Looks at a tail again and again; an empty string means that nothing new came.
+    """Repeated reads of a tail; an empty string means that nothing new has come.
 
     Attributes:
-        is_over: Whether the job has ended.
-        is_settled: Whether it ended so long ago that CloudWatch has all it said.
-        poll_seconds: Between two looks.
+        is_over: Function that returns whether the job has ended.
+        is_settled: Function that returns whether the job ended so long ago that CloudWatch has all
+            its output.
+        poll_seconds: Pause between two reads.
     """
 
     tail: Tail
@@ -125,28 +126,28 @@ class Follower:
     clock: Clock = field(default_factory=Clock)
 
     def follow(self) -> Iterator[str]:
-        """Segments until the job is over, and two looks in a row brought nothing."""
+        """Yield segments until the job has ended and two reads in a row have brought nothing."""
         num_quiet = 0
         while True:
             is_over, is_settled = self.is_over(), self.is_settled()
             is_news = False
-            for segment in self.look():
+            for segment in self.read():
                 is_news = is_news or bool(segment)
                 yield segment
             num_quiet = num_quiet + 1 if is_over and not is_news else 0
-            if is_settled or num_quiet == _QUIET_LOOKS:
+            if is_settled or num_quiet == _QUIET_READS:
                 return
             yield from self._pause(max(self.poll_seconds, self.tail.num_calls))
 
-    def look(self) -> Iterator[str]:
-        """One look, with pauses while CloudWatch cannot answer.
+    def read(self) -> Iterator[str]:
+        """Read once, with pauses while CloudWatch cannot answer.
 
         Raises:
-            PassingError: It could not, for some minutes.
+            PassingError: CloudWatch could not answer for some minutes.
         """
         for num_failures in range(PATIENCE + 1):
             try:
-                yield from self.tail.look()
+                yield from self.tail.read()
                 return
             except PassingError:
                 if num_failures == PATIENCE:

@@ -30,7 +30,7 @@ def source(tmp_path):
 
 @pytest.fixture
 def job(source, image, tmp_path):
-    """Makes an estimator whose hosts run a script in containers of our image."""
+    """Makes an estimator whose hosts run a script in containers of the sagemaker-dist image."""
 
     def make(script: str, **options) -> PyTorch:
         return PyTorch(

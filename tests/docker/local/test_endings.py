@@ -14,7 +14,7 @@ import torch
 from jobs import DIGITS, ROOT, wait_until
 
 from sagemaker_dist import DataParallel, JobError, LocalSession, PyTorch
-from sagemaker_dist.runners.local.containers.plan import FOLDER_LABEL, HOST_LABEL
+from sagemaker_dist.runners.local.containers.container_arguments import FOLDER_LABEL, HOST_LABEL
 
 pytestmark = pytest.mark.timeout(150, func_only=True)
 

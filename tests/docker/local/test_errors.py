@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes wrong with engines and images is said with its cause and its mend."""
+"""What goes wrong with engines and images is said with its cause and its hint."""
 
 import io
 import json
@@ -11,7 +11,7 @@ from hashlib import sha256
 import pytest
 
 from sagemaker_dist import DataParallel, JobError, SetupError, SkewError, TorchDistributed
-from sagemaker_dist.packaging.engine import connect
+from sagemaker_dist.packaging.docker_engine import connect
 
 pytestmark = pytest.mark.timeout(90, func_only=True)
 
@@ -45,7 +45,7 @@ def test_no_engine(job, monkeypatch):
 def test_an_engine_on_another_machine(job, monkeypatch):
     """It would not see the data, so nothing is started there."""
     monkeypatch.setenv("DOCKER_HOST", "tcp://192.0.2.1:2375")
-    with pytest.raises(SetupError, match="does not see this one's data"):
+    with pytest.raises(SetupError, match="cannot read this machine's data"):
         job("", instance_count=1).fit()
 
 

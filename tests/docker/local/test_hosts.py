@@ -9,12 +9,12 @@ import pytest
 from jobs import wait_until
 
 from sagemaker_dist import DataParallel, LocalSession, OptionError, PyTorch
-from sagemaker_dist.packaging.engine import Engine
+from sagemaker_dist.packaging.docker_engine import Engine
 from sagemaker_dist.planning import plan_local_job
-from sagemaker_dist.runners.local.containers.fleet import ContainerFleet
-from sagemaker_dist.runners.local.containers.plan import FOLDER_LABEL, Owner
+from sagemaker_dist.runners.local.containers.container_arguments import FOLDER_LABEL, Owner
+from sagemaker_dist.runners.local.containers.container_fleet import ContainerFleet
 from sagemaker_dist.runners.local.data.channels import Data
-from sagemaker_dist.runners.local.folder import JobFolder
+from sagemaker_dist.runners.local.job_folder import JobFolder
 
 pytestmark = pytest.mark.timeout(120, func_only=True)
 

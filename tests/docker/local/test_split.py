@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model is split over ranks in containers of our image, asked for in both spellings."""
+"""A model is split over ranks in containers of the sagemaker-dist image, in both spellings."""
 
 import json
 import tarfile

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from sagemaker_dist.errors import OptionError, OptionErrors
-from smdist.dataparallel.rendezvous.goodbye import reason_of
+from smdist.dataparallel.rendezvous.engine_shutdown import reason_of
 from smdist.dataparallel.torch import monitored_barrier
 
 
@@ -27,7 +27,7 @@ def refused(rank, size, tensor):
         (torch.zeros(3, dtype=torch.uint16), "Convert it to float32"),
     ],
 )
-def test_tensors_that_cannot_travel_are_refused_with_the_mend(world, tensor, text):
+def test_tensors_that_cannot_travel_are_refused_with_the_hint(world, tensor, text):
     """Another device than the CPU, a dtype without arithmetic."""
     ((ok, said),) = world.outcomes(refused, tensor, size=1)
 

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from smdist.config import RankConfig
-from smdist.dataparallel.rendezvous.host import host_identity, numbered
+from smdist.dataparallel.rendezvous.host_identity import host_identity, numbered
 
 COUNT = 300_001
 

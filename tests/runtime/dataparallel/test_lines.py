@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """When a line is printed and over what its rates go, by a clock that the test sets."""
 
-from smdist.dataparallel.torch.progress import Progress
+from smdist.dataparallel.torch.training_progress import TrainingProgress
 
 
 class Clock:
@@ -16,7 +16,7 @@ class Clock:
 def steps_at(seconds, capsys):
     """Steps of four samples that begin at these times: what is printed meanwhile, and after."""
     clock = Clock()
-    progress = Progress(counts=True, is_timed=False, every_seconds=10, clock=clock)
+    progress = TrainingProgress(counts=True, is_timed=False, every_seconds=10, clock=clock)
     for clock.seconds in seconds:
         progress.forward(4, is_step=True)
     before = capsys.readouterr().out
@@ -48,7 +48,7 @@ def test_short_trainings_print_once(capsys):
 def test_a_reported_value_is_printed_once(capsys):
     """A line has no loss that an earlier one had."""
     clock = Clock()
-    progress = Progress(counts=True, is_timed=False, every_seconds=0, clock=clock)
+    progress = TrainingProgress(counts=True, is_timed=False, every_seconds=0, clock=clock)
     for clock.seconds in (0, 1, 2):
         progress.forward(None, is_step=True)
         if clock.seconds == 0:
@@ -61,7 +61,7 @@ def test_a_reported_value_is_printed_once(capsys):
 def test_samples_are_unknown_until_the_next_line_alone(capsys):
     """One pass without a tensor takes the figure from one line only."""
     clock = Clock()
-    progress = Progress(counts=True, is_timed=False, every_seconds=10, clock=clock)
+    progress = TrainingProgress(counts=True, is_timed=False, every_seconds=10, clock=clock)
     for clock.seconds, samples in [(0, 4), (5, None), (10, 4), (15, 8), (20, 8)]:
         progress.forward(samples, is_step=True)
 
@@ -73,7 +73,7 @@ def test_samples_are_unknown_until_the_next_line_alone(capsys):
 def test_a_script_may_count_anew(capsys):
     """Steps that begin at zero in each epoch: no rate goes across."""
     clock = Clock()
-    progress = Progress(counts=False, is_timed=False, every_seconds=10, clock=clock)
+    progress = TrainingProgress(counts=False, is_timed=False, every_seconds=10, clock=clock)
     for clock.seconds, step in [(0, 7), (4, 8), (8, 0), (12, 1), (20, 3)]:
         progress.report({"step": step, "loss": 0.5})
 

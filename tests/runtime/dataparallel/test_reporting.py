@@ -13,8 +13,8 @@ import torch.distributed as dist
 
 import smdist.dataparallel.torch as sdp
 from sagemaker_dist.errors import OptionError
-from smdist.dataparallel.torch import reporting
-from smdist.dataparallel.torch.progress import Progress
+from smdist.dataparallel.torch import step_report
+from smdist.dataparallel.torch.training_progress import TrainingProgress
 
 
 def distributed_loss(rank, size):
@@ -71,7 +71,7 @@ def test_a_reported_loss_does_not_keep_its_graph(capsys):
     """Where no backward pass frees activations, the next pass does."""
     kept = Kept()
     is_alive = weakref.ref(kept)
-    progress = Progress(counts=True)
+    progress = TrainingProgress(counts=True)
     loss = Marked.apply(torch.ones((), requires_grad=True), kept)
     progress.report({"loss": loss})
     del loss, kept
@@ -90,7 +90,7 @@ class Unreadable(torch.Tensor):
 
 def test_what_cannot_be_read_is_left_out(capsys):
     """The other values are on the line."""
-    progress = Progress(counts=True)
+    progress = TrainingProgress(counts=True)
     progress.report({"loss": torch.ones(()).as_subclass(Unreadable), "right": torch.tensor(True)})
     progress.report({"large": 10**300, "tiny": Fraction(1, 4), "endless": float("inf")})
     progress.flush()
@@ -108,7 +108,7 @@ class Deaf:
 
 @pytest.mark.parametrize("output", [None, Deaf()])
 def test_an_output_that_takes_no_lines_stops_nothing(monkeypatch, output):
-    progress = Progress(counts=True)
+    progress = TrainingProgress(counts=True)
     progress.report({"loss": 0.5})
     monkeypatch.setattr(sys, "stdout", output)
     progress.flush()
@@ -117,14 +117,14 @@ def test_an_output_that_takes_no_lines_stops_nothing(monkeypatch, output):
 def report_alone(rank, size):
     """How often the environment is read, without a group."""
     dist.destroy_process_group()
-    read, calls = reporting.read_rank_config, []
+    read, calls = step_report.read_rank_config, []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reporting, "read_rank_config", lambda: calls.append(1) or read())
+        patch.setattr(step_report, "read_rank_config", lambda: calls.append(1) or read())
         for _ in range(3):
             sdp.report(loss=0.5)
-        reporting.finish()
+        step_report.finish()
         sdp.report(loss=0.5)
-        reporting.finish()
+        step_report.finish()
     return len(calls)
 
 
@@ -155,14 +155,14 @@ def test_the_end_of_the_process_prints_what_is_left():
 FORKS = """
 import os
 import smdist.dataparallel.torch as sdp
-from smdist.dataparallel.torch import reporting
+from smdist.dataparallel.torch import step_report
 sdp.report(loss=0.5)
 if child := os.fork():
     os.waitpid(child, 0)
 elif {is_rank}:
     os.environ.update(RANK="1", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
     sdp.report(loss=0.75)
-    reporting.finish()
+    step_report.finish()
 else:
     sdp.report(loss=0.25)
 """

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from smdist.launch.account import account_environment
+from smdist.launch.container_user import account_environment
 
 NUMBER = """
 import getpass, os, sys
 from pathlib import Path
-from smdist.launch.account import account_environment
+from smdist.launch.container_user import account_environment
 os.setgid(12345)
 os.setuid(12345)
 os.environ.update(account_environment(dict(os.environ), Path(sys.argv[1])))

@@ -10,8 +10,8 @@ from torch.distributed.run import config_from_args, parse_args
 
 from sagemaker_dist.contract import DataParallel, World
 from smdist.config import RuntimeConfig, Source
-from smdist.files import Resources
-from smdist.launch.command import plain_command, torchrun_command
+from smdist.container_files import Resources
+from smdist.launch.launch_command import plain_command, torchrun_command
 
 HOSTS = ("algo-1", "algo-2")
 ADDRESSES = {"algo-1": "10.0.0.1", "algo-2": "10.0.0.2"}
@@ -30,9 +30,14 @@ def command(*arguments):
 
 
 def test_plain_command_is_one_guard():
-    assert [sys.executable, "-m", "smdist.launch.rank", "train.py", "-x", "1"] == plain_command(
-        ["train.py", "-x", "1"]
-    )
+    assert [
+        sys.executable,
+        "-m",
+        "smdist.launch.rank_guard",
+        "train.py",
+        "-x",
+        "1",
+    ] == plain_command(["train.py", "-x", "1"])
 
 
 def test_torchrun_command():
@@ -43,7 +48,7 @@ def test_torchrun_command():
         " --rdzv-conf timeout=77 --max-restarts 0 --monitor-interval 0.1"
         " --log-dir /run/logs --shutdown-timeout 110 --no-python --"
     )
-    guard = [sys.executable, "-m", "smdist.launch.rank", "/opt/ml/code/train.py", "--lr", "1"]
+    guard = [sys.executable, "-m", "smdist.launch.rank_guard", "/opt/ml/code/train.py", "--lr", "1"]
 
     assert [sys.executable, *expected, *guard] == command("--lr", "1")
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from smdist.launch.culprit import find_culprit
+from smdist.launch.traceback_parser import find_culprit
 
 HEADER = "Traceback (most recent call last):"
 PLAIN = """\

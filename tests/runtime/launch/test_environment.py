@@ -11,14 +11,14 @@ import pytest
 from sagemaker_dist.contract import DataParallel, ModelParallel, World
 from sagemaker_dist.errors import LaunchError, OptionError
 from smdist.config import RuntimeConfig, Source, read_rank_config
-from smdist.files import Resources
+from smdist.container_files import Resources
 from smdist.launch.environment import (
     rank_environment,
     script_arguments,
     sm_environment,
     threads_per_rank,
 )
-from smdist.launch.machine import Machine, inspect_machine
+from smdist.launch.machine import HostResources, inspect_machine
 
 TOOLKIT = """SM_HOSTS SM_CURRENT_HOST SM_NETWORK_INTERFACE_NAME SM_HPS SM_USER_ENTRY_POINT
 SM_FRAMEWORK_PARAMS SM_RESOURCE_CONFIG SM_INPUT_DATA_CONFIG SM_OUTPUT_DATA_DIR SM_CHANNELS
@@ -51,7 +51,7 @@ CONFIG = RuntimeConfig(
     document="{}",
     job_name="job-7",
 )
-SM = sm_environment(CONFIG, Machine(num_cpus=96, num_gpus=8), WORLD)
+SM = sm_environment(CONFIG, HostResources(num_cpus=96, num_gpus=8), WORLD)
 
 
 @pytest.mark.parametrize("name", sorted({*TOOLKIT.split(), *MODEL_TRAINER.split()}))
@@ -140,11 +140,11 @@ LOOPBACK = {"algo-1": "127.0.0.1", "algo-2": "127.0.0.2", "algo-10": "127.0.0.3"
 )
 def test_cpus_are_shared_fairly(addresses, cpus, threads):
     """Emulated hosts share one machine."""
-    assert threads == threads_per_rank(Machine(num_cpus=cpus), WORLD, addresses, "algo-10")
+    assert threads == threads_per_rank(HostResources(num_cpus=cpus), WORLD, addresses, "algo-10")
 
 
 def test_rank_environment():
-    variables = rank_environment(CONFIG, Machine(num_cpus=8), WORLD, ADDRESSES)
+    variables = rank_environment(CONFIG, HostResources(num_cpus=8), WORLD, ADDRESSES)
 
     assert "10.0.0.10" == variables["SMDIST_ADDRESS"]
     assert "algo-10" == variables["SMDIST_HOST_LABEL"] == variables["SMDIST_HOST_ID"]
@@ -160,7 +160,7 @@ def test_ranks_are_told_what_was_asked():
     """What is None is not set, so that the user's own variable stays."""
     options = DataParallel(lanes=4, one_shot_bytes=0, shard_weights=(1, 2, 1))
     config = replace(CONFIG, options=options, inherited={"SMDIST_CHUNK_BYTES": "65536"})
-    variables = rank_environment(config, Machine(num_cpus=8), WORLD, ADDRESSES)
+    variables = rank_environment(config, HostResources(num_cpus=8), WORLD, ADDRESSES)
 
     assert ("4", "0") == (variables["SMDIST_LANES"], variables["SMDIST_ONE_SHOT_BYTES"])
     assert "1,2,1" == variables["SMDIST_SHARD_WEIGHTS"]
@@ -173,20 +173,20 @@ def test_ranks_are_told_how_the_model_is_split(tmp_path):
     (tmp_path / "code/plans/a.json").touch()
     model = ModelParallel(plan="plans/a.json", engine=DataParallel(lanes=4))
     config = replace(CONFIG, base=tmp_path, options=model.engine, model=model)
-    variables = rank_environment(config, Machine(num_cpus=8), WORLD, ADDRESSES)
+    variables = rank_environment(config, HostResources(num_cpus=8), WORLD, ADDRESSES)
     told = read_rank_config(variables).model_parallel
 
     assert "4" == variables["SMDIST_LANES"]
     assert replace(model, plan=str(tmp_path / "code/plans/a.json")) == told
     missing = replace(config, model=ModelParallel(plan="b.json"))
     with pytest.raises(LaunchError, match=r"plan is 'b.json': there is no such file beside"):
-        rank_environment(missing, Machine(num_cpus=8), WORLD, ADDRESSES)
+        rank_environment(missing, HostResources(num_cpus=8), WORLD, ADDRESSES)
 
 
 def test_the_users_own_settings_win():
     own = {"OMP_NUM_THREADS": "7", "SMDIST_HOST_ID": "rack-3"}
     config = replace(CONFIG, inherited=own, secret_file="/s")
-    variables = rank_environment(config, Machine(num_cpus=8), WORLD, ADDRESSES)
+    variables = rank_environment(config, HostResources(num_cpus=8), WORLD, ADDRESSES)
 
     assert "rack-3" == variables["SMDIST_HOST_ID"]
 
@@ -218,7 +218,7 @@ def test_no_driver_is_no_gpu(monkeypatch, tmp_path):
 def test_checkpoints_have_a_variable_that_can_be_moved():
     """Scripts find the directory that SageMaker keeps in step with S3."""
     moved = replace(CONFIG, inherited={"SM_CHECKPOINT_DIR": "/elsewhere"})
-    machine = Machine(num_cpus=1, num_gpus=0)
+    machine = HostResources(num_cpus=1, num_gpus=0)
 
     assert SM["SM_CHECKPOINT_DIR"] == "/opt/ml/checkpoints"
     assert "SM_CHECKPOINT_DIR" not in sm_environment(moved, machine, WORLD)

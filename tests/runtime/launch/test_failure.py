@@ -3,8 +3,14 @@
 
 import pytest
 
-from smdist.launch.failure import MAX_CHARACTERS, describe, first_failure, shorten, write_failure
-from smdist.launch.report import Report, decode_report, exit_status
+from smdist.launch.failure_file import (
+    MAX_CHARACTERS,
+    describe,
+    first_failure,
+    shorten,
+    write_failure,
+)
+from smdist.launch.rank_report import RankFault, Report, decode_report, exit_status, read_fault
 
 
 def report(**parts):
@@ -70,8 +76,9 @@ PEER = {"error": "smdist.PeerError: algo-1 rank 0 left", "frame": "train.py:9 in
         ({"error": "torch.distributed.DistBackendError: x"}, OWN),
         ({"error": "RuntimeError: Connection closed by peer [10.0.0.1]:4"}, OWN),
         ({"error": "tf.errors.AbortedError: rank 4 closed its connection"}, OWN),
-        ({"error": "RuntimeError: rank 4 on algo-2 raised ValueError: boom"}, OWN),
-        ({"error": "RuntimeError: rank 4 on algo-2 has left the group"}, OWN),
+        ({"fault": RankFault(kind="aborted", culprit=4)}, OWN),
+        ({"fault": RankFault(kind="left", culprit=4)}, OWN | {"fault": RankFault(kind="raised")}),
+        ({"fault": RankFault(kind="step", culprit=4)}, {"fault": RankFault(kind="x", culprit=4)}),
         ({"stopped": True, "status": -15}, OWN),
         ({"status": 0}, OWN),
         (PEER, OWN | {"stopped": True}),
@@ -96,9 +103,22 @@ def test_earliest_failure_decides():
 
 
 def test_reports_travel():
-    sent = report(error="é😀\n", frame="f", stopped=True)
+    fault = RankFault(kind="lost", culprit=2, exception="DistBackendError", operation="barrier")
 
-    assert sent == decode_report(sent.encode())
+    for sent in (report(error="é😀\n", frame="f", stopped=True), report(fault=fault)):
+        assert sent == decode_report(sent.encode())
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"what": 1}'])
+def test_a_fault_that_a_rank_did_not_leave(tmp_path, text):
+    """A rank may be killed while it writes."""
+    path = tmp_path / "fault.json"
+
+    assert read_fault(path) is None
+
+    path.write_text(text)
+
+    assert read_fault(path) is None
 
 
 def test_signals_count_from_128():

@@ -5,8 +5,8 @@ import pytest
 
 from sagemaker_dist.contract import World
 from sagemaker_dist.errors import LaunchError
-from smdist.launch import hosts
-from smdist.launch.hosts import wait_for_hosts
+from smdist.launch import host_resolution
+from smdist.launch.host_resolution import wait_for_hosts
 
 
 def world(*names):
@@ -36,7 +36,7 @@ def test_late_host_is_waited_for():
 
 def test_missing_hosts_are_named(monkeypatch):
     """Progress and the final error name exactly those that are missing."""
-    monkeypatch.setattr(hosts, "_PROGRESS_SECONDS", 0.1)
+    monkeypatch.setattr(host_resolution, "_PROGRESS_SECONDS", 0.1)
     said = []
 
     def lookup(host):

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 
-from smdist.launch.outlet import MAX_WAITING_BYTES, Outlet, write_whole
+from smdist.launch.nonblocking_writer import MAX_WAITING_BYTES, Outlet, write_whole
 
 
 def test_writing_survives_a_reader_that_left():

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-GUARD = ("-m", "smdist.launch.rank")
+GUARD = ("-m", "smdist.launch.rank_guard")
 WORKER = """
 import os, signal, sys, time
 def note(name):

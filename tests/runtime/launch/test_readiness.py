@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What keeps ranks from starting is one sentence with a mend, before torchrun runs."""
+"""What keeps ranks from starting is one sentence with a hint, before torchrun runs."""
 
 import os
 import socket
@@ -33,7 +33,7 @@ def test_a_taken_port_is_named_with_its_owner(taken):
 
     assert f"port {taken} of algo-1 is not free for the ranks to meet" == caught.value.what
     assert f"(process {os.getpid()}) listens there" in caught.value.why
-    assert "SMDIST_MASTER_PORT" in caught.value.mend
+    assert "SMDIST_MASTER_PORT" in caught.value.hint
 
 
 def test_a_free_port_stays_free():

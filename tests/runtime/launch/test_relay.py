@@ -3,7 +3,7 @@
 
 import pytest
 
-from smdist.launch.relay import MAX_SEGMENT, STARTING, Relay
+from smdist.launch.output_prefix import MAX_SEGMENT, STARTING, Relay
 
 N = b"[algo-2 rank 3] "
 

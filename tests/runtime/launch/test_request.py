@@ -7,13 +7,12 @@ from dataclasses import replace
 import pytest
 
 from sagemaker_dist.contract import KEY, DataParallel, ModelParallel, World, render
-from sagemaker_dist.contract.flags import GROUPS_KEY as GROUPS
-from sagemaker_dist.contract.flags import OTHER_FLAGS
+from sagemaker_dist.contract.sdk_flags import GROUPS_KEY as GROUPS
+from sagemaker_dist.contract.sdk_flags import OTHER_FLAGS
 from sagemaker_dist.errors import LaunchError, OptionError, OptionErrors
 from smdist.config import read_runtime_config
 from smdist.launch.environment import sm_environment
-from smdist.launch.machine import Machine
-from smdist.launch.request import (
+from smdist.launch.launch_request import (
     COMPILER,
     MPI,
     MPI_OPTIONS,
@@ -22,8 +21,9 @@ from smdist.launch.request import (
     STRATEGIES,
     as_requested,
 )
-from smdist.launch.split import MPI_OPTIONS as SMP_OPTIONS
-from smdist.launch.split import PARAMETERS, PROCESSES
+from smdist.launch.machine import HostResources
+from smdist.launch.smp_v1_request import MPI_OPTIONS as SMP_OPTIONS
+from smdist.launch.smp_v1_request import PARAMETERS, PROCESSES
 
 HOSTS = {"gpu": ["algo-1", "algo-2"], "more": ["algo-3"], "cpu": ["algo-4"]}
 TORCHRUN = "sagemaker_torch_distributed_enabled"
@@ -87,13 +87,13 @@ def test_flags_that_are_served_agree(ask):
 
 @pytest.mark.parametrize("value", ["true", True])
 @pytest.mark.parametrize("flag", REFUSED)
-def test_launcher_that_is_not_here_is_refused_with_its_mend(ask, flag, value):
-    _, mend = REFUSED[flag]
+def test_launcher_that_is_not_here_is_refused_with_its_hint(ask, flag, value):
+    _, hint = REFUSED[flag]
     with pytest.raises(OptionError) as refused:
         ask({flag: value})
 
     assert f"the hyperparameter {flag} is true" == refused.value.what
-    assert mend == refused.value.mend
+    assert hint == refused.value.hint
 
 
 @pytest.mark.parametrize("flag", [*SERVED, *REFUSED])
@@ -270,7 +270,7 @@ def test_scripts_are_told_which_groups_have_ranks(ask, asked, host, groups, said
     """Also on a host without ranks, and in SM_TRAINING_ENV."""
     config = replace(ask(asked, host, groups), inherited={})
     world = World(hosts=config.resources.hosts, processes_per_host=1)
-    variables = sm_environment(config, Machine(), world)
+    variables = sm_environment(config, HostResources(), world)
 
     assert said == json.loads(variables["SM_DISTRIBUTION_INSTANCE_GROUPS"])
     assert said == json.loads(variables["SM_TRAINING_ENV"])["distribution_instance_groups"]

@@ -11,7 +11,7 @@ import pytest
 from sagemaker_dist.contract import DataParallel
 from sagemaker_dist.errors import DistError
 from smdist.config import read_runtime_config
-from smdist.launch.request import REFUSED, SERVED, STRATEGIES, as_requested
+from smdist.launch.launch_request import REFUSED, SERVED, STRATEGIES, as_requested
 
 ON = {"enabled": True}
 SMDDP = {"smdistributed": {"dataparallel": ON}}

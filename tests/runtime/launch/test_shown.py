@@ -3,8 +3,8 @@
 
 import pytest
 
-from sagemaker_dist.contract.private import without_login
-from smdist.launch.shown import shown_command
+from sagemaker_dist.contract.redaction import without_login
+from smdist.launch.redact import shown_command
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from moto.server import ThreadedMotoServer
 
 from sagemaker_dist.errors import LaunchError
 from smdist.config import Source
-from smdist.launch.source import fetch, install_requirements
+from smdist.launch.user_code import fetch, install_requirements
 
 PLAIN = Source(program="train.py")
 

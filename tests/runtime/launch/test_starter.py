@@ -10,8 +10,8 @@ import time
 import pytest
 
 from sagemaker_dist.contract import KEY, DataParallel, render
-from smdist.dataparallel.bell import ENDED, FAILED, HELLO
-from smdist.launch.starter import Bell
+from smdist.dataparallel.task_server_protocol import ENDED, FAILED, HELLO
+from smdist.launch.task_starter import Bell
 
 pytestmark = pytest.mark.timeout(120)
 

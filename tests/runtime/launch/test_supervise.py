@@ -18,7 +18,7 @@ STARTER = """
 import os, signal, subprocess, sys
 for number in (signal.SIGTERM, signal.SIGINT):
     signal.signal(number, lambda *_: None)
-guard = [sys.executable, "-m", "smdist.launch.rank", sys.argv[1]]
+guard = [sys.executable, "-m", "smdist.launch.rank_guard", sys.argv[1]]
 guards = [
     subprocess.Popen(guard, env={**os.environ, "RANK": str(rank)}, start_new_session=True)
     for rank in (2, 3)
@@ -197,7 +197,7 @@ def test_killed_guard_takes_its_rank_along(supervise, both_ready, stage):
     guards = [
         process
         for process in stage.processes()
-        if "smdist.launch.rank" in process.cmdline() and process.environ()["RANK"] == "2"
+        if "smdist.launch.rank_guard" in process.cmdline() and process.environ()["RANK"] == "2"
     ]
     guards[0].kill()
 

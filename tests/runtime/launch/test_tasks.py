@@ -9,13 +9,13 @@ import pytest
 
 from sagemaker_dist.contract import DataParallel, World
 from smdist.config import RuntimeConfig, Source
-from smdist.files import Resources
-from smdist.launch.tasks import Tasks, tasks_of
+from smdist.container_files import Resources
+from smdist.launch.tf_tasks import Tasks, tasks_of
 
 HOSTS = ("algo-1", "algo-2", "algo-10")
 ADDRESSES = {"algo-1": "10.0.0.1", "algo-2": "10.0.0.2", "algo-10": "10.0.0.3"}
 SCRIPT = ["train.py", "--lr", "1"]
-GUARD = (sys.executable, "-m", "smdist.launch.rank")
+GUARD = (sys.executable, "-m", "smdist.launch.rank_guard")
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from sagemaker_dist.contract import DataParallel
 
 TRAIN = """
 import sys
-from smdist.launch.toolkit import main
+from smdist.launch.training_toolkit import main
 try:
     main()
 except Exception as error:

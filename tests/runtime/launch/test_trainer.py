@@ -12,7 +12,7 @@ import sagemaker_dist
 from sagemaker_dist.contract import KEY, DataParallel, render
 from sagemaker_dist.errors import LaunchError, OptionError
 from smdist.config import read_runtime_config
-from smdist.launch.source import install_requirements
+from smdist.launch.user_code import install_requirements
 
 DRIVER = Path(sagemaker_dist.__file__).parent / "trainer/driver/sagemaker_dist_driver.py"
 OPTIONS = DataParallel(processes_per_host=2)

@@ -7,14 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smdist.dataparallel.rendezvous.frames import (
+from smdist.dataparallel.rendezvous.participants import Participant, mismatch, participant_of
+from smdist.dataparallel.rendezvous.store_protocol import (
     HEAD_BYTES,
     KEY_BYTES,
     STRANGER_BYTES,
     VALUE_BYTES,
     Frame,
     FrameError,
-    Kind,
+    FrameKind,
     expect,
     greeting,
     has_secret,
@@ -23,7 +24,6 @@ from smdist.dataparallel.rendezvous.frames import (
     proof,
     proves,
 )
-from smdist.dataparallel.rendezvous.meeting import Guest, guest_of, mismatch
 
 NONCE = bytes(range(32))
 
@@ -34,7 +34,7 @@ def read(data, most_bytes=VALUE_BYTES):
 
 
 @given(
-    st.sampled_from(Kind),
+    st.sampled_from(FrameKind),
     st.integers(-(2**63), 2**63 - 1),
     st.text(max_size=KEY_BYTES // 4),
     st.binary(max_size=1000),
@@ -59,7 +59,7 @@ def test_garbage_is_a_frame_or_is_refused(data):
 
 @pytest.mark.parametrize("sizes", [(0, STRANGER_BYTES + 1), (0, 2**32 - 1), (KEY_BYTES + 1, 0)])
 def test_a_length_beyond_the_limit_is_refused_before_it_is_read(sizes):
-    head = struct.pack("!BqHI", Kind.SET, 0, *sizes)
+    head = struct.pack("!BqHI", FrameKind.SET, 0, *sizes)
 
     with pytest.raises(FrameError, match="too long"):
         parse_head(head, STRANGER_BYTES)
@@ -67,9 +67,9 @@ def test_a_length_beyond_the_limit_is_refused_before_it_is_read(sizes):
 
 @given(st.binary(max_size=300))
 def test_only_a_rank_introduces_itself(value):
-    """Any JSON, or none, is refused unless it has a guest's fields."""
+    """Any JSON, or none, is refused unless it has a participant's fields."""
     with pytest.raises(FrameError):
-        guest_of(Frame(Kind.JOIN, value=value))
+        participant_of(Frame(FrameKind.JOIN, value=value))
 
 
 @pytest.mark.parametrize(
@@ -84,13 +84,13 @@ def test_only_a_rank_introduces_itself(value):
 )
 def test_near_misses_of_an_introduction_are_refused(value):
     with pytest.raises(FrameError):
-        guest_of(Frame(Kind.JOIN, value=value))
+        participant_of(Frame(FrameKind.JOIN, value=value))
 
 
 def test_an_introduction_is_read_as_it_was_written():
-    guest = Guest(rank=1, size=2, label="rank 1 on ü", job="j")
+    participant = Participant(rank=1, size=2, label="rank 1 on ü", job="j")
 
-    assert guest == guest_of(read(guest.to_frame().to_bytes()))
+    assert participant == participant_of(read(participant.to_frame().to_bytes()))
 
 
 @pytest.mark.parametrize(
@@ -103,20 +103,20 @@ def test_an_introduction_is_read_as_it_was_written():
         ({"rank": -1}, "it is rank -1 of 2"),
     ],
 )
-def test_a_guest_of_another_job_is_told_apart(changes, expected):
-    first = Guest(rank=0, size=2, label="rank 0", job="mine")
+def test_a_participant_of_another_job_is_told_apart(changes, expected):
+    first = Participant(rank=0, size=2, label="rank 0", job="mine")
     fields = {"rank": 1, "size": 2, "label": "rank 1", "job": "mine", **changes}
 
-    assert expected == mismatch(Guest(**fields), first)
+    assert expected == mismatch(Participant(**fields), first)
 
 
 @pytest.mark.parametrize(
     "frame",
     [
-        Frame(Kind.GREETING, 1, "smdist", b"short"),
-        Frame(Kind.GREETING, 1, "other", NONCE + b"\0"),
-        Frame(Kind.GREETING, 2, "smdist", NONCE + b"\0"),
-        Frame(Kind.JOIN, 1, "smdist", NONCE + b"\0"),
+        Frame(FrameKind.GREETING, 1, "smdist", b"short"),
+        Frame(FrameKind.GREETING, 1, "other", NONCE + b"\0"),
+        Frame(FrameKind.GREETING, 2, "smdist", NONCE + b"\0"),
+        Frame(FrameKind.JOIN, 1, "smdist", NONCE + b"\0"),
     ],
 )
 def test_another_greeting_is_refused(frame):
@@ -135,11 +135,11 @@ def test_a_proof_holds_for_one_secret_one_role_and_one_pair_of_greetings():
         proof(b"s", "rank", greeting(bytes(32), b"s"), theirs),
     ]
 
-    assert proves(Frame(Kind.PROOF, value=right), right)
-    assert [False] * 4 == [proves(Frame(Kind.PROOF, value=each), right) for each in wrong]
-    assert not proves(Frame(Kind.VALUE, value=right), right)
+    assert proves(Frame(FrameKind.PROOF, value=right), right)
+    assert [False] * 4 == [proves(Frame(FrameKind.PROOF, value=each), right) for each in wrong]
+    assert not proves(Frame(FrameKind.VALUE, value=right), right)
 
 
 def test_a_frame_out_of_turn_is_named():
     with pytest.raises(FrameError, match="SET came where VALUE or LATE is due"):
-        expect(Frame(Kind.SET), Kind.VALUE, Kind.LATE)
+        expect(Frame(FrameKind.SET), FrameKind.VALUE, FrameKind.LATE)

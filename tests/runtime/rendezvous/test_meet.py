@@ -11,8 +11,8 @@ from meetings import free_port
 
 from sagemaker_dist.errors import LaunchError
 from smdist.config import RankConfig
-from smdist.dataparallel.rendezvous import goodbye
-from smdist.dataparallel.rendezvous.meet import meet
+from smdist.dataparallel.rendezvous import engine_shutdown
+from smdist.dataparallel.rendezvous.engine_setup import meet
 from smdist.dataparallel.rendezvous.world import World
 from smdist.tuning import TuningConfig
 
@@ -38,7 +38,7 @@ class Recording:
     def add_group(self, group, members):
         self.groups[group] = members
 
-    def abort(self, reason):
+    def abort(self, reason, details=""):
         self.said.append(reason)
 
     def is_running(self):
@@ -51,7 +51,7 @@ MODULE = SimpleNamespace(Engine=Recording, Fixed=SimpleNamespace)
 @pytest.fixture(autouse=True)
 def no_engines(monkeypatch):
     """What is kept here is forgotten: recordings take no goodbye."""
-    monkeypatch.setattr(goodbye, "_live", [])
+    monkeypatch.setattr(engine_shutdown, "_live", [])
 
 
 def meet_all(size, *, ranks=None, **options):
@@ -153,6 +153,6 @@ def test_all_engines_that_run_are_aborted():
     one, other = meet_all(2)
     one.running = False
 
-    goodbye.abort("rank 1 raised")
+    engine_shutdown.abort("rank 1 raised")
 
     assert [[], ["rank 1 raised"]] == [one.said, other.said]

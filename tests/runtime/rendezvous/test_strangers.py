@@ -11,9 +11,9 @@ from contextlib import ExitStack, suppress
 import pytest
 from meetings import free_port, meet, meeting_of
 
-from smdist.dataparallel.rendezvous import server
-from smdist.dataparallel.rendezvous.frames import Frame, Kind, greeting
-from smdist.dataparallel.rendezvous.link import dial
+from smdist.dataparallel.rendezvous import store_server
+from smdist.dataparallel.rendezvous.store_connection import dial
+from smdist.dataparallel.rendezvous.store_protocol import Frame, FrameKind, greeting
 
 SECRET = b"a text that nobody guesses"
 
@@ -63,10 +63,10 @@ JOIN = b'{"rank": 1, "size": 2, "label": "x", "job": ""}'
         b"\xff" * 64,
         HELLO[:-1],
         HELLO + HELLO,
-        HELLO + Frame(Kind.SET, 0, "word/1", b"stolen").to_bytes(),
-        HELLO + struct.pack("!BqHI", Kind.JOIN, 0, 0, 2**32 - 1),
-        HELLO + Frame(Kind.JOIN, value=b"[]").to_bytes(),
-        Frame(Kind.BYE).to_bytes(),
+        HELLO + Frame(FrameKind.SET, 0, "word/1", b"stolen").to_bytes(),
+        HELLO + struct.pack("!BqHI", FrameKind.JOIN, 0, 0, 2**32 - 1),
+        HELLO + Frame(FrameKind.JOIN, value=b"[]").to_bytes(),
+        Frame(FrameKind.BYE).to_bytes(),
     ],
     ids=range(11),
 )
@@ -82,7 +82,7 @@ def test_garbage_is_dropped_and_the_ranks_meet(port, data):
 
 def test_silent_strangers_hold_up_nobody_and_are_dropped(port, monkeypatch):
     """Forty of them; each is hung up on in the end."""
-    monkeypatch.setattr(server, "_STRANGER_SECONDS", 0.5)
+    monkeypatch.setattr(store_server, "_STRANGER_SECONDS", 0.5)
     with ExitStack() as stack:
         silent = []
 
@@ -97,8 +97,8 @@ def test_silent_strangers_hold_up_nobody_and_are_dropped(port, monkeypatch):
 
 def test_more_strangers_than_there_is_room_for_are_hung_up_on(port, monkeypatch):
     """A rank that finds no room comes again."""
-    monkeypatch.setattr(server, "_MOST_STRANGERS", 3)
-    monkeypatch.setattr(server, "_STRANGER_SECONDS", 0.5)
+    monkeypatch.setattr(store_server, "_MOST_STRANGERS", 3)
+    monkeypatch.setattr(store_server, "_STRANGER_SECONDS", 0.5)
     with ExitStack() as stack:
 
         def disturb():
@@ -111,7 +111,7 @@ def test_more_strangers_than_there_is_room_for_are_hung_up_on(port, monkeypatch)
 
 def test_a_peer_that_drips_is_dropped_in_time(port, monkeypatch):
     """A byte now and then does not extend its time."""
-    monkeypatch.setattr(server, "_STRANGER_SECONDS", 0.5)
+    monkeypatch.setattr(store_server, "_STRANGER_SECONDS", 0.5)
 
     def disturb():
         begin = time.monotonic()
@@ -156,7 +156,10 @@ def test_nothing_is_stored_before_the_proof(port):
 
     def disturb():
         hello = greeting(bytes(32), SECRET).to_bytes()
-        words = Frame(Kind.JOIN, value=JOIN).to_bytes() + Frame(Kind.SET, 0, "word/1").to_bytes()
+        words = (
+            Frame(FrameKind.JOIN, value=JOIN).to_bytes()
+            + Frame(FrameKind.SET, 0, "word/1").to_bytes()
+        )
         with suppress(ConnectionResetError):
             said_to(port, hello + words)
 
@@ -168,10 +171,10 @@ def test_nothing_is_stored_before_the_proof(port):
     [
         b"",
         b"\xff" * 64,
-        Frame(Kind.SET, 0, "word", b"x").to_bytes()[:-1],
-        Frame(Kind.WELCOME).to_bytes(),
-        struct.pack("!BqHI", Kind.SET, 0, 0, 2**32 - 1),
-        Frame(Kind.ADD, 1, "go").to_bytes(),
+        Frame(FrameKind.SET, 0, "word", b"x").to_bytes()[:-1],
+        Frame(FrameKind.WELCOME).to_bytes(),
+        struct.pack("!BqHI", FrameKind.SET, 0, 0, 2**32 - 1),
+        Frame(FrameKind.ADD, 1, "go").to_bytes(),
     ],
     ids=range(6),
 )

@@ -11,7 +11,7 @@ import pytest
 from meetings import free_port, meet, meeting_of, start
 
 from sagemaker_dist.errors import LaunchError
-from smdist.dataparallel.rendezvous.link import dial
+from smdist.dataparallel.rendezvous.store_connection import dial
 from smdist.dataparallel.rendezvous.tcp_store import open_store
 
 
@@ -121,7 +121,7 @@ def test_a_rank_that_hurries_to_the_next_meeting_waits_for_it(port):
     assert [b"\0\xff0", b"\0\xff1"] == words
 
 
-def test_a_port_in_use_is_named_with_the_mend(port):
+def test_a_port_in_use_is_named_with_the_hint(port):
     with (
         socket.create_server(("", port)),
         pytest.raises(LaunchError, match=rf"port {port} is in use .* free port in MASTER_PORT"),

@@ -18,7 +18,7 @@ class _Variable:
 
 
 def _names(paths, **options):
-    from smdist.dataparallel.tensorflow.agreement import names_of
+    from smdist.dataparallel.tensorflow.variable_signature import names_of
 
     return names_of([_Variable(path) for path in paths], **options)
 
@@ -53,7 +53,7 @@ def test_what_an_optimizer_keeps_goes_by_its_last_word():
 def test_what_has_no_name_counts_as_nothing():
     import tensorflow as tf
 
-    from smdist.dataparallel.tensorflow.agreement import names_of
+    from smdist.dataparallel.tensorflow.variable_signature import names_of
 
     nameless = [None, tf.constant(1.0), tf.Variable(1.0), _Variable("variable_12")]
     assert ["", "", "", "", " 0 w"] == names_of([*nameless, tf.Variable(1.0, name="w")])

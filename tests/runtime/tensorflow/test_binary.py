@@ -10,9 +10,9 @@ import pytest
 
 TOGETHER = """
 import tensorflow, torch
-from smdist.dataparallel.tensorflow import library
+from smdist.dataparallel.tensorflow import op_library
 from smdist.dataparallel.torch import _C as of_torch
-of_tensorflow = library.compiled()
+of_tensorflow = op_library.compiled()
 assert of_torch.Engine is not of_tensorflow.Engine
 for compiled in (of_torch, of_tensorflow):
     engine = compiled.Engine(0, 1, "127.0.0.1", [], [], b"", bytes(16), 0, None)

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smdist.dataparallel.tensorflow.buckets import Piece, pack
+from smdist.dataparallel.tensorflow.buckets import BucketTensor, pack
 
 pieces = st.lists(
     st.builds(
-        Piece,
+        BucketTensor,
         dtype=st.sampled_from(["float32", "float16"]),
         size_bytes=st.none() | st.integers(0, 120),
     ),
@@ -63,7 +63,7 @@ def test_neighbours_of_a_dtype_would_not_fit_together(all_pieces):
 
 @pytest.mark.parametrize("size", [None, 101])
 def test_what_does_not_fit_leaves_the_open_bucket_open(size):
-    odd = Piece(dtype="float32", size_bytes=size)
-    small = Piece(dtype="float32", size_bytes=10)
+    odd = BucketTensor(dtype="float32", size_bytes=size)
+    small = BucketTensor(dtype="float32", size_bytes=10)
 
     assert [[1], [2, 0]] == pack([small, odd, small], 100)

@@ -6,8 +6,8 @@ import pytest
 
 import smdist.dataparallel.tensorflow as sdp
 from sagemaker_dist.errors import OptionError
+from smdist.dataparallel.tensorflow.call_forms import resolve, with_last_named
 from smdist.dataparallel.tensorflow.compression import Compression
-from smdist.dataparallel.tensorflow.forms import resolve, with_last_named
 from smdist.dataparallel.tensorflow.reduce_op import ReduceOp
 
 NOTHING = {"average": None, "op": None, "param_index": None, "num_params": None}

@@ -159,15 +159,15 @@ def _unknown(rank, size):
     """A tf.function that knows no shapes, with buffers too small for all."""
     import tensorflow as tf
 
+    from smdist.dataparallel.tensorflow.fused_allreduce import ReduceOptions
     from smdist.dataparallel.tensorflow.gradients import reduce_gradients
-    from smdist.dataparallel.tensorflow.reducing import Reduction
 
     _joined()
 
     @tf.function(input_signature=[tf.TensorSpec(None), tf.TensorSpec([None, 2])])
     def reduce(one, other):
         variable = tf.zeros([3, 2])
-        result = reduce_gradients([one, other, one], [None, variable, None], Reduction())
+        result = reduce_gradients([one, other, one], [None, variable, None], ReduceOptions())
         assert [3, 2] == result[1].shape.as_list()
         return result
 

@@ -11,10 +11,10 @@ import pytest
 @contextlib.contextmanager
 def _said():
     """What this process says, as if it had just begun."""
-    from smdist.dataparallel.tensorflow import omissions
+    from smdist.dataparallel.tensorflow import setup_hints
 
-    omissions._facts.clear()
-    omissions._said.clear()
+    setup_hints._facts.clear()
+    setup_hints._said.clear()
     lines = []
     with contextlib.redirect_stderr(io.StringIO()) as text:
         yield lines

@@ -73,15 +73,15 @@ def test_every_reduction_does_what_it_says(tf_world):
 def _overlapping(rank, size):
     import tensorflow as tf
 
-    from smdist.dataparallel.tensorflow import library
+    from smdist.dataparallel.tensorflow import op_library
 
     here = meeting()
     with joined() as (_, compiled):
 
         @tf.function(autograph=False)
         def four(x):
-            handles = [library.start([x * float(i)], "sum") for i in range(1, 5)]
-            return [library.wait(handle, [x])[0] for handle in handles]
+            handles = [op_library.start([x * float(i)], "sum") for i in range(1, 5)]
+            return [op_library.wait(handle, [x])[0] for handle in handles]
 
         value = tf.ones([1000])
         if rank == 0:
@@ -163,7 +163,7 @@ def test_a_dead_rank_is_named(tf_world):
 def _waiting_when_it_dies(rank, size):
     import tensorflow as tf
 
-    from smdist.dataparallel.tensorflow import library
+    from smdist.dataparallel.tensorflow import op_library
 
     here = meeting()
     with joined() as (ops, compiled):
@@ -175,8 +175,8 @@ def _waiting_when_it_dies(rank, size):
 
         @tf.function(autograph=False)
         def four(x):
-            handles = [library.start([x[:n]], "sum") for n in range(1, 5)]
-            return [library.wait(handle, [x[:n]])[0] for n, handle in enumerate(handles, 1)]
+            handles = [op_library.start([x[:n]], "sum") for n in range(1, 5)]
+            return [op_library.wait(handle, [x[:n]])[0] for n, handle in enumerate(handles, 1)]
 
         watch = threading.Thread(target=_tell_of_three, args=(here, compiled))
         watch.start()
@@ -277,9 +277,9 @@ def test_a_late_rank_is_named(tf_world):
 def _without_engine(rank, size):
     import tensorflow as tf
 
-    from smdist.dataparallel.tensorflow import library
+    from smdist.dataparallel.tensorflow import op_library
 
-    ops = library.operations()
+    ops = op_library.operations()
     for _ in range(2):  # before there was any, and after
         with pytest.raises(tf.errors.FailedPreconditionError, match=r"init\(\) first"):
             ops.smdist_start([tf.ones([4])])
@@ -326,7 +326,7 @@ def _wrong_calls(rank, size):
 
 
 def test_wrong_calls_are_refused_and_harm_nobody(tf_world):
-    """Each is InvalidArgumentError with its mend; the engine goes on."""
+    """Each is InvalidArgumentError with its hint; the engine goes on."""
     tf_world.run(_wrong_calls, size=2)
 
 

@@ -145,7 +145,7 @@ def _compressed(rank, size, name):
 def _accumulated(rank, size, options, settings):
     """Weights, and how many all-reduces they took."""
     import smdist.dataparallel.tensorflow as sdp
-    from smdist.dataparallel.tensorflow.library import compiled
+    from smdist.dataparallel.tensorflow.op_library import compiled
 
     sdp.init()
     before = compiled().activity("all_reduce")[0]
@@ -255,7 +255,7 @@ def _compiled_by_xla(rank, size):
         tf.function(lambda value: sdp.allreduce(value), jit_compile=True)(tf.ones([2]))
 
 
-def test_xla_is_refused_with_the_mend(tf_world):
+def test_xla_is_refused_with_the_hint(tf_world):
     tf_world.run(_compiled_by_xla, size=2)
 
 
@@ -264,7 +264,7 @@ def _auto(rank, size):
     import keras
 
     import smdist.dataparallel.tensorflow.keras as hvd
-    from smdist.dataparallel.tensorflow.keras import compiling
+    from smdist.dataparallel.tensorflow.keras import jit_compile
 
     hvd.init()
 
@@ -272,7 +272,7 @@ def _auto(rank, size):
         def _resolve_auto_jit_compile(self):
             return True
 
-    resolve = compiling.asking_the_optimizer(OnGpu._resolve_auto_jit_compile)
+    resolve = jit_compile.asking_the_optimizer(OnGpu._resolve_auto_jit_compile)
     plain, ours = OnGpu(), OnGpu()
     plain.optimizer = keras.optimizers.SGD(0.1)
     ours.optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))

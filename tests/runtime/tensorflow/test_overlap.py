@@ -40,16 +40,16 @@ def _follow(label, count):
     """Takes part in each of them as late as that."""
     import tensorflow as tf
 
-    from smdist.dataparallel.tensorflow import library
+    from smdist.dataparallel.tensorflow import op_library
 
     handles = []
     for number in range(count):
         begun = meeting().hear(f"{label}-{number}")
         time.sleep(max(0, begun + LATENCY - time.monotonic()))
         tensor = tf.fill([1000], number + 1.0)
-        handles.append(library.start([tensor], "sum"))
+        handles.append(op_library.start([tensor], "sum"))
     for handle in handles:
-        library.wait(handle, [tensor])
+        op_library.wait(handle, [tensor])
 
 
 def _seconds(rank, label, in_turn, count=COUNT):

@@ -17,12 +17,12 @@ EPOCHS, BATCHES = 2, 4
 @contextlib.contextmanager
 def _lines():
     """What is printed meanwhile that is a line of progress, as {name: number}."""
-    from smdist.dataparallel.tensorflow import reporting
+    from smdist.dataparallel.tensorflow import progress
 
     lines = []
     with contextlib.redirect_stdout(io.StringIO()) as said:
         yield lines
-        reporting.finish()
+        progress.finish()
     for line in said.getvalue().splitlines():
         if line.startswith("smdist: "):
             lines.append({name: float(value) for name, value in re.findall(r"(\S+)=(\S+)", line)})

@@ -113,6 +113,6 @@ _DENSE = [("a/kernel", "float32 [2, 3]", "a 0 kernel"), ("a/bias", "float32 [3]"
     ],
 )
 def test_variables_that_lack_or_stand_elsewhere_are_told(ranks, expected):
-    from smdist.dataparallel.tensorflow.differences import difference
+    from smdist.dataparallel.tensorflow.variable_differences import difference
 
     assert expected == difference(ranks)

@@ -15,24 +15,24 @@ NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 def total(value):
     import tensorflow as tf
 
-    from smdist.dataparallel.tensorflow import library
+    from smdist.dataparallel.tensorflow import op_library
 
     tensors = [tf.constant([float(value)])]
-    return library.wait(library.start(tensors, "sum"), tensors)[0].numpy().tolist()
+    return op_library.wait(op_library.start(tensors, "sum"), tensors)[0].numpy().tolist()
 
 
 def join_twice(rank, size):
-    from smdist.dataparallel.tensorflow import world
+    from smdist.dataparallel.tensorflow import basics
 
     seen = []
     for _ in range(2):
-        world.init()
-        world.init()
-        seen.append((world.rank(), world.size(), world.local_rank(), world.local_size()))
-        seen.append((world.is_initialized(), world.engine().is_running(), total(rank + 1)))
-        world.shutdown()
-        world.shutdown()
-        seen.append(world.is_initialized())
+        basics.init()
+        basics.init()
+        seen.append((basics.rank(), basics.size(), basics.local_rank(), basics.local_size()))
+        seen.append((basics.is_initialized(), basics.engine().is_running(), total(rank + 1)))
+        basics.shutdown()
+        basics.shutdown()
+        seen.append(basics.is_initialized())
     return seen
 
 
@@ -45,10 +45,10 @@ def test_ranks_join_and_leave_and_join_again(tf_world):
 
 
 def ask_before(rank, size):
-    from smdist.dataparallel.tensorflow import world
+    from smdist.dataparallel.tensorflow import basics
 
-    said = [world.is_initialized()]
-    for ask in (world.rank, world.size, world.local_rank, world.local_size, world.engine):
+    said = [basics.is_initialized()]
+    for ask in (basics.rank, basics.size, basics.local_rank, basics.local_size, basics.engine):
         try:
             ask()
         except OptionError as error:
@@ -64,12 +64,12 @@ def test_before_init_every_question_is_refused_by_name(tf_world):
 
 
 def join_alone(rank, size):
-    from smdist.dataparallel.tensorflow import world
+    from smdist.dataparallel.tensorflow import basics
 
     for name in NUMBERS:
         os.environ.pop(name)
-    world.init()
-    return world.rank(), world.size(), world.local_rank(), world.local_size(), total(7)
+    basics.init()
+    return basics.rank(), basics.size(), basics.local_rank(), basics.local_size(), total(7)
 
 
 def test_a_process_that_is_no_rank_is_alone(tf_world):
@@ -78,14 +78,14 @@ def test_a_process_that_is_no_rank_is_alone(tf_world):
 
 
 def wait_alone(rank, size):
-    from smdist.dataparallel.tensorflow import world
+    from smdist.dataparallel.tensorflow import basics
 
     os.environ["SMDIST_START_TIMEOUT_SECONDS"] = "1"
     try:
         if rank == 0:
-            world.init()
+            basics.init()
     except LaunchError as error:
-        return str(error), world.is_initialized()
+        return str(error), basics.is_initialized()
     finally:
         del os.environ["SMDIST_START_TIMEOUT_SECONDS"]
     return None
@@ -100,18 +100,18 @@ def test_a_rank_that_never_joins_is_named(tf_world):
 
 def ask_in_child(rank, size):
     """What a forked child sees, and that its end does not disturb the rank."""
-    from smdist.dataparallel.tensorflow import world
+    from smdist.dataparallel.tensorflow import basics
 
-    world.init()
+    basics.init()
     theirs, ours = os.pipe()
     if (child := os.fork()) == 0:
-        said = [str(world.is_initialized()), str(world.rank())]
-        for ask in (world.engine, world.init):
+        said = [str(basics.is_initialized()), str(basics.rank())]
+        for ask in (basics.engine, basics.init):
             try:
                 ask()
             except OptionError as error:
                 said.append(str(error).partition(":")[0])
-        world.shutdown()
+        basics.shutdown()
         os.write(ours, "\n".join(said).encode())
         os._exit(0)
     os.close(ours)
@@ -129,13 +129,13 @@ def test_a_forked_child_knows_its_rank_and_leaves_the_engine_alone(tf_world):
 
 
 PROGRAM = """
-from smdist.dataparallel.tensorflow import library, world
+from smdist.dataparallel.tensorflow import basics, op_library
 import tensorflow as tf
-world.init()
-if world.rank() == 1:
+basics.init()
+if basics.rank() == 1:
     raise ValueError("no such file")
 tensors = [tf.constant([1.0])]
-library.wait(library.start(tensors, "sum"), tensors)
+op_library.wait(op_library.start(tensors, "sum"), tensors)
 """
 
 

@@ -3,7 +3,7 @@
 
 import pytest
 
-from sagemaker_dist.catalog.described import instance_of
+from sagemaker_dist.catalog.from_ec2 import instance_of
 
 
 def card(lasting=None, best=None) -> dict:

@@ -136,7 +136,7 @@ def test_refusal_names_the_permission(session):
             refresh_with(ec2, session.client("sagemaker"), before=BEFORE)
 
     assert "region eu-west-1" in raised.value.what
-    assert "ec2:DescribeInstanceTypes" in raised.value.mend
+    assert "ec2:DescribeInstanceTypes" in raised.value.hint
 
 
 def test_no_region():
@@ -146,6 +146,6 @@ def test_no_region():
 
 
 def test_no_credentials():
-    """Without credentials the mend is AWS's own command."""
+    """Without credentials the hint is AWS's own command."""
     with pytest.raises(SetupError, match="aws configure"):
         refresh_table(boto3.Session(region_name="eu-west-1"), before=BEFORE)

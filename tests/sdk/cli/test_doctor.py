@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError, EndpointConnectionError
 
 from sagemaker_dist.cli import main
 from sagemaker_dist.cli.doctor import account, command, machine
-from sagemaker_dist.cli.doctor.rows import asked, fail, ok
+from sagemaker_dist.cli.doctor.rows import aws_rows, fail, ok
 from sagemaker_dist.cli.hosts import Hosts
 
 TRUST = {
@@ -33,8 +33,8 @@ def test_credentials(session):
     row = account.credentials_row(boto3.Session(region_name=REGION))
 
     assert "ok" == row.status
-    assert row.says.startswith("arn:aws:sts::123456789012:")
-    assert row.says.endswith(", by env")
+    assert row.text.startswith("arn:aws:sts::123456789012:")
+    assert row.text.endswith(", by env")
 
 
 @pytest.mark.parametrize(("minutes", "status"), [(20, "warn"), (180, "ok")])
@@ -46,7 +46,7 @@ def test_credentials_that_end(session, minutes, status):
     row = account.credentials_row(real, now)
 
     assert status == row.status
-    assert f"by sso, for {minutes} minutes" in row.says
+    assert f"by sso, valid for {minutes} minutes" in row.text
 
 
 def aws_config(tmp_path, text):
@@ -64,7 +64,7 @@ def test_credentials_of_a_process_that_fails(capsys, job_file, tmp_path, quiet_m
 
     assert 1 == status
     assert "fail" == rows["credentials"]["status"]
-    assert "custom-process" in rows["credentials"]["says"]
+    assert "custom-process" in rows["credentials"]["text"]
 
 
 @pytest.mark.parametrize("command", ["doctor", "plan", "submit", "describe"])
@@ -101,10 +101,10 @@ def test_refusals(session, code, status, says):
     """Stale credentials fail; what is not allowed to ask is unknown, with the action's name."""
     with answers(session, "sts", ("get_caller_identity", code)):
         sts = session.client("sts")
-        row = next(asked("credentials", "sts:GetCallerIdentity", sts.get_caller_identity))
+        row = next(aws_rows("credentials", "sts:GetCallerIdentity", sts.get_caller_identity))
 
     assert status == row.status
-    assert says in row.says
+    assert says in row.text
 
 
 def test_no_network():
@@ -113,7 +113,7 @@ def test_no_network():
     def ask():
         raise EndpointConnectionError(endpoint_url="https://sts")
 
-    assert "unknown" == next(asked("credentials", "sts:GetCallerIdentity", ask)).status
+    assert "unknown" == next(aws_rows("credentials", "sts:GetCallerIdentity", ask)).status
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_role(session, trust, status, says):
         iam.create_role(RoleName="training", AssumeRolePolicyDocument=document)
     (row,) = account.role_rows(session, "training")
 
-    assert (status, True) == (row.status, says in row.says)
+    assert (status, True) == (row.status, says in row.text)
 
 
 def test_role_that_may_not_be_asked_for(session):
@@ -140,7 +140,7 @@ def test_role_that_may_not_be_asked_for(session):
     with answers(session, "iam", ("get_role", "AccessDenied")):
         (row,) = account.role_rows(session, "training")
 
-    assert ("unknown", "iam:GetRole is not allowed") == (row.status, row.says)
+    assert ("unknown", "iam:GetRole is not allowed") == (row.status, row.text)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_image(session, image, status, says):
     """The one that the job would take."""
     (row,) = account.image_rows(session, "torch", image)
 
-    assert (status, True) == (row.status, says in row.says)
+    assert (status, True) == (row.status, says in row.text)
 
 
 def test_image_that_may_not_be_asked_for(session):
@@ -164,7 +164,7 @@ def test_image_that_may_not_be_asked_for(session):
     with answers(session, "ecr", ("describe_repositories", "AccessDeniedException")):
         (row,) = account.image_rows(session, "torch", None)
 
-    assert ("unknown", "ecr:DescribeRepositories is not allowed") == (row.status, row.says)
+    assert ("unknown", "ecr:DescribeRepositories is not allowed") == (row.status, row.text)
 
 
 def test_buckets(session):
@@ -175,11 +175,11 @@ def test_buckets(session):
     rows = list(account.bucket_rows(session, ["here-it-is", "there-it-is", "nowhere-at-all"]))
 
     assert ["ok", "fail", "fail"] == [row.status for row in rows]
-    assert "it lies in us-east-1, the job runs in eu-west-1" == rows[1].says
-    assert "Run: aws s3 mb s3://nowhere-at-all" == rows[2].mend
+    assert "it is in us-east-1, but the job runs in eu-west-1" == rows[1].text
+    assert "Run: aws s3 mb s3://nowhere-at-all" == rows[2].hint
     with answers(session, "s3", ("head_bucket", "403")):
         (row,) = account.bucket_rows(session, ["hidden-one"])
-    assert ("unknown", "s3:ListBucket is not allowed") == (row.status, row.says)
+    assert ("unknown", "s3:ListBucket is not allowed") == (row.status, row.text)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_quota(session, value, is_spot, status):
         (row,) = account.quota_rows(session, [hosts], is_spot=is_spot)
 
     assert status == row.status
-    assert ("--quota-code L-1 --desired-value 2" in row.mend) == (status == "fail")
+    assert ("--quota-code L-1 --desired-value 2" in row.hint) == (status == "fail")
 
 
 def test_quota_that_may_not_be_asked_for(session):
@@ -204,7 +204,7 @@ def test_quota_that_may_not_be_asked_for(session):
     with answers(session, "service-quotas", refused):
         (row,) = account.quota_rows(session, [hosts], is_spot=False)
 
-    assert "servicequotas:ListServiceQuotas is not allowed" == row.says
+    assert "servicequotas:ListServiceQuotas is not allowed" == row.text
 
 
 @pytest.mark.parametrize(("local_type", "status"), [(None, "warn"), ("local", "fail")])
@@ -215,7 +215,7 @@ def test_no_engine(monkeypatch, local_type, status):
 
     assert status == rows[-1].status
     assert "docker" == rows[-1].name
-    assert "no Docker engine answers" in rows[-1].says
+    assert "no Docker engine answers" in rows[-1].text
 
 
 def whole_account(session, vpc):
@@ -245,7 +245,7 @@ def job_settings(vpc):
 
 
 def test_text(capsys, job_file, session, vpc, golden, quiet_machine, monkeypatch):
-    """Every row of a job, with its mend, on 80 columns; commands stay whole, to be copied."""
+    """Every row of a job, with its hint, on 80 columns; commands stay whole, to be copied."""
     whole_account(session, vpc)
     quota = {"QuotaCode": "L-6E8F1A2B", "Value": 0.0}
     name = "ml.p4d.24xlarge for training job usage"
@@ -269,8 +269,8 @@ def test_json(capsys, job_file, session, vpc, quiet_machine, monkeypatch):
     rows = json.loads(capsys.readouterr().out)
 
     assert 1 == status
-    assert {"name", "status", "says", "mend"} == set(rows[0])
-    assert "there is no role 'training'" in {row["says"] for row in rows}
+    assert {"name", "status", "text", "hint", "kind", "about"} == set(rows[0])
+    assert "there is no role 'training'" in {row["text"] for row in rows}
 
 
 def test_without_credentials(capsys, job_file, quiet_machine):
@@ -280,7 +280,7 @@ def test_without_credentials(capsys, job_file, quiet_machine):
 
     assert 1 == status
     assert "fail     credentials  there are none\n" in said
-    assert "nobody was asked" in said
+    assert "quotas, network: not checked" in said
 
 
 def test_of_this_machine(capsys, job_file, quiet_machine):
@@ -314,6 +314,6 @@ def test_every_status_is_counted(capsys):
     def ask():
         raise error
 
-    command._show([ok("python", "3.11"), *asked("role", "iam:GetRole", ask)])
+    command._show([ok("python", "3.11"), *aws_rows("role", "iam:GetRole", ask)])
 
     assert capsys.readouterr().out.endswith("1 ok, 1 unknown\n")

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import pytest
 from accounts import REGION, allow, answers
 
-from sagemaker_dist.cli.doctor import file_systems, network, routes
+from sagemaker_dist.cli.doctor import file_systems, routes, vpc_checks
 from sagemaker_dist.cli.doctor.rules import EVERY_PORT, Peer, lets_in, lets_out
 
 
 def network_of(session, vpc, num_hosts=2):
-    rows = list(network.network_rows(session, [vpc["subnet"]], [vpc["group"]], num_hosts))
+    rows = list(vpc_checks.network_rows(session, [vpc["subnet"]], [vpc["group"]], num_hosts))
     return [row for row, _ in rows], rows[-1][1]
 
 
@@ -21,8 +21,8 @@ def test_ranks_that_cannot_talk(session, vpc):
     alone, _ = network_of(session, vpc, num_hosts=1)
 
     assert ["ok", "fail", "warn", "ok"] == [row.status for row in rows]
-    assert "ranks cannot reach each other on every TCP port (ingress)" in rows[1].says
-    assert f"--group-id {vpc['group']}" in rows[1].mend
+    assert "ranks cannot reach each other on every TCP port (ingress)" in rows[1].text
+    assert f"--group-id {vpc['group']}" in rows[1].hint
     assert ["ok", "ok", "warn", "ok"] == [row.status for row in alone]
 
 
@@ -60,7 +60,7 @@ def test_way_to_s3(session, vpc, way, status):
     row = next(row for row in rows if row.name == "s3 from the vpc")
 
     assert status == row.status
-    assert ("create-vpc-endpoint" in row.mend) == (status == "warn")
+    assert ("create-vpc-endpoint" in row.hint) == (status == "warn")
 
 
 class Ec2:
@@ -86,7 +86,7 @@ BOTH = ["rtb-1", "rtb-2"]
 
 
 @pytest.mark.parametrize(
-    ("end", "says", "mend"),
+    ("end", "says", "hint"),
     [
         ({**GATEWAY, "RouteTableIds": BOTH}, "by vpce-1", ""),
         (
@@ -107,20 +107,20 @@ BOTH = ["rtb-1", "rtb-2"]
         ),
     ],
 )
-def test_endpoint_of_s3(end, says, mend):
+def test_endpoint_of_s3(end, says, hint):
     """It counts if it is available and subnets use it."""
     subnets = [{"SubnetId": f"subnet-{number}", "VpcId": "vpc-1"} for number in (1, 2)]
-    row = routes.way_row(Ec2([end]), subnets)
+    row = routes.route_row(Ec2([end]), subnets)
 
-    assert ("warn" if mend else "ok") == row.status
-    assert says in row.says
-    assert mend in row.mend
+    assert ("warn" if hint else "ok") == row.status
+    assert says in row.text
+    assert hint in row.hint
 
 
 def test_route_into_nothing():
     """A way out whose gateway is gone leads nowhere."""
     out = {"DestinationCidrBlock": "0.0.0.0/0", "NatGatewayId": "nat-1", "State": "blackhole"}
-    row = routes.way_row(Ec2([], [out]), [{"SubnetId": "subnet-1", "VpcId": "vpc-1"}])
+    row = routes.route_row(Ec2([], [out]), [{"SubnetId": "subnet-1", "VpcId": "vpc-1"}])
 
     assert "warn" == row.status
 
@@ -130,7 +130,7 @@ def test_a_subnet_too_small(session, vpc):
     rows, _ = network_of(session, vpc, num_hosts=1000)
 
     assert "fail" == rows[0].status
-    assert "251 free addresses for 1000 hosts" in rows[0].says
+    assert "251 free addresses for 1000 hosts" in rows[0].text
 
 
 def test_what_is_not_there(session, vpc):
@@ -138,7 +138,7 @@ def test_what_is_not_there(session, vpc):
     rows, found = network_of(session, {"subnet": "subnet-0a1b2c3d", "group": "sg-0a1b2c3d"})
 
     assert ["fail", "fail"] == [row.status for row in rows]
-    assert "subnet-0a1b2c3d" in rows[0].says
+    assert "subnet-0a1b2c3d" in rows[0].text
     assert found is None
 
 
@@ -150,7 +150,7 @@ def test_network_that_may_not_be_asked_for(session, vpc):
         rows, _ = network_of(session, vpc)
 
     assert ["ec2:DescribeSubnets is not allowed", "ec2:DescribeSecurityGroups is not allowed"] == [
-        row.says for row in rows
+        row.text for row in rows
     ]
 
 
@@ -230,13 +230,13 @@ def test_lists_of_prefixes(session, vpc):
     group = {"GroupId": "sg-1", "IpPermissions": [every_port(**LIST)]}
     group["IpPermissionsEgress"] = group["IpPermissions"]
     subnet = {"CidrBlock": "10.0.0.0/24"}
-    found = network.Network(subnets=(subnet,), groups=(group,))
-    rows = list(network._group_rows(found, 2))
+    found = vpc_checks.Network(subnets=(subnet,), groups=(group,))
+    rows = list(vpc_checks._group_rows(found, 2))
     reach = file_systems._reach_row("fs-0", [group], found, ((2049, 2049),))
 
     assert ["unknown"] == [row.status for row in rows]
-    assert "a list of prefixes decides" in rows[0].says
-    assert ("unknown", True) == (reach.status, "a list of prefixes decides" in reach.says)
+    assert "a prefix list decides whether ranks" in rows[0].text
+    assert ("unknown", True) == (reach.status, "a prefix list decides whether ports" in reach.text)
 
 
 def test_rules_share_ports():
@@ -292,8 +292,8 @@ def test_ports_of_lustre(session, vpc, ports, status):
     (row,) = lustre_rows(session, vpc, {"FileSystems": [lustre(vpc)]}, True)
 
     assert status == row.status
-    assert "1018-1023" in row.says
-    assert ("authorize-security-group-ingress" in row.mend) == (status == "fail")
+    assert "1018-1023" in row.text
+    assert ("authorize-security-group-ingress" in row.hint) == (status == "fail")
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def test_lustre_that_cannot_be_mounted(session, vpc, more, directory, says):
     rows = lustre_rows(session, vpc, found, False, directory)
 
     assert "fail" == rows[0].status
-    assert says in rows[0].says
+    assert says in rows[0].text
 
 
 @pytest.mark.parametrize(
@@ -344,7 +344,7 @@ def test_efs(session, vpc, has_target, is_open, status):
     (row,) = file_systems.file_system_rows(session, source, found)
 
     assert status == row.status
-    assert ("2049" in row.says) == has_target
+    assert ("2049" in row.text) == has_target
 
 
 def test_efs_that_is_not_there(session, vpc):

@@ -92,15 +92,15 @@ def test_show_for_programs(capsys):
 
 
 @pytest.mark.parametrize(
-    ("name", "mend"),
+    ("name", "hint"),
     [("p4d.24xlarge", "Did you mean 'ml.p4d.24xlarge'?"), ("?", "sagemaker-dist instances list")],
 )
-def test_unknown_type(capsys, name, mend):
+def test_unknown_type(capsys, name, hint):
     """A misspelt type is a fault of the request."""
     status = main(["instances", "show", name])
 
     assert 2 == status
-    assert mend in capsys.readouterr().err
+    assert hint in capsys.readouterr().err
 
 
 @mock_aws
@@ -118,7 +118,7 @@ def test_refresh_writes_a_table(capsys, tmp_path):
 
 @mock_aws
 def test_refresh_where_nothing_can_be_written(capsys, tmp_path):
-    """The mend names the option."""
+    """The hint names the option."""
     output = tmp_path / "absent" / "types.json"
     status = main(["instances", "refresh", "--region", "us-east-1", "--output", str(output)])
 

@@ -11,7 +11,7 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from sagemaker_dist.cli import finding, jobs, main
+from sagemaker_dist.cli import find_job, job_commands, main
 from sagemaker_dist.cli.local import local_changes
 from sagemaker_dist.errors import SetupError
 from sagemaker_dist.jobs.job_file import read_job_file
@@ -131,7 +131,7 @@ def test_on_sagemaker(capsys, job_file, aws):
     assert 0 == main(["describe", "there"])
     captured = capsys.readouterr()
     assert "hosts         1 x ml.c5.xlarge\n" in captured.out
-    assert "note: this machine has no job 'there'; SageMaker is asked\n" == captured.err
+    assert "note: this machine has no job 'there'; looking for it on SageMaker\n" == captured.err
 
 
 @pytest.mark.parametrize("command", ["logs", "describe"])
@@ -152,10 +152,13 @@ def test_local(capsys, job_file, tmp_path):
     captured = capsys.readouterr()
 
     assert 0 == status, captured.err
-    assert "note: left out, for it is SageMaker's: role, security_group_ids, subnets\n" in (
+    assert "note: left out, only for SageMaker: role, security_group_ids, subnets\n" in (
         captured.err
     )
-    assert "output_path is in S3 and left out: the model goes to the job's folder" in captured.err
+    assert (
+        "output_path is in S3, so it is left out: the model is written to the job's folder"
+        in captured.err
+    )
     assert "[algo-2] hello from algo-2" in captured.out
 
 
@@ -234,7 +237,7 @@ def test_interrupted(job_file, tmp_path, number, status):
         said, errors = process.communicate(timeout=60)
 
     assert status == process.returncode, errors
-    assert "note: here stops" in errors
+    assert "note: stopping here:" in errors
     assert "goes on" not in said + errors
     assert "Stopped" == LocalRunner().describe("here")["TrainingJobStatus"]
 
@@ -266,18 +269,18 @@ def test_waiting_that_is_interrupted(job_file, tmp_path, number, status, more):
     assert status == process.returncode, errors
     assert "InProgress" == goes_on
     assert (
-        "note: here goes on. sagemaker-dist stop here ends it,"
-        " sagemaker-dist logs here --follow follows it.\n" in errors
+        "note: here keeps running. sagemaker-dist stop here ends it, sagemaker-dist logs here"
+        " --follow shows it." in errors
     )
     assert "job.stop()" not in said + errors
 
 
 def test_commands_for_a_job_elsewhere():
     """They look where the job is."""
-    said = jobs._goes_on("a", "eu-west-1", "mine")
+    said = job_commands._still_running("a", "eu-west-1", "mine")
 
     assert "sagemaker-dist stop a --region eu-west-1 --profile mine ends it" in said
-    assert "sagemaker-dist logs a --follow --region eu-west-1 --profile mine follows it." in said
+    assert "sagemaker-dist logs a --follow --region eu-west-1 --profile mine shows it." in said
 
 
 def test_local_is_called_otherwise(capsys, job_file):
@@ -294,10 +297,14 @@ def test_local_is_called_otherwise(capsys, job_file):
 @pytest.mark.parametrize(
     ("there", "asked", "said"),
     [
-        ("InProgress", "SageMaker", "this is SageMaker's, which goes on"),
-        ("Completed", "this machine", "SageMaker's is over, too: --region eu-west-1 shows it"),
+        ("InProgress", "SageMaker", "this is SageMaker's, which is running"),
+        (
+            "Completed",
+            "this machine",
+            ("SageMaker's job of this name has ended too: --region eu-west-1 shows it"),
+        ),
         (None, "this machine", ""),
-        ("AccessDeniedException", "this machine", "of SageMaker nobody knows"),
+        ("AccessDeniedException", "this machine", "of this machine has ended; SageMaker was not"),
     ],
 )
 def test_a_name_of_both(capsys, job_file, aws, monkeypatch, there, asked, said):
@@ -313,7 +320,7 @@ def test_a_name_of_both(capsys, job_file, aws, monkeypatch, there, asked, said):
 
     monkeypatch.setattr(SageMakerRunner, "describe", describe)
     capsys.readouterr()
-    found = finding.runner_of("here", None, None)
+    found = find_job.runner_of("here", None, None)
 
     assert asked == ("SageMaker" if isinstance(found, SageMakerRunner) else "this machine")
     assert said in capsys.readouterr().err
@@ -323,9 +330,9 @@ def test_a_job_that_goes_on_here(job_file, monkeypatch):
     """SageMaker is not asked."""
     monkeypatch.setattr(LocalRunner, "exists", lambda *_: True)
     monkeypatch.setattr(LocalRunner, "describe", lambda *_: {"TrainingJobStatus": "InProgress"})
-    monkeypatch.setattr(finding, "_between", None)
+    monkeypatch.setattr(find_job, "_between", None)
 
-    assert isinstance(finding.runner_of("here", None, None), LocalRunner)
+    assert isinstance(find_job.runner_of("here", None, None), LocalRunner)
 
 
 @pytest.mark.parametrize("command", ["describe", "logs", "stop"])
@@ -336,4 +343,4 @@ def test_names_that_are_none(capsys, command, name):
     said = capsys.readouterr().err
 
     assert 2 == status
-    assert said.startswith(f"sagemaker-dist: NAME is {name!r}: names of jobs have 1 to 63")
+    assert said.startswith(f"sagemaker-dist: NAME is {name!r}: a job name has 1 to 63")

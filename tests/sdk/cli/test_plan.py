@@ -36,7 +36,7 @@ def test_json(capsys, job_file):
     document = json.loads(capsys.readouterr().out)
 
     assert 0 == status
-    assert {"request", "placeholders", "hosts", "ranks", "split", "warnings", "asks"} == set(
+    assert {"request", "placeholders", "hosts", "ranks", "split", "warnings", "permissions"} == set(
         document
     )
     assert "arn:aws:iam::<account>:role/training" == document["request"]["RoleArn"]

@@ -128,7 +128,7 @@ def test_this_machine(name):
         (["--instance-type=ml.trn1.32xlarge"], "it has Trainium accelerators"),
         (["--instance-type=local_gpu"], "which GPUs this machine has"),
         (["--instance-type=ml.p4d.24xlarge", "--ranks-per-host=9"], "has 8 GPUs, and NCCL refuses"),
-        (["--set", "a=1"], "--set is given, and model.py is a model: the option is for job files"),
+        (["--set", "a=1"], "--set is given, but model.py is a model: the option is for job files"),
         (["--region", "x", "--ask"], "2 faults in this request"),
     ],
 )
@@ -149,14 +149,14 @@ def test_options_of_models_are_refused_beside_a_job_file(capsys, job_file, optio
     name = option.partition("=")[0]
 
     assert 2 == status
-    assert f"{name} is given, and job.toml is no model" in capsys.readouterr().err
+    assert f"{name} is given, but job.toml is not a model" in capsys.readouterr().err
 
 
 def test_errors_and_status_are_the_planners(capfd, interpreter):
     """Its errors are told as the command's; what else it says comes through as it is."""
     python = interpreter(
         """
-        sys.stderr.write("captured 3 units\\nplanner: model.py has no example(): why. Mend.\\n")
+        sys.stderr.write("captured 3 units\\nplanner: model.py has no example(): why. Fix it.\\n")
         print("half a plan")
         sys.exit(2)
         """
@@ -166,7 +166,7 @@ def test_errors_and_status_are_the_planners(capfd, interpreter):
 
     assert 2 == status
     assert "half a plan\n" == said.out
-    assert "captured 3 units\nsagemaker-dist: model.py has no example(): why. Mend.\n" in said.err
+    assert "captured 3 units\nsagemaker-dist: model.py has no example(): why. Fix it.\n" in said.err
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_errors_and_status_are_the_planners(capfd, interpreter):
     ],
 )
 def test_runtime_is_missing(capfd, interpreter, words):
-    """As Python says it, of no runtime and of an older one; the mend is a command."""
+    """As Python says it, of no runtime and of an older one; the hint is a command."""
     python = interpreter(f"sys.stderr.write({f'{sys.executable}: {words}'!r}); sys.exit(1)")
     status = main(["plan", "model.py", "--instance-type=ml.c5.xlarge", "--python", python])
     said = capfd.readouterr().err
@@ -257,8 +257,8 @@ def test_unknown_speed_is_said(capfd, interpreter):
     noted = capfd.readouterr().err
     main([*command, "--device-flops=1e14"])
 
-    assert "is not known here" in noted
-    assert "is not known here" not in capfd.readouterr().err
+    assert "is unknown: the balance" in noted
+    assert "is unknown: the balance" not in capfd.readouterr().err
 
 
 def test_no_framework_is_imported():

@@ -89,7 +89,9 @@ def test_policy_of_code_that_is_there(capsys, job_file, session):
     assert "arn:aws:s3:::code/my-job/source/a.tar.gz" in role["Read"]["Resource"]
 
 
-@pytest.mark.parametrize(("flag", "who"), [("--iam-role", "its role"), ("--iam", "whoever starts")])
+@pytest.mark.parametrize(
+    ("flag", "who"), [("--iam-role", "its role"), ("--iam", "the user who starts")]
+)
 def test_policy_of_this_machine(capsys, job_file, flag, who):
     """A job that stays here takes nothing of AWS, and that is said."""
     status = main(

@@ -66,8 +66,8 @@ def arguments(script):
         (
             HuggingFace,
             {"transformers_version": "4.36", "pytorch_version": "2.1"},
-            "py_version is left out: SageMaker's image of these versions is called by it."
-            " Pass py_version, such as 'py310', or image_uri.",
+            "py_version is left out: the name of SageMaker's image contains it. Pass"
+            " py_version, such as 'py310', or image_uri.",
         ),
         (
             HuggingFace,
@@ -77,15 +77,15 @@ def arguments(script):
         (
             Estimator,
             OURS,
-            "image_uri is left out: a generic estimator has no framework whose image it could"
-            " take. Pass image_uri, or use PyTorch.",
+            "image_uri is left out: a generic estimator has no default image. Pass image_uri,"
+            " or use PyTorch.",
         ),
         (
             Estimator,
             {"image_uri": "mine:1", "distribution": {"mpi": {"enabled": True}}},
-            "distribution asks for 'mpi': the image of sagemaker_dist has no MPI, its ranks are"
-            " started by torchrun. Pass {'torch_distributed': {'enabled': True}} for a rank per"
-            " GPU, or leave it out.",
+            "distribution asks for 'mpi': the image of sagemaker_dist has no MPI, its ranks"
+            " are started by torchrun. Pass {'torch_distributed': {'enabled': True}} for a"
+            " rank per GPU, or leave it out.",
         ),
         (
             Estimator,
@@ -96,8 +96,8 @@ def arguments(script):
         (
             Estimator,
             {"image_uri": "mine:1", "entry_point": None},
-            "source_dir is set without entry_point: nothing says which script of it is run."
-            " Pass entry_point, or leave source_dir out.",
+            "source_dir is set without entry_point: it does not name the script to run. Pass"
+            " entry_point, or leave source_dir out.",
         ),
         (
             Estimator,

@@ -125,7 +125,7 @@ def test_arguments_are_in_the_parents_order(session, script, kind):
     more |= {"entry_point": "a.py"} if kind is TensorFlow else {}
     ours = kind(*given, sagemaker_session=session, **more)
     theirs = PARENTS[kind](*given, sagemaker_session=session, **more)
-    left_out = {"tensorboard_app", "_asked", "_finds_image", "_script", "collection_configs"}
+    left_out = {"tensorboard_app", "_parsed", "_finds_image", "_script", "collection_configs"}
 
     assert {name: value for name, value in vars(theirs).items() if name not in left_out} == {
         name: value for name, value in vars(ours).items() if name not in left_out
@@ -211,7 +211,7 @@ def test_a_tuner_asks_for_what_it_asks_with_the_parent(build, session, tuning, k
     assert theirs == ours
     assert options == (parse(wire) if wire else None)
     assert kind is type(attached.estimator)
-    assert options == attached.estimator._asked.ours
+    assert options == attached.estimator._parsed.engine
 
 
 def definition(pipeline, built):

@@ -26,8 +26,8 @@ NUL = (
     "a command line cannot carry a NUL character. Pass it in a file of source_dir or in a channel."
 )
 HALF = (
-    "half of a surrogate pair is no character, and UTF-8 has no bytes for it."
-    " Take it out, or decode the bytes that it came from."
+    "half of a surrogate pair is not a character, and UTF-8 cannot encode it. Remove it, or"
+    " decode the original bytes."
 )
 
 
@@ -108,11 +108,11 @@ def test_the_greatest_that_sagemaker_takes_are_taken(build, session):
         ({}, {"a": "\ud83d"}, [rf"hyperparameters['a'] is '\ud83d': {HALF}"]),
         ({}, {"\udc80": 1}, [rf"hyperparameters has the name '\udc80': {HALF}"]),
         ({}, {1: "a", "1": "b"}, ["hyperparameters has the name '1' twice: SageMaker's names are"]),
-        ({}, {"sagemaker_q": 1}, ["hyperparameters has the name 'sagemaker_q': no script sees"]),
+        ({}, {"sagemaker_q": 1}, ["hyperparameters has the name 'sagemaker_q': names that beg"]),
         (
             {"distribution": DataParallel()},
             {KEY: "{}"},
-            [f"hyperparameters has the name {KEY!r}: it carries the distribution, which would"],
+            [f"hyperparameters has the name {KEY!r}: sagemaker-dist sends the distribution un"],
         ),
         (
             {},
@@ -134,7 +134,7 @@ def test_what_cannot_arrive_is_refused_by_name(build, session, changes, hyperpar
 @pytest.mark.parametrize("value", ["a\nb", "a\rb", "a\u2028b"])
 def test_a_line_break_needs_a_source_dir(build, session, value):
     """Where the SDK writes no JSON, SageMaker's one line has none."""
-    with pytest.raises(OptionError, match="SageMaker takes one line"):
+    with pytest.raises(OptionError, match="SageMaker allows one line"):
         build(Estimator, source_dir=None, hyperparameters={"a": value})
 
     assert {"a": json.dumps(value)} == sent(session, build(Estimator, hyperparameters={"a": value}))
@@ -150,8 +150,8 @@ def test_a_line_break_needs_a_source_dir(build, session, value):
     ],
 )
 def test_text_that_looks_like_json_needs_a_source_dir(build, session, value, got):
-    """Where the SDK writes it as it is, SageMaker's toolkit and our launcher read JSON."""
-    why = f"it is read as JSON, and the script gets {got!r}"
+    """Text that the SDK writes unchanged is read as JSON by toolkit and launcher."""
+    why = f"it is read as JSON: the script gets {got!r}"
     built = build(Estimator, source_dir=None)
     built.set_hyperparameters(a=value)
     with pytest.raises(OptionError, match=re.escape(why)):

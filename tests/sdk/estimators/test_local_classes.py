@@ -103,7 +103,7 @@ def test_a_version_that_is_not_installed_is_refused_without_talk_of_images(build
 
     assert (
         "framework_version is '2.5': local_process uses no image: it runs the"
-        f" {kind.__name__} that is installed here. Leave framework_version out."
+        f" installed {kind.__name__}. Leave framework_version out."
     ) == str(caught.value)
 
 
@@ -189,10 +189,10 @@ def test_model_dir_of_a_local_job_is_what_becomes_the_model(
 
 @pytest.mark.parametrize("option", [SMDDP(), TorchDistributed(), PyTorchDDP()])
 def test_an_image_of_ones_own_is_asked_by_our_launchers_names(build, option):
-    """Here it can only be one that holds our launcher."""
+    """Here it can only be one that holds the sagemaker-dist launcher."""
     built = build(PyTorch, instance_type="local", image_uri="mine:1", distribution=option)
 
-    assert built._asked.is_launched
+    assert built._parsed.is_launched
 
 
 @pytest.mark.parametrize("kind", [PyTorch, TensorFlow])

@@ -23,19 +23,22 @@ def faults_of(call):
         (
             {"instance_count": None},
             None,
-            "instance_count is left out: the job has to know its hosts. Pass instance_count=1.",
+            (
+                "instance_count is left out: the job needs the number of its hosts. Pass"
+                " instance_count=1."
+            ),
         ),
         (
             {},
             {"../up": "file:///tmp"},
-            "a channel is called '../up': a name is 1 to 64 letters, digits, '.', '-' and '_'."
-            " Pass such a name.",
+            "a channel is named '../up': a name is 1 to 64 letters, digits, '.', '-' and '_'."
+            " Rename the channel.",
         ),
         (
             {"model_uri": "gs://bucket/model"},
             None,
-            "channel 'model' is 'gs://bucket/model': gs:// is not read."
-            " Pass file:// and a directory, or s3:// and a prefix.",
+            "channel 'model' is 'gs://bucket/model': gs:// is not supported. Pass file:// and"
+            " a directory, or s3:// and a prefix.",
         ),
         (
             {"entry_point": "run.sh"},
@@ -45,8 +48,8 @@ def faults_of(call):
         (
             {"source_dir": "s3://bucket/source.tar.gz"},
             None,
-            "source_dir is 's3://bucket/source.tar.gz': local_process runs code of this machine."
-            " Download and unpack it, and pass the directory.",
+            "source_dir is 's3://bucket/source.tar.gz': local_process runs code from this"
+            " machine. Download and unpack it, and pass the directory.",
         ),
     ],
 )
@@ -65,8 +68,8 @@ def test_the_script_lies_below_source_dir(estimator, script, form):
     built = estimator(entry_point=given)
 
     assert [
-        f"entry_point is {given!r}: it is not relative to source_dir {script()!r}, all that the job"
-        " sees. Pass the path of the script below source_dir."
+        f"entry_point is {given!r}: it is not inside source_dir {script()!r}, and the job"
+        " sees nothing else. Pass the path of the script below source_dir."
     ] == faults_of(lambda: built.fit())
 
 
@@ -80,8 +83,9 @@ def test_a_tuner_is_refused(estimator):
     )
 
     assert [
-        "a tuner was given an estimator whose jobs run on this machine: there are no tuning jobs"
-        " here. Call fit() for each set of hyperparameters, or pass an instance type of SageMaker."
+        "a tuner has an estimator whose jobs run on this machine: tuning jobs run on SageMaker"
+        " only. Call fit() for each set of hyperparameters, or pass an instance type of"
+        " SageMaker."
     ] == faults_of(tuner.fit)
 
 
@@ -100,28 +104,31 @@ def test_a_tuner_is_refused(estimator):
         ),
         (
             {"checkpoint_local_path": "/tmp/x"},
-            "checkpoint_local_path is '/tmp/x': local_process maps only what lies below /opt/ml."
-            " Leave it out: checkpoints lie in SM_CHECKPOINT_DIR.",
+            "checkpoint_local_path is '/tmp/x': local_process maps only directories below"
+            " /opt/ml. Leave it out: the script finds the directory in SM_CHECKPOINT_DIR.",
         ),
         (
             {"checkpoint_local_path": "/opt/ml/input/data", "checkpoint_s3_uri": "file:///tmp"},
-            "checkpoint_local_path is '/opt/ml/input/data': /opt/ml/input holds something else."
-            " Leave it out: checkpoints lie in SM_CHECKPOINT_DIR.",
+            "checkpoint_local_path is '/opt/ml/input/data': /opt/ml/input is used for other"
+            " files. Leave it out: the script finds the directory in SM_CHECKPOINT_DIR.",
         ),
         (
             {"distribution": {"mpi": {"enabled": True}}},
-            "distribution asks for 'mpi': the image of sagemaker_dist has no MPI, its ranks are"
-            " started by torchrun. Pass {'torch_distributed': {'enabled': True}} for a rank per"
-            " GPU, or run it on SageMaker in its image (framework_version, py_version), or leave"
-            " it out.",
+            "distribution asks for 'mpi': the image of sagemaker_dist has no MPI, its ranks"
+            " are started by torchrun. Pass {'torch_distributed': {'enabled': True}} for a"
+            " rank per GPU, or run it on SageMaker in its image (framework_version,"
+            " py_version), or leave it out.",
         ),
         (
             {"distribution": {"torch_distributed": {"enabled": True}, "instance_groups": ["a"]}},
-            "distribution names instance_groups: local_process has no such thing. Leave them out.",
+            (
+                "distribution names instance_groups: local_process has no instance groups."
+                " Leave them out."
+            ),
         ),
         (
             {"instance_count": "2"},
-            "instance_count is '2': it is no integer. Pass an integer of at least 1.",
+            "instance_count is '2': it is not an integer. Pass an integer of at least 1.",
         ),
         (
             {"distribution": DataParallel(shard_weights=(1, 2, 1))},
@@ -130,18 +137,19 @@ def test_a_tuner_is_refused(estimator):
         ),
         (
             {"distribution": None, "py_version": "py310"},
-            "py_version is 'py310': framework_version is left out, and our image has its own."
-            " Pass framework_version as well for SageMaker's, or leave it out.",
+            "py_version is 'py310': framework_version is left out, and the sagemaker-dist"
+            " image has its own. Pass framework_version too for SageMaker's image, or leave it"
+            " out.",
         ),
         (
             {"instance_type": ["local_process"]},
-            "instance_type is ['local_process']: it is no text. Pass a str such as"
+            "instance_type is ['local_process']: it is not a str. Pass a str such as"
             " 'ml.p4d.24xlarge'.",
         ),
         (
             {"use_spot_instances": True},
-            "use_spot_instances is set: local_process has no such thing."
-            " Leave use_spot_instances out.",
+            "use_spot_instances is set: local_process does not support it. Leave"
+            " use_spot_instances out.",
         ),
         (
             {"sagemaker_session": object()},
@@ -154,18 +162,18 @@ def test_a_tuner_is_refused(estimator):
         ),
         (
             {"output_path": Path(__file__).as_uri()},
-            f"output_path is {Path(__file__).as_uri()!r}: {__file__} is no directory."
+            f"output_path is {Path(__file__).as_uri()!r}: {__file__} is not a directory."
             " Pass a directory that can be written to, or leave it out.",
         ),
         (
             {"checkpoint_s3_uri": (Path(__file__) / "below").as_uri()},
-            f"checkpoint_s3_uri is {(Path(__file__) / 'below').as_uri()!r}: {__file__} is no"
+            f"checkpoint_s3_uri is {(Path(__file__) / 'below').as_uri()!r}: {__file__} is not a"
             " directory. Pass a directory that can be written to, or leave it out.",
         ),
         (
             {"base_job_name": "my_job"},
-            "base_job_name is 'my_job': a name is letters, digits and inner hyphens."
-            " Pass such a name, or leave base_job_name out.",
+            "base_job_name is 'my_job': a name is letters, digits and inner hyphens. Correct"
+            " the name, or leave base_job_name out.",
         ),
         (
             {"environment": {"A=B": "1"}},
@@ -212,11 +220,10 @@ def test_faults_of_fit_come_before_anything_starts(estimator, tmp_path):
         f"source_dir is '{tmp_path}/nowhere': there is no such directory. Correct the path.",
         "channel 'a' is 'file:///nowhere': there is no /nowhere."
         " Create the directory or correct the path.",
-        "channel 'b' is 'data': a bare path does not say where the data lies."
-        " Pass Path(...).absolute().as_uri().",
-        "channel 'c' is 's3:///c': it names no bucket. Pass s3://, a bucket and a prefix.",
-        "channel 'd' is 'file://data': a file:// place is an absolute path."
-        " Pass Path(...).absolute().as_uri().",
+        "channel 'b' is 'data': a bare path is ambiguous. Pass Path(...).absolute().as_uri().",
+        "channel 'c' is 's3:///c': it does not name a bucket. Pass s3://, a bucket and a prefix.",
+        "channel 'd' is 'file://data': a file:// URI has an absolute path. Pass"
+        " Path(...).absolute().as_uri().",
     ] == faults_of(lambda: built.fit(inputs))
     assert not (tmp_path / "home").exists()
 

@@ -329,5 +329,5 @@ def test_interrupt_stops_the_job(script, driver, tmp_path, stubborn):
 
 def test_an_unknown_job_is_not_looked_for_without_a_region():
     """A misspelt name leads nobody into configuring AWS."""
-    with pytest.raises(JobError, match=r"there is no job 'nosuch': .* no region of AWS is set"):
+    with pytest.raises(JobError, match=r"there is no job 'nosuch': .* no AWS region is set"):
         PyTorch.attach("nosuch")

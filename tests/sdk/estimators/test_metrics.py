@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SageMaker is told how to read the lines that our runtime prints."""
+"""SageMaker is told how to read the lines that the smdist runtime prints."""
 
 import pytest
 
@@ -71,7 +71,7 @@ def test_there_are_never_more_than_sagemaker_takes(asked):
 
 
 def test_other_jobs_stay_as_they_are(asked):
-    """Without our launcher nobody prints those lines."""
+    """Without the sagemaker-dist launcher nobody prints those lines."""
     assert "MetricDefinitions" not in asked(distribution=None)
     assert "MetricDefinitions" not in asked(
         distribution={"mpi": {"enabled": True}}, image_uri="m:1"

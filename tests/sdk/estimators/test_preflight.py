@@ -12,7 +12,7 @@ from sagemaker.workflow.parameters import (
     ParameterString,
 )
 
-from sagemaker_dist.estimators import facts
+from sagemaker_dist.estimators import estimator_facts
 from sagemaker_dist.planning import Job, construction_faults, fit_faults
 
 TEXT, NUMBER = ParameterString("Text"), ParameterInteger("Number")
@@ -41,7 +41,10 @@ OF_A_PIPELINE = {
 
 
 def found(given):
-    job = Job(terms=facts.terms(given), environment=facts.environment(given.get("environment")))
+    job = Job(
+        terms=estimator_facts.terms(given),
+        environment=estimator_facts.environment(given.get("environment")),
+    )
     return [str(fault) for fault in (*construction_faults(job), *fit_faults(job))]
 
 
@@ -67,7 +70,7 @@ def test_groups_of_a_pipeline():
 @pytest.mark.parametrize("instance_type", ["local_process", "local", "local_gpu"])
 def test_a_job_of_this_machine_has_terms(instance_type):
     """Its hyperparameters are checked as all are."""
-    terms = facts.terms({"instance_type": instance_type, "hyperparameters": {"lr": 0.1}})
+    terms = estimator_facts.terms({"instance_type": instance_type, "hyperparameters": {"lr": 0.1}})
 
     assert {"lr": 0.1} == terms.hyperparameters
 
@@ -82,7 +85,9 @@ def test_a_job_of_this_machine_has_terms(instance_type):
 )
 def test_short_names_of_file_systems(given, place):
     """They become what SageMaker's SDK has for them, read-only."""
-    source = facts.as_file_systems({"a": given})["a"].config["DataSource"]["FileSystemDataSource"]
+    source = estimator_facts.expand_file_systems({"a": given})["a"].config["DataSource"][
+        "FileSystemDataSource"
+    ]
     kind, name, directory = place
 
     assert {
@@ -97,8 +102,8 @@ def test_short_names_of_file_systems(given, place):
     "given", [None, "s3://bucket/efs://x", TEXT, [], FileSystemInput("fs-01234567", "EFS", "/")]
 )
 def test_other_inputs_stay_as_they_are(given):
-    assert given is facts.as_file_systems(given)
-    assert facts.as_file_systems({"a": given})["a"] is given
+    assert given is estimator_facts.expand_file_systems(given)
+    assert estimator_facts.expand_file_systems({"a": given})["a"] is given
 
 
 def test_a_built_estimator_is_asked_for_what_it_holds():
@@ -112,9 +117,9 @@ def test_a_built_estimator_is_asked_for_what_it_holds():
         hyperparameters=dict,
         enable_network_isolation=lambda: True,
     )
-    terms = facts.estimator_terms(estimator)
+    terms = estimator_facts.estimator_terms(estimator)
 
-    assert {"instance_type", "instance_count", "max_run", "hyperparameters"} == terms.asked - {
+    assert {"instance_type", "instance_count", "max_run", "hyperparameters"} == terms.passed - {
         "enable_network_isolation"
     }
     assert ({"lr": 0.1}, True, False) == (
@@ -134,7 +139,7 @@ def test_a_built_estimator_is_asked_for_what_it_holds():
 )
 def test_a_generic_estimator_may_run_a_script(given, runs_script, encodes_json):
     """With a source_dir, SageMaker's SDK writes its hyperparameters as JSON."""
-    terms = facts.terms(given, is_framework=False)
+    terms = estimator_facts.terms(given, is_framework=False)
 
     assert (runs_script, encodes_json) == (terms.runs_script, terms.encodes_json)
 
@@ -142,11 +147,10 @@ def test_a_generic_estimator_may_run_a_script(given, runs_script, encodes_json):
 def test_a_generic_estimator_writes_hyperparameters_as_they_are():
     """A line break stays one, and no script has to parse names."""
     given = {"hyperparameters": {"two words": "a\nb"}}
-    terms = facts.terms(given, is_framework=False)
+    terms = estimator_facts.terms(given, is_framework=False)
 
     assert [
-        "hyperparameters['two words'] is 'a\\nb': SageMaker takes one line."
-        " Take the line break out."
+        "hyperparameters['two words'] is 'a\\nb': SageMaker allows one line. Remove the line break."
     ] == [str(fault) for fault in construction_faults(Job(terms=terms))]
 
 
@@ -154,13 +158,13 @@ def test_a_generic_estimator_writes_hyperparameters_as_they_are():
 def test_short_names_are_read_by_jobs_of_this_machine(tmp_path, input_mode):
     """Where file_systems says which directory stands for the file system."""
     (tmp_path / "mount").mkdir()
-    inputs = facts.as_file_systems({"a": "fsx://fs-01234567/mount"})
-    (channel,) = facts.channels(
+    inputs = estimator_facts.expand_file_systems({"a": "fsx://fs-01234567/mount"})
+    (channel,) = estimator_facts.channels(
         inputs, input_mode=input_mode, file_systems={"fs-01234567": str(tmp_path)}
     )
     job = Job(instance_type="local_process", instance_count=1, channels=(channel,))
     refused = [
-        "input_mode of channel 'a' is 'Pipe': SageMaker mounts a file system in File mode alone."
+        "input_mode of channel 'a' is 'Pipe': SageMaker mounts file systems only in File mode."
         " Pass input_mode='File'."
     ]
 

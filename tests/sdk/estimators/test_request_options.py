@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What inputs and options of a job for our launcher change in the request, which moto plays.
+"""Inputs and options of a job for the sagemaker-dist launcher in the request, which moto plays.
 
 Each row is equal to its golden one in snapshots/options.json and, but for our
 hyperparameter, to what the parent asks for. After a change that is meant:
@@ -176,11 +176,11 @@ def ask(session, script):
 
 
 def with_short_metrics(request):
-    """Definitions of our runtime's metrics, golden in tests/contract, become one word."""
+    """Definitions of the smdist runtime's metrics, golden in tests/contract, become one word."""
     algorithm, ours = request["AlgorithmSpecification"], metric_definitions()
     given = algorithm.get("MetricDefinitions", [])
     if given[-len(ours) :] == ours:
-        algorithm["MetricDefinitions"] = [*given[: -len(ours)], "those of our runtime"]
+        algorithm["MetricDefinitions"] = [*given[: -len(ours)], "those of the smdist runtime"]
     return request
 
 
@@ -203,7 +203,7 @@ def packed(rows):
 
 @pytest.mark.parametrize("name", ROWS)
 def test_an_option_changes_what_it_ever_changed(ask, goldens, name):
-    """The parent asks for the same, without debugger and profiler, which our image lacks."""
+    """The parent sends the same, and debugger and profiler, which the image lacks."""
     inputs, changes = ROWS[name]
     request, built = ask(PyTorch, inputs, **changes)
     assert DataParallel() == parse(request["HyperParameters"].pop(KEY))

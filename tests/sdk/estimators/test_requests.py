@@ -7,7 +7,7 @@ its golden one in snapshots/. After a change that is meant:
     SMDIST_UPDATE_SNAPSHOTS=1 pytest tests/sdk/estimators/test_requests.py
     git diff tests/sdk/estimators/snapshots
 
-Where our launcher was not asked, a request must be that of the parent class, too.
+Where the sagemaker-dist launcher was not asked, a request must be that of the parent class, too.
 """
 
 import json
@@ -37,9 +37,9 @@ from snapshots import IS_UPDATE, Outcome, load, pack, save
 
 from sagemaker_dist import DataParallel, OptionError
 from sagemaker_dist.contract import render
+from sagemaker_dist.contract.distribution_keys import SMDIST
 from sagemaker_dist.contract.metrics import metric_definitions
-from sagemaker_dist.contract.spelling import OURS
-from sagemaker_dist.planning.strategies import GENERIC, SUPPORT
+from sagemaker_dist.planning.distribution_support import GENERIC, SUPPORT
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -71,7 +71,7 @@ def goldens():
 
 @pytest.fixture(scope="module")
 def prepared(amazon):
-    """The session, with our image pushed; tables of the SDK are read once."""
+    """The session, with the sagemaker-dist image pushed; tables of the SDK are read once."""
     ecr = amazon.boto_session.client("ecr")
     ecr.create_repository(repositoryName="sagemaker-dist")
     for tag in (TAG, TENSORFLOW_TAG):
@@ -124,7 +124,7 @@ def short(value, name, instances):
     if value == {"VolumeSizeInGB": 30, **RESOURCES[instances]}:
         return "as asked"
     if value == metric_definitions():
-        return "those of our runtime"
+        return "those of the smdist runtime"
     if isinstance(value, dict):
         return {key: short(each, name, instances) for key, each in value.items()}
     if isinstance(value, list):
@@ -149,7 +149,7 @@ def outcome_of(ask, kind, row, *, parent=False):
         is_parents = False
         try:
             request, built = ask(kind, row, parent=parent)
-            is_parents = parent or not built._asked.is_launched
+            is_parents = parent or not built._parsed.is_launched
         except OptionError as fault:
             error = str(fault)
         except Exception as fault:  # the SDK raises many kinds
@@ -161,7 +161,7 @@ def outcome_of(ask, kind, row, *, parent=False):
 
 @pytest.mark.parametrize(("kind", "image", "distribution"), ROWS)
 def test_a_job_is_asked_for_as_ever(ask, goldens, kind, image, distribution):
-    """On every kind of instance it is the golden one; without our launcher the parent's, too."""
+    """On every instance type it is the golden one; without the launcher also the parent's."""
     for instances in INSTANCES:
         row = (image, distribution, instances)
         outcome, is_parents, text = outcome_of(ask, kind, row)
@@ -214,10 +214,10 @@ def test_the_table_of_support_is_what_happens(goldens, kind, image):
 
 def served(key, kind, image):
     """What SUPPORT says of a key, a class and an image."""
-    is_theirs = image == THEIRS or (image == "another" and key != OURS)
+    is_theirs = image == THEIRS or (image == "another" and key != SMDIST)
     if is_theirs and kind != GENERIC:
-        return SUPPORT[key].in_their_image(kind)
-    return SUPPORT[key].in_our_image(kind)
+        return SUPPORT[key].in_aws_image(kind)
+    return SUPPORT[key].with_launcher(kind)
 
 
 def happens(rows, all_rows):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What our launcher was asked comes back: through attach, a tuner and a pipeline.
+"""What the sagemaker-dist launcher was asked comes back: through attach, a tuner and a pipeline.
 
 moto plays SageMaker.
 """
@@ -63,7 +63,7 @@ def in_group(strategy):
     return {**IN_GROUPS, "distribution": OnInstanceGroup(strategy=strategy, group="train")}
 
 
-ASKED = {  # what our launcher can be asked for, and how
+ASKED = {  # what the sagemaker-dist launcher can be asked for, and how
     "ours": {"distribution": OPTIONS, "image_uri": ANOTHER},
     "ours, group": {**in_group(OPTIONS), "image_uri": ANOTHER},
     "SMDDP": {"distribution": SMDDP()},
@@ -185,7 +185,7 @@ def test_jobs_of_a_tuner_ask_our_launcher(build, session, tune, kind, asked):
 
 
 def launch_part(values):
-    """The hyperparameters by which our launcher is asked."""
+    """The hyperparameters by which the sagemaker-dist launcher is asked."""
     names = {KEY, "sagemaker_instance_type", "sagemaker_distribution_instance_groups"}
     return {
         name: value
@@ -300,7 +300,7 @@ def test_a_pipeline_fills_in_what_a_job_of_ours_leaves_open(build, pipeline, kin
 def test_a_pipeline_fills_in_what_asks_by_the_keys_of_the_sdk(
     build, pipeline, kind, image, distribution
 ):
-    """The same flags as the parent's, also where our launcher reads them."""
+    """The same flags as the parent's, also where the sagemaker-dist launcher reads them."""
     common = {**UNKNOWN, "sagemaker_session": pipeline, "base_job_name": "base", **WITHOUT}
     common |= {"image_uri": image, "distribution": distribution}
 
@@ -320,7 +320,7 @@ def metrics_of(built):
 
 @pytest.mark.parametrize("kind", LAUNCHED)
 def test_a_pipeline_is_stored_as_it_was_written(build, pipeline, session, kind):
-    """SageMaker gives back the document with what asks our launcher."""
+    """SageMaker gives back the document with what asks the sagemaker-dist launcher."""
     built = build(kind, distribution=OPTIONS, **UNKNOWN, sagemaker_session=pipeline)
     stored = pipeline_of(built, session)
     stored.upsert(role_arn=ROLE)

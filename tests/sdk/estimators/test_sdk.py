@@ -11,19 +11,19 @@ from types import SimpleNamespace
 import pytest
 
 from sagemaker_dist.errors import SetupError
-from sagemaker_dist.estimators import sdk
+from sagemaker_dist.estimators import sagemaker_sdk
 
 
 def test_missing_sdk(monkeypatch):
     def version(name):
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(sdk, "version", version)
+    monkeypatch.setattr(sagemaker_sdk, "version", version)
     with pytest.raises(SetupError) as caught:
-        sdk.check_sdk()
+        sagemaker_sdk.check_sdk()
 
     assert str(caught.value) == (
-        "SageMaker's Python SDK is not installed: the Estimators of sagemaker_dist build on its"
+        "SageMaker's Python SDK is not installed: the Estimators of sagemaker_dist need its"
         " version 2. In a clone of sagemaker-dist, run: pip install '.[v2]'."
     )
 
@@ -33,33 +33,33 @@ def test_missing_sdk(monkeypatch):
     [({"sagemaker": "3.27.0"}, "3.27.0"), ({"sagemaker-train": "1.27.0"}, "3, its sagemaker-tr")],
 )
 def test_sdk_without_estimators(monkeypatch, installed, found):
-    """The mend is the same job in the words of the SDK that is there; tests/trainer runs it."""
+    """The hint is the same job in the words of the SDK that is there; tests/trainer runs it."""
 
     def version(name):
         if name not in installed:
             raise PackageNotFoundError(name)
         return installed[name]
 
-    monkeypatch.setattr(sdk, "version", version)
+    monkeypatch.setattr(sagemaker_sdk, "version", version)
     with pytest.raises(SetupError) as caught:
-        sdk.check_sdk()
+        sagemaker_sdk.check_sdk()
 
     assert str(caught.value).startswith(f"SageMaker's Python SDK is version {found}")
-    assert "version 3 removed the Estimators" in caught.value.why
-    assert "    trainer = ModelTrainer(\n" in caught.value.mend
-    assert "distributed=DataParallelConfig()" in caught.value.mend
+    assert "version 3 has no Estimators," in caught.value.why
+    assert "    trainer = ModelTrainer(\n" in caught.value.hint
+    assert "distributed=DataParallelConfig()" in caught.value.hint
 
 
 def test_switches_last_as_long_as_the_longest_thread():
     """Threads leave in any order; what starts meanwhile inherits none of our switches."""
     name = "SAGEMAKER_SUPPRESS_V2_WARNING"
     before = os.environ.get(name)
-    first, second = sdk.quiet(), sdk.quiet()
+    first, second = sagemaker_sdk.quiet(), sagemaker_sdk.quiet()
     first.__enter__()
     second.__enter__()
     first.__exit__(None, None, None)
     assert "1" == os.environ[name]
-    with sdk.as_given():
+    with sagemaker_sdk.user_environment():
         assert before == os.environ.get(name)
     assert "1" == os.environ[name]
     del os.environ[name]
@@ -88,7 +88,7 @@ def test_the_hooks_of_a_notebook_come_back(monkeypatch):
     shell = Shell()
     shell.showsyntaxerror = print
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
-    with sdk.own_tracebacks():
+    with sagemaker_sdk.own_tracebacks():
         shell.showtraceback = shell._showtraceback = shell.showsyntaxerror = repr
 
     assert {"showsyntaxerror": print} == vars(shell)
@@ -99,7 +99,7 @@ def test_quiet_holds_back_asides_and_leaves_the_environment_as_it_was(caplog, mo
     logger = logging.getLogger("sagemaker.config")
     monkeypatch.setattr(logger, "propagate", False)  # the SDK changes it in some of its modules
     monkeypatch.setattr(logger, "handlers", [caplog.handler])
-    with caplog.at_level(logging.INFO, logger="sagemaker.config"), sdk.quiet():
+    with caplog.at_level(logging.INFO, logger="sagemaker.config"), sagemaker_sdk.quiet():
         logger.info("an aside")
         logger.warning("a warning")
 

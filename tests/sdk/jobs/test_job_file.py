@@ -149,7 +149,7 @@ def test_every_fault_at_once_with_its_line(job_file):
         "job.toml:5: instance_type is 'ml.c5.9xlage': SageMaker training has no such instance"
         " type. Did you mean 'ml.c5.9xlarge'?",
         "job.toml:7: distribution has the key 'smdit': no such key exists. Did you mean 'smdist'?",
-        "job.toml:11: hyperparameters.when: dates have no place in a job. Put it in quotes.",
+        "job.toml:11: hyperparameters.when: a job has no dates. Put it in quotes.",
         "job.toml:16: inputs.train.input_mod: no such key. Did you mean 'input_mode'?",
     ] == faults_of(path)
 
@@ -163,7 +163,7 @@ def test_every_fault_at_once_with_its_line(job_file):
         ("[inputs]\na = 's3://data/c'\nb = 'nowhere'", "job.toml:6: channel 'b' is 'nowhere'"),
         ("[environment]\n'A B' = 'a'", "job.toml:5: a name of environment is 'A B'"),
         ("[inputs.a]\n\nuri = 'S3://data'", "job.toml:6: channel 'a' is 'S3://data'"),
-        ("[inputs]\n'c c' = 's3://data/c'", "job.toml:5: a channel is called 'c c'"),
+        ("[inputs]\n'c c' = 's3://data/c'", "job.toml:5: a channel is named 'c c'"),
         ("\n[tags]\n'aws:x' = '1'", "job.toml:6: tags[0]['Key'] is 'aws:x'"),
         ("subnets = ['subnet-1']", "job.toml:4: subnets is set without security_group_ids"),
         (
@@ -197,7 +197,7 @@ def test_what_is_left_out_has_no_line(job_file):
 
 @pytest.mark.parametrize(
     ("text", "where"),
-    [("a = \n", "job.toml:1: this is no TOML"), ('a = 1\nb = "', "job.toml:2: this is no TOML")],
+    [("a = \n", "job.toml:1: this is not TOML"), ('a = 1\nb = "', "job.toml:2: this is not TOML")],
 )
 def test_no_toml(job_file, text, where):
     """What the parser does not take is told with its line."""
@@ -266,7 +266,7 @@ def test_a_channel_like_a_key(job_file, channel):
     """DataSource makes of a table of channels one channel."""
     path = job_file(f"inputs.DataSource = {channel}\n")
 
-    assert "job.toml:1: inputs.DataSource: a channel cannot be called so. Call the channel" in (
+    assert "job.toml:1: inputs.DataSource: the name is reserved. Give the channel" in (
         "\n".join(faults_of(path))
     )
 
@@ -281,7 +281,7 @@ def test_schema_has_every_option():
     properties = job_schema()["properties"]
 
     assert {field.name for field in fields(TrainingOptions)} == set(properties)
-    assert "Hosts. Default 1." == properties["instance_count"]["description"]
+    assert "Number of hosts. Default 1." == properties["instance_count"]["description"]
     assert "lanes" in json.dumps(properties["distribution"])
 
 
@@ -337,7 +337,7 @@ def test_keys_outside_of_their_table_and_values_inside_of_a_channel(job_file):
         "job.toml:6: input: no such key. Did you mean 'inputs'?",
         "job.toml:7: processes_per_host: no such key. Write it below"
         " [distribution.smdist.dataparallel].",
-        "job.toml:14: distribution of channel 'training' is 'Sharded': SageMaker knows no such"
+        "job.toml:14: distribution of channel 'training' is 'Sharded': SageMaker has no such"
         " value. Did you mean 'ShardedByS3Key'?",
         "job.toml:16: smdist: no such key. Write it below distribution, as [distribution.smdist].",
     ] == faults_of(path)

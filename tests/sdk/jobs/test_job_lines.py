@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sagemaker_dist.jobs.job_file.lines import key_lines, key_path
+from sagemaker_dist.jobs.job_file.toml_lines import key_lines, key_path
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -65,7 +65,7 @@ def test_faults_of_settings(job_file):
     assert faults_of(path, "inputs.DataSource.uri=s3://a")[0].startswith("--set: inputs.DataSource")
     assert faults_of(path, "instance_count=0")[0].startswith("--set: instance_count is 0")
     for text in ("instance_count", "#=1", "[x]#=1", "=1", "a b=1", "a.=1", "", '"a=1', "\n=1"):
-        assert faults_of(path, text)[0].startswith(f"--set {text!r}: it is no key and value")
+        assert faults_of(path, text)[0].startswith(f"--set {text!r}: it is not KEY=VALUE")
 
 
 @pytest.mark.parametrize(

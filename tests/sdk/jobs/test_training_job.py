@@ -303,16 +303,19 @@ def test_warnings_say_how_gradients_travel(job):
         ),
         (
             {"inputs": S3Input(uri=3)},
-            "the uri of input 'training' is 3: it is no text. Pass such as 's3://bucket/prefix'.",
+            (
+                "the uri of input 'training' is 3: it is not a str. Pass a str such as"
+                " 's3://bucket/prefix'."
+            ),
         ),
         (
             {"enable_network_isolation": True, "inputs": {"code": "s3://bucket/x"}},
-            "a channel is called 'code': with enable_network_isolation the code comes through it."
+            "a channel is named 'code': with enable_network_isolation it carries the code."
             " Pass another name.",
         ),
         ({"use_spot_instances": "no"}, "use_spot_instances is 'no': its type is str. Pass True or"
          " False."),
-        ({"dependencies": [1]}, "dependencies[0] is 1: it is no path. Pass a str or Path."),
+        ({"dependencies": [1]}, "dependencies[0] is 1: it is not a path. Pass a str or Path."),
         ({"tags": 5}, "tags is 5: its type is int. Pass a dict or list."),
         (
             {"source_dir": "s3://bucket/x.tar.gz", "dependencies": ["train.py"]},
@@ -325,8 +328,8 @@ def test_warnings_say_how_gradients_travel(job):
         ({"inputs": {"a": {"DataSource": {"S3DataSource": None}}}}, None),
         (
             {"inputs": {"a": {"DataSource": {}}}},
-            "channel 'a' is of type dict: it says no place. Pass 's3://…', a Path, an S3Input or a"
-            " FileSystemInput.",
+            "channel 'a' is of type dict: it does not name a place. Pass 's3://…', a Path, an"
+            " S3Input or a FileSystemInput.",
         ),
     ],
 )  # fmt: skip
@@ -373,7 +376,7 @@ def test_a_name_in_use_is_told_before_anything_is_uploaded(job, amazon):
 def test_nothing_is_uploaded_without_a_region(job, monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     nowhere = boto3.Session("testing", "testing")
-    with pytest.raises(SetupError, match="no AWS region is set: the job runs in one"):
+    with pytest.raises(SetupError, match="no AWS region is set: the job needs a region"):
         job(session=nowhere, runner=RecordingRunner()).submit()
 
 

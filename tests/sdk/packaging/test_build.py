@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from sagemaker_dist.errors import SetupError
-from sagemaker_dist.packaging.build import fault, telling
 from sagemaker_dist.packaging.docker_cli import Builder, find_builder, run
+from sagemaker_dist.packaging.image_build import fault, last_lines
 
 FAILED = """
 #1 [internal] load build definition from Dockerfile
@@ -67,7 +67,7 @@ def test_no_docker_that_builds(docker, version):
         find_builder(at)
 
     assert f"{at}/docker" in raised.value.why
-    assert "docker-buildx" in raised.value.mend
+    assert "docker-buildx" in raised.value.hint
 
 
 def test_no_docker_at_all(tmp_path):
@@ -87,7 +87,7 @@ def test_output_is_shown_and_kept(capfd):
 
 def test_telling_lines():
     """Of a failed build, what says something about it is told."""
-    told = telling([line.strip() for line in FAILED.splitlines() if line])
+    told = last_lines([line.strip() for line in FAILED.splitlines() if line])
 
     assert (
         "[internal] load build definition from Dockerfile"
@@ -100,21 +100,21 @@ def test_a_wheel_that_is_not_there():
     """What pip did not find is named, with the command that gets it."""
     error = fault(1, [line.strip() for line in FAILED.splitlines() if line], "/data")
 
-    assert "pip found no torch==2.13.0 for the Python of the image to build on" == error.why
-    assert "pip download -d DIR 'torch==2.13.0'" in error.mend
+    assert "pip found no torch==2.13.0 for the base image's Python" == error.why
+    assert "pip download -d DIR 'torch==2.13.0'" in error.hint
 
 
 def test_our_own_faults():
     """What a step of the Dockerfile refuses arrives in its three parts."""
     line = (
-        "#9 0.31 sagemaker-dist: the image to build on holds torch 2.9.1: torch 2.13.0 was asked"
+        "#9 0.31 sagemaker-dist: the image to build on has torch 2.9.1: torch 2.13.0 was asked"
         " for. Ask for 2.9.1, or build on an image without torch."
     )
     error = fault(1, [line, "executor failed"], "/data")
 
-    assert "the image to build on holds torch 2.9.1" == error.what
+    assert "the image to build on has torch 2.9.1" == error.what
     assert "torch 2.13.0 was asked for" == error.why
-    assert "Ask for 2.9.1, or build on an image without torch" == error.mend
+    assert "Ask for 2.9.1, or build on an image without torch" == error.hint
 
 
 def test_full_disk():

@@ -9,7 +9,7 @@ from moto import mock_aws
 
 from sagemaker_dist.errors import SetupError, SkewError
 from sagemaker_dist.packaging import boto_session, default_tag, ecr_image
-from sagemaker_dist.packaging.ecr import ecr_pass
+from sagemaker_dist.packaging.ecr import ecr_login
 
 HOST = "123456789012.dkr.ecr.eu-west-1.amazonaws.com"
 MANIFEST = {"schemaVersion": 2, "mediaType": "application/vnd.docker.distribution.manifest.v2+json"}
@@ -52,13 +52,13 @@ def test_repository_of_ones_own(session, holding):
 
 
 def test_no_repository(session):
-    """Without a repository the mend is both commands."""
+    """Without a repository the hint is both commands."""
     with pytest.raises(SetupError, match="no ECR repository 'sagemaker-dist' in region") as raised:
         ecr_image(session, "torch")
 
-    assert "sagemaker-dist image build" in raised.value.mend
-    assert "sagemaker-dist image push" in raised.value.mend
-    assert "--create" in raised.value.mend
+    assert "sagemaker-dist image build" in raised.value.hint
+    assert "sagemaker-dist image push" in raised.value.hint
+    assert "--create" in raised.value.hint
 
 
 def test_only_other_versions(session, holding):
@@ -81,27 +81,27 @@ def test_only_another_framework(session, holding):
 def test_pass(session):
     """The token is taken apart, and its repository made if asked; it is never shown."""
     with pytest.raises(SetupError, match="--create"):
-        ecr_pass(session, "mine", create=False)
-    access = ecr_pass(session, "mine", create=True)
+        ecr_login(session, "mine", create=False)
+    access = ecr_login(session, "mine", create=True)
 
     assert f"{HOST}/mine" == access.repository_uri
     assert ("AWS", "123456789012-auth-token") == (access.username, access.password)
     assert access.password not in repr(access)
-    assert access == ecr_pass(session, "mine", create=False)
+    assert access == ecr_login(session, "mine", create=False)
 
 
 def test_no_region():
-    """Without a region the mend says how to set one."""
+    """Without a region the hint says how to set one."""
     with pytest.raises(SetupError, match="no AWS region is set"):
         ecr_image(boto3.Session("testing", "testing"), "torch")
 
 
 def test_no_credentials():
-    """Without credentials the mend says how to get some."""
+    """Without credentials the hint says how to get some."""
     with pytest.raises(SetupError, match="Unable to locate credentials") as raised:
         ecr_image(boto3.Session(region_name="eu-west-1"), "torch")
 
-    assert "aws configure" in raised.value.mend
+    assert "aws configure" in raised.value.hint
 
 
 def test_unknown_profile():

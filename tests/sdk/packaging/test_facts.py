@@ -7,17 +7,17 @@ import pytest
 from docker.errors import ImageNotFound
 
 import sagemaker_dist
-from sagemaker_dist.contract import wire
+from sagemaker_dist.contract import hyperparameter_format
 from sagemaker_dist.errors import SetupError, SkewError
 from sagemaker_dist.packaging import (
     ImageFacts,
     check_versions,
     default_tag,
     inspect_image,
-    is_ours,
+    is_sagemaker_dist_image,
     local_image,
 )
-from sagemaker_dist.packaging.facts import versions_in
+from sagemaker_dist.packaging.image_facts import versions_in
 
 
 def facts(**labels: str) -> ImageFacts:
@@ -34,7 +34,9 @@ def facts(**labels: str) -> ImageFacts:
 
 def test_same_versions_pass():
     """Runtime and SDK of one version go together."""
-    check_versions(facts(version=sagemaker_dist.__version__, wire=str(wire.VERSION)))
+    check_versions(
+        facts(version=sagemaker_dist.__version__, wire=str(hyperparameter_format.VERSION))
+    )
 
 
 def test_an_image_of_ones_own_passes():
@@ -45,14 +47,14 @@ def test_an_image_of_ones_own_passes():
 def test_another_version():
     """The error names both versions."""
     with pytest.raises(SkewError, match="holds sagemaker-dist-runtime") as raised:
-        check_versions(facts(version="9.9.9", wire=str(wire.VERSION)))
+        check_versions(facts(version="9.9.9", wire=str(hyperparameter_format.VERSION)))
 
     assert f"sagemaker-dist {sagemaker_dist.__version__} is installed here" == raised.value.why
 
 
 def test_another_wire():
     """An image that reads another wire is refused."""
-    with pytest.raises(SkewError, match="reads version 99 of the wire"):
+    with pytest.raises(SkewError, match="reads version 99 of the hyperparameter"):
         check_versions(facts(version=sagemaker_dist.__version__, wire="99"))
 
 
@@ -61,8 +63,8 @@ def test_an_image_of_another_version_is_built_again_with_its_framework():
     with pytest.raises(SkewError) as raised:
         check_versions(facts(version="9.9.9", framework="tensorflow"))
 
-    mend = "Run: sagemaker-dist image build --framework tensorflow, or install sagemaker-dist 9.9.9"
-    assert mend == raised.value.mend
+    hint = "Run: sagemaker-dist image build --framework tensorflow, or install sagemaker-dist 9.9.9"
+    assert hint == raised.value.hint
 
 
 @pytest.fixture
@@ -89,15 +91,15 @@ def test_a_missing_image_is_built_with_its_framework(empty_engine, image, comman
         inspect_image(image, client=empty_engine)
 
     command = command.format(image=image)
-    assert f"Run: sagemaker-dist {command}, or docker pull it" == raised.value.mend
+    assert f"Run: sagemaker-dist {command}, or docker pull it" == raised.value.hint
 
 
 def test_a_job_without_an_image_names_the_framework_to_build(empty_engine):
     with pytest.raises(SetupError) as raised:
         local_image(empty_engine, "tensorflow")
 
-    mend = "Run: sagemaker-dist image build --framework tensorflow, or pass image_uri"
-    assert mend == raised.value.mend
+    hint = "Run: sagemaker-dist image build --framework tensorflow, or pass image_uri"
+    assert hint == raised.value.hint
 
 
 def test_versions_in_tags():
@@ -120,4 +122,4 @@ def test_versions_in_tags():
     ],
 )
 def test_our_images_are_known_by_their_repository(image, expected):
-    assert expected == is_ours(image)
+    assert expected == is_sagemaker_dist_image(image)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a push is shown."""
 
-from sagemaker_dist.packaging.layers import show
+from sagemaker_dist.packaging.layer_progress import show
 
 MESSAGES = [
     {"status": "The push refers to repository [host/name]"},

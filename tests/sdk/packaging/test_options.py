@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import sagemaker_dist
-from sagemaker_dist.contract import wire
+from sagemaker_dist.contract import hyperparameter_format
 from sagemaker_dist.errors import OptionError, OptionErrors
 from sagemaker_dist.packaging import FRAMEWORKS, ImageOptions, PushOptions, default_tag
-from sagemaker_dist.packaging.build import arguments
+from sagemaker_dist.packaging.image_build import arguments
 
 ROOT = Path(__file__).parents[3]
 
@@ -31,7 +31,7 @@ def test_dockerfile_has_our_defaults():
     assert ImageOptions().base_image == defaults["BASE_IMAGE"]
     assert FRAMEWORKS["torch"].default == defaults["FRAMEWORK_VERSION"]
     assert sagemaker_dist.__version__ == defaults["VERSION"]
-    assert str(wire.VERSION) == defaults["WIRE"]
+    assert str(hyperparameter_format.VERSION) == defaults["WIRE"]
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_tensorflow_that_the_binding_does_not_know(version):
 
 
 def test_every_fault_at_once(tmp_path):
-    """What is wrong is said together, each with its mend."""
+    """What is wrong is said together, each with its hint."""
     with pytest.raises(OptionErrors) as raised:
         ImageOptions(
             framework="tensorflw",
@@ -115,7 +115,7 @@ def test_what_docker_is_told(tmp_path):
         f"--build-arg=FRAMEWORK_VERSION={FRAMEWORKS['torch'].default}",
         "--build-arg=OFFLINE=",
         f"--build-arg=VERSION={sagemaker_dist.__version__}",
-        f"--build-arg=WIRE={wire.VERSION}",
+        f"--build-arg=WIRE={hyperparameter_format.VERSION}",
         "--network=host",
         "--platform=linux/arm64",
         f"--secret=id=ca,src={authority}",
@@ -141,7 +141,7 @@ def test_options_say_what_they_mean():
 
 def test_push_options():
     """A registry of one's own and options for ECR exclude each other."""
-    with pytest.raises(OptionError, match="these are for Amazon ECR"):
+    with pytest.raises(OptionError, match="create and repository are for Amazon ECR"):
         PushOptions(to="localhost:5000/name", create=True)
-    with pytest.raises(OptionError, match="it names no registry"):
+    with pytest.raises(OptionError, match="it does not name a registry"):
         PushOptions(to="name")

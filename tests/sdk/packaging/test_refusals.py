@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What engines say, as they were heard to, becomes a cause and a mend."""
+"""What engines say, as they were heard to, becomes a cause and a hint."""
 
 import pytest
 
-from sagemaker_dist.packaging.refusals import refusal
+from sagemaker_dist.packaging.docker_errors import refusal
 
 HEARD = {
     'failed to create shim task: OCI runtime create failed: exec: "train": executable file not'

@@ -7,16 +7,16 @@ from sagemaker.local.local_session import file_input
 from sagemaker.workflow.parameters import ParameterString
 
 from sagemaker_dist.errors import OptionErrors
-from sagemaker_dist.estimators import facts
+from sagemaker_dist.estimators import estimator_facts
 from sagemaker_dist.planning import Channel, channel_faults, plan_local_job
-from sagemaker_dist.planning.channels import FileSystem, parse_channel
+from sagemaker_dist.planning.channel_checks import FileSystem, parse_channel
 
 URI = "s3://bucket/data"
 
 
 def faults(*inputs, here="local_process", **how):
     """What is wrong with inputs named a, b, ..., in sentences."""
-    channels = facts.channels(dict(zip("abc", inputs, strict=False)), **how)
+    channels = estimator_facts.channels(dict(zip("abc", inputs, strict=False)), **how)
     found = channel_faults(channels, on_this_machine=True, instance_type=here)
     return [str(fault) for fault in found]
 
@@ -59,62 +59,66 @@ def test_what_is_read(given):
     [
         (
             TrainingInput(URI, input_mode="Stream"),
-            "input_mode of channel 'a' is 'Stream': SageMaker knows no such value."
-            " Valid are 'FastFile', 'File', 'Pipe'.",
+            "input_mode of channel 'a' is 'Stream': SageMaker has no such value. Valid are"
+            " 'FastFile', 'File', 'Pipe'.",
         ),
         (
             TrainingInput(URI, distribution="shardedbys3"),
-            "distribution of channel 'a' is 'shardedbys3': SageMaker knows no such value."
-            " Did you mean 'ShardedByS3Key'?",
+            "distribution of channel 'a' is 'shardedbys3': SageMaker has no such value. Did"
+            " you mean 'ShardedByS3Key'?",
         ),
         (
             TrainingInput(URI, s3_data_type="ManifestFile"),
-            "s3_data_type of channel 'a' is 'ManifestFile': local reads all objects below a prefix"
-            " and no manifests. Pass a prefix and leave s3_data_type out.",
+            "s3_data_type of channel 'a' is 'ManifestFile': local reads all objects below a"
+            " prefix, not manifests. Pass a prefix and leave s3_data_type out.",
         ),
         (
             TrainingInput(URI, input_mode="Pipe", record_wrapping="RecordIO"),
-            "record_wrapping of channel 'a' is 'RecordIO': local hands on objects as they are."
+            "record_wrapping of channel 'a' is 'RecordIO': local passes objects on unchanged."
             " Write the objects as RecordIO and leave record_wrapping out.",
         ),
         (
             TrainingInput(URI, compression="Gzip"),
-            "compression of channel 'a' is 'Gzip': only what goes through a pipe is unpacked, as on"
+            "compression of channel 'a' is 'Gzip': only Pipe mode unpacks data, as on"
             " SageMaker. Leave compression out and unpack in the script, or pass"
             " input_mode='Pipe'.",
         ),
         (
             TrainingInput(URI, shuffle_config=ShuffleConfig(1)),
-            "shuffle_config of channel 'a' is set: only what goes through a pipe has an order."
+            "shuffle_config of channel 'a' is set: only Pipe mode has an order of objects."
             " Leave shuffle_config out and shuffle in the script, or pass input_mode='Pipe'.",
         ),
         (
             TrainingInput(URI, attribute_names=["label"]),
-            "attribute_names of channel 'a' is set: it means nothing to local. Leave it out.",
+            "attribute_names of channel 'a' is set: it has no meaning on local. Leave it out.",
         ),
         (
             TrainingInput(URI, instance_groups=["group"]),
-            "instance_groups of channel 'a' is set: it means nothing to local. Leave it out.",
+            "instance_groups of channel 'a' is set: it has no meaning on local. Leave it out.",
         ),
         (
             "s3:///x",
-            "channel 'a' is 's3:///x': it names no bucket. Pass s3://, a bucket and a prefix.",
+            (
+                "channel 'a' is 's3:///x': it does not name a bucket. Pass s3://, a bucket and"
+                " a prefix."
+            ),
         ),
         (
             "gs://b/x",
-            "channel 'a' is 'gs://b/x': gs:// is not read."
-            " Pass file:// and a directory, or s3:// and a prefix.",
+            "channel 'a' is 'gs://b/x': gs:// is not supported. Pass file:// and a directory,"
+            " or s3:// and a prefix.",
         ),
         (
             3,
-            "channel 'a' is a int: local reads file:// and s3:// places."
-            " Pass such a place, or a TrainingInput of it.",
+            "channel 'a' is a int: local reads file:// and s3:// places. Pass such a URI, or a"
+            " TrainingInput with it.",
         ),
         (
             FileSystemInput("fs-01234567", "EFS", "/set"),
-            "channel 'a' is '/set' of file system 'fs-01234567': local does not know where this"
-            " machine has it. Pass sagemaker_session=LocalSession(file_systems={'fs-01234567':"
-            " '/its/directory'}), or the directory as file://.",
+            "channel 'a' is '/set' of file system 'fs-01234567': local does not know where it"
+            " is mounted on this machine. Pass"
+            " sagemaker_session=LocalSession(file_systems={'fs-01234567': '/its/directory'}),"
+            " or the directory as file://.",
         ),
     ],
 )
@@ -143,9 +147,9 @@ def test_a_file_system_lies_where_the_user_says(tmp_path):
     ("directory", "here", "mode", "why"),
     [
         ("/none", "/tmp", "File", "there is no /tmp/none"),
-        ("/../etc", "/tmp", "File", "'..' leads out of it"),
+        ("/../etc", "/tmp", "File", "'..' leads out of the file system"),
         ("/", "relative", "File", "file_systems maps it to 'relative', a relative path"),
-        ("/", "/tmp", "Pipe", "SageMaker mounts a file system in File mode alone"),
+        ("/", "/tmp", "Pipe", "SageMaker mounts file systems only in File mode"),
     ],
 )
 def test_a_file_system_that_cannot_be_read(directory, here, mode, why):
@@ -174,13 +178,13 @@ def test_no_channel_has_the_name_of_a_pipe():
     pipe, plain = Channel(name="a", uri=URI, mode="Pipe"), Channel(name="a_0", uri=URI)
     (fault,) = channel_faults([pipe, plain], on_this_machine=True)
 
-    assert "a channel is called 'a_0': a pipe of channel 'a' has this name" in str(fault)
+    assert "a channel is named 'a_0': a FIFO of channel 'a' has this name" in str(fault)
 
 
 def test_a_request_is_checked_without_an_estimator():
     """Whoever calls a runner is told before the job starts."""
     wrong = TrainingInput(URI, input_mode="Stream", record_wrapping="RecordIO")
-    with pytest.raises(OptionErrors, match="local hands on objects as they are"):
+    with pytest.raises(OptionErrors, match="local passes objects on unchanged"):
         plan_local_job(request(part(wrong)))
 
 
@@ -198,7 +202,7 @@ def test_facts_of_a_channel():
         is_shuffled=True,
     )
 
-    assert (expected,) == facts.channels({"a": given}, input_mode="File")
+    assert (expected,) == estimator_facts.channels({"a": given}, input_mode="File")
 
 
 def test_a_file_system_without_a_place_has_no_directory():

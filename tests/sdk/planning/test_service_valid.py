@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sagemaker.instance_group import InstanceGroup
 
-from sagemaker_dist.estimators import facts
+from sagemaker_dist.estimators import estimator_facts
 from sagemaker_dist.gathering import service_limits
 from sagemaker_dist.planning import Channel, Job, Limit, Terms, construction_faults, fit_faults
 
@@ -96,8 +96,8 @@ def test_what_sagemaker_takes_has_no_fault(parts):
     job = Job(
         instance_type=asked.get("instance_type"),
         instance_count=asked.get("instance_count"),
-        terms=facts.terms(asked),
-        environment=facts.environment(asked.get("environment")),
+        terms=estimator_facts.terms(asked),
+        environment=estimator_facts.environment(asked.get("environment")),
         output_path=asked.get("output_path"),
         checkpoint_s3_uri=asked.get("checkpoint_s3_uri"),
         channels=(Channel(name="training", uri="s3://bucket/data", mode=asked.get("input_mode")),),

@@ -17,12 +17,12 @@ from sagemaker_dist import (
 from sagemaker_dist.contract import (
     KEY,
     Distribution,
-    in_our_image,
+    claim_for_launcher,
     parse,
     read_distribution,
 )
 from sagemaker_dist.planning import Job, construction_faults, construction_warnings
-from sagemaker_dist.planning.splitting import describe_split, ranks_per_host
+from sagemaker_dist.planning.split_checks import describe_split, ranks_per_host
 
 P4D, C5 = "ml.p4d.24xlarge", "ml.c5.xlarge"
 PLAN = {
@@ -35,7 +35,7 @@ PLAN = {
 
 
 def job(option, hosts=2, kind=P4D, **facts):
-    asked = in_our_image(read_distribution(option))
+    asked = claim_for_launcher(read_distribution(option))
     return Job(distribution=asked, instance_type=kind, instance_count=hosts, **facts)
 
 
@@ -67,30 +67,31 @@ def test_what_fits_is_no_fault(option, hosts, kind):
             3,
             C5,
             "a world of 3 (3 hosts x 1 process) has pipeline_parallel_degree=4: 4 ranks hold a"
-            " whole model, and 3 is no multiple of 4. Use 4 hosts, or pipeline_parallel_degree=3.",
+            " whole model, and 3 is not a multiple of 4. Use 4 hosts, or"
+            " pipeline_parallel_degree=3.",
         ),
         (
             ModelParallel(pipeline_parallel_degree=4, engine={"processes_per_host": 2}),
             3,
             "local_process",
-            "a world of 6 (3 hosts x 2 processes) has pipeline_parallel_degree=4: 4 ranks hold a"
-            " whole model, and 6 is no multiple of 4. Use 2 or 4 hosts, or"
+            "a world of 6 (3 hosts x 2 processes) has pipeline_parallel_degree=4: 4 ranks hold"
+            " a whole model, and 6 is not a multiple of 4. Use 2 or 4 hosts, or"
             " pipeline_parallel_degree=3 or 6.",
         ),
         (
             SMPv1(pipeline_parallel_degree=4, processes_per_host=3),
             2,
             P4D,
-            "a world of 6 (2 hosts x 3 processes) has pipeline_parallel_degree=4: 4 ranks hold a"
-            " whole model, and 6 is no multiple of 4. Use 4 hosts, or pipeline_parallel_degree=3"
-            " or 6.",
+            "a world of 6 (2 hosts x 3 processes) has pipeline_parallel_degree=4: 4 ranks hold"
+            " a whole model, and 6 is not a multiple of 4. Use 4 hosts, or"
+            " pipeline_parallel_degree=3 or 6.",
         ),
         (
             ModelParallel(pipeline_parallel_degree=4, global_batch_size=62),
             2,
             P4D,
-            "global_batch_size is 62 and there are 4 replicas: each trains on as many samples, and"
-            " 62 is no multiple of 4. Pass global_batch_size=60 or 64.",
+            "global_batch_size is 62 and there are 4 replicas: replicas get equal shares of"
+            " it, and 62 is not a multiple of 4. Pass global_batch_size=60 or 64.",
         ),
     ],
 )
@@ -123,14 +124,14 @@ def test_the_script_of_a_split_starts_its_own_backends():
     (said,) = construction_warnings(job(ModelParallel(pipeline_parallel_degree=2)))
 
     assert "Use smp.init() in the script" in said
-    assert said.endswith("What stages send each other goes through the memory of their hosts.")
+    assert said.endswith("Stages send activations through the memory of their hosts.")
     assert [] == list(construction_warnings(job(ModelParallel(pipeline_parallel_degree=2), 2, C5)))
 
 
 @pytest.mark.parametrize(
     ("option", "world", "rows"),
     [
-        (ModelParallel(), 8, {"split": "as many stages as the planner finds the fastest"}),
+        (ModelParallel(), 8, {"split": "number of stages chosen by the planner"}),
         (
             ModelParallel(pipeline_parallel_degree=4, microbatches=4, global_batch_size=64),
             8,
@@ -158,7 +159,7 @@ def test_people_read_how_ranks_and_batch_are_shared_out(option, world, rows):
 
 def test_ranks_of_a_host_are_counted_as_the_launcher_counts():
     assert [8, 1, None, 3] == [
-        ranks_per_host(Distribution(ours=options), kind)
+        ranks_per_host(Distribution(engine=options), kind)
         for options, kind in [
             (DataParallel(), P4D),
             (DataParallel(), C5),
@@ -206,8 +207,8 @@ def test_a_plan_below_the_source_is_found(start, kind):
     [
         (None, {}, "plan is 'plan.json': there is no such file in source_dir "),
         ("{", {}, "plan is 'plan.json': it cannot be read: Expecting property name"),
-        ("[]", {}, "plan is 'plan.json': it is no plan, the file in source_dir "),
-        ({**PLAN, "batch_size": "2"}, {}, "plan is 'plan.json': it is no plan, the file"),
+        ("[]", {}, "plan is 'plan.json': it is not a plan, the file in source_dir "),
+        ({**PLAN, "batch_size": "2"}, {}, "plan is 'plan.json': it is not a plan, the file"),
         (
             PLAN,
             {"plan": "/etc/passwd"},
@@ -222,17 +223,23 @@ def test_a_plan_below_the_source_is_found(start, kind):
         (
             PLAN,
             {"microbatches": 8},
-            "microbatches is 8 beside plan='plan.json': the plan has 4. Leave microbatches out",
+            (
+                "microbatches is 8 together with plan='plan.json': the plan has 4. Leave"
+                " microbatches out"
+            ),
         ),
         (
             PLAN,
             {"pipeline_parallel_degree": 4},
-            "pipeline_parallel_degree is 4 beside plan='plan.json': the plan has 2.",
+            "pipeline_parallel_degree is 4 together with plan='plan.json': the plan has 2.",
         ),
         (
             PLAN,
             {"global_batch_size": 32},
-            "global_batch_size is 32 beside plan='plan.json': the plan is for 64: 32 for each of 2",
+            (
+                "global_batch_size is 32 together with plan='plan.json': the plan is for 64:"
+                " 32 for each of 2"
+            ),
         ),
     ],
 )
@@ -258,7 +265,9 @@ def test_without_source_dir_a_plan_is_a_dependency(script, tmp_path, has_plan):
     if has_plan:
         TrainingJob(**settings)
     else:
-        with pytest.raises(OptionError, match="no such file among the dependencies, beside which"):
+        with pytest.raises(
+            OptionError, match=("no such file among the dependencies; without source_dir")
+        ):
             TrainingJob(**settings)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who serves which key: what our launcher refuses by name, and what SageMaker's SDK would drop."""
+"""Keys that the sagemaker-dist launcher refuses by name, or that SageMaker's SDK would drop."""
 
 from types import SimpleNamespace
 
@@ -19,10 +19,10 @@ from sagemaker_dist import (
     SMPv2,
     TorchDistributed,
 )
-from sagemaker_dist.contract import in_our_image, read_distribution
+from sagemaker_dist.contract import claim_for_launcher, read_distribution
 from sagemaker_dist.errors import OptionError
 from sagemaker_dist.planning import Job, Terms, construction_faults, construction_warnings
-from sagemaker_dist.planning.strategies import SUPPORT
+from sagemaker_dist.planning.distribution_support import SUPPORT
 
 ON = {"enabled": True}
 P4D, C5 = "ml.p4d.24xlarge", "ml.c5.xlarge"
@@ -40,11 +40,11 @@ INSTEAD_OR_THEIRS = (
 
 
 def job(value, **changes):
-    """A job of two hosts with eight GPUs each, in our image unless a test says otherwise."""
+    """A job of two hosts with eight GPUs each, in the sagemaker-dist image by default."""
     asked = read_distribution(value)
-    is_ours = changes.setdefault("image_is_ours", True)
+    is_ours = changes.setdefault("uses_launcher", True)
     facts = {"instance_type": P4D, "instance_count": 2, "kind": "PyTorch", **changes}
-    return Job(distribution=in_our_image(asked) if is_ours else asked, **facts)
+    return Job(distribution=claim_for_launcher(asked) if is_ours else asked, **facts)
 
 
 def faults(value, **changes):
@@ -119,9 +119,9 @@ def test_our_launcher_starts_ranks_of_tensorflow(option):
         (
             SMPv2(hybrid_shard_degree=8),
             "PyTorch",
-            "'smdistributed.modelparallel' beside 'torch_distributed', which is SMP v2: the"
-            " runtime of sagemaker_dist has what SMP v1 has, and no tensors are split in it. Use"
-            " ModelParallel(sharding='full') for shards alone, or SageMaker's image.",
+            "'smdistributed.modelparallel' with 'torch_distributed', which is SMP v2: the"
+            " runtime of sagemaker_dist runs SMP v1, and splits no tensors. Use"
+            " ModelParallel(sharding='full') for sharding, or SageMaker's image.",
         ),
         (
             {**DataParallel().distribution(), **SMP},
@@ -177,33 +177,33 @@ def test_what_our_image_does_not_serve_is_refused_by_name(option, kind, fault):
         (
             MultiWorkerMirroredStrategy(),
             "PyTorch",
-            "distribution asks for 'multi_worker_mirrored_strategy': SageMaker's PyTorch does not"
-            " start it. Leave 'multi_worker_mirrored_strategy' out.",
+            "distribution asks for 'multi_worker_mirrored_strategy': SageMaker's PyTorch does"
+            " not start it. Leave 'multi_worker_mirrored_strategy' out.",
         ),
         (
             {"torch_distributed": ON, "mpi": ON},
             "PyTorch",
             "distribution asks for 'torch_distributed' and 'mpi': a job has one launcher, and"
-            " SageMaker's SDK drops the others. Keep one.",
+            " SageMaker's SDK would drop the others. Keep one.",
         ),
         (
             {"instance_groups": ["train"], "mpi": {"enabled": False}},
             "PyTorch",
-            "distribution names instance_groups: none of its strategies is on. Add one, or leave"
-            " distribution out.",
+            "distribution names instance_groups: none of its strategies is enabled. Enable"
+            " one, or leave distribution out.",
         ),
         (
             SMP,
             "PyTorch",
             "distribution asks for 'smdistributed.modelparallel': nothing starts its ranks."
-            " Add 'mpi': {'enabled': True, 'processes_per_host': ...} for SMP v1,"
-            " or 'torch_distributed': {'enabled': True} for SMP v2.",
+            " Add 'mpi': {'enabled': True, 'processes_per_host': ...} for SMP v1, or"
+            " 'torch_distributed': {'enabled': True} for SMP v2.",
         ),
         (
             SMPv2(hybrid_shard_degree=8),
             "HuggingFace",
-            "distribution asks for 'smdistributed.modelparallel' beside 'torch_distributed':"
-            " SageMaker's HuggingFace drops it there. Use PyTorch for SMP v2, or 'mpi' for SMP"
+            "distribution asks for 'smdistributed.modelparallel' with 'torch_distributed':"
+            " SageMaker's HuggingFace drops it then. Use PyTorch for SMP v2, or 'mpi' for SMP"
             " v1.",
         ),
         (
@@ -214,23 +214,23 @@ def test_what_our_image_does_not_serve_is_refused_by_name(option, kind, fault):
     ],
 )
 def test_what_sagemakers_sdk_would_drop_is_refused(option, kind, fault):
-    found = faults(option, kind=kind, image_is_ours=False, terms=Terms(instance_groups=None))
+    found = faults(option, kind=kind, uses_launcher=False, terms=Terms(instance_groups=None))
 
     assert ([] if fault is None else [fault]) == [each for each in found if "estimator" not in each]
 
 
 @pytest.mark.parametrize("option", [SMDDP(), SMPv1(partitions=2, processes_per_host=8)])
 def test_awss_libraries_need_gpus(option):
-    """Unless an image is named, which may hold our launcher."""
-    found = faults(option, instance_type=C5, image_is_ours=False)
+    """Unless an image is named, which may hold the sagemaker-dist launcher."""
+    found = faults(option, instance_type=C5, uses_launcher=False)
 
     assert found[0].startswith("distribution asks for 'smdistributed.")
     assert found[0].endswith(
-        "on ml.c5.xlarge: AWS's library runs on GPUs, and this instance type has none."
-        " Take an instance type with GPUs: sagemaker-dist instances list --accelerated."
+        "on ml.c5.xlarge: AWS's library runs on GPUs, and this instance type has none. Use an"
+        " instance type with GPUs: sagemaker-dist instances list --accelerated."
     )
-    assert [] == faults(option, instance_type=C5, image_is_ours=False, names_image=True)
-    assert [] == faults(option, image_is_ours=False)
+    assert [] == faults(option, instance_type=C5, uses_launcher=False, names_image=True)
+    assert [] == faults(option, uses_launcher=False)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_parameters_of_smp_are_checked(parameters, version, text):
     """Keys, values, and degrees against two hosts of eight GPUs: one fault each."""
     launcher = {1: MPI(processes_per_host=8), 2: TorchDistributed()}[version]
     section = {"smdistributed": {"modelparallel": {**ON, "parameters": parameters}}}
-    (found,) = faults({**section, **launcher.distribution()}, image_is_ours=False)
+    (found,) = faults({**section, **launcher.distribution()}, uses_launcher=False)
 
     assert text in found
 
@@ -263,7 +263,7 @@ def test_parameters_of_smp_are_checked(parameters, version, text):
         (
             OnInstanceGroup(strategy=TorchDistributed(), group="train"),
             "PyTorch",
-            "beside 'torch_distributed', and each group starts a world of its own",
+            "with 'torch_distributed', and each group starts a world of its own",
         ),
         (MPI(), "PyTorch", None),
         (SMDDP(), "TensorFlow", None),
@@ -271,7 +271,7 @@ def test_parameters_of_smp_are_checked(parameters, version, text):
 )
 def test_what_does_less_than_was_asked_is_warned_of(option, kind, text):
     groups = {"terms": Terms(instance_groups=GROUPS)} if isinstance(option, OnInstanceGroup) else {}
-    made = job(option, kind=kind, image_is_ours=False, **groups)
+    made = job(option, kind=kind, uses_launcher=False, **groups)
     found = list(construction_warnings(made))
 
     assert [] == list(construction_faults(made))
@@ -281,7 +281,7 @@ def test_what_does_less_than_was_asked_is_warned_of(option, kind, text):
 
 def test_a_job_of_groups_trains_in_the_one_that_is_named():
     """Weights are counted against its hosts, and what is said of GPUs is said of its type."""
-    terms = Terms(instance_groups=GROUPS, asked=frozenset({"instance_groups"}))
+    terms = Terms(instance_groups=GROUPS, passed=frozenset({"instance_groups"}))
     option = OnInstanceGroup(strategy=DataParallel(), group="train")
     facts = {"instance_type": None, "instance_count": None, "terms": terms}
     facts["other"] = {"instance_groups": GROUPS}
@@ -291,9 +291,9 @@ def test_a_job_of_groups_trains_in_the_one_that_is_named():
     assert [] == list(construction_faults(made))
     assert P4D in next(construction_warnings(made))
     assert [
-        "instance_groups has 2 groups, and distribution names none: each would train on its own."
-        " Pass OnInstanceGroup(strategy=..., group=...), or add 'instance_groups': [group] to the"
-        " dict."
+        "instance_groups has 2 groups, and distribution names none: each group would train on"
+        " its own. Pass OnInstanceGroup(strategy=..., group=...), or add 'instance_groups':"
+        " [group] to the dict."
     ] == faults(DataParallel(), **facts)
 
 
@@ -316,12 +316,12 @@ def test_every_key_has_a_typed_option():
         (
             OnInstanceGroup(strategy=SMPv2(hybrid_shard_degree=8), group="train"),
             "PyTorch",
-            "SageMaker's SDK takes them with 'mpi' and 'smdistributed.dataparallel' alone",
+            "SageMaker's SDK takes them only with 'mpi' and 'smdistributed.dataparallel'",
         ),
         (
             OnInstanceGroup(strategy=ParameterServer(), group="train"),
             "TensorFlow",
-            "distribution names instance_groups beside 'parameter_server'",
+            "distribution names instance_groups with 'parameter_server'",
         ),
         (
             {"smdistributed": {"modelparallel": {**ON, "parameters": None}}, "mpi": ON},
@@ -333,7 +333,7 @@ def test_every_key_has_a_typed_option():
 )
 def test_what_sagemakers_sdk_would_refuse_late_or_drop(option, kind, text):
     terms = Terms(instance_groups=GROUPS) if isinstance(option, OnInstanceGroup) else None
-    found = faults(option, kind=kind, image_is_ours=False, terms=terms)
+    found = faults(option, kind=kind, uses_launcher=False, terms=terms)
 
     assert [True] == [text in each for each in found if "instance_type" not in each]
 
@@ -344,27 +344,28 @@ def test_what_sagemakers_sdk_would_refuse_late_or_drop(option, kind, text):
         (PyTorchDDP(custom_mpi_options="-v"), "custom_mpi_options '-v' are dropped"),
         (
             OnInstanceGroup(strategy=PyTorchDDP(), group="train"),
-            "does not send them beside 'pytorchddp'",
+            "does not send them with 'pytorchddp',",
         ),
     ],
 )
 def test_hugging_face_drops_parts_of_pytorchddp(option, text):
     (found,) = construction_warnings(
-        job(option, kind="HuggingFace", image_is_ours=False, terms=Terms(instance_groups=GROUPS))
+        job(option, kind="HuggingFace", uses_launcher=False, terms=Terms(instance_groups=GROUPS))
     )
 
     assert text in found
 
 
 def test_versions_that_lack_a_strategy():
-    old = {"kind": "TensorFlow", "image_is_ours": False, "framework_version": "2.8.0"}
+    old = {"kind": "TensorFlow", "uses_launcher": False, "framework_version": "2.8.0"}
     (found,) = faults(MultiWorkerMirroredStrategy(), **old)
-    new = {"image_is_ours": False, "framework_version": "2.3.0"}
+    new = {"uses_launcher": False, "framework_version": "2.3.0"}
     (warned,) = construction_warnings(job(SMPv1(partitions=2, processes_per_host=8), **new))
 
     assert "framework_version is '2.8.0': SageMaker starts it from 2.9 on." in found
     assert (
-        "SageMaker's images of PyTorch 2.3.0 do not hold it, the last that do are of 2.0." in warned
+        "SageMaker's images of PyTorch 2.3.0 do not have it; the last with it are those of 2.0."
+        in warned
     )
 
 
@@ -374,8 +375,7 @@ def test_names_of_deep_learning_containers_are_warned_of():
     mine = job(DataParallel(), terms=Terms(image_uri="r/mine:1"), instance_type=C5)
 
     assert [
-        "called as AWS's Deep Learning Containers are" in each
-        for each in construction_warnings(made)
+        "a name of AWS's Deep Learning Containers" in each for each in construction_warnings(made)
     ] == [True]
     assert [] == list(construction_warnings(mine))
 
@@ -388,7 +388,7 @@ def test_what_is_no_option_is_refused(option):
 
 def test_our_launcher_is_not_asked_by_a_pipeline():
     variable = SimpleNamespace(expr={"Get": "Parameters.On"})
-    with pytest.raises(OptionError, match="known to a pipeline alone"):
-        in_our_image(read_distribution({"torch_distributed": {"enabled": variable}}))
-    with pytest.raises(OptionError, match="known to a pipeline alone"):
+    with pytest.raises(OptionError, match="a pipeline variable"):
+        claim_for_launcher(read_distribution({"torch_distributed": {"enabled": variable}}))
+    with pytest.raises(OptionError, match="a pipeline variable"):
         read_distribution({"smdist": {"dataparallel": {"enabled": variable}}})

@@ -10,13 +10,13 @@ import pytest
 from sagemaker_dist import DataParallel
 from sagemaker_dist.catalog import Instance, training_instances
 from sagemaker_dist.contract import Distribution
-from sagemaker_dist.planning import Job, travel_warning
+from sagemaker_dist.planning import Job, transport_warning
 from sagemaker_dist.planning.capabilities import capability_faults
-from sagemaker_dist.planning.travel import describe_travel
+from sagemaker_dist.planning.gradient_transport import describe_transport
 
 EVERY = training_instances().values()
 BY_NAME = {"ids": lambda instance: instance.name}
-MEND = (
+HINT = (
     'Use init_process_group("cpu:smdist,cuda:nccl") in the script, and an image with a CUDA build'
     " of torch: builds for the CPU have no NCCL."
 )
@@ -24,8 +24,8 @@ MEND = (
 
 def warning(name, count=1, processes=None):
     options = DataParallel(processes_per_host=processes)
-    return travel_warning(
-        Job(distribution=Distribution(ours=options), instance_type=name, instance_count=count)
+    return transport_warning(
+        Job(distribution=Distribution(engine=options), instance_type=name, instance_count=count)
     )
 
 
@@ -49,17 +49,18 @@ def warning(name, count=1, processes=None):
             "ml.p5.48xlarge",
             2,
             "8 GPUs (H100)",
-            "Gradients then travel by NCCL: between the GPUs of a host over NVLink, and between"
-            " hosts over TCP, which may not fill the network's 3200 Gbit/s. EFA (32 interfaces)"
-            " takes NCCL's plugin aws-ofi-nccl in the image; the default image has none.",
+            "Gradients then travel by NCCL: between the GPUs of a host over NVLink, and"
+            " between hosts over TCP, which may not fill the network's 3200 Gbit/s. EFA (32"
+            " interfaces) needs NCCL's plugin aws-ofi-nccl in the image, which the default"
+            " image lacks.",
         ),
         (
             "ml.g5.8xlarge",
             2,
             "1 GPU (A10G)",
             "Gradients then travel by NCCL: between hosts over TCP, which may not fill the"
-            " network's 25 Gbit/s. EFA (1 interface) takes NCCL's plugin aws-ofi-nccl in the"
-            " image; the default image has none.",
+            " network's 25 Gbit/s. EFA (1 interface) needs NCCL's plugin aws-ofi-nccl in the"
+            " image, which the default image lacks.",
         ),
         (
             "ml.g5.2xlarge",
@@ -84,7 +85,7 @@ def warning(name, count=1, processes=None):
 )
 def test_gpu_hosts(name, count, has, ways):
     """One rank per GPU: the link of a host, the network, and what EFA takes."""
-    says = f"{name} has {has}; smdist carries CPU tensors alone so far. {MEND} {ways}"
+    says = f"{name} has {has}; smdist carries only CPU tensors. {HINT} {ways}"
 
     assert says == warning(name, count)
 
@@ -95,34 +96,34 @@ def test_gpu_hosts(name, count, has, ways):
         (
             16,
             "Gradients then travel by NCCL: between the GPUs of a host over NVLink."
-            " processes_per_host is 16, and a host has 8 GPUs: NCCL refuses ranks that share one."
-            " Left out, it is one rank per GPU.",
+            " processes_per_host is 16, and a host has 8 GPUs: NCCL refuses ranks that share"
+            " one. By default there is one rank per GPU.",
         ),
         (
             2,
             "Gradients then travel by NCCL: between the GPUs of a host over NVLink."
-            " processes_per_host is 2: 6 of the 8 GPUs of a host stand idle, unless ranks use"
+            " processes_per_host is 2: 6 of the 8 GPUs of a host are idle, unless ranks use"
             " several.",
         ),
         (
             1,
-            "A job of one rank has no gradients to send. processes_per_host is 1: 7 of the 8 GPUs"
-            " of a host stand idle, unless ranks use several.",
+            "A job of one rank has no gradients to send. processes_per_host is 1: 7 of the 8"
+            " GPUs of a host are idle, unless ranks use several.",
         ),
         (8, "Gradients then travel by NCCL: between the GPUs of a host over NVLink."),
     ],
 )
 def test_more_or_fewer_processes_than_gpus(processes, ways):
-    has = "ml.p4d.24xlarge has 8 GPUs (A100); smdist carries CPU tensors alone so far."
+    has = "ml.p4d.24xlarge has 8 GPUs (A100); smdist carries only CPU tensors."
 
-    assert f"{has} {MEND} {ways}" == warning("ml.p4d.24xlarge", 1, processes)
+    assert f"{has} {HINT} {ways}" == warning("ml.p4d.24xlarge", 1, processes)
 
 
 def test_ranks_that_share_the_only_gpu_are_not_one_rank():
     assert (
-        "ml.g4dn.xlarge has 1 GPU (T4); smdist carries CPU tensors alone so far."
-        f" {MEND} processes_per_host is 2, and a host has 1 GPU: NCCL refuses ranks that share"
-        " one. Left out, it is one rank per GPU."
+        "ml.g4dn.xlarge has 1 GPU (T4); smdist carries only CPU tensors."
+        f" {HINT} processes_per_host is 2, and a host has 1 GPU: NCCL refuses ranks that share"
+        " one. By default there is one rank per GPU."
     ) == warning("ml.g4dn.xlarge", 1, 2)
 
 
@@ -137,7 +138,7 @@ def test_arm64_hosts_say_how_to_build_the_image():
 
 def test_more_ranks_than_vcpus_are_told():
     """Hosts with CPUs alone, too; as many as there are is well."""
-    says = "processes_per_host is 3, and a host of ml.m5.large has 2 vCPUs: ranks take turns."
+    says = "processes_per_host is 3, and a host of ml.m5.large has 2 vCPUs: ranks share them."
 
     assert says == warning("ml.m5.large", 2, 3)
     assert warning("ml.m5.large", 2, 2) is None
@@ -146,12 +147,12 @@ def test_more_ranks_than_vcpus_are_told():
 def test_neuron_hosts_in_an_image_of_the_users_own():
     """Our launcher does not count their accelerators."""
     says = (
-        "ml.trn1.32xlarge has 16 Neuron accelerators (Trainium), and smdist carries CPU tensors"
-        " alone: others travel by what the image's Neuron SDK brings."
+        "ml.trn1.32xlarge has 16 Neuron accelerators (Trainium), and smdist carries only CPU"
+        " tensors: the image's Neuron SDK has to carry the others."
     )
 
     assert says == warning("ml.trn1.32xlarge", 2, 32)
-    assert f"{says} Nobody said how many ranks a host has: each starts one." == warning(
+    assert f"{says} processes_per_host is left out: each host starts one rank." == warning(
         "ml.trn1.32xlarge", 2
     )
 
@@ -162,7 +163,7 @@ def test_nothing_is_said_of_other_types(name):
 
 
 def test_nothing_is_said_without_our_distribution():
-    assert travel_warning(Job(instance_type="ml.p4d.24xlarge", instance_count=2)) is None
+    assert transport_warning(Job(instance_type="ml.p4d.24xlarge", instance_count=2)) is None
 
 
 @pytest.mark.parametrize("count", ["two", 1.5, object()])
@@ -226,18 +227,18 @@ def _facts(instance, processes):
 def test_what_is_unknown_is_left_out(name, unknown, processes):
     nothing = getattr(Instance(name=""), unknown)
     instance = replace(training_instances()[name], **{unknown: nothing})
-    says = describe_travel(instance, processes_per_host=processes, num_hosts=2)
+    says = describe_transport(instance, processes_per_host=processes, num_hosts=2)
 
-    assert "CPU tensors alone" in says
+    assert "only CPU tensors" in says
     assert not re.search(r"None|\b0\b|\(\)| {2}", says)
 
 
 def test_of_a_name_alone_nothing_is_said():
-    assert describe_travel(Instance(name="ml.new.xlarge"), processes_per_host=8) is None
+    assert describe_transport(Instance(name="ml.new.xlarge"), processes_per_host=8) is None
 
 
 def faults(name, *, names_image=False):
-    job = Job(distribution=Distribution(ours=DataParallel()), instance_type=name)
+    job = Job(distribution=Distribution(engine=DataParallel()), instance_type=name)
     return list(capability_faults(replace(job, names_image=names_image)))
 
 
@@ -245,7 +246,8 @@ def test_neuron_is_refused_in_our_image():
     (fault,) = faults("ml.trn1.32xlarge")
 
     assert (
-        "instance_type is 'ml.trn1.32xlarge': it has Neuron accelerators, and our image has no"
+        "instance_type is 'ml.trn1.32xlarge': it has Neuron accelerators, and the sagemaker-dist"
+        " image has no"
         " Neuron SDK: ranks would train on the host's CPUs. Pass a type with GPUs or with CPUs"
         " alone, or the image_uri of an image with the Neuron SDK"
     ) == str(fault).rstrip(".")
@@ -265,10 +267,10 @@ def test_neuron_without_our_distribution_is_the_parents_affair():
 
 
 def test_tensorflow_copies_gradients_of_gpus_to_their_hosts():
-    said = travel_warning(
+    said = transport_warning(
         Job(
             kind="TensorFlow",
-            distribution=Distribution(ours=DataParallel()),
+            distribution=Distribution(engine=DataParallel()),
             instance_type="ml.g5.12xlarge",
             instance_count=2,
         )

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from sagemaker_dist.errors import SetupError
-from sagemaker_dist.runners.local.code import Code, own_places
+from sagemaker_dist.runners.local.code_copy import Code, own_places
 
 
 def files(folder):
@@ -76,5 +76,5 @@ def test_one_file_and_its_dependencies(home, tmp_path):
 
 
 def test_missing_code_is_one_sentence(tmp_path):
-    with pytest.raises(SetupError, match=r"No such file or directory.* pass it as source_dir"):
+    with pytest.raises(SetupError, match=r"No such file or directory.* pass that as source_dir"):
         Code(folder=tmp_path, only="train.py").place(tmp_path / "code")

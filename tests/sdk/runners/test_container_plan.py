@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from sagemaker_dist.contract import KEY, DataParallel, render
-from sagemaker_dist.packaging.engine import Engine
+from sagemaker_dist.packaging.docker_engine import Engine
 from sagemaker_dist.planning import plan_local_job
-from sagemaker_dist.runners.local.containers.plan import (
+from sagemaker_dist.runners.local.containers.container_arguments import (
     Owner,
     Places,
     container_arguments,

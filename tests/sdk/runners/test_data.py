@@ -12,9 +12,9 @@ from channels import channel, log, run, wait_until
 from sagemaker_dist.errors import JobError
 from sagemaker_dist.planning import plan_local_job
 from sagemaker_dist.runners import TERMINAL, LocalRunner
+from sagemaker_dist.runners.local.data.channel_layout import lay_out
 from sagemaker_dist.runners.local.data.channels import DOWNLOADER, Data, Mount
-from sagemaker_dist.runners.local.data.layout import lay_out
-from sagemaker_dist.runners.local.folder import JobFolder
+from sagemaker_dist.runners.local.job_folder import JobFolder
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -60,7 +60,7 @@ def test_data_is_downloaded_once_and_removed(seen, runner, put, s3):
     assert (
         "[sagemaker-dist] downloading channel 'a' (s3://bucket): 2 objects, 3 bytes\n"
         "[sagemaker-dist] downloading channel 'b' (s3://bucket/y): 1 object, 2 bytes\n"
-        "[sagemaker-dist] brought 3 of 3 objects, 5 bytes of 5 bytes, in "
+        "[sagemaker-dist] copied 3 of 3 objects, 5 bytes of 5 bytes, in "
     ) in log(runner)
     assert not (runner.root / "job" / "data").exists()
 
@@ -140,14 +140,14 @@ def test_a_file_system_is_a_directory_of_this_machine(seen, tmp_path):
         ),
         (
             "s3://bucket/up/",
-            "channel 'a' (s3://bucket/up/) cannot be downloaded: the key 'up/../x' has no place in"
-            " a directory. Rename the object, or pass a prefix that leaves it out.",
+            "channel 'a' (s3://bucket/up/) cannot be downloaded: the key 'up/../x' cannot be a"
+            " path in a directory. Rename the object, or pass a prefix that leaves it out.",
         ),
         (
             "s3://bucket/clash/",
             "channel 'a' (s3://bucket/clash/) cannot be downloaded: the keys 'clash/x' and"
-            " 'clash/x/y' have one place in a directory. Rename one of them, or pass a prefix"
-            " that leaves it out.",
+            " 'clash/x/y' have the same path in a directory. Rename one of them, or pass a"
+            " prefix that leaves it out.",
         ),
     ],
 )
@@ -189,8 +189,8 @@ def test_a_downloader_that_is_killed_fails_the_job(runner, request_for, s3, sile
     wait_until(lambda: runner.describe(name)["TrainingJobStatus"] in TERMINAL)
 
     assert (
-        "the data of the job was not brought: the process that does it was killed by SIGKILL."
-        " It may have run out of memory: see the kernel's log."
+        "the data of the job could not be downloaded: the download process was killed by"
+        " SIGKILL. It may have run out of memory: read the kernel's log."
     ) == runner.describe(name)["FailureReason"]
 
 
@@ -290,5 +290,5 @@ def test_what_a_host_mounts(request_for, tmp_path):
 
 @pytest.mark.parametrize("key", ["p/../x", "p/a/../../x", "p/..", "p/x\0"])
 def test_no_key_leaves_the_directory(key):
-    with pytest.raises(JobError, match="has no place in a directory"):
+    with pytest.raises(JobError, match="cannot be a path in a directory"):
         lay_out("channel 'a'", "p/", [(key, 1)])

@@ -13,8 +13,8 @@ import pytest
 from sagemaker_dist.errors import SetupError
 from sagemaker_dist.runners import TERMINAL, LocalRunner
 from sagemaker_dist.runners.local import artifacts
-from sagemaker_dist.runners.local import folder as folder_module
-from sagemaker_dist.runners.local import runner as runner_module
+from sagemaker_dist.runners.local import job_folder as folder_module
+from sagemaker_dist.runners.local import local_runner as runner_module
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -93,6 +93,7 @@ def test_the_cause_is_told_though_its_peer_ended_first(runner, request_for, scri
         import signal, sys, time
         if host == "algo-1":
             (base / "output" / "failure").write_text("rank 0: rank 1 on algo-2 raised X")
+            (base / "output" / "failure.json").write_text('{"is_secondary": true}')
             sys.exit(1)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as a launcher, without a word
         time.sleep(1.5)
@@ -131,7 +132,7 @@ def test_failed_job_keeps_what_it_made(runner, request_for, script):
 
     assert {"half": "half"} == members(model_of(described))
     assert (
-        "The launcher of algo-1 exited with code 2, giving no reason." == described["FailureReason"]
+        "The launcher of algo-1 exited with code 2, without a reason." == described["FailureReason"]
     )
 
 
@@ -340,7 +341,7 @@ def test_cause_is_told_besides_a_model_that_cannot_be_written(
     output = {"S3OutputPath": f"file://{tmp_path}/file"}
     reason = run(runner, request_for(hosts=1, OutputDataConfig=output))["FailureReason"]
 
-    assert reason.startswith("The launcher of algo-1 exited with code 2, giving no reason.")
+    assert reason.startswith("The launcher of algo-1 exited with code 2, without a reason.")
     assert "The model could not be written: " in reason
 
 
@@ -356,9 +357,9 @@ def test_stop_while_a_model_is_packed_leaves_no_half(tmp_path):
     (tmp_path / "tree" / "a").write_text("a")
 
     def stopped():
-        raise artifacts.Unwanted
+        raise artifacts.Cancelled
 
-    with pytest.raises(artifacts.Unwanted):
+    with pytest.raises(artifacts.Cancelled):
         artifacts._pack(artifacts.merge([tmp_path / "tree"]), tmp_path / "model.tar.gz", stopped)
     assert ["tree"] == [
         path.name

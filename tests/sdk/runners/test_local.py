@@ -11,7 +11,7 @@ import pytest
 
 from sagemaker_dist.errors import JobError, OptionError, SetupError
 from sagemaker_dist.runners import TERMINAL, LocalRunner
-from sagemaker_dist.runners.local import checks
+from sagemaker_dist.runners.local import machine_checks
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -143,7 +143,7 @@ def test_models_of_all_hosts_become_one(runner, request_for, script, tmp_path):
         "shared/same": "same",
     } == members(model_of(described))
     assert {"metrics": "1"} == members(output / "job" / "output" / "output.tar.gz")
-    assert "[sagemaker-dist] hosts wrote different files clash; kept the lowest host's" in log(
+    assert "[sagemaker-dist] hosts wrote different files clash; the lowest host's is kept" in log(
         runner
     )
 
@@ -239,7 +239,7 @@ def test_output_arrives_in_order_with_its_host(runner, request_for, script):
         "[algo-1 rank 0] marked\n",
         "[algo-1] half\r",
         "[algo-1] done\n",
-        "[sagemaker-dist] no model was saved: SM_MODEL_DIR stayed empty on every host\n",
+        "[sagemaker-dist] no model was saved: SM_MODEL_DIR is empty on every host\n",
     ] == list(runner.logs("job"))
     assert "plain" in Path(runner.logs_at("job"), "algo-1.log").read_text()
 
@@ -279,7 +279,7 @@ def test_unknown_job(runner):
 
 
 def test_missing_runtime_is_found_before_anything_starts(runner, request_for, monkeypatch):
-    monkeypatch.setattr(checks, "find_spec", lambda _: None)
+    monkeypatch.setattr(machine_checks, "find_spec", lambda _: None)
     with pytest.raises(SetupError) as caught:
         runner.start(request_for())
 
@@ -289,7 +289,7 @@ def test_missing_runtime_is_found_before_anything_starts(runner, request_for, mo
 
 def test_other_systems_are_told(request_for, monkeypatch):
     monkeypatch.setattr("sys.platform", "darwin")
-    with pytest.raises(SetupError, match="the runtime is built for Linux, this is darwin"):
+    with pytest.raises(SetupError, match="the runtime runs on Linux only, and this is darwin"):
         LocalRunner().start(request_for())
 
 

@@ -3,18 +3,15 @@
 
 import pytest
 
-from sagemaker_dist.runners.local.reasons import Failure, choose_reason
+from sagemaker_dist.runners.local.root_cause import Failure, choose_reason
 
 
-def failure(text="", ending="It ended.", asked=False):
-    return Failure(text=text, ending=ending, asked=asked)
+def failure(text="", ending="It ended.", asked=False, **fields):
+    return Failure(text=text, ending=ending, was_stopped=asked, fields=fields)
 
 
-ECHO = failure("rank 0: PeerError: algo-2 closed its connection")
-TORCH = failure("rank 0: torch.distributed.DistBackendError: NCCL")
-GLOO = failure("rank 0: RuntimeError: [pair.cc:553] Connection closed by peer [::1]:5")
-TENSORFLOW = failure("rank 0 exited with code 1: tf.errors.AbortedError: rank 1 on b is gone")
-TOLD = failure("rank 0 exited with code 1: ValueError: rank 1 on algo-2 raised ValueError: nope")
+ECHO = failure("echo", is_secondary=True, kind="lost", culprit=1)
+OTHER_ECHO = failure("other echo", is_secondary=True, kind="aborted", culprit=1)
 CAUSE = failure("rank 1: ValueError: nope")
 LATER = failure("rank 2: ValueError: later")
 KILLED = failure(ending="The launcher of algo-2 was killed by SIGKILL.")
@@ -25,8 +22,8 @@ ASKED = failure(asked=True)
     ("failures", "reason"),
     [
         ([ECHO, CAUSE], CAUSE.text),
-        ([TORCH, GLOO, CAUSE, LATER], CAUSE.text),
-        ([TENSORFLOW, TOLD, CAUSE], CAUSE.text),
+        ([OTHER_ECHO, ECHO, CAUSE, LATER], CAUSE.text),
+        ([failure("rank 1 closed its connection"), ECHO], "rank 1 closed its connection"),
         ([LATER, CAUSE], LATER.text),
         ([ECHO, ASKED], ECHO.text),
         ([ECHO, KILLED], KILLED.ending),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What AWS refuses is an error of ours, with AWS's words and the mend."""
+"""What AWS refuses is an error of ours, with AWS's words and the hint."""
 
 import pickle
 
@@ -16,7 +16,7 @@ from botocore.stub import Stubber
 
 from sagemaker_dist.errors import JobError, OptionError, SetupError
 from sagemaker_dist.runners import SageMakerRunner
-from sagemaker_dist.runners.sagemaker.errors import DeniedError, PassingError, translated
+from sagemaker_dist.runners.sagemaker.api_errors import DeniedError, PassingError, translated
 
 USER = "User: arn:aws:sts::123456789012:assumed-role/notebook/me is not authorized to perform: "
 ROLE = "arn:aws:iam::123456789012:role/training"
@@ -64,7 +64,7 @@ def aws():
             "Signature expired: 20261121T000000Z is now earlier than 20261121T010000Z",
             SetupError,
             f"{START}: InvalidSignatureException: Signature expired: 20261121T000000Z is now"
-            " earlier than 20261121T010000Z. Set this machine's clock right.",
+            " earlier than 20261121T010000Z. Correct this machine's clock.",
         ),
         (
             "InvalidSignatureException",
@@ -162,16 +162,16 @@ def test_server_fault_passes(aws):
 
 
 def test_logs_that_may_not_be_read(aws):
-    """The mend names the permission of CloudWatch's, also where AWS does not."""
+    """The hint names the permission of CloudWatch's, also where AWS does not."""
     with Stubber(aws._api._logs) as stub:
         stub.add_client_error("filter_log_events", "AccessDeniedException", "No.")
         with pytest.raises(DeniedError) as raised:
             aws._api.events("job", 0, None)
 
     assert (
-        "CloudWatch in region eu-west-1 did not give the log of 'job': AccessDeniedException: No."
-        " Allow these credentials logs:FilterLogEvents (an IAM policy), or use others."
-        == str(raised.value)
+        "CloudWatch in region eu-west-1 did not return the log of 'job':"
+        " AccessDeniedException: No. Allow these credentials logs:FilterLogEvents (an IAM"
+        " policy), or use others." == str(raised.value)
     )
 
 
@@ -213,19 +213,19 @@ def test_unknown_profile(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("error", "kind", "mend"),
+    ("error", "kind", "hint"),
     [
         (NoCredentialsError(), SetupError, "Run aws configure"),
         (PartialCredentialsError(provider="env", cred_var="x"), SetupError, "Run aws configure"),
         (UnauthorizedSSOTokenError(), SetupError, "aws sso login"),
-        (EndpointConnectionError(endpoint_url="https://x"), PassingError, "Check network"),
-        (SSLError(endpoint_url="https://x", error="y"), PassingError, "Check network"),
+        (EndpointConnectionError(endpoint_url="https://x"), PassingError, "Check the network"),
+        (SSLError(endpoint_url="https://x", error="y"), PassingError, "Check the network"),
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_keeps_a_request_from_being_sent(error, kind, mend):
+def test_what_keeps_a_request_from_being_sent(error, kind, hint):
     with pytest.raises(kind, match="it failed") as raised, translated("it failed", "job", "r"):
         raise error
 
-    assert mend in raised.value.mend
+    assert hint in raised.value.hint
     assert error is raised.value.__cause__

@@ -9,7 +9,7 @@ from cloudwatch import Logs, Time
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sagemaker_dist.runners.sagemaker.errors import PassingError
+from sagemaker_dist.runners.sagemaker.api_errors import PassingError
 from sagemaker_dist.runners.sagemaker.logs import LATE_MS, Follower, Tail, segments
 
 pytestmark = pytest.mark.timeout(60)
@@ -57,21 +57,21 @@ def test_message_becomes_segments(message, expected):
 def test_hosts_are_merged_in_the_order_of_time():
     logs = Logs([[(A, BEGIN + 1, "1"), (A, BEGIN + 4, "4"), (B, BEGIN + 2, "2")]], page_size=2)
 
-    assert ["[algo-1] 1\n", "[algo-2] 2\n", "[algo-1] 4\n"] == list(tail(logs).look())
+    assert ["[algo-1] 1\n", "[algo-2] 2\n", "[algo-1] 4\n"] == list(tail(logs).read())
 
 
 def test_stream_of_a_host_that_came_back_has_its_name():
     """A spot host that was interrupted has a new stream."""
     logs = Logs([[(A, BEGIN, "before"), ("job/algo-1-1700009999", BEGIN + 9, "after")]])
 
-    assert ["[algo-1] before\n", "[algo-1] after\n"] == list(tail(logs).look())
+    assert ["[algo-1] before\n", "[algo-1] after\n"] == list(tail(logs).read())
 
 
 def test_stream_of_another_job_is_left_out():
     """Should the service take the prefix less seriously than we do."""
     logs = Logs([[("job-2/algo-1-17", BEGIN, "theirs"), (A, BEGIN, "ours")]])
 
-    assert ["[algo-1] ours\n"] == list(tail(logs).look())
+    assert ["[algo-1] ours\n"] == list(tail(logs).read())
 
 
 def test_empty_page_is_not_the_end():
@@ -79,7 +79,7 @@ def test_empty_page_is_not_the_end():
     event = {"eventId": "1", "logStreamName": A, "timestamp": BEGIN, "message": "text"}
     pages = iter([{"events": [], "nextToken": "more"}, {"events": [event]}])
 
-    assert ["[algo-1] text\n"] == list(Tail("job", lambda *_: next(pages), BEGIN).look())
+    assert ["[algo-1] text\n"] == list(Tail("job", lambda *_: next(pages), BEGIN).read())
 
 
 def test_look_goes_back_two_minutes_behind_the_newest_line():
@@ -87,7 +87,7 @@ def test_look_goes_back_two_minutes_behind_the_newest_line():
     logs = Logs([[(A, BEGIN + second * 1000, "text")] for second in range(300)])
     seen = tail(logs)
     for _ in range(300):
-        assert 1 == len(list(seen.look()))
+        assert 1 == len(list(seen.read()))
 
     assert BEGIN + 298_000 - LATE_MS == logs.calls[-1]
     assert 122 >= len(seen._shown)
@@ -106,15 +106,15 @@ def test_clock_of_a_host_that_is_ahead_hides_nothing():
     logs.events.append(ahead)
     seen = tail(logs)
 
-    assert ["[algo-1] ahead\n"] == list(seen.look())
-    assert ["[algo-2] right\n"] == list(seen.look())
+    assert ["[algo-1] ahead\n"] == list(seen.read())
+    assert ["[algo-2] right\n"] == list(seen.read())
 
 
 def test_sixty_four_hosts_are_one_call():
     streams = [f"job/algo-{host}-1700000000" for host in range(1, 65)]
     logs = Logs([[(stream, BEGIN, "text") for stream in streams]], page_size=10_000)
 
-    assert 64 == len(set(tail(logs).look()))
+    assert 64 == len(set(tail(logs).read()))
     assert 1 == len(logs.calls)
 
 
@@ -160,7 +160,7 @@ def test_failures_in_a_row_are_waited_for_longer_and_longer():
     logs = Logs([[(A, BEGIN, "1")]], faults=frozenset({1, 2, 3}))
     shown, time = follower(logs)
 
-    assert ["[algo-1] 1\n"] == [s for s in shown.look() if s]
+    assert ["[algo-1] 1\n"] == [s for s in shown.read() if s]
     assert 5.0 + 10.0 + 20.0 == pytest.approx(sum(time.naps))
 
 

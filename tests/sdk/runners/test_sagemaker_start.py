@@ -54,10 +54,10 @@ def test_create_of_which_nothing_is_known(aws, amazon):
     with pytest.raises(SetupError) as raised:
         aws.start(REQUEST)
 
-    assert "SageMaker in region eu-west-1 did not say whether it started job 'job'" == (
+    assert "SageMaker in region eu-west-1 did not confirm that it started job 'job'" == (
         raised.value.what
     )
-    assert "before you start it again" in raised.value.mend
+    assert "before you start it again" in raised.value.hint
 
 
 def test_name_that_is_taken(aws, amazon):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One case: a model of the zoo, a pipeline, a schedule, replicas; and what it trains on."""
+"""Case of the matrix: a model of the zoo, a pipeline, a schedule, replicas and training data."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from torch import Tensor
 from smdist.modelparallel.core.placement import placed_units
 from smdist.modelparallel.core.plan import Plan
 from smdist.modelparallel.core.plan.fingerprint import Fingerprint
-from smdist.modelparallel.torch.batch import Batch
 from smdist.modelparallel.torch.capture import capture
-from smdist.modelparallel.torch.verify_request import placement_of
+from smdist.modelparallel.torch.program.batch import Batch
+from smdist.modelparallel.torch.verification.verify_request import placement_of
 
-MICROBATCHES = 6  # of all replicas: one run of one process serves every case of a model
+MICROBATCHES = 6  # over all replicas, so that one run of one process serves every case of a model
 ROWS = 2 * MICROBATCHES
 DROPOUT = 0.1
 LEARNING_RATE = 1e-3
@@ -26,15 +26,15 @@ LEARNING_RATE = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """How a model is split and trained.
+    """Model with its split and training options.
 
     Attributes:
-        model: Its name in the zoo.
-        ranks: Of one pipeline.
-        schedule: Its name.
-        virtual_stages: Stages on each rank.
-        replicas: Pipelines beside each other.
-        sharding: "none", "optimizer" or "full": what replicas share out.
+        model: The model's name in the zoo.
+        ranks: Number of ranks of one pipeline.
+        schedule: The schedule's name.
+        virtual_stages: Number of stages on each rank.
+        replicas: Number of data-parallel pipelines.
+        sharding: "none", "optimizer" or "full": state that is sharded over replicas.
     """
 
     model: str
@@ -46,17 +46,17 @@ class Case:
 
     @property
     def world(self) -> int:
-        """All ranks."""
+        """Number of all ranks."""
         return self.ranks * self.replicas
 
     @property
     def num_stages(self) -> int:
-        """Of one pipeline."""
+        """Number of stages of one pipeline."""
         return self.ranks * self.virtual_stages
 
     @property
     def microbatches(self) -> int:
-        """Of one replica."""
+        """Number of microbatches of one replica."""
         return MICROBATCHES // self.replicas
 
     def __str__(self) -> str:
@@ -66,29 +66,29 @@ class Case:
 
 
 def specimen_of(model: str) -> zoo.Specimen:
-    """With dropout where the model has it; the same weights and batch every time."""
+    """Return the model with dropout if it has any, with the same weights and batch every time."""
     return zoo.tiny(model, rows=ROWS, dropout=DROPOUT)
 
 
 def batches(specimen: zoo.Specimen, steps: int) -> Iterator[Any]:
-    """The whole batch of each step: other samples meet in a microbatch every time."""
+    """Yield the whole batch of each step; microbatches combine other samples every time."""
     for step in range(steps):
         yield _each(specimen.batch, lambda tensor, by=step: tensor.roll(by, 0))
 
 
 def loss_of(output: Any) -> Tensor:
-    """The model's own loss, or the mean square of what it returns where it has none."""
+    """Return the model's own loss, or else the mean square of its output."""
     found = output.get("loss") if isinstance(output, dict) else None
     return output.square().mean() if found is None else found
 
 
 def optimizer_of(parameters: Any) -> torch.optim.Optimizer:
-    """AdamW: the numbers of a step depend on those of all earlier ones."""
+    """Return AdamW, in which a step depends on all earlier ones."""
     return torch.optim.AdamW(parameters, lr=LEARNING_RATE)
 
 
 def plan_of(case: Case, specimen: zoo.Specimen) -> Plan:
-    """As many units in each stage."""
+    """Return a plan with as many units in each stage."""
     graph = capture(specimen.model, Batch.of(specimen.batch).microbatch(MICROBATCHES)).graph
     placement = placement_of(graph, case.num_stages, None)
     stages: list[list[str]] = [[] for _ in range(case.num_stages)]

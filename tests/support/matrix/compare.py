@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a pipeline is from one process."""
+"""Difference between a pipeline and one process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from smdist.modelparallel.torch.compare import worst
+from smdist.modelparallel.torch.verification.compare import worst
 
 from .case import Case
 from .one_process import Arrays, Run
@@ -16,12 +16,12 @@ from .one_process import Arrays, Run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Of two runs.
+    """Difference of two runs.
 
     Attributes:
-        gradient: Relative error of the gradient that differs most in the first step.
-        parameter: Its name.
-        loss: The largest difference of a step's loss; relative where losses are below 1.
+        gradient: Relative error of the most different gradient in the first step.
+        parameter: The name of its parameter.
+        loss: Largest difference of a step's loss; relative for losses below 1.
     """
 
     gradient: float
@@ -30,7 +30,7 @@ class Difference:
 
 
 def difference(expected: Run, found: Run) -> Difference:
-    """Of one run to another."""
+    """Return the difference of one run from another."""
     assert expected.gradients.keys() == found.gradients.keys(), "not the same parameters"
     furthest = worst(_tensors(expected.gradients), _tensors(found.gradients))
     losses = zip(expected.losses, found.losses, strict=True)
@@ -42,7 +42,7 @@ def difference(expected: Run, found: Run) -> Difference:
 
 
 def compared(world: Any, case: Case, expected: Run, *, deadline: float = 120) -> Difference:
-    """Run a case on the ranks of a world.
+    """Run a case on the ranks of a world and return its difference from the expected run.
 
     Raises:
         AssertionError: Ranks disagree on the loss, or on a gradient that several of them hold.
@@ -55,10 +55,10 @@ def compared(world: Any, case: Case, expected: Run, *, deadline: float = 120) ->
 
 
 def merged(runs: list[Run]) -> Run:
-    """What all ranks found, as one run.
+    """Merge the results of all ranks into one run.
 
     Raises:
-        AssertionError: They disagree.
+        AssertionError: Ranks disagree.
     """
     gradients: Arrays = {}
     for run in runs:

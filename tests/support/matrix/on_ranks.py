@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same model on a pipeline: what each rank does."""
+"""Work of each rank that trains a case's model on a pipeline."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import smdist.modelparallel.torch as smp
 from matrix.case import Case, batches, loss_of, optimizer_of, plan_of, specimen_of
 from matrix.one_process import Run, array_of
 from sagemaker_dist.contract import ModelParallel
-from smdist.modelparallel.torch.batch import Batch
+from smdist.modelparallel.torch.program.batch import Batch
 
 
 def trained(rank: int, size: int, case: Case, steps: int) -> Run:
-    """Train a case; gradients are those of the parameters that this rank holds."""
+    """Train a case; return the gradients of the parameters that this rank holds."""
     torch.set_num_threads(1)
     smp.init(ModelParallel(pipeline_parallel_degree=case.ranks))
     try:
@@ -42,17 +42,17 @@ def _trained(case: Case, steps: int) -> Run:
 
 
 def _gradients(model: Any) -> dict[str, Any]:
-    """By the first name of each parameter, also where a stage holds it under another."""
+    """Return the gradients by the first name of each parameter in the whole model."""
     graph = model.captured.graph
     first = {alias: each.name for each in graph.parameters for alias in (each.name, *each.aliases)}
     return {first[name]: _whole(each.grad) for name, each in model.named_parameters()}
 
 
 def _part(batch: Any, case: Case, replica: int) -> Any:
-    """Of one replica: the first microbatches are those of the first."""
+    """Return the batch's part for one replica; the first replica has the first microbatches."""
     return Batch.of(batch).microbatch(case.replicas, replica)
 
 
 def _whole(gradient: Any) -> Any:
-    """Sharded gradients are put together on all replicas."""
+    """Gather a sharded gradient on all replicas."""
     return array_of(gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient)

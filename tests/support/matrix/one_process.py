@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model as it is, in one process: microbatch after microbatch, then the optimizer."""
+"""Training of the whole model in one process: microbatch by microbatch, then the optimizer."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from smdist.modelparallel.torch.batch import Batch
 from smdist.modelparallel.torch.capture import Captured, arguments_of, capture
-from smdist.modelparallel.torch.randomness import Draws, drawing
+from smdist.modelparallel.torch.program.batch import Batch
+from smdist.modelparallel.torch.randomness import RngStream, drawing
 
 from .case import MICROBATCHES, batches, loss_of, optimizer_of, specimen_of
 
@@ -21,11 +21,11 @@ Arrays = dict[str, np.ndarray | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What a training run left.
+    """Result of a training run.
 
     Attributes:
-        gradients: Of the first step, by the model's own names; None for a parameter without.
-        losses: The mean over all microbatches, by step.
+        gradients: Gradients of the first step, by the model's own names; None if there is none.
+        losses: Mean over all microbatches, by step.
     """
 
     gradients: Arrays
@@ -51,7 +51,7 @@ def _accumulated(captured: Captured, batch: Any, step: int) -> float:
     whole, total = Batch.of(batch), 0.0
     for number in range(MICROBATCHES):
         args, kwargs = arguments_of(whole.microbatch(MICROBATCHES, number))
-        draws = Draws(step=step, microbatch=number)
+        draws = RngStream(step=step, microbatch=number)
         with drawing(captured.program, draws):
             loss = loss_of(captured.model(*args, **kwargs)) / MICROBATCHES
             loss.backward()
@@ -60,10 +60,10 @@ def _accumulated(captured: Captured, batch: Any, step: int) -> float:
 
 
 def gradients_of(model: nn.Module) -> Arrays:
-    """By every first name: tied parameters have one."""
+    """Return the gradients by first name; tied parameters have one."""
     return {name: array_of(parameter.grad) for name, parameter in model.named_parameters()}
 
 
 def array_of(tensor: torch.Tensor | None) -> np.ndarray | None:
-    """A tensor's numbers: arrays travel between processes without file descriptors."""
+    """Return a tensor's numbers: arrays travel between processes without file descriptors."""
     return None if tensor is None else tensor.detach().cpu().numpy().copy()

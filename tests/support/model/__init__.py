@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine's protocol as small state machines, and an explorer that walks all of their states.
+"""Model of the engine's protocol as small state machines, and an explorer of all their states.
 
-    explorer        every order in which things can happen
+    explorer        every order in which actions can happen
     reducing        sums: READY, DATA into slots, GRANT, SUM
     point_to_point  send and receive, also from any source
 
-Each machine reads like the protocol. What the C++ does beside it, bytes and
-deadlines and faults, is not here.
+Each machine reads like the protocol. The model leaves out bytes, deadlines and faults, which
+the C++ handles, too.
 """

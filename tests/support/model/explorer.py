@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Walks through every state that a machine can reach."""
+"""Exploration of every state that a machine can reach."""
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
@@ -7,15 +7,15 @@ from typing import Any, Protocol
 
 
 class FaultError(Exception):
-    """The protocol broke a promise. Carries what led there, one action per line."""
+    """A state violates an invariant of the protocol; the text lists the actions that led there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Something that can happen next.
+    """Action that can happen next.
 
-    A free action neither takes anything from another nor can have anything taken:
-    before or after any other, the same state follows.
+    A free action neither disables another action nor can be disabled by one:
+    before or after any other, it leads to the same state.
     """
 
     name: str
@@ -27,34 +27,34 @@ class Action:
 
 
 class Machine(Protocol):
-    """A protocol: states are values, actions lead from one to the next."""
+    """Protocol: states are values, actions lead from one state to the next."""
 
     def start(self) -> Hashable:
-        """The state before anything happened."""
+        """Return the initial state."""
 
     def actions(self, state: Any) -> Iterable[Action]:
-        """What can happen next."""
+        """Return the actions that are possible in a state."""
 
     def do(self, state: Any, action: Action) -> Any:
-        """The state that follows; FaultError if a promise is broken."""
+        """Return the next state; raise FaultError if the action violates an invariant."""
 
     def check(self, state: Any) -> None:
-        """FaultError if a promise does not hold in this state."""
+        """Raise FaultError if the state violates an invariant."""
 
     def check_end(self, state: Any) -> None:
-        """FaultError if nothing more happens, and something should."""
+        """Raise FaultError if no action is possible before the protocol is complete."""
 
 
 def explore(machine: Machine, *, skip_orders: bool = False) -> int:
-    """Visit all states; return how many.
+    """Visit all states and return their number.
 
     Args:
         machine: The protocol.
-        skip_orders: Do a free action at once and alone, as its order makes no
-            difference. Without, that claim is checked in every state.
+        skip_orders: Whether to run a free action at once and alone, because its order makes
+            no difference. Without it, that claim is checked in every state.
 
     Raises:
-        FaultError: A promise is broken; says how one gets there.
+        FaultError: An invariant is violated; the text lists the actions that lead there.
     """
     start = machine.start()
     came_from: dict[Any, tuple[Any, Action] | None] = {start: None}
@@ -83,7 +83,7 @@ def explore(machine: Machine, *, skip_orders: bool = False) -> int:
 
 
 def _check_free(machine: Machine, state: Any, actions: list[Action]) -> None:
-    """Free actions commute with all others that can happen now."""
+    """Check that free actions commute with all other actions that are possible now."""
     for free in actions:
         if not free.is_free:
             continue

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a send finds its receive, also where the receiver does not know from whom.
+"""Matching of sends and receives, also for a receive from any source.
 
 Sends from one rank to another under one tag are numbered, and so are the receives
-there: number k goes to number k.
+there: send k matches receive k.
 
-    send    the sender tells the receiver SEND(k)
-    receive the receiver tells the sender READY(k); from any source it waits for the
-            first SEND of this tag that no receive is bound to, and binds to that
+    send    the sender sends SEND(k) to the receiver
+    receive the receiver sends READY(k) to the sender; from any source it waits for the
+            first SEND of this tag that is bound to no receive, and binds to it
     READY   lets the message leave, once the send is posted, too
     DATA    the message, into the memory of the receive
 
-The promises: everything ends, a message comes only where a receive waits for it,
-and every send has one receive.
+Invariants: the protocol always completes, a message arrives only where a receive waits for
+it, and every send has one receive.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ ANY = -1
 
 
 class Request(NamedTuple):
-    """What a rank asks for. `peer` may be ANY for a receive."""
+    """Request that a rank posts. `peer` may be ANY for a receive."""
 
     kind: str  # send, receive
     peer: int
@@ -32,7 +32,7 @@ class Request(NamedTuple):
 
 
 class Message(NamedTuple):
-    """A send, and the receive that it belongs to."""
+    """Send with its matching receive."""
 
     source: int
     target: int
@@ -41,7 +41,7 @@ class Message(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """What is on its way."""
+    """Frame in flight."""
 
     source: int
     target: int
@@ -50,20 +50,20 @@ class Frame(NamedTuple):
 
 
 class State(NamedTuple):
-    """All ranks and the network."""
+    """State of all ranks and of the network."""
 
-    posted: tuple[int, ...]  # by rank: how many of its requests
-    frames: tuple[Frame, ...]  # on their way, those between two ranks in order
-    announced: tuple[Message, ...]  # SENDs that came, in order
-    waiting: tuple[tuple[int, int], ...]  # receives from any source that are not bound: rank, tag
-    bound: frozenset[Message]  # have a receive
-    ready: frozenset[Message]  # have a receive, and the sender knows
+    posted: tuple[int, ...]  # number of posted requests, by rank
+    frames: tuple[Frame, ...]  # in flight; those between two ranks are in order
+    announced: tuple[Message, ...]  # received SENDs, in order
+    waiting: tuple[tuple[int, int], ...]  # unbound receives from any source: rank, tag
+    bound: frozenset[Message]  # messages with a receive
+    ready: frozenset[Message]  # messages with a receive that the sender knows of
     arrived: frozenset[Message]
 
 
 @dataclass(frozen=True, slots=True)
 class PointToPoint:
-    """The machine: by rank, the requests in the order in which it posts them."""
+    """State machine; for each rank, the requests in the order in which it posts them."""
 
     requests: tuple[tuple[Request, ...], ...]
 
@@ -71,7 +71,7 @@ class PointToPoint:
         nothing: frozenset[Message] = frozenset()
         return State((0,) * len(self.requests), (), (), (), nothing, nothing, nothing)
 
-    # ------------------------------------------------------------- what can happen
+    # ------------------------------------------------------------- possible actions
 
     def actions(self, state: State) -> Iterator[Action]:
         for rank, requests in enumerate(self.requests):
@@ -129,7 +129,7 @@ class PointToPoint:
         return message not in state.bound
 
     def bind(self, state: State, message: Message) -> State:
-        """A receive takes the message."""
+        """Bind a receive to the message."""
         if message in state.bound:
             raise FaultError(f"{message} has two receives")
         state = state._replace(bound=state.bound | {message})
@@ -147,7 +147,7 @@ class PointToPoint:
             raise FaultError(f"{message} has no place")
         return state._replace(arrived=state.arrived | {message})
 
-    # ------------------------------------------------------------------ the promises
+    # ---------------------------------------------------------------- the invariants
 
     def check(self, state: State) -> None:
         if not state.arrived <= state.bound:
@@ -159,7 +159,7 @@ class PointToPoint:
             raise FaultError(f"deadlock: of {sends}, only {set(state.arrived)} came")
 
     def _sends(self, state: State) -> list[Message]:
-        """All sends that were posted."""
+        """Return all posted sends."""
         sends: list[Message] = []
         for rank, requests in enumerate(self.requests):
             for kind, peer, tag in requests[: state.posted[rank]]:
@@ -170,6 +170,6 @@ class PointToPoint:
 
 
 def _send(state: State, source: int, target: int, kind: str, message: Message) -> State:
-    """Queued behind what goes the same way."""
+    """Queue a frame behind those between the same two ranks."""
     frames = (*state.frames, Frame(source, target, kind, message))
     return state._replace(frames=tuple(sorted(frames, key=lambda frame: frame[:2])))

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the contributions to a sum flow, and why they always do and never too many.
+"""Flow of the contributions to a sum, which always completes within bounded memory.
 
-Operations are numbered by all members alike. Each owner sums one shard, in
+All members number operations in the same way. Each owner sums one shard, in
 pieces. It has W slots for every sender; piece p goes to slot p mod W.
 
-    post    a rank comes to operation k: it tells every partner READY(k)
+    post    a rank reaches operation k: it sends READY(k) to every partner
     READY   lets its receiver send pieces 0 to W - 1
     DATA    a piece, on its way into its slot
-    sum     all contributions to a piece are there: the owner adds them, which
+    sum     all contributions to a piece have arrived: the owner adds them, which
             empties their slots, and sends the sum
-    GRANT   for piece p: slot p mod W is empty again, so send it
+    GRANT   for piece p: slot p mod W is empty again, so send the next piece for it
     SUM     goes straight into the output and needs no slot
 
-The promises: everything ends; a slot is empty when a piece comes in; nothing
-comes to a rank that has no place for it; and every credit, which is the right to
+Invariants: the protocol always completes; a slot is empty when a piece arrives; no frame
+arrives at a rank without memory for it; and every credit, the right to
 fill one slot once, is in one place at any time.
 """
 
@@ -27,41 +27,43 @@ from model.explorer import Action, FaultError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """A sum; its number is its place in the machine's list."""
+    """Sum operation; its number is its index in the machine's list."""
 
     members: tuple[int, ...]
-    owners: tuple[int, ...]  # those with a shard: one to all members
-    pieces: int = 1  # of each shard
-    window: int = 1  # W
-    gives_back: bool = True  # the sums go to all: all_reduce; else they stay: reduce_scatter
+    owners: tuple[int, ...]  # members with a shard: one to all
+    pieces: int = 1  # number of pieces in each shard
+    window: int = 1  # W, the number of slots
+    # sums go to all (all_reduce), else stay with their owner (reduce_scatter)
+    gives_back: bool = True
 
     @property
     def credits(self) -> int:
-        """Pieces that an owner has a place for from the beginning, for each sender."""
+        """Number of pieces that an owner has slots for initially, for each sender."""
         return min(self.window, self.pieces)
 
     def partners(self, rank: int) -> list[int]:
-        """With whom this rank exchanges frames."""
+        """Return the ranks with which this rank exchanges frames."""
         is_owner = rank in self.owners
         return [m for m in self.members if m != rank and (is_owner or m in self.owners)]
 
 
 class Frame(NamedTuple):
-    """What is on its way between two ranks."""
+    """Frame in flight between two ranks."""
 
     source: int
     target: int
     kind: str  # READY, DATA, GRANT, SUM
-    number: int  # of the operation
+    number: int  # number of the operation
     piece: int = 0
 
 
 class State(NamedTuple):
-    """All ranks and the network; sets are sorted, so that equal states are equal values."""
+    """State of all ranks and the network; sets are sorted, so that equal states compare equal."""
 
-    posted: tuple[int, ...]  # by rank: how many operations of its list
-    frames: tuple[Frame, ...]  # on their way
-    ready: frozenset[tuple[int, int, int]]  # number, rank, and which rank knows that it is ready
+    posted: tuple[int, ...]  # number of posted operations, by rank
+    frames: tuple[Frame, ...]  # in flight
+    # number of the operation, rank, rank that knows that it is ready
+    ready: frozenset[tuple[int, int, int]]
     parked: frozenset[tuple[int, int, int, int]]  # number, owner, sender, piece
     summed: frozenset[tuple[int, int, int]]  # number, owner, piece
     received: frozenset[tuple[int, int, int, int]]  # number, owner, receiver, piece
@@ -69,18 +71,19 @@ class State(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reducing:
-    """The machine. `is_fifo`: two ranks are connected by one queue; else frames
-    overtake each other at will, but never the READY of their operation."""
+    """State machine. `is_fifo`: one queue connects two ranks; otherwise frames
+    overtake each other freely, but never the READY of their operation.
+    """
 
     operations: tuple[Operation, ...]
-    orders: tuple[tuple[int, ...], ...]  # by rank: the operations it posts, in order
+    orders: tuple[tuple[int, ...], ...]  # operations that each rank posts, in order
     is_fifo: bool = False
 
     def start(self) -> State:
         nothing: frozenset[tuple[int, ...]] = frozenset()
         return State((0,) * len(self.orders), (), nothing, nothing, nothing, nothing)
 
-    # ------------------------------------------------------------- what can happen
+    # ------------------------------------------------------------- possible actions
 
     def actions(self, state: State) -> Iterator[Action]:
         for rank in range(len(self.orders)):
@@ -99,7 +102,7 @@ class Reducing:
         return getattr(self, f"_{action.name}")(state, *action.arguments)
 
     def may_post(self, state: State, rank: int) -> bool:
-        return state.posted[rank] < len(self.orders[rank])  # at any time: nothing holds it back
+        return state.posted[rank] < len(self.orders[rank])  # possible at any time
 
     def _may_sum(self, state: State, number: int, owner: int, piece: int) -> bool:
         return (
@@ -129,7 +132,7 @@ class Reducing:
         partners = self.operations[number].partners(rank)
         state = self._send(state, [Frame(rank, other, "READY", number) for other in partners])
         for other in partners:
-            if (number, other, rank) in state.ready:  # it was here first
+            if (number, other, rank) in state.ready:  # READY came before the post
                 state = self._send_first(state, number, rank, other)
         return state
 
@@ -147,7 +150,7 @@ class Reducing:
     def _take_ready(self, state: State, frame: Frame) -> State:
         state = state._replace(ready=state.ready | {(frame.number, frame.source, frame.target)})
         if not self.is_posted(state, frame.target, frame.number):
-            return state  # remembered
+            return state  # READY is stored until the post
         return self._send_first(state, frame.number, frame.target, frame.source)
 
     def _send_first(self, state: State, number: int, sender: int, owner: int) -> State:
@@ -176,7 +179,7 @@ class Reducing:
         return state
 
     def grant_next(self, state: State, number: int, owner: int, sender: int, piece: int) -> State:
-        """The slot of this piece is empty: its successor there may come."""
+        """Grant the next piece of this slot, which is empty."""
         piece += self.operations[number].window
         if piece >= self.operations[number].pieces:
             return state
@@ -190,7 +193,7 @@ class Reducing:
         here = (frame.number, frame.source, frame.target, frame.piece)
         return state._replace(received=state.received | {here})
 
-    # ------------------------------------------------------------------ the promises
+    # ---------------------------------------------------------------- the invariants
 
     def check(self, state: State) -> None:
         for number, operation in enumerate(self.operations):
@@ -211,7 +214,8 @@ class Reducing:
             (0 if is_begun else operation.credits)
             + sum(frame[:3] in ways and frame.number == number for frame in state.frames)
             + sum(slot[:3] == (number, owner, sender) for slot in state.parked)
-            + sum((number, owner, piece) in state.summed for piece in last)  # of no more use
+            # credits that are no longer needed
+            + sum((number, owner, piece) in state.summed for piece in last)
         )
         if found != operation.credits:
             raise FaultError(f"{found} credits from {owner} to {sender}")
@@ -230,7 +234,7 @@ class Reducing:
         return number in self.orders[rank][: state.posted[rank]]
 
     def is_done(self, state: State, rank: int, number: int) -> bool:
-        """All sums that this rank makes or is given are there; its share is then, too."""
+        """Return whether this rank has every sum that it makes or receives, and so its share."""
         operation = self.operations[number]
         for owner, piece in product(operation.owners, range(operation.pieces)):
             is_made = (number, owner, piece) in state.summed
@@ -246,6 +250,6 @@ class Reducing:
         return frozenset((number, owner, sender, piece) for sender in senders)
 
     def _send(self, state: State, frames: list[Frame]) -> State:
-        """Queued behind what goes the same way; or anywhere, where order means nothing."""
+        """Queue frames behind others of the same two ranks, or in any order without `is_fifo`."""
         queue = (lambda frame: frame[:2]) if self.is_fifo else None
         return state._replace(frames=tuple(sorted((*state.frames, *frames), key=queue)))

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random programs of collectives that know their own results.
+"""Random programs of collectives whose results are known.
 
-A program is a pure function of its seed. Every rank draws the whole of it: what
-all ranks call, what each of them brings, and so what comes out.
+A program is a pure function of its seed. Every rank draws the whole program: the calls of
+all ranks, the inputs of each rank, and so the results.
 
     drawing   the seed -> a program: groups and calls
-    meaning   a call -> what each member brings, and what it must have afterwards
+    meaning   a call -> the input of each member, and its expected result
     playing   a program -> calls of torch.distributed, compared with the meaning
 """
 

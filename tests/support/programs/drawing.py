@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a seed to a program."""
+"""Random program from a seed."""
 
 import math
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ MOVED_ONLY = (*COMPLEX, torch.uint16, torch.uint32, torch.float8_e4m3fn, torch.f
 ALL_OPS = ("sum", "product", "min", "max")
 FLOAT_OPS = (*ALL_OPS, "avg", "premul_sum")
 INTEGER_OPS = (*ALL_OPS, "band", "bor", "bxor")
-COMPLEX_OPS = ("sum", "avg")  # as pairs of floats, which torch makes in all_reduce alone
+COMPLEX_OPS = ("sum", "avg")  # reduced as pairs of floats, which torch does only in all_reduce
 
 REDUCING = (
     "all_reduce",
@@ -32,52 +32,52 @@ MESSAGES = (
     "send",
     "send_to_any",
     "ring",
-)  # from the root to the next member; from each to its next
+)  # messages from the root to the next member, and from each member to its next
 KINDS = (
     *REDUCING,
     *REDUCING,
     *MOVING,
     *MESSAGES,
     "barrier",
-)  # sums twice: most can go wrong with them
+)  # sums appear twice, because most faults concern them
 
 SHAPES = ((), (0,), (1,), (3,), (0, 4), (7, 5), (2, 3, 4), (1000,), (257, 33))
-LARGE_ELEMENTS = 700_001  # of all parts together: several messages, several pieces of a sum
+LARGE_ELEMENTS = 700_001  # total of all parts: several messages, several pieces of a sum
 LARGE_SHARE = 0.007
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One collective, as all its members call it."""
+    """Collective call, the same on all its members."""
 
     number: int
     seed: int
     kind: str
     group: int
-    members: tuple[int, ...]  # ranks, in the group's order
+    members: tuple[int, ...]  # ranks in the group's order
     dtype: torch.dtype
-    op: str  # "" for what only moves
-    factor: float  # of premul_sum
-    shape: tuple[int, ...]  # of each part
-    rows: tuple[tuple[int, ...], ...]  # all-to-all: rows[i][j] go from member i to member j
-    root: int  # in the group
+    op: str  # "" for a call that only moves data
+    factor: float  # factor of premul_sum
+    shape: tuple[int, ...]  # shape of each part
+    rows: tuple[tuple[int, ...], ...]  # all-to-all: member i sends rows[i][j] rows to member j
+    root: int  # index in the group
     is_async: bool
     is_strided: bool
     is_in_place: bool
 
     @property
     def size(self) -> int:
-        """Members."""
+        """Number of members."""
         return len(self.members)
 
     def next(self, member: int) -> int:
-        """The member that a message from this one goes to."""
+        """Return the member that receives a message from this one."""
         return (member + 1) % self.size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """Groups, the first of which is everybody, and calls in them."""
+    """Groups, of which the first is all ranks, and calls in them."""
 
     seed: int
     groups: tuple[tuple[int, ...], ...]
@@ -85,7 +85,7 @@ class Program:
 
 
 def draw(seed: int, size: int) -> Program:
-    """The program of this seed on `size` ranks."""
+    """Return the program of this seed on `size` ranks."""
     random = Random(seed)
     everyone = list(range(size))
     some = [random.sample(everyone, random.randint(1, size)) for _ in range(2)]
@@ -129,7 +129,7 @@ def _draw_dtype(random: Random, kind: str) -> tuple[torch.dtype, str]:
 
 
 def _draw_shape(random: Random, kind: str, size: int) -> tuple[int, ...]:
-    """Of one part; all-to-all takes its first dimension from `rows`."""
+    """Return the shape of one part; all-to-all takes its first dimension from `rows`."""
     if random.random() < LARGE_SHARE:
         return (LARGE_ELEMENTS // (size if _has_parts(kind) else 1),)
     shape = random.choice(SHAPES)
@@ -141,7 +141,7 @@ def _has_parts(kind: str) -> bool:
 
 
 def shape_of(call: Call, source: int, target: int) -> tuple[int, ...]:
-    """Of the part that member `source` has for member `target`."""
+    """Return the shape of the part that member `source` has for member `target`."""
     if call.kind not in EXCHANGING or math.prod(call.shape) > LARGE_ELEMENTS // 8:
         return call.shape
     return (call.rows[source][target], *call.shape[1:])

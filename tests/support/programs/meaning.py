@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a call means: what each member brings, and what it must have afterwards.
+"""Meaning of a call: the input of each member, and its expected result.
 
-Each side is a list of parts, whatever torch's call makes of it: one tensor per
+Each side is a list of parts, in whatever form torch's call takes them: one tensor per
 member, one long tensor, or the same tensor for both.
 """
 
@@ -13,19 +13,19 @@ from torch import Tensor
 
 from programs.drawing import COMPLEX, FLOATS, Call, shape_of
 
-LARGE_NUMBERS = 30_000.0  # two of them overflow float16
+LARGE_NUMBERS = 30_000.0  # two of these overflow float16
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A result before its last rounding, and how far from it a value may lie."""
+    """Expected result before its last rounding, with the allowed distance from it."""
 
     value: Tensor
-    bound: Tensor | None = None  # None: the bits of `value`
+    bound: Tensor | None = None  # None: the bits must equal those of `value`
 
 
 def brought(call: Call, member: int) -> list[Tensor]:
-    """The parts that a member brings."""
+    """Return the parts that a member brings."""
     match call.kind:
         case "barrier":
             return []
@@ -47,7 +47,7 @@ def brought(call: Call, member: int) -> list[Tensor]:
 
 
 def wanted(call: Call, member: int) -> list[Wanted]:
-    """The parts that a member must have afterwards."""
+    """Return the parts that a member must have afterwards."""
     match call.kind:
         case "barrier":
             return []
@@ -75,7 +75,7 @@ def wanted(call: Call, member: int) -> list[Wanted]:
         case "all_to_all" | "all_to_all_single":
             return [Wanted(brought(call, each)[member]) for each in range(call.size)]
         case "reduce" if member != call.root:
-            return [Wanted(brought(call, member)[0])]  # keeps what it brought
+            return [Wanted(brought(call, member)[0])]  # the member keeps its input
         case "all_reduce" | "reduce":
             return [combined(call, [brought(call, each)[0] for each in range(call.size)])]
         case _:
@@ -83,10 +83,10 @@ def wanted(call: Call, member: int) -> list[Wanted]:
 
 
 def differs(call: Call, want: Wanted, got: Tensor) -> bool:
-    """Whether a result is not what it should be."""
+    """Return whether a result differs from the expected one."""
     if want.bound is None:
         return not torch.equal(bits(want.value), bits(got))
-    rounded = real(got) == want.value.to(real(got).dtype)  # of infinities, too
+    rounded = real(got) == want.value.to(real(got).dtype)  # also for infinities
     value = real(got).to(want.value.dtype)
     is_nan = value.isnan() & want.value.isnan()
     is_near = ((value - want.value).abs() <= want.bound) & want.bound.isfinite()
@@ -94,18 +94,18 @@ def differs(call: Call, want: Wanted, got: Tensor) -> bool:
 
 
 def bits(tensor: Tensor) -> Tensor:
-    """The bytes of a tensor: NaNs are equal to themselves, and zeros have signs."""
+    """Return the bytes of a tensor, so that NaNs are equal to themselves and zeros have signs."""
     flat = torch.empty(tensor.numel(), dtype=tensor.dtype)  # contiguous() keeps the stride of one
     return flat.copy_(tensor.reshape(-1)).view(torch.uint8)
 
 
 def real(tensor: Tensor) -> Tensor:
-    """A complex number as the two that are added."""
+    """Return a complex number as the two real numbers that are added."""
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def combined(call: Call, parts: list[Tensor]) -> Wanted:
-    """What the reduce operation makes of these contributions, in rank order."""
+    """Return the result of the reduce operation on these contributions, in rank order."""
     if call.dtype not in (*FLOATS, *COMPLEX):
         return Wanted(_combine_integers(call, torch.stack(parts)))
     stack = torch.stack([real(part) for part in parts]).double()
@@ -119,8 +119,11 @@ def combined(call: Call, parts: list[Tensor]) -> Wanted:
 
 
 def _bound(dtype: torch.dtype, size: int, value: Tensor, magnitude: Tensor) -> Tensor:
-    """N - 1 additions and up to two roundings for a factor, in float32 or wider, of
-    numbers up to the sum of magnitudes; then one rounding to the dtype."""
+    """Return the largest rounding error of a reduction.
+
+    The bound counts N - 1 additions and up to two roundings for a factor, in float32 or wider, of
+    numbers up to the sum of magnitudes; then one rounding to the dtype.
+    """
     wide = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32)
     own = torch.finfo(dtype)
     return (
@@ -131,7 +134,7 @@ def _bound(dtype: torch.dtype, size: int, value: Tensor, magnitude: Tensor) -> T
 
 
 def _combine_integers(call: Call, stack: Tensor) -> Tensor:
-    """Exact, and wrapped to the dtype; of bool, the sum is `or` and the product `and`."""
+    """Return the exact result wrapped to the dtype; for bool, sum is `or` and product is `and`."""
     is_bool = call.dtype == torch.bool
     wide = stack.to(torch.int64)
     combine = {
@@ -165,7 +168,7 @@ def _draw_part(call: Call, shape: tuple[int, ...], generator: torch.Generator) -
 
 
 def _any_bits(dtype: torch.dtype, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Every value that the dtype has: all integers, also NaNs with payloads."""
+    """Return random values with any bits of the dtype, including NaNs with payloads."""
     if dtype == torch.bool:
         return torch.randint(0, 2, shape, generator=generator).bool()
     count = torch.Size(shape).numel() * dtype.itemsize

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program as calls of torch.distributed, on one rank."""
+"""Execution of a program as calls of torch.distributed, on one rank."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,18 +16,18 @@ from programs.meaning import bits, brought, differs, wanted
 from programs.tensors import Side, is_given_kept, sides_of
 
 TIMEOUT = timedelta(seconds=20)
-Results = dict[int, tuple[Side, Side]]  # by the number of the call: given, taken
+Results = dict[int, tuple[Side, Side]]  # by the number of the call: inputs, outputs
 
 
 class ProgramError(AssertionError):
-    """A call of a program went wrong; says which."""
+    """A call of a program failed; the text names the call."""
 
 
 def play(seed: int, rank: int, size: int) -> None:
-    """Run the program of this seed twice: the right results first, then the same bits again.
+    """Run the program of this seed twice: check the results, then check that the bits repeat.
 
     Raises:
-        ProgramError: It names the seed and the call.
+        ProgramError: A call failed; the text names the seed and the call.
     """
     program = draw(seed, size)
     groups = [
@@ -42,7 +42,7 @@ def play(seed: int, rank: int, size: int) -> None:
 
 
 def _run(program: Program, rank: int, groups: list[Any]) -> Results:
-    """Call everything in order, and wait for what is on its way in an order of this rank's own."""
+    """Run all calls in order, and wait for those in flight in an order of this rank's own."""
     random = Random(f"{program.seed} on {rank}")
     pending: list[tuple[Call, dist.Work]] = []
     results = {}
@@ -102,7 +102,7 @@ def _named(call: Call) -> Iterator[None]:
 
 
 def _call(call: Call, given: Side, taken: Side, how: dict[str, Any]) -> list[dist.Work]:
-    """What there is to wait for."""
+    """Start a call and return the works to wait for."""
     if call.kind in MESSAGES:
         return _send(call, given.parts, taken.parts, how["group"])
     call_kind = _call_reducing if call.kind in REDUCING else _call_moving

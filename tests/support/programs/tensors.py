@@ -8,11 +8,12 @@ from programs.drawing import EXCHANGING, Call, shape_of
 
 ONE_TENSOR_GIVEN = ("reduce_scatter_single", "all_to_all_single")
 ONE_TENSOR_TAKEN = ("all_gather_single", "all_to_all_single")
-SAME_TENSOR = ("all_reduce", "all_reduce_coalesced", "reduce", "broadcast")  # goes in and comes out
+# calls whose input tensor is their output
+SAME_TENSOR = ("all_reduce", "all_reduce_coalesced", "reduce", "broadcast")
 
 
 class Side:
-    """Parts, each a tensor of its own or all of them views of one."""
+    """Parts as separate tensors, or as views of one tensor."""
 
     def __init__(self, parts: list[Tensor], *, is_one: bool, is_strided: bool) -> None:
         lay = _lay_strided if is_strided else torch.clone
@@ -21,7 +22,7 @@ class Side:
 
 
 def sides_of(call: Call, me: int, brought: list[Tensor]) -> tuple[Side, Side]:
-    """What a member gives into a call, and where it takes the results from."""
+    """Return the inputs of a member's call, and the tensors for its results."""
     is_strided = call.is_strided
     given = Side(brought, is_one=call.kind in ONE_TENSOR_GIVEN, is_strided=is_strided)
     if call.kind in SAME_TENSOR:
@@ -34,12 +35,12 @@ def sides_of(call: Call, me: int, brought: list[Tensor]) -> tuple[Side, Side]:
 
 
 def is_given_kept(call: Call) -> bool:
-    """Whether no result may lie in what a member gave."""
+    """Return whether no result may overwrite a member's input."""
     return call.kind not in SAME_TENSOR and (call.kind in EXCHANGING or not call.is_in_place)
 
 
 def _share(given: Side, taken: Side, me: int) -> None:
-    """Where one side has a part for every member, the other side's only one may be its own."""
+    """Share memory: the single part of one side may be this member's part of the other side."""
     if len(given.parts) == 1 < len(taken.parts):
         given.parts[0] = taken.parts[me].copy_(given.parts[0])
     elif len(taken.parts) == 1 < len(given.parts):
@@ -63,13 +64,13 @@ def _shapes_taken(call: Call, me: int) -> list[tuple[int, ...]]:
 
 
 def _blank(dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-    """Anything but what is wanted; ones, because a bool must be 0 or 1."""
+    """Return a tensor without the expected values; ones, because a bool must be 0 or 1."""
     count = torch.Size(shape).numel() * dtype.itemsize
     return torch.ones(count, dtype=torch.uint8).view(dtype).reshape(shape)
 
 
 def _lay_strided(tensor: Tensor) -> Tensor:
-    """The same values with a gap after each."""
+    """Return the same values with a gap after each."""
     return torch.empty((*tensor.shape, 2), dtype=tensor.dtype)[..., 0].copy_(tensor)
 
 

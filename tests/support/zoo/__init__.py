@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ten models that a split is tried on, the same at other sizes, and two that fit on no machine.
+"""Ten models for tests of a split, the same models in other sizes, and two that fit no machine.
 
 All have random weights: nothing is loaded. Under `torch.device("meta")` they take no memory.
 
@@ -22,17 +22,17 @@ BALANCE = tuple(balance.MODELS)
 
 
 def tiny(name: str, *, rows: int = 4, dropout: float = 0.0, seed: int = 0) -> Specimen:
-    """One of `TEN`, in train mode: forward and backward take tens of milliseconds."""
+    """Return one of `TEN`, in train mode; forward and backward take tens of milliseconds."""
     return _made(small.MODELS[name], rows, dropout, seed)
 
 
 def large(name: str, *, rows: int = 1) -> Specimen:
-    """One of `BIG`; make it under `torch.device("meta")`."""
+    """Return one of `BIG`; call this under `torch.device("meta")`."""
     return _made(big.MODELS[name], rows, 0.0, 0)
 
 
 def sized(name: str, *, rows: int = 2) -> Specimen:
-    """One of `BALANCE`: the sizes that people train."""
+    """Return one of `BALANCE`, in a size that people train."""
     return _made(balance.MODELS[name], rows, 0.0, 0)
 
 

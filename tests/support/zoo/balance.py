@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sizes that people train: small enough for one core to measure every layer in seconds."""
+"""Models in sizes that people train, small enough to measure every layer on one core in seconds."""
 
 from __future__ import annotations
 

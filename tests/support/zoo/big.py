@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two models for the meta device: Llama-2 70B and the 175 billion parameters of GPT-3."""
+"""Models for the meta device: Llama-2 70B and the 175 billion parameters of GPT-3."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model whose blocks decide by what they see: nothing but running it says where it goes."""
+"""Model whose blocks branch on their input, so that only a run shows the path."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .specimen import Specimen
 
 
 class Deciding(nn.Module):
-    """One of two layers, by the sign of what comes in."""
+    """Block that runs one of two layers, by the sign of its input."""
 
     def __init__(self, width: int, dropout: float) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class Deciding(nn.Module):
 
 
 class Plain(nn.Module):
-    """A block that decides nothing."""
+    """Block without branches."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Plain(nn.Module):
 
 
 class Dynamic(nn.Module):
-    """Deciding and plain blocks by turns."""
+    """Model of branching and plain blocks, alternating."""
 
     def __init__(self, width: int, depth: int, dropout: float) -> None:
         super().__init__()
@@ -56,5 +56,5 @@ class Dynamic(nn.Module):
 
 
 def dyn(rows: int, width: int, depth: int, *, dropout: float = 0.0) -> Specimen:
-    """Returns a tensor; takes its argument by position."""
+    """Return a specimen whose model takes its argument by position and returns a tensor."""
     return Specimen(model=Dynamic(width, depth, dropout), batch=(torch.randn(rows, 8),))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ten models, a few layers each."""
+"""Ten models with a few layers each."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from .specimen import Specimen, labelled, tokens
 
 
 def gpt2(rows: int, length: int, *, dropout: float = 0.0, **sizes: Any) -> Specimen:
-    """Its head is its embedding."""
+    """Return GPT-2, whose head is tied to its embedding."""
     dropouts = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), dropout)
     ends = {"bos_token_id": 0, "eos_token_id": 0}
     config = GPT2Config(use_cache=False, **dropouts, **ends, **sizes)
@@ -30,25 +30,25 @@ def gpt2(rows: int, length: int, *, dropout: float = 0.0, **sizes: Any) -> Speci
 
 
 def llama(rows: int, length: int, *, dropout: float = 0.0, **sizes: Any) -> Specimen:
-    """Rotary positions: two values that every layer reads."""
+    """Return Llama, whose rotary positions are two values that every layer reads."""
     config = LlamaConfig(use_cache=False, attention_dropout=dropout, **sizes)
     return _causal(LlamaForCausalLM(config), rows, length)
 
 
 def mixtral(rows: int, length: int, *, dropout: float = 0.0, **sizes: Any) -> Specimen:
-    """Experts, of which each token takes two."""
+    """Return Mixtral, with experts of which each token uses two."""
     config = MixtralConfig(use_cache=False, attention_dropout=dropout, **sizes)
     return _causal(MixtralForCausalLM(config), rows, length)
 
 
 def bert(rows: int, length: int, *, dropout: float = 0.0, **sizes: Any) -> Specimen:
-    """Its decoder is its embedding."""
+    """Return BERT, whose decoder is tied to its embedding."""
     dropouts = {f"{name}_dropout_prob": dropout for name in ("hidden", "attention_probs")}
     return _causal(BertForMaskedLM(BertConfig(**dropouts, **sizes)), rows, length)
 
 
 def t5(rows: int, length: int, *, dropout: float = 0.0, **sizes: Any) -> Specimen:
-    """Encoder and decoder share one embedding; every decoder layer reads the encoder's result."""
+    """Return T5: encoder and decoder share an embedding, every decoder layer reads the encoder."""
     config = T5Config(use_cache=False, dropout_rate=dropout, decoder_start_token_id=0, **sizes)
     model = T5ForConditionalGeneration(config)
     vocabulary = config.vocab_size
@@ -57,6 +57,7 @@ def t5(rows: int, length: int, *, dropout: float = 0.0, **sizes: Any) -> Specime
 
 
 def _causal(model: Any, rows: int, length: int) -> Specimen:
-    if getattr(model, "loss_type", None) is None:  # transformers guesses it from the class's name
+    # otherwise transformers guesses it from the class's name
+    if getattr(model, "loss_type", None) is None:
         model.loss_type = "ForCausalLM"
     return Specimen(model=model, batch=labelled(rows, length, model.config.vocab_size))

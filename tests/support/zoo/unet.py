@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A U-Net as diffusion models have it: skips reach from the way down to the way up."""
+"""U-Net of diffusion models, with skip connections from the down path to the up path."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .specimen import Specimen
 
 
 class Residual(nn.Module):
-    """Two convolutions, told the time between them."""
+    """Residual block of two convolutions, with the time added between them."""
 
     def __init__(self, inputs: int, outputs: int, time: int, dropout: float) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Residual(nn.Module):
 
 
 class Attention(nn.Module):
-    """Every pixel looks at every other one."""
+    """Attention of every pixel to every other one."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Attention(nn.Module):
 
 
 class UNet(nn.Module):
-    """Two residual blocks a level, attention at the bottom; `unet(picture, time)` is a picture."""
+    """U-Net with two residual blocks a level and attention at the bottom; output is a picture."""
 
     def __init__(
         self, width: int, levels: tuple[int, ...] = (1, 2, 4), dropout: float = 0.0
@@ -107,7 +107,7 @@ def _waves(time: Tensor, width: int) -> Tensor:
 
 
 def unet(rows: int, picture: int, width: int, *, dropout: float = 0.0) -> Specimen:
-    """Returns a tensor; takes its arguments by position."""
+    """Return a specimen whose model takes its arguments by position and returns a tensor."""
     model = UNet(width, dropout=dropout)
     times = torch.randint(0, 1000, (rows,)).float()
     return Specimen(model=model, batch=(torch.randn(rows, 3, picture, picture), times))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the ranks of a job find each other and make one engine; no framework is needed for it.
+"""Rendezvous of a job's ranks: they find each other and connect one engine, without a framework.
 
-connect    every rank says who it is and where its engine listens
-store      where they say it: torch's own store, or
-tcp_store  the core's, for jobs without torch
+connect    every rank publishes its name and its engine's address
+store      the interface through which ranks publish: torch's own store, or
+tcp_store  the core's own store, for jobs without torch
 """

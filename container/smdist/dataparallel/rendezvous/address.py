@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which address this rank's lanes are bound to: the job's interface, never a guess.
+"""Address that this rank binds its lanes to.
 
-In order: the address that the launcher gives, the interface that the user or
-SageMaker names, the route to the rank that all ranks already talk to.
+The first of these that is known is used: the address that the launcher gives, the
+interface that the user or SageMaker names, the local address of the route to rank 0.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import struct
 from sagemaker_dist.errors import LaunchError
 from smdist.config import RankConfig
 
-_SIOCGIFADDR = 0x8915  # linux/sockios.h: address of an interface
+_SIOCGIFADDR = 0x8915  # ioctl of linux/sockios.h that returns the address of an interface
 
 
 def own_address(config: RankConfig) -> str:
-    """The IPv4 address that other ranks reach this one at.
+    """Return the IPv4 address at which other ranks reach this rank.
 
     Raises:
-        LaunchError: The named interface has no address, or nothing routes to rank 0.
+        LaunchError: The named interface has no address, or there is no route to rank 0.
     """
     if config.address:
         return config.address
@@ -48,7 +48,7 @@ def _address_of(interface: str) -> str:
 def _address_towards(host: str) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect((host, 9))  # a datagram socket: nothing is sent
+            probe.connect((host, 9))  # connect() of a UDP socket sends no packet
         except OSError as error:
             raise LaunchError(
                 f"no route to rank 0's host {host!r}",

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How ranks find and trust each other, through a store that all of them see.
+"""Connection of all ranks through a store that every rank can reach.
 
-Rank 0 makes the session, and the secret unless a file gives it. Every rank
-says what it is called and where its engine listens; then all connect lazily.
-A generation counter keeps a second engine on the same store apart from the
-first one's addresses.
+Rank 0 creates the session id, and the secret unless a file provides it. Every rank
+publishes its name and its engine's address; then the engines connect when first used.
+A generation counter keeps the keys of a second engine on the same store apart from
+those of the first.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ import smdist
 from sagemaker_dist.errors import LaunchError, OptionError, SkewError
 from smdist.config import RankConfig
 from smdist.dataparallel.rendezvous.address import own_address
-from smdist.dataparallel.rendezvous.engine import E, Engine, EngineModule
-from smdist.dataparallel.rendezvous.host import (
+from smdist.dataparallel.rendezvous.autotune import check_agreement, fixed_by, tune
+from smdist.dataparallel.rendezvous.engine_interface import E, Engine, EngineModule
+from smdist.dataparallel.rendezvous.host_identity import (
     host_identity,
     machine_identity,
     numbered,
@@ -31,7 +32,6 @@ from smdist.dataparallel.rendezvous.host import (
 )
 from smdist.dataparallel.rendezvous.secret import read_secret
 from smdist.dataparallel.rendezvous.store import Store
-from smdist.dataparallel.rendezvous.tune import check_agreement, fixed_by, tune
 
 _SESSION_BYTES = 16
 _SECRET_BYTES = 32
@@ -39,7 +39,7 @@ _SECRET_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class _Board:
-    """One rank's part in one generation of the store."""
+    """One rank's view of one generation of the store."""
 
     store: Store
     prefix: str
@@ -51,17 +51,18 @@ class _Board:
         self.store.set(f"{self.prefix}/{what}", word)
 
     def hear(self, what: str, ranks: Sequence[int]) -> list[bytes]:
-        """The words of these ranks.
+        """Return the values that these ranks have published.
 
         Raises:
-            LaunchError: Some were not said in time.
+            LaunchError: A rank has not published its value in time.
         """
         return self._words(what, ranks, self.patience_seconds)
 
     def exchange(self, what: str, mine: dict[str, Any]) -> list[dict[str, Any]]:
-        """Every rank says something; every rank hears all, in rank order.
+        """All-gather one dict per rank through the store, in the order of ranks.
 
-        Rank 0 collects: the store is asked twice by each rank, not once for each pair.
+        Rank 0 collects the values, so each rank makes two requests to the store instead of one
+        for every other rank.
         """
         self.say(f"{what}/{self.rank}", json.dumps(mine).encode())
         if self.rank == 0:
@@ -71,7 +72,7 @@ class _Board:
         try:
             collected = self.store.get(f"{self.prefix}/{what}/all", self.patience_seconds)
         except TimeoutError:
-            self._words(what, range(self.size), 0)  # names who is missing
+            self._words(what, range(self.size), 0)  # raises with the missing ranks' names
             raise _absent([0], self.patience_seconds) from None
         everything: list[dict[str, Any]] = json.loads(collected)
         return everything
@@ -91,12 +92,12 @@ class _Board:
 
 
 def connect(store: Store, rank: int, size: int, config: RankConfig, module: EngineModule[E]) -> E:
-    """Make this rank's engine and tell it where all others listen.
+    """Create this rank's engine and connect it to the engines of all other ranks.
 
     Raises:
-        LaunchError: A rank did not come within the start timeout, or could not.
+        LaunchError: A rank did not arrive within the start timeout, or could not start.
         SkewError: Ranks run different releases of the runtime.
-        OptionError: They were given different options.
+        OptionError: Ranks have different options.
     """
     board = _board(store, rank, size, config.start_timeout_seconds)
     session, secret = _session_and_secret(board, config)
@@ -126,7 +127,7 @@ def connect(store: Store, rank: int, size: int, config: RankConfig, module: Engi
 
 
 def decline(store: Store, rank: int, size: int, error: OptionError) -> None:
-    """Tell all who `connect` that this rank cannot: they need not wait for it."""
+    """Report to all ranks in connect() that this rank cannot start, so that they stop waiting."""
     board = _board(store, rank, size, 0)
     faults = getattr(error, "faults", (error,))
     word = {
@@ -140,7 +141,7 @@ def decline(store: Store, rank: int, size: int, error: OptionError) -> None:
 
 
 def name_of(rank: int, config: RankConfig) -> str:
-    """What messages on other ranks call this one."""
+    """Return the name of this rank in the messages of other ranks."""
     return f"rank {rank} on {config.host_label}"
 
 
@@ -150,7 +151,7 @@ def _board(store: Store, rank: int, size: int, patience_seconds: float) -> _Boar
 
 
 def _options(config: RankConfig) -> dict[str, Any]:
-    """What all ranks have to be given alike."""
+    """Return the options that must be the same on all ranks."""
     alike = {"fusion_bytes": config.fusion_bytes, "timeout_seconds": config.timeout_seconds}
     return asdict(config.tuning) | alike
 
@@ -182,7 +183,7 @@ def _absent(missing: list[int], patience_seconds: float) -> LaunchError:
 
 
 def _check_places(hosts: list[str], names: list[str]) -> None:
-    """Loopback addresses reach one machine only; mixed with others they are a mistake."""
+    """Refuse a mix of loopback and other addresses: a loopback address reaches one machine only."""
     local = [name for host, name in zip(hosts, names, strict=True) if _is_loopback(host)]
     if 0 < len(local) < len(hosts):
         raise LaunchError(
@@ -198,7 +199,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _check_presence(others: list[dict[str, Any]]) -> None:
-    """Whoever declined has ended."""
+    """Raise LaunchError for a rank that has declined to start."""
     for other in others:
         if faults := other.get("faults"):
             raise LaunchError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job's secret, where a file gives it to every rank."""
+"""Secret of the job, if a file provides it to every rank."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sagemaker_dist.errors import LaunchError
 
 
 def read_secret(path: Path) -> bytes:
-    """What the file holds, without white space around it.
+    """Return the content of the file without surrounding white space.
 
     Raises:
         LaunchError: The file cannot be read, or is empty.

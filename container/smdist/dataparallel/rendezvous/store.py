@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where ranks leave words for each other before they have connections of their own."""
+"""Key-value store through which ranks exchange data before they have connections of their own."""
 
 from __future__ import annotations
 
@@ -7,44 +7,44 @@ from typing import Protocol
 
 
 class Store(Protocol):
-    """A map of texts to bytes that all ranks of a job see."""
+    """Map from strings to bytes that all ranks of a job share."""
 
     def set(self, key: str, value: bytes) -> None:
-        """Leave a word; whoever waits for it is told."""
+        """Set the value of a key and wake the ranks that wait for it."""
 
     def get(self, key: str, patience_seconds: float) -> bytes:
-        """Wait for a word.
+        """Wait for the value of a key and return it.
 
         Raises:
-            TimeoutError: Nobody has left it by then.
+            TimeoutError: No rank has set the key in time.
         """
 
     def add(self, key: str, count: int) -> int:
-        """Count under this key, from 0; the sum so far."""
+        """Add to the counter under this key, which starts at 0, and return the sum."""
 
 
 class OwnStore:
-    """The store of a job of one process."""
+    """Store of a job with a single process."""
 
     def __init__(self) -> None:
         self._words: dict[str, bytes] = {}
 
     def set(self, key: str, value: bytes) -> None:
-        """Keep a word."""
+        """Set the value of a key."""
         self._words[key] = value
 
     def get(self, key: str, patience_seconds: float) -> bytes:
-        """A word; nobody else could leave it later.
+        """Return the value of a key without waiting, because no other process could set it.
 
         Raises:
-            TimeoutError: It is not there.
+            TimeoutError: The key is not set.
         """
         if key not in self._words:
             raise TimeoutError(f"nobody can set {key!r} within {patience_seconds:g} s")
         return self._words[key]
 
     def add(self, key: str, count: int) -> int:
-        """Count under this key."""
+        """Add to the counter under this key and return the sum."""
         total = int(self._words.get(key, b"0")) + count
         self._words[key] = b"%d" % total
         return total

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The store of jobs without torch: rank 0 serves it, all ranks dial it.
+"""TCP store for jobs without torch: rank 0 serves it, all ranks connect to it.
 
-It lives until the engines of all ranks are connected. Nobody waits without an
-end: a rank that never comes is named, one that goes ends the wait of all.
+The store lives until the engines of all ranks are connected. No rank waits forever: a rank
+that never arrives is named, and a rank that is lost ends the wait of all.
 """
 
 from __future__ import annotations
@@ -13,64 +13,66 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from sagemaker_dist.errors import LaunchError
-from smdist.dataparallel.rendezvous.frames import Frame, FrameError, Kind, expect
-from smdist.dataparallel.rendezvous.goodbye import reason_of
-from smdist.dataparallel.rendezvous.link import Link, dial
-from smdist.dataparallel.rendezvous.meeting import Meeting
-from smdist.dataparallel.rendezvous.server import MeetingPlace
+from smdist.dataparallel.rendezvous.engine_shutdown import reason_of
+from smdist.dataparallel.rendezvous.participants import Meeting
+from smdist.dataparallel.rendezvous.store_connection import StoreConnection, dial
+from smdist.dataparallel.rendezvous.store_protocol import Frame, FrameError, FrameKind, expect
+from smdist.dataparallel.rendezvous.store_server import MeetingPlace
 
-_ANSWER_SECONDS = 30.0  # beyond what rank 0 itself waits for
-_HERE = "127.0.0.1"  # of rank 0, whatever others call its host
+_ANSWER_SECONDS = 30.0  # for the reply, in addition to the time that rank 0 itself waits
+_HERE = "127.0.0.1"  # rank 0 reaches its own server here, whatever its host is called
 
 
 class TcpStore:
-    """One rank's view of the meeting place; for one thread."""
+    """Client of the store server, for one thread."""
 
-    def __init__(self, link: Link, first: str) -> None:
+    def __init__(self, link: StoreConnection, first: str) -> None:
         self._link = link
         self._first = first
 
     def set(self, key: str, value: bytes) -> None:
-        """Leave a word.
+        """Set the value of a key.
 
         Raises:
-            LaunchError: A rank has gone.
+            LaunchError: A rank was lost.
         """
-        self._ask(Frame(Kind.SET, 0, key, value))
+        self._ask(Frame(FrameKind.SET, 0, key, value))
 
     def get(self, key: str, patience_seconds: float) -> bytes:
-        """Wait for a word.
+        """Wait for the value of a key and return it.
 
         Raises:
-            TimeoutError: Nobody has left it by then.
-            LaunchError: A rank has gone.
+            TimeoutError: No rank has set the key in time.
+            LaunchError: A rank was lost.
         """
-        answer = self._ask(Frame(Kind.GET, int(patience_seconds * 1000), key), patience_seconds)
-        if answer.kind is Kind.LATE:
+        answer = self._ask(
+            Frame(FrameKind.GET, int(patience_seconds * 1000), key), patience_seconds
+        )
+        if answer.kind is FrameKind.LATE:
             raise TimeoutError(f"nobody has set {key!r} within {patience_seconds:g} s")
         return answer.value
 
     def add(self, key: str, count: int) -> int:
-        """Count under this key.
+        """Add to the counter under this key and return the sum.
 
         Raises:
-            LaunchError: A rank has gone.
+            LaunchError: A rank was lost.
         """
-        return int(self._ask(Frame(Kind.ADD, count, key)).value)
+        return int(self._ask(Frame(FrameKind.ADD, count, key)).value)
 
     def leave(self, reason: str = "") -> None:
-        """Say goodbye; with a reason, no other rank waits any longer."""
+        """Close the connection; with a reason, fail the wait of all other ranks."""
         with suppress(OSError):
-            self._link.send(Frame(Kind.BYE, value=reason.encode()), _ANSWER_SECONDS)
+            self._link.send(Frame(FrameKind.BYE, value=reason.encode()), _ANSWER_SECONDS)
         self._link.close()
 
     def _ask(self, frame: Frame, patience_seconds: float = 0) -> Frame:
         try:
             answer = self._link.ask(frame, patience_seconds + _ANSWER_SECONDS)
-            expect(answer, Kind.VALUE, Kind.LATE, Kind.REFUSED)
+            expect(answer, FrameKind.VALUE, FrameKind.LATE, FrameKind.REFUSED)
         except (OSError, FrameError) as error:
             raise _ended(f"{self._first} has gone before all ranks had met", str(error)) from error
-        if answer.kind is Kind.REFUSED:
+        if answer.kind is FrameKind.REFUSED:
             why = "one rank that ends before all have met ends the start of the job"
             raise _ended(answer.value.decode(errors="replace"), why)
         return answer
@@ -78,21 +80,21 @@ class TcpStore:
 
 @contextmanager
 def open_store(meeting: Meeting) -> Iterator[TcpStore]:
-    """The store, for as long as ranks meet; rank 0 leaves when all others have.
+    """Open the store for the rendezvous; rank 0 closes it after all other ranks have left.
 
     Raises:
         LaunchError: The port is in use, rank 0 does not answer, or a rank is refused.
     """
-    is_first = meeting.guest.rank == 0
+    is_first = meeting.participant.rank == 0
     place = MeetingPlace(_listen(meeting), meeting) if is_first else None
-    reason = f"{meeting.guest.label} has ended"
+    reason = f"{meeting.participant.label} has ended"
     store: TcpStore | None = None
     try:
         store = TcpStore(*dial(meeting, _HERE if is_first else meeting.host))
         yield store
         reason = ""
     except BaseException as error:
-        reason = reason_of(meeting.guest.label, error)
+        reason = reason_of(meeting.participant.label, error)
         raise
     finally:
         if store is not None:
@@ -102,7 +104,7 @@ def open_store(meeting: Meeting) -> Iterator[TcpStore]:
 
 
 def _listen(meeting: Meeting) -> socket.socket:
-    """On all addresses of this host, and again at once after a restart."""
+    """Listen at the port on all addresses of this host, with SO_REUSEADDR."""
     try:
         return _bind(meeting.port)
     except OSError as error:
@@ -133,5 +135,5 @@ def _bind(port: int) -> socket.socket:
 
 
 def _ended(what: str, why: str) -> LaunchError:
-    mend = "Read the log of the rank that is named for the first error"
-    return LaunchError(what, why, mend)
+    hint = "Read the log of the rank that is named for the first error"
+    return LaunchError(what, why, hint)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where this process stands among the ranks of its job, as its environment says."""
+"""Rank and size of this process in its job, from the environment."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from sagemaker_dist.errors import OptionError, raise_all
 from smdist.config import RankConfig
 
 _LAST_PORT: Final = 65535
-_MEND = "Start the ranks with distribution= or torchrun, or unset these variables to run alone"
+_HINT = "Start the ranks with distribution= or torchrun, or unset these variables to run alone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """By default a process that is alone.
+    """Position of this process among the ranks of its job; the defaults describe a single process.
 
     Attributes:
         local_rank: This rank's number on its host, of `local_size`.
-        port: Where rank 0 can be met: MASTER_PORT, or the one after it where torchrun listens
-            there itself. None for a process that is alone.
+        port: Port of rank 0: MASTER_PORT, or the next one if torchrun itself listens at
+            MASTER_PORT. None for a single process.
     """
 
     rank: int = 0
@@ -33,12 +33,12 @@ class World:
 
 
 def world_of(config: RankConfig) -> World:
-    """What RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT say.
+    """Return the world that RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE and MASTER_* describe.
 
-    A place to meet alone makes no rank: without the numbers this process is alone.
+    MASTER_ADDR and MASTER_PORT alone make no rank: without the numbers this is a single process.
 
     Raises:
-        OptionError: Some are missing, or they contradict each other.
+        OptionError: Some variables are missing, or they contradict each other.
     """
     numbers = {
         "RANK": config.rank,
@@ -67,7 +67,7 @@ def world_of(config: RankConfig) -> World:
 
 
 def _next_to(port: int | None) -> int | None:
-    """The same on every rank; the last port of all has none after it."""
+    """Return the next port, the same on every rank; the last port gives the one before it."""
     return None if port is None else port + 1 if port < _LAST_PORT else port - 1
 
 
@@ -79,7 +79,7 @@ def _check_complete(numbers: dict[str, int | None], config: RankConfig) -> None:
         raise OptionError(
             f"the environment has {', '.join(given)} and not {', '.join(missing)}",
             "ranks of a job need all of them to meet",
-            _MEND,
+            _HINT,
         )
 
 
@@ -102,4 +102,4 @@ def _contradictions(world: World) -> Iterator[OptionError]:
 
 
 def _contradiction(what: str, why: str) -> OptionError:
-    return OptionError(f"in the environment, {what}", why, _MEND)
+    return OptionError(f"in the environment, {what}", why, _HINT)

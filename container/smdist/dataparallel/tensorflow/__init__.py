@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data parallelism for TensorFlow 2 and Keras 3, in SMDDP's and Horovod's names.
+"""Data parallelism for TensorFlow 2 and Keras 3, with SMDDP's and Horovod's names.
 
     import smdist.dataparallel.tensorflow as sdp
 
@@ -9,8 +9,8 @@
     tape = sdp.DistributedGradientTape(tape)
     gradients = tape.gradient(loss, model.trainable_variables)
 
-For model.fit there is smdist.dataparallel.tensorflow.keras. Importing this module imports
-no TensorFlow: its names do, on first touch.
+For model.fit, use smdist.dataparallel.tensorflow.keras. Importing this module does not import
+TensorFlow; the first use of one of its names does.
 """
 
 from __future__ import annotations
@@ -18,9 +18,19 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from smdist.dataparallel.tensorflow.absent import no_such_name
+from smdist.dataparallel.tensorflow.unsupported_horovod import no_such_name
 
 if TYPE_CHECKING:
+    from smdist.dataparallel.tensorflow.basics import (
+        init,
+        is_initialized,
+        local_rank,
+        local_size,
+        rank,
+        shutdown,
+        size,
+    )
+    from smdist.dataparallel.tensorflow.broadcast_objects import allgather_object, broadcast_object
     from smdist.dataparallel.tensorflow.collectives import (
         allgather,
         allreduce,
@@ -39,20 +49,10 @@ if TYPE_CHECKING:
         overlap,
     )
     from smdist.dataparallel.tensorflow.keras.optimizer import DistributedOptimizer
-    from smdist.dataparallel.tensorflow.objects import allgather_object, broadcast_object
+    from smdist.dataparallel.tensorflow.progress import report
     from smdist.dataparallel.tensorflow.reduce_op import Average, Max, Min, Product, ReduceOp, Sum
-    from smdist.dataparallel.tensorflow.reporting import report
     from smdist.dataparallel.tensorflow.tape import DistributedGradientTape
-    from smdist.dataparallel.tensorflow.variables import broadcast_variables
-    from smdist.dataparallel.tensorflow.world import (
-        init,
-        is_initialized,
-        local_rank,
-        local_size,
-        rank,
-        shutdown,
-        size,
-    )
+    from smdist.dataparallel.tensorflow.variable_broadcast import broadcast_variables
 
 __all__ = [
     "Average",
@@ -104,12 +104,12 @@ _PLACES = {
     "compression": ("Compression",),
     "estimator": ("BroadcastGlobalVariablesHook", "broadcast_global_variables", "overlap"),
     "keras.optimizer": ("DistributedOptimizer",),
-    "objects": ("allgather_object", "broadcast_object"),
+    "broadcast_objects": ("allgather_object", "broadcast_object"),
     "reduce_op": ("Average", "Max", "Min", "Product", "ReduceOp", "Sum"),
-    "reporting": ("report",),
+    "progress": ("report",),
     "tape": ("DistributedGradientTape",),
-    "variables": ("broadcast_variables",),
-    "world": ("init", "is_initialized", "local_rank", "local_size", "rank", "shutdown", "size"),
+    "variable_broadcast": ("broadcast_variables",),
+    "basics": ("init", "is_initialized", "local_rank", "local_size", "rank", "shutdown", "size"),
 }
 _PLACE = {name: place for place, names in _PLACES.items() for name in names}
 

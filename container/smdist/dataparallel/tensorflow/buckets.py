@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which gradients share a fusion buffer. Pure: every rank comes to the same answer alone.
+"""Assignment of gradients to fusion buffers. Pure: every rank computes the same answer alone.
 
 gradients by layer      0     1     2     3     4       the backward pass makes 4 first
 buckets in their order        [4, 3] [2, 1] [0]
@@ -12,22 +12,22 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """One tensor of a fusion buffer.
+class BucketTensor:
+    """Tensor to be placed in a fusion buffer.
 
     Attributes:
-        size_bytes: None where it is known only when the step runs.
+        size_bytes: Size in bytes; None if it is known only when the step runs.
     """
 
     dtype: str
     size_bytes: int | None
 
 
-def pack(pieces: Sequence[Piece], fusion_bytes: int) -> list[list[int]]:
-    """Numbers of pieces by bucket, last piece first, buckets as their last pieces come.
+def pack(pieces: Sequence[BucketTensor], fusion_bytes: int) -> list[list[int]]:
+    """Return the indices of the pieces in each bucket, in reverse order.
 
-    A bucket has one dtype and at most `fusion_bytes`, but for a piece that is larger
-    or of unknown size: it has a bucket of its own.
+    Buckets are in the order in which they are complete. All pieces of a bucket have one dtype and
+    at most `fusion_bytes` in total. A piece that is larger or of unknown size has its own bucket.
     """
     buckets: list[list[int]] = []
     is_open: dict[str, list[int]] = {}

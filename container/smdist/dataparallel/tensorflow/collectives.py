@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collectives on tensors, eagerly and in tf.function, with gradients.
 
-All ranks call the same ones in the same order, as with every such library.
+All ranks must call the same collectives in the same order.
 """
 
 from __future__ import annotations
@@ -11,10 +11,18 @@ from dataclasses import replace
 from typing import Any
 
 from sagemaker_dist.errors import require
-from smdist.dataparallel.tensorflow import forms, library, omissions, rows, sparse, world
+from smdist.dataparallel.tensorflow import (
+    basics,
+    call_forms,
+    indexed_slices,
+    op_library,
+    row_collectives,
+    setup_hints,
+)
+from smdist.dataparallel.tensorflow.call_forms import Factors
 from smdist.dataparallel.tensorflow.compression import Compression, check_compression
-from smdist.dataparallel.tensorflow.forms import Factors
-from smdist.dataparallel.tensorflow.library import as_written, tf
+from smdist.dataparallel.tensorflow.fused_allreduce import ReduceOptions, all_reduce, check_factors
+from smdist.dataparallel.tensorflow.op_library import as_written, tf
 from smdist.dataparallel.tensorflow.reduce_op import (
     ReduceOp,
     as_op,
@@ -22,8 +30,7 @@ from smdist.dataparallel.tensorflow.reduce_op import (
     check_moved,
     check_number,
 )
-from smdist.dataparallel.tensorflow.reducing import Reduction, all_reduce, check_factors
-from smdist.dataparallel.tensorflow.variables import check_root
+from smdist.dataparallel.tensorflow.variable_broadcast import check_root
 
 
 @as_written
@@ -41,24 +48,25 @@ def allreduce(
     device_sparse: str = "",
     name: str | None = None,
 ) -> Any:
-    """Reduce a tensor over all ranks, as SMDDP and as Horovod write it (forms.py).
+    """Reduce a tensor over all ranks, called as in SMDDP or as in Horovod (call_forms.py).
 
     Args:
-        tensor: Any shape, the same on all ranks, or IndexedSlices, whose rows are gathered.
-        average: Horovod's older word for op: True is AVERAGE, False is SUM.
-        op: Default AVERAGE, which is for floats.
-        param_index: SMDDP's: the number of this tensor, 0 to num_params - 1.
-        name: For the graph; ranks need not agree on it.
+        tensor: Tensor of any shape, the same on all ranks, or IndexedSlices, whose rows are
+            gathered.
+        average: Horovod's older argument for op: True is AVERAGE, False is SUM.
+        op: Reduce operation; default AVERAGE, which is for floats.
+        param_index: SMDDP's number of this tensor, 0 to num_params - 1.
+        name: Name in the graph; ranks may use different names.
 
     Raises:
-        OptionError: The call mixes both forms, or could be either; an average or a factor
-            for integers; a dtype that is not reduced.
-        tf.errors.OpError: Ranks brought different shapes, or one is gone.
+        OptionError: The call mixes both forms or fits both; an average or a factor
+            for integers; a dtype that cannot be reduced.
+        tf.errors.OpError: Shapes differ between ranks, or a rank is lost.
     """
     named = {"average": average, "op": op, "param_index": param_index, "num_params": num_params}
-    positional, named = forms.with_last_named(positional, named | {"compression": compression})
-    chosen = forms.resolve(positional, named)
-    forms.check_devices(device_dense=device_dense, device_sparse=device_sparse)
+    positional, named = call_forms.with_last_named(positional, named | {"compression": compression})
+    chosen = call_forms.resolve(positional, named)
+    call_forms.check_devices(device_dense=device_dense, device_sparse=device_sparse)
     factors = Factors(before=prescale_factor, after=postscale_factor)
     with tf.name_scope(name or "smdist_allreduce"):
         return _reduced(tensor, _reduction(chosen, named["compression"], factors))
@@ -73,13 +81,13 @@ def grouped_allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Any]:
-    """Reduce several dense tensors over all ranks, those of one dtype in one buffer.
+    """Reduce several dense tensors over all ranks, in one buffer for each dtype.
 
     Raises:
         OptionError: An average or a factor for integers, or an unknown op.
-        tf.errors.OpError: Ranks brought different shapes, or one is gone.
+        tf.errors.OpError: Shapes differ between ranks, or a rank is lost.
     """
-    omissions.note(omissions.BY_HAND)
+    setup_hints.note(setup_hints.BY_HAND)
     factors = Factors(before=prescale_factor, after=postscale_factor)
     reduction = replace(_reduction(as_op(op), compression, factors), is_group=True)
     return all_reduce([tf.convert_to_tensor(tensor) for tensor in tensors], reduction)
@@ -87,7 +95,7 @@ def grouped_allreduce(
 
 @as_written
 def oob_allreduce(tensor: Any, compression: Any = Compression.none, op: Any = None) -> Any:
-    """Reduce what is no gradient, such as a loss: SMDDP's name; here it is allreduce().
+    """Reduce a tensor that is not a gradient, such as a loss: SMDDP's name for allreduce().
 
     Raises:
         OptionError: An average of integers, or an unknown op.
@@ -97,7 +105,7 @@ def oob_allreduce(tensor: Any, compression: Any = Compression.none, op: Any = No
 
 @as_written
 def allgather(tensor: Any, name: str | None = None) -> Any:
-    """All ranks' rows, in the order of ranks.
+    """Return the rows of all ranks, in the order of ranks.
 
     Args:
         tensor: [rows, ...]; the number of rows may differ between ranks.
@@ -106,24 +114,24 @@ def allgather(tensor: Any, name: str | None = None) -> Any:
         [sum of rows, ...].
 
     Raises:
-        OptionError: A scalar, which has no rows, or strings.
+        OptionError: The tensor is a scalar, which has no rows, or holds strings.
     """
     with tf.name_scope(name or "smdist_allgather"):
         value = _rows(tensor, "allgather")
-        return value if world.size() == 1 else rows.gather([value])[0]
+        return value if basics.size() == 1 else row_collectives.gather([value])[0]
 
 
 @as_written
 def broadcast(tensor: Any, root_rank: int, name: str | None = None) -> Any:
-    """The tensor that `root_rank` has; shape and dtype are the same on all ranks.
+    """Return the tensor of `root_rank`; shape and dtype are the same on all ranks.
 
     Raises:
-        OptionError: There is no such rank, or these are strings.
+        OptionError: The root rank does not exist, or the tensor holds strings.
     """
     check_root(root_rank)
     with tf.name_scope(name or "smdist_broadcast"):
         value = _movable(tensor)
-        return value if world.size() == 1 else rows.broadcast(value, root_rank)
+        return value if basics.size() == 1 else row_collectives.broadcast(value, root_rank)
 
 
 @as_written
@@ -132,47 +140,47 @@ def alltoall(tensor: Any, splits: Any = None, name: str | None = None) -> Any:
 
     Args:
         tensor: [rows, ...].
-        splits: Rows for each rank, integers [size]; None: as many for each.
+        splits: Number of rows for each rank, integers [size]; None: equal parts.
 
     Returns:
-        The rows that came, in the order of ranks; with `splits` also how many came from
-        each, [size].
+        The received rows, in the order of ranks; with `splits` also the number of rows from
+        each rank, [size].
 
     Raises:
-        OptionError: A scalar, which has no rows, strings, or splits that are no integers
-            or not one for each rank.
-        tf.errors.InvalidArgumentError: Rows cannot be divided so.
+        OptionError: The tensor is a scalar, which has no rows, or holds strings; `splits` are not
+            integers, or not one for each rank.
+        tf.errors.InvalidArgumentError: The rows cannot be divided in this way.
     """
     with tf.name_scope(name or "smdist_alltoall"):
         value = _rows(tensor, "alltoall")
         sent = _equal_rows(value) if splits is None else _counts(splits, value)
-        if world.size() == 1:
+        if basics.size() == 1:
             came, received = value, sent
         else:
-            came, received = rows.exchange(value, sent)
+            came, received = row_collectives.exchange(value, sent)
         return came if splits is None else (came, received)
 
 
 @as_written
 def reduce_scatter(tensor: Any, op: Any = None, name: str | None = None) -> Any:
-    """This rank's share of the rows, reduced over all ranks.
+    """Return this rank's share of the rows, reduced over all ranks.
 
     Args:
         tensor: [rows, ...], the same shape on all ranks; size divides rows.
-        op: Default AVERAGE.
+        op: Reduce operation; default AVERAGE.
 
     Returns:
         [rows / size, ...].
 
     Raises:
-        OptionError: A scalar, an average of integers, or an unknown op.
+        OptionError: The tensor is a scalar, an average of integers, or an unknown op.
         tf.errors.InvalidArgumentError: The number of ranks does not divide rows.
     """
     with tf.name_scope(name or "smdist_reduce_scatter"):
         value, chosen = _rows(tensor, "reduce_scatter"), as_op(op)
         check_number(chosen, value.dtype)
         with tf.control_dependencies([_equal_rows(value)]):
-            return rows.scatter_reduced(tf.identity(value), chosen)
+            return row_collectives.scatter_reduced(tf.identity(value), chosen)
 
 
 reducescatter = reduce_scatter  # Horovod's name
@@ -180,51 +188,51 @@ reducescatter = reduce_scatter  # Horovod's name
 
 @as_written
 def barrier() -> None:
-    """Wait until every rank is here."""
-    if world.size() == 1:
+    """Wait until every rank has arrived."""
+    if basics.size() == 1:
         return
-    here = rows.barrier()
-    if not tf.executing_eagerly():  # an operation that TensorFlow may not leave out
+    here = row_collectives.barrier()
+    if not tf.executing_eagerly():  # TensorFlow may not prune an assertion
         tf.debugging.assert_non_negative(tf.size(here))
 
 
-def _reduction(op: ReduceOp, compression: Any, factors: Factors) -> Reduction:
-    return Reduction(op=op, compression=check_compression(compression), factors=factors)
+def _reduction(op: ReduceOp, compression: Any, factors: Factors) -> ReduceOptions:
+    return ReduceOptions(op=op, compression=check_compression(compression), factors=factors)
 
 
-def _reduced(tensor: Any, reduction: Reduction) -> Any:
-    if not sparse.is_sparse(tensor):
+def _reduced(tensor: Any, reduction: ReduceOptions) -> Any:
+    if not indexed_slices.is_sparse(tensor):
         dense = tf.convert_to_tensor(tensor)
-        if dense.shape.rank != 0:  # a scalar is a loss or a count
-            omissions.note(omissions.BY_HAND)
+        if dense.shape.rank != 0:  # a scalar is a loss or a count, not a gradient
+            setup_hints.note(setup_hints.BY_HAND)
         return all_reduce([dense], reduction)[0]
-    omissions.note(omissions.BY_HAND)
+    setup_hints.note(setup_hints.BY_HAND)
     check_average(reduction.op, tensor.values.dtype)
     check_factors(reduction, tensor.values.dtype)
-    return sparse.gather([tensor], reduction)[0]
+    return indexed_slices.gather([tensor], reduction)[0]
 
 
 def _movable(tensor: Any) -> Any:
-    library.check_surroundings()
+    op_library.check_surroundings()
     value = tf.convert_to_tensor(tensor)
     check_moved(value.dtype)
     return value
 
 
 def _rows(tensor: Any, name: str) -> Any:
-    omissions.note(omissions.BY_HAND)
+    setup_hints.note(setup_hints.BY_HAND)
     value = _movable(tensor)
     require(
         value.shape.rank != 0,
         what=f"{name}() got a scalar",
         why="it moves rows, and a scalar has none",
-        mend="Pass tf.reshape(tensor, [1])",
+        hint="Pass tf.reshape(tensor, [1])",
     )
     return value
 
 
 def _equal_rows(value: Any) -> Any:
-    size = world.size()
+    size = basics.size()
     count = tf.shape(value, out_type=tf.int64)[0]
     tf.debugging.assert_equal(
         count % size,
@@ -235,29 +243,29 @@ def _equal_rows(value: Any) -> Any:
 
 
 def _counts(splits: Any, value: Any) -> Any:
-    given, size = tf.convert_to_tensor(splits), world.size()
+    given, size = tf.convert_to_tensor(splits), basics.size()
     require(
         given.shape.is_compatible_with([size]),
         what=f"splits of alltoall() has the shape {given.shape}",
         why=f"it says how many rows each rank gets, and the job's size is {size}",
-        mend="Pass an integer for each rank",
+        hint="Pass an integer for each rank",
     )
     require(
         given.dtype.is_integer,
         what=f"splits of alltoall() is {given.dtype.name}",
         why="it counts rows",
-        mend="Pass an integer for each rank",
+        hint="Pass an integer for each rank",
     )
     return _dividing(tf.cast(given, tf.int64), value)
 
 
 def _dividing(counts: Any, value: Any) -> Any:
-    """The counts, found to divide the rows when they are known."""
-    mend = "each row goes to one rank. Pass counts that sum up to the rows of the tensor"
+    """Return the counts, with a check in the graph that they sum up to the number of rows."""
+    hint = "each row goes to one rank. Pass counts that sum up to the rows of the tensor"
     total, count = tf.reduce_sum(counts), tf.shape(value, out_type=tf.int64)[0]
     checks = [
-        tf.debugging.assert_non_negative(counts, f"splits of alltoall() is below zero: {mend}"),
-        tf.debugging.assert_equal(total, count, f"splits of alltoall() does not fit: {mend}"),
+        tf.debugging.assert_non_negative(counts, f"splits of alltoall() is below zero: {hint}"),
+        tf.debugging.assert_equal(total, count, f"splits of alltoall() does not fit: {hint}"),
     ]
     with tf.control_dependencies([check for check in checks if check is not None]):
         return tf.identity(counts)

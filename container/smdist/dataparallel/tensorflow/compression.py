@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients in fewer bytes on the wire: `Compression.none`, `.fp16` and `.bf16`.
+"""Compression of gradients on the wire: `Compression.none`, `.fp16` and `.bf16`.
 
-The engine adds 16-bit floats in float32 and rounds once a level (host, cluster).
+The engine adds 16-bit floats in float32, and rounds once within the host and once across hosts.
 """
 
 from __future__ import annotations
@@ -9,43 +9,43 @@ from __future__ import annotations
 from typing import Any
 
 from sagemaker_dist.errors import require
-from smdist.dataparallel.tensorflow.library import tf
+from smdist.dataparallel.tensorflow.op_library import tf
 
 
 class Compressor:
-    """What travels, and what comes out again; this one changes nothing."""
+    """Compression of a tensor before it is sent; this base class changes nothing."""
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
-        """Return the tensor to send, and what decompress() has to know."""
+        """Return the tensor to send, and the context that decompress() needs."""
         return tensor, None
 
     @staticmethod
     def decompress(tensor: Any, context: Any) -> Any:
-        """Return the tensor as it was before compress(), dtype and all."""
+        """Return the tensor in the dtype that it had before compress()."""
         return tensor if context is None else tf.cast(tensor, context)
 
 
 class Fp16Compressor(Compressor):
-    """float32 and float64 as float16: more digits than bf16, and nothing over 65504."""
+    """Casts float32 and float64 to float16: more digits than bfloat16, but a maximum of 65504."""
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
-        """Cast down what is wider."""
+        """Cast a wider float to float16."""
         return _narrow(tensor, tf.float16)
 
 
 class Bf16Compressor(Compressor):
-    """float32 and float64 as bfloat16: the range of float32 with 8 binary digits."""
+    """Casts float32 and float64 to bfloat16: the range of float32 with 8 binary digits."""
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
-        """Cast down what is wider."""
+        """Cast a wider float to bfloat16."""
         return _narrow(tensor, tf.bfloat16)
 
 
 class Compression:
-    """The compressions there are; a class with the same two functions does as well."""
+    """Available compressions; any class with the same two functions is accepted, too."""
 
     none = Compressor
     fp16 = Fp16Compressor
@@ -53,17 +53,17 @@ class Compression:
 
 
 def check_compression(compression: Any) -> Any:
-    """Return it, if it has both functions.
+    """Return the compression if it has both functions.
 
     Raises:
-        OptionError: It has not.
+        OptionError: compress() or decompress() is missing.
     """
     require(
         callable(getattr(compression, "compress", None))
         and callable(getattr(compression, "decompress", None)),
         what=f"compression is {compression!r}",
         why="it has no compress() and decompress()",
-        mend="Pass Compression.none, Compression.fp16 or Compression.bf16",
+        hint="Pass Compression.none, Compression.fp16 or Compression.bf16",
     )
     return compression
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SMDDP's names for tf.estimator and for sessions, which TensorFlow 2.16 no longer has."""
+"""SMDDP's names for tf.estimator and sessions, which TensorFlow 2.16 and later do not have."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from sagemaker_dist.errors import OptionError
 
 
 def overlap(tensor: Any) -> Any:
-    """The tensor itself: here all-reduces start as gradients come, without marks."""
+    """Return the tensor: all-reduces start as gradients become ready, so no mark is needed."""
     return tensor
 
 
 def broadcast_global_variables(root_rank: int) -> None:
-    """Refused: TensorFlow 2 has no global variables.
+    """Refuse the call: TensorFlow 2 has no global variables.
 
     Raises:
         OptionError: Always.
@@ -26,7 +26,7 @@ def broadcast_global_variables(root_rank: int) -> None:
 
 
 class BroadcastGlobalVariablesHook:
-    """Refused: it is for sessions."""
+    """SMDDP's hook for sessions; its constructor always raises OptionError."""
 
     def __init__(self, root_rank: int, device: str = "") -> None:
         raise _gone(
@@ -36,5 +36,5 @@ class BroadcastGlobalVariablesHook:
         )
 
 
-def _gone(what: str, mend: str) -> OptionError:
-    return OptionError(what, "TensorFlow 2.16 and later have no estimators and no sessions", mend)
+def _gone(what: str, hint: str) -> OptionError:
+    return OptionError(what, "TensorFlow 2.16 and later have no estimators and no sessions", hint)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ctrl-C in a tf.function that waits for other ranks: Python hears it when the function ends.
+"""Ctrl-C in a tf.function that waits for other ranks, which Python handles only after it ends.
 
 SIGINT ──► Python's flag ──► KeyboardInterrupt, as soon as the main thread is back in Python
-    └────► a pipe ──► a thread: is it not back, and does no collective end? They fail
+    └────► a pipe ──► a thread, which aborts the engine if the main thread does not come back
+                      and no collective ends
 """
 
 from __future__ import annotations
@@ -16,24 +17,24 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, Final
 
-from smdist.dataparallel.rendezvous.engine import Engine
+from smdist.dataparallel.rendezvous.engine_interface import Engine
 
 _PATIENCE_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 0.1
 _KINDS: Final = ("all_reduce", "broadcast", "all_gather", "all_to_all", "reduce_scatter", "barrier")
 
-_open: list[int] = []  # ends of pipes that Python writes signals to
+_open: list[int] = []  # write ends of the pipes that receive signal numbers from Python
 
 
 class Watch:
-    """Aborts an engine if Ctrl-C cannot interrupt what waits for it.
+    """Thread that aborts the engine if Ctrl-C cannot interrupt a collective.
 
-    Does nothing where the program handles SIGINT itself, or where init() was called in
-    another thread than the main one, which alone may listen to signals.
+    The thread does nothing if the program handles SIGINT itself, or if init() was called outside
+    of the main thread, because only the main thread may set up signals.
 
     Args:
-        name: What others call this rank.
-        module: The compiled one, with its activity.
+        name: The name of this rank in the messages of other ranks.
+        module: The compiled module, which counts operations.
     """
 
     def __init__(self, engine: Engine, name: str, module: Any) -> None:
@@ -43,14 +44,14 @@ class Watch:
             self._begin()
 
     def stop(self) -> None:
-        """Listen no more; in another thread than the main one the pipe stays, unused."""
+        """Stop watching for signals; outside of the main thread the pipe stays open, unused."""
         if self._signals < 0 or threading.current_thread() is not threading.main_thread():
             return
         last = signal.set_wakeup_fd(self._before, warn_on_full_buffer=False)
         if last == self._signals:
             _open.remove(last)
             os.close(last)
-        else:  # of somebody who came later, and knows ours
+        else:  # a later handler replaced this pipe and may write to it: keep it open
             signal.set_wakeup_fd(last, warn_on_full_buffer=False)
         self._signals = -1
 
@@ -86,7 +87,7 @@ class Watch:
 
 
 def num_ended(module: Any) -> int:
-    """How many collectives of this process have ended, by the compiled module's count."""
+    """Return the number of collectives that have ended in this process."""
     return sum(module.activity(kind)[0] for kind in _KINDS)
 
 
@@ -96,12 +97,12 @@ def _see_to_forks() -> None:
 
 
 def _leave_to_the_parent() -> None:
-    """A forked child's signals are not the rank's."""
+    """Restore signal handling in a forked child, so that its signals do not abort the rank."""
     if _open and (last := signal.set_wakeup_fd(-1)) not in _open:
         signal.set_wakeup_fd(last)
 
 
 def _place() -> tuple[Any, int]:
-    """Where the main thread is in Python; it stays there while it waits for TensorFlow."""
+    """Return where the main thread is in Python; it stays there while it waits for TensorFlow."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     return frame, frame.f_lasti if frame else -1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an all-reduce makes of the ranks' tensors, in SMDDP's and in Horovod's names."""
+"""Reduce operations under SMDDP's and Horovod's names, and the dtypes that each accepts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sagemaker_dist.errors import OptionError, closest, require
 
 
 class ReduceOp(str, Enum):
-    """AVERAGE for floats only; the others for every number."""
+    """Reduce operation of an all-reduce; AVERAGE accepts floats only, the others every number."""
 
     AVERAGE = "average"
     SUM = "sum"
@@ -31,10 +31,10 @@ _NOT_MOVED: Final = ("string", "variant", "resource")
 
 
 def as_op(op: Any) -> ReduceOp:
-    """The operation that is meant; None is AVERAGE, and its name in small letters is enough.
+    """Return the operation of this value or lower-case name; AVERAGE for None.
 
     Raises:
-        OptionError: There is no such operation.
+        OptionError: The operation does not exist.
     """
     if op is None:
         return ReduceOp.AVERAGE
@@ -46,57 +46,58 @@ def as_op(op: Any) -> ReduceOp:
         f"op is {op!r}",
         "there is no such reduction",
         closest(str(op), [each.value for each in ReduceOp]),
+        about="op",
     )
 
 
 def check_number(op: ReduceOp, dtype: Any) -> None:
-    """Refuse what cannot be reduced, and an average of what is no float.
+    """Refuse a dtype that cannot be reduced, and an average of integers.
 
     Raises:
-        OptionError: It is such a dtype.
+        OptionError: The dtype does not fit the operation.
     """
     require(
         dtype.name in _NUMBERS,
         what=f"{dtype.name} for a reduction (op={op.value!r})",
         why=f"reduced are {', '.join(_NUMBERS)}",
-        mend=_instead_of(dtype),
+        hint=_instead_of(dtype),
     )
     check_average(op, dtype)
 
 
 def check_average(op: ReduceOp, dtype: Any) -> None:
-    """Refuse an average of what is no float, nor complex as values of IndexedSlices may be.
+    """Refuse an average of integers; complex values are allowed in IndexedSlices.
 
     Raises:
-        OptionError: It is one.
+        OptionError: The operation is an average, and the dtype is neither float nor complex.
     """
     require(
         op is not ReduceOp.AVERAGE or dtype.is_floating or dtype.is_complex,
         what=f"an average of {dtype.name}",
         why="it would be rounded to a whole number",
-        mend="Cast the tensor to float32, or pass op=ReduceOp.SUM",
+        hint="Cast the tensor to float32, or pass op=ReduceOp.SUM",
     )
 
 
 def check_factor(factor: float, dtype: Any) -> None:
-    """Refuse a factor for what is no float, nor complex as values of IndexedSlices may be.
+    """Refuse a factor for integers; complex values are allowed in IndexedSlices.
 
     Raises:
-        OptionError: There is one.
+        OptionError: The factor is not 1, and the dtype is neither float nor complex.
     """
     require(
         factor == 1 or dtype.is_floating or dtype.is_complex,
         what=f"a factor of {factor!r} for {dtype.name}",
         why="it would be rounded to a whole number, as would the product",
-        mend="Cast the tensor to float32, or multiply by yourself",
+        hint="Cast the tensor to float32, or multiply by yourself",
     )
 
 
 def check_gradient(op: ReduceOp, of: str) -> None:
-    """Refuse the gradient of a reduction of which nobody knows whose value came out.
+    """Refuse the gradient of a reduction that does not tell which rank's value it returned.
 
     Args:
-        of: What is reduced by, such as "an all-reduce".
+        of: The collective that reduces, such as "an all-reduce".
 
     Raises:
         OptionError: The operation is neither a sum nor an average.
@@ -105,21 +106,21 @@ def check_gradient(op: ReduceOp, of: str) -> None:
         op in (ReduceOp.SUM, ReduceOp.AVERAGE),
         what=f"a gradient of {of} with op={op.value!r}",
         why="which rank's value it was is not known",
-        mend="Reduce with average or sum, or put tf.stop_gradient() around it",
+        hint="Reduce with average or sum, or put tf.stop_gradient() around it",
     )
 
 
 def check_moved(dtype: Any) -> None:
-    """Refuse to move what has no fixed size.
+    """Refuse to move a dtype whose elements have no fixed size.
 
     Raises:
-        OptionError: It has none.
+        OptionError: The dtype is a string, a variant or a resource.
     """
     require(
         dtype.name not in _NOT_MOVED,
         what=f"{dtype.name} to move between ranks",
         why="its elements have no fixed size",
-        mend=_instead_of(dtype),
+        hint=_instead_of(dtype),
     )
 
 

@@ -1,34 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tf.GradientTape whose gradients are those of all ranks."""
+"""Gradient tape that reduces gradients over all ranks."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from sagemaker_dist.errors import require
+from smdist.dataparallel.tensorflow.basics import size
+from smdist.dataparallel.tensorflow.call_forms import Factors, check_devices, with_names_checked
 from smdist.dataparallel.tensorflow.compression import Compression, check_compression
-from smdist.dataparallel.tensorflow.forms import Factors, check_devices, with_names_checked
+from smdist.dataparallel.tensorflow.fused_allreduce import ReduceOptions
+from smdist.dataparallel.tensorflow.fusion_options import checked
 from smdist.dataparallel.tensorflow.gradients import reduce_gradients
-from smdist.dataparallel.tensorflow.library import as_written, tf
-from smdist.dataparallel.tensorflow.options import checked
+from smdist.dataparallel.tensorflow.op_library import as_written, tf
 from smdist.dataparallel.tensorflow.reduce_op import ReduceOp, as_op
-from smdist.dataparallel.tensorflow.reducing import Reduction
-from smdist.dataparallel.tensorflow.world import size
 
 
 class DistributedGradientTape:
-    """Wrap a tf.GradientTape, before or after it has recorded; gradient() reduces over ranks.
+    """Wrap a tf.GradientTape, before or after recording; gradient() reduces over all ranks.
 
-    Everything else is the tape's own, also jacobian(), which stays this rank's.
+    Everything else is the tape's own, including jacobian(), which stays this rank's.
 
     Args:
         op: AVERAGE, the default, or SUM.
-        sparse_as_dense: Make IndexedSlices dense; by default their rows are gathered.
-        gradient_predivide_factor: Divide an average before (by this) and after the sum.
-        fusion_bytes: Bytes per buffer; default what the job was given, 25 MiB.
+        sparse_as_dense: Whether to make IndexedSlices dense; by default their rows are gathered.
+        gradient_predivide_factor: Part of an average's division that is made before the sum;
+            the rest is made after it.
+        fusion_bytes: Bytes per buffer; default the job's value, which is 25 MiB if not set.
 
     Raises:
-        OptionError: A value is out of range, or num_groups is given: fusion_bytes says how
+        OptionError: A value is out of range, or num_groups is given: fusion_bytes decides how
             gradients are packed.
     """
 
@@ -71,7 +72,7 @@ class DistributedGradientTape:
         output_gradients: Any = None,
         unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
     ) -> Any:
-        """The tape's gradient(), reduced over all ranks; same structure as `sources`."""
+        """Return the tape's gradient(), reduced over all ranks, in the structure of `sources`."""
         gradients = self._tape.gradient(target, sources, output_gradients, unconnected_gradients)
         flat = tf.nest.flatten(gradients)
         reduced = reduce_gradients(
@@ -82,8 +83,8 @@ class DistributedGradientTape:
 
 def reduction_of(
     op: Any, compression: Any, predivide_factor: float, fusion_bytes: int | None
-) -> Reduction:
-    """What DistributedGradientTape and DistributedOptimizer are asked to do.
+) -> ReduceOptions:
+    """Return the reduce options of a DistributedGradientTape or DistributedOptimizer.
 
     Raises:
         OptionError: A value is out of range.
@@ -93,7 +94,7 @@ def reduction_of(
         chosen in (ReduceOp.SUM, ReduceOp.AVERAGE),
         what=f"op is {chosen.value!r} for gradients",
         why="those of a whole batch are the average or the sum of the ranks' gradients",
-        mend="Pass op=ReduceOp.AVERAGE or op=ReduceOp.SUM",
+        hint="Pass op=ReduceOp.AVERAGE or op=ReduceOp.SUM",
     )
     factors = Factors()
     if predivide_factor != 1:
@@ -101,11 +102,11 @@ def reduction_of(
             chosen is ReduceOp.AVERAGE and predivide_factor > 0,
             what=f"gradient_predivide_factor is {predivide_factor!r} with op={chosen.value!r}",
             why="it moves a part of an average's division before the sum",
-            mend="Pass a positive factor with op=ReduceOp.AVERAGE, or leave it out",
+            hint="Pass a positive factor with op=ReduceOp.AVERAGE, or leave it out",
         )
         chosen = ReduceOp.SUM
         factors = Factors(before=1 / predivide_factor, after=predivide_factor / size())
-    return Reduction(
+    return ReduceOptions(
         op=chosen,
         compression=check_compression(compression),
         factors=factors,
@@ -117,11 +118,11 @@ def refuse_groups(num_groups: Any, groups: Any) -> None:
     """Refuse Horovod's two ways to pack gradients.
 
     Raises:
-        OptionError: One is used.
+        OptionError: num_groups or groups is given.
     """
     require(
         not num_groups and groups is None,
         what=f"num_groups is {num_groups!r} and groups is {groups!r}",
         why="fusion_bytes says how many bytes of gradients travel together",
-        mend="Leave both out, and pass fusion_bytes if the default does not suit",
+        hint="Leave both out, and pass fusion_bytes if the default does not suit",
     )

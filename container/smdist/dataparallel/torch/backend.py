@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From torch's process groups to communicators of the one engine.
+"""Backend of torch.distributed: maps process groups to communicators of one engine.
 
-The default group's backend connects the engine and owns it; every other group
-is a numbered communicator over the same connections. Where the default group
-is another backend's, a group gets an engine of its own.
+The backend of the default group connects the engine and owns it. Every other group
+is a numbered communicator over the same connections. If the default group belongs to
+another backend, each group has an engine of its own.
 """
 
 from __future__ import annotations
@@ -19,21 +19,23 @@ from torch._C._distributed_c10d import _DistributedBackendOptions
 from sagemaker_dist.errors import OptionError, require
 from smdist.config import RankConfig, read_rank_config
 from smdist.dataparallel.rendezvous.connect import connect, decline, name_of
-from smdist.dataparallel.rendezvous.goodbye import keep, see_to_the_end
+from smdist.dataparallel.rendezvous.engine_shutdown import keep, see_to_the_end
 from smdist.dataparallel.torch import _C
-from smdist.dataparallel.torch.reporting import finish
-from smdist.dataparallel.torch.store import TorchStore
+from smdist.dataparallel.torch.step_report import finish
+from smdist.dataparallel.torch.torch_store import TorchStore
 
 NAME = "smdist"
 _DEFAULT_GROUP = 0
 _TORCH_DEFAULT_SECONDS = 1800.0
-_world: list[tuple[_C.Engine, float]] = []  # the default group's, if that is ours; its timeout
+# engine and timeout of the default group, if this backend serves it
+_world: list[tuple[_C.Engine, float]] = []
 
 
 def register(name: str = NAME) -> None:
-    """Tell torch of the backend; CUDA tensors reach it too, to be refused with the mend.
+    """Register the backend with torch, for the CPU and for CUDA.
 
-    A second name stands for the same backend: groups of both share one engine.
+    CUDA tensors reach the backend too, which refuses them with a hint. A second name is an
+    alias of the same backend: groups of both names share one engine.
     """
     if hasattr(dist.Backend, name.upper()):
         return
@@ -44,16 +46,17 @@ def register(name: str = NAME) -> None:
 
 
 def create_backend(options: _DistributedBackendOptions, pg_options: Any) -> dist.Backend:
-    """Make the backend of one process group; torch calls this on every member.
+    """Create the backend of one process group; torch calls this on every member.
 
     Raises:
-        OptionError: `pg_options` is given, or variables of this rank are wrong, or others differ.
+        OptionError: `pg_options` is given, this rank's environment variables are wrong, or
+            ranks have different options.
     """
     require(
         pg_options is None,
         what=f"pg_options is {pg_options!r}",
         why="the backend smdist has no options per group",
-        mend="Leave pg_options out; DataParallel(...) sets the options of a job",
+        hint="Leave pg_options out; DataParallel(...) sets the options of a job",
     )
     config = _config(options)
     members = list(options.global_ranks_in_group)
@@ -77,21 +80,21 @@ def create_backend(options: _DistributedBackendOptions, pg_options: Any) -> dist
 
 
 def _config(options: _DistributedBackendOptions) -> RankConfig:
-    """This rank's; what is wrong with it is told to all who would wait for this rank."""
+    """Return this rank's configuration; report its faults to all ranks that wait for this rank."""
     try:
         return read_rank_config()
     except OptionError as error:
-        with suppress(RuntimeError):  # the store is gone
+        with suppress(RuntimeError):  # the store no longer exists
             decline(TorchStore(options.store), options.group_rank, options.group_size, error)
         raise
 
 
 def _timeout_seconds(options: _DistributedBackendOptions, otherwise: float | None) -> float:
-    """What the script gave for this group, else the default group's, or for that one the job's."""
+    """Return the group's timeout: from the script, else the default group's, else the job's."""
     of_script = float(options.timeout.total_seconds())
     return otherwise if otherwise and of_script == _TORCH_DEFAULT_SECONDS else of_script
 
 
 def _group_number(name: str) -> int:
-    """Every member derives the same number; the engine refuses one that is taken."""
+    """Return the group's number, equal on every member; the engine refuses a number in use."""
     return zlib.crc32(name.encode()) or 1

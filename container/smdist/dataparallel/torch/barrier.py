@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A barrier that says who did not come."""
+"""Barrier that names the ranks which did not arrive."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from torch._C._distributed_c10d import BarrierOptions
 def monitored_barrier(
     group: dist.ProcessGroup | None = None, timeout: timedelta | None = None
 ) -> None:
-    """Wait until every rank of the group is here, or say which are not.
+    """Wait until every rank of the group has arrived, or name those that have not.
 
-    torch.distributed.monitored_barrier serves Gloo alone; this is ours. As every
-    failure does, a late rank ends the job's engine on all ranks.
+    torch.distributed.monitored_barrier supports only Gloo; this one supports smdist. As with
+    every failure, a late rank ends the job's engine on all ranks.
 
     Args:
-        group: Default: all ranks.
-        timeout: Default: the group's.
+        group: The process group; default all ranks.
+        timeout: Time to wait; default the group's timeout.
 
     Raises:
-        DistBackendError: Time is over; the message names all ranks that did not come.
+        DistBackendError: The timeout has passed; the message names all ranks that did not arrive.
     """
     options = BarrierOptions()
     if timeout is not None:

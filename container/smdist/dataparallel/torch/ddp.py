@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's DistributedDataParallel with the job's fusion buffers, which says how it goes on."""
+"""torch's DistributedDataParallel with the job's fusion buffers and with progress lines."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from torch.nn.parallel import DistributedDataParallel as TorchDistributedDataPar
 from sagemaker_dist.contract import DataParallel, MiB
 from sagemaker_dist.errors import require
 from smdist.config import read_rank_config
-from smdist.dataparallel.torch import reporting
-from smdist.dataparallel.torch.progress import EVERY_SECONDS, Progress
+from smdist.dataparallel.torch import step_report
+from smdist.dataparallel.torch.training_progress import EVERY_SECONDS, TrainingProgress
 
-_FIRST: Final = 10  # parts of each container of inputs that are looked at
-_MOST: Final = 100  # in all
+_FIRST: Final = 10  # maximum number of elements examined in each container of inputs
+_MOST: Final = 100  # maximum number of inputs examined in total
 
 
 class DistributedDataParallel(TorchDistributedDataParallel):
-    """Average gradients in fusion buffers of the size the job was given.
+    """Average gradients in fusion buffers of the job's size.
 
-    In torch the bucket is the fusion buffer: this sets `bucket_cap_mb` from
-    `DataParallel.fusion_bytes` and lets gradients live in the buckets
-    (`gradient_as_bucket_view`), which saves a copy. While it trains, rank 0 prints
-    steps, samples and time of all-reduces (docs/metrics.md). Everything else, also
+    torch's bucket is the fusion buffer: this class sets `bucket_cap_mb` from
+    `DataParallel.fusion_bytes` and stores gradients in the buckets
+    (`gradient_as_bucket_view`), which saves a copy. During training rank 0 prints
+    steps, samples and the time of all-reduces (docs/metrics.md). Everything else, including
     every other argument, is torch's.
 
     Args:
-        module: The model, on the CPU or on a GPU. Gradients on a GPU travel by NCCL
-            (`init_process_group("cpu:smdist,cuda:nccl")`), and their time is not on the lines.
-        fusion_bytes: Bytes per buffer; default what the job was given, 25 MiB.
-        progress_seconds: Time between two lines of progress, default 10; infinite: only
-            the last one; None: no lines.
+        module: The model, on the CPU or on a GPU. NCCL reduces gradients on a GPU
+            (`init_process_group("cpu:smdist,cuda:nccl")`), and the lines do not show their time.
+        fusion_bytes: Bytes per buffer; default the job's value, which is 25 MiB if not set.
+        progress_seconds: Time between two progress lines, default 10; infinite: only
+            the last line; None: no lines.
 
     Raises:
         OptionError: Both `fusion_bytes` and `bucket_cap_mb` are given, or
@@ -57,13 +57,13 @@ class DistributedDataParallel(TorchDistributedDataParallel):
             fusion_bytes is None or "bucket_cap_mb" not in kwargs,
             what=f"fusion_bytes is {fusion_bytes!r} beside bucket_cap_mb",
             why="both set the size of the same buffer",
-            mend="Keep fusion_bytes",
+            hint="Keep fusion_bytes",
         )
         require(
             progress_seconds is None or _is_time(progress_seconds),
             what=f"progress_seconds is {progress_seconds!r}",
             why="it is the time between two lines",
-            mend="Pass a number of seconds that is not negative, or None for no lines",
+            hint="Pass a number of seconds that is not negative, or None for no lines",
         )
         asked = fusion_bytes or read_rank_config().fusion_bytes
         options = DataParallel(fusion_bytes=asked) if asked else DataParallel()
@@ -75,55 +75,57 @@ class DistributedDataParallel(TorchDistributedDataParallel):
         self._progress, self._has_begun = self._new_progress(), False
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """A copy is another training."""
+        """Restore a pickled or copied model, which counts its progress from 0."""
         super().__setstate__(state)  # type: ignore[no-untyped-call]  # torch's
         self._progress, self._has_begun = self._new_progress(), False
 
-    # As torch's own forward, this one is not compiled: what it calls is.
+    # Only this method is excluded from torch.compile, as torch's own forward() is; the functions
+    # that it calls are compiled.
     @_disable_dynamo(recursive=False)
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """Run the module; a forward pass in training, outside no_sync(), begins a step."""
+        """Run the module. A forward pass in training, outside no_sync(), starts a step."""
         if self._progress is not None and self.training and torch.is_grad_enabled():
             self._count(self._progress, (*inputs, *kwargs.values()))
         return super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]  # torch's
 
     @_disable_dynamo
-    def _count(self, progress: Progress, inputs: tuple[Any, ...]) -> None:
+    def _count(self, progress: TrainingProgress, inputs: tuple[Any, ...]) -> None:
         if not self._has_begun:
             self._has_begun = True
-            reporting.enter(progress)
-        if reporting.is_current(progress):
+            step_report.enter(progress)
+        if step_report.is_current(progress):
             rows = _leading(inputs)
             samples = None if rows is None else rows * self.process_group.size()
             progress.forward(samples, is_step=self.require_backward_grad_sync)
 
-    def _new_progress(self) -> Progress | None:
+    def _new_progress(self) -> TrainingProgress | None:
         if self.progress_seconds is None:
             return None
-        is_timed = self.device_type == "cpu"  # others are not for the engine
-        return Progress(counts=True, is_timed=is_timed, every_seconds=self.progress_seconds)
+        # the engine does not run the collectives of other devices
+        is_timed = self.device_type == "cpu"
+        return TrainingProgress(counts=True, is_timed=is_timed, every_seconds=self.progress_seconds)
 
 
 def _is_time(seconds: Any) -> bool:
     is_number = isinstance(seconds, Real) and not isinstance(seconds, bool)
-    return is_number and bool(seconds >= 0)  # nan is no time
+    return is_number and bool(seconds >= 0)  # refuses nan
 
 
 def _leading(inputs: Iterable[Any]) -> int | None:
-    """The leading dimension of the first tensor that has one, also within containers.
+    """Return the leading dimension of the first tensor that has one, also inside containers.
 
-    None where there is none among the first parts, or where it cannot be known. It costs
-    microseconds, and raises nothing, whatever classes a script has for its inputs.
+    Returns None if the first inputs have no such tensor, or if the dimension is not known.
+    The search takes microseconds and raises nothing, whatever classes a script passes.
     """
     with suppress(Exception):
         for each in islice(_parts(inputs), _MOST):
             if isinstance(each, torch.Tensor) and each.dim() > 0:
-                return int(each.size(0))  # a nested tensor has no shape
+                return int(each.size(0))  # a nested tensor has no shape and raises
     return None
 
 
 def _parts(inputs: Iterable[Any]) -> Iterator[Any]:
-    """Each input, and after it the first ones within it."""
+    """Yield each input, and after a container its first elements."""
     for each in inputs:
         yield each
         if isinstance(each, (list, tuple, Mapping)):

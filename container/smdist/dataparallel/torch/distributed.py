@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.distributed as scripts of SMDDP 1.0 to 1.3 call it.
+"""torch.distributed with the names and arguments of SMDDP 1.0 to 1.3.
 
     import smdist.dataparallel.torch.distributed as dist
     from smdist.dataparallel.torch.parallel.distributed import DistributedDataParallel as DDP
@@ -7,10 +7,10 @@
     dist.init_process_group()
     model = DDP(model)
 
-The process group is torch's own, on the backend "smdist": what is not here, such
-as new_group(), is in torch.distributed and works beside this module. Where SMDDP
-had holes we have none: every function takes `group=`, and all_reduce() also takes
-torch's reduce operations. Source: SageMaker's documentation of SMDDP, PyTorch API.
+The process group is torch's own, on the backend "smdist". Functions that are missing here,
+such as new_group(), are in torch.distributed and work beside this module. Unlike in SMDDP,
+every function takes `group=`, and all_reduce() also takes torch's reduce operations.
+Source: SageMaker's documentation of SMDDP, PyTorch API.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _START = "Start the script with DataParallel(...) or torchrun"
 
 
 class ReduceOp:
-    """What all_reduce() does with the ranks' tensors: torch's operations under SMDDP's names."""
+    """Reduce operations of all_reduce(): torch's operations under SMDDP's names."""
 
     AVERAGE = _torch.ReduceOp.AVG
     SUM = _torch.ReduceOp.SUM
@@ -65,28 +65,28 @@ class ReduceOp:
 
 
 def is_available() -> bool:
-    """Whether this process was started as a rank of a job.
+    """Return whether this process was started as a rank of a job.
 
-    That is: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are all set, as our
-    launcher and torchrun do. A script that was started by hand sees False and
-    leaves this module alone.
+    The function returns True if RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are all set, as
+    smdist's launcher and torchrun do. A script that was started by hand gets False and should
+    not use this module.
     """
     return read_rank_config().is_in_world
 
 
 def init_process_group(backend: str | None = None, **options: Any) -> None:
-    """Join the other ranks; call it before everything else.
+    """Join the other ranks; call this before everything else.
 
-    SMDDP ignored all arguments. Here each works or is refused.
+    SMDDP ignored all arguments. Here each argument has its effect or is refused.
 
     Args:
-        backend: None, "smdist" or "smddp", which are one, or a map that has it
-            for the CPU: "cpu:smdist,cuda:nccl".
-        options: Those of torch's init_process_group: timeout, store, rank, ...
+        backend: None, "smdist" or "smddp", which mean the same backend, or a map that uses
+            it for the CPU: "cpu:smdist,cuda:nccl".
+        options: Arguments of torch's init_process_group: timeout, store, rank, ...
 
     Raises:
-        OptionError: The backend is another one, or this process is no rank
-            (see is_available()) and no store or init_method says where to meet.
+        OptionError: The backend is another one, or this process is not a rank
+            (see is_available()) and no store or init_method tells where to meet.
     """
     backend = backend or NAME
     named = {part.rpartition(":")[2].lower() for part in backend.split(",")}
@@ -94,19 +94,19 @@ def init_process_group(backend: str | None = None, **options: Any) -> None:
         bool(named & _OURS),
         what=f"backend is {backend!r}",
         why="the groups of smdist.dataparallel.torch.distributed are on the backend smdist",
-        mend='Leave it out; with CUDA tensors give "cpu:smdist,cuda:nccl"',
+        hint='Leave it out; with CUDA tensors give "cpu:smdist,cuda:nccl"',
     )
     require(
         is_available() or bool(_OTHER_WAYS_TO_MEET & options.keys()),
         what="init_process_group() was called in a process that is no rank",
         why="RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are not all set",
-        mend=f"{_START}, or call it only where is_available()",
+        hint=f"{_START}, or call it only where is_available()",
     )
     _torch.init_process_group(backend, **options)
 
 
 def get_local_rank() -> int:
-    """This rank's number among the ranks of its host, from zero.
+    """Return this rank's number among the ranks of its host, from 0.
 
     Raises:
         OptionError: LOCAL_RANK is not set.
@@ -116,7 +116,7 @@ def get_local_rank() -> int:
         local_rank is not None,
         what="this process has no local rank",
         why="LOCAL_RANK is not set",
-        mend=_START,
+        hint=_START,
     )
     assert local_rank is not None
     return local_rank
@@ -128,7 +128,7 @@ def broadcast(
     group: _torch.ProcessGroup | None = None,
     async_op: bool = False,
 ) -> _torch.Work | None:
-    """Give every rank of the group the tensor of rank `src`; torch's, with a default source."""
+    """Broadcast the tensor of rank `src` to the group; torch's function with a default source."""
     work: _torch.Work | None = _torch.broadcast(tensor, src, group=group, async_op=async_op)
     return work
 
@@ -141,10 +141,10 @@ def all_to_all_single(
     group: _torch.ProcessGroup | None = None,
     async_op: bool = False,
 ) -> _torch.Work | None:
-    """Send part i of the input to rank i; torch's, with SMDDP's argument names.
+    """Send part i of the input to rank i; torch's function with SMDDP's argument names.
 
-    The parts are rows of the first dimension; equally many for each rank unless
-    the sizes are given.
+    A part is a number of rows of the first dimension. All parts are equal unless the sizes
+    are given.
     """
     work: _torch.Work | None = _torch.all_to_all_single(
         output_t, input_t, output_split_sizes, input_split_sizes, group, async_op

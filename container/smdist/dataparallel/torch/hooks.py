@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Communication hooks for DDP that torch keeps for NCCL, and smdist can serve.
+"""DDP communication hooks that torch allows only with NCCL, implemented for smdist.
 
     from smdist.dataparallel.torch.hooks import bf16_compress_hook
+
     model.register_comm_hook(None, bf16_compress_hook)
 
-torch's DistributedDataParallel refuses hooks of these names, by their names, where
-torch was built without NCCL or XCCL, and accepts them elsewhere on every backend.
-Its fp16_compress_hook and PowerSGD work as they are.
+If torch was built with neither NCCL nor XCCL, its DistributedDataParallel refuses these hook
+names. Hooks with other names work on every backend. torch's own fp16_compress_hook and
+PowerSGD work on smdist unchanged.
 """
 
 from collections.abc import Callable
@@ -17,7 +18,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
 
-# DDP compares annotations with the classes: here they must not be strings.
+# No `from __future__ import annotations` here: DDP compares the annotations of a hook with the
+# classes themselves.
 Hook = Callable[[Any, GradBucket], Future[torch.Tensor]]
 
 
@@ -27,12 +29,12 @@ def bf16_compress_hook(
     """Average gradients as bfloat16: half the bytes of float32, with its range.
 
     Each gradient is rounded to bfloat16 once on its rank and once more after the
-    average, which the engine takes in float32; torch's own hook also rounds a
+    average, which the engine computes in float32. torch's own hook also rounds a
     division on every rank. Source: torch.distributed.algorithms.ddp_comm_hooks.
 
     Args:
-        process_group: The hook's state: who averages; None is all ranks.
-        bucket: What DDP hands over.
+        process_group: The hook's state: the group that averages; None is all ranks.
+        bucket: The gradient bucket that DDP passes.
     """
     full = bucket.buffer()
     small = full.to(torch.bfloat16)
@@ -42,14 +44,15 @@ def bf16_compress_hook(
     return future
 
 
-bf16_compress_hook.__name__ = "smdist_bf16_compress_hook"  # DDP refuses torch's own name
+# DDP refuses hooks with the name of torch's own
+bf16_compress_hook.__name__ = "smdist_bf16_compress_hook"
 
 
 def bf16_compress_wrapper(hook: Hook) -> Hook:
-    """Let another hook work on gradients in bfloat16; its result is cast back.
+    """Wrap another hook so that it works on gradients in bfloat16; its result is cast back.
 
-    Source: torch.distributed.algorithms.ddp_comm_hooks. As there, the hook divides
-    by the number of ranks, if that is wanted.
+    As in torch, the inner hook must divide by the number of ranks if an average is wanted.
+    Source: torch.distributed.algorithms.ddp_comm_hooks.
     """
 
     def compressed(state: Any, bucket: GradBucket) -> Future[torch.Tensor]:

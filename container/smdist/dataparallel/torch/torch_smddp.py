@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Importing this module registers our backend under SMDDP's name, too.
+"""SMDDP's backend name: importing this module registers the backend smdist as "smddp", too.
 
     import smdist.dataparallel.torch.torch_smddp
     torch.distributed.init_process_group("smddp")
 
-For scripts of SMDDP 1.4 and later, after a rename of the import. "smddp" and
-"smdist" are one backend, for groups as well; get_backend() says the name that
-was given. On hosts with GPUs give "cpu:smddp,cuda:nccl". Source: SageMaker's
+Scripts for SMDDP 1.4 and later need only this change of the import. "smddp" and
+"smdist" are one backend, also for groups; get_backend() returns the name that was
+given. On hosts with GPUs pass "cpu:smddp,cuda:nccl". Source: SageMaker's
 documentation of SMDDP, PyTorch API.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The devices that a plan is for, and what joins them."""
+"""Devices of a cluster, and the links between its ranks."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sagemaker_dist.errors import require
-from smdist.modelparallel.core.amounts import require_amount, require_bytes, shown
 from smdist.modelparallel.core.cost import Link
+from smdist.modelparallel.core.quantities import require_amount, require_bytes, shown
 
-MOST_RANKS: Final = 1_000_000  # several times the largest machine that there is
+MOST_RANKS: Final = 1_000_000  # several times the size of the largest known machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """What one rank computes with.
+    """Device that one rank computes with.
 
     Attributes:
-        name: For people.
-        memory_bytes: What a rank may use of it; None where nobody said.
-        flops_per_second: At its peak in the model's dtype, for estimates.
-        bytes_per_second: Of its memory, for estimates.
+        name: Name of the device, shown in reports.
+        memory_bytes: Bytes of device memory that a rank may use; None if unknown.
+        flops_per_second: Peak operations per second in the model's dtype, used by estimates.
+        bytes_per_second: Memory bandwidth of the device, used by estimates.
 
     Raises:
-        OptionError: Memory that is no number of bytes, or a rate that is not above 0.
+        OptionError: The memory is not a number of bytes, or a rate is not above 0.
     """
 
     name: str = "cpu"
@@ -44,17 +44,17 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Equal hosts with equal devices, one rank a device.
+    """Cluster of equal hosts with equal devices, one rank on each device.
 
     Attributes:
-        num_hosts: Hosts.
-        ranks_per_host: Ranks on each.
-        inside: Between two ranks of one host.
-        across: Between two ranks of different hosts.
-        device: What each rank computes with.
+        num_hosts: Number of hosts.
+        ranks_per_host: Number of ranks on each host.
+        inside: Link between two ranks of the same host.
+        across: Link between two ranks of different hosts.
+        device: Device of each rank.
 
     Raises:
-        OptionError: A number below 1, or more than a million ranks.
+        OptionError: A number is below 1, or there are more than a million ranks.
     """
 
     num_hosts: int = 1
@@ -70,22 +70,22 @@ class Cluster:
                 isinstance(number, int) and not isinstance(number, bool) and number >= 1,
                 what=f"{name} is {shown(number)}",
                 why="a cluster has at least one rank",
-                mend="Pass an integer of at least 1",
+                hint="Pass an integer of at least 1",
             )
         require(
             self.size <= MOST_RANKS,
             what=f"the cluster has {shown(self.size)} ranks",
             why=f"plans are for {MOST_RANKS:,} ranks at most",
-            mend="Use fewer num_hosts or ranks_per_host",
+            hint="Use fewer num_hosts or ranks_per_host",
         )
 
     @property
     def size(self) -> int:
-        """How many ranks there are in all."""
+        """Number of ranks in the cluster."""
         return self.num_hosts * self.ranks_per_host
 
     def link(self, rank: int, other: int) -> Link:
-        """What joins two ranks, numbered host by host; a rank and itself are joined by nothing."""
+        """Return the link between two ranks, numbered host by host; it is free within a rank."""
         if rank == other:
             return Link()
         is_inside = rank // self.ranks_per_host == other // self.ranks_per_host

@@ -1,29 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What parts of a model cost: seconds and bytes for one microbatch on one rank."""
+"""Costs of parts of a model: seconds and bytes for one microbatch on one rank."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from smdist.modelparallel.core.amounts import require_amount
 from smdist.modelparallel.core.graph import Parameter
+from smdist.modelparallel.core.quantities import require_amount
 
-_LEAST_SPEED = 1e-9  # bytes a second: any less is a slip
+_LEAST_SPEED = 1e-9  # bytes per second; a lower value is taken for a mistake
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCost:
-    """What one node, or the sum of several, costs for one microbatch.
+    """Cost of one node, or of several nodes together, for one microbatch.
 
     Attributes:
-        forward_seconds: F.
-        input_gradient_seconds: I, the part of the backward pass that the stage before waits for.
-        weight_gradient_seconds: W, the rest. The whole backward pass B is I + W.
-        saved_bytes: Kept from the forward to the backward pass; parameters do not count.
-        workspace_bytes: Held at the peak of either pass beyond what is kept.
-        keeps: Of one node, values of the graph that it keeps. Where several nodes keep one, its
-            bytes are in `saved_bytes` of the first alone. A sum of nodes names none.
+        forward_seconds: F, the time of the forward pass.
+        input_gradient_seconds: I, the part of the backward pass that the previous stage waits for.
+        weight_gradient_seconds: W, the rest of the backward pass. The whole backward pass is
+            B = I + W.
+        saved_bytes: Bytes kept from the forward to the backward pass, without parameters.
+        workspace_bytes: Extra bytes at the peak of either pass, beyond the bytes that are kept.
+        keeps: Names of the graph's values that one node keeps. If several nodes keep one value, its
+            bytes count in `saved_bytes` of the first node only. A sum of nodes has no names.
     """
 
     forward_seconds: float = 0.0
@@ -35,16 +36,16 @@ class NodeCost:
 
     @property
     def backward_seconds(self) -> float:
-        """B."""
+        """Time of the whole backward pass: B = I + W."""
         return self.input_gradient_seconds + self.weight_gradient_seconds
 
     @property
     def seconds(self) -> float:
-        """F + B."""
+        """Time of both passes: F + B."""
         return self.forward_seconds + self.backward_seconds
 
     def __add__(self, other: NodeCost) -> NodeCost:
-        """One after the other: times and saved bytes add up, workspaces do not meet."""
+        """Add the cost of a later node: times and saved bytes add up, workspaces do not."""
         return NodeCost(
             forward_seconds=self.forward_seconds + other.forward_seconds,
             input_gradient_seconds=self.input_gradient_seconds + other.input_gradient_seconds,
@@ -56,12 +57,12 @@ class NodeCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """What every node of a graph costs.
+    """Costs of all nodes of a graph.
 
     Attributes:
-        nodes: By the node's name; a node that is missing costs nothing.
-        source: "measured" on `device`, or "estimated" from operations and bytes for it.
-        device: For people: "cpu", "NVIDIA A100".
+        nodes: Cost by the node's name; a node that is missing costs nothing.
+        source: "measured" on `device`, or "estimated" for it from operations and bytes.
+        device: Name of the device, shown in reports: "cpu", "NVIDIA A100".
     """
 
     nodes: Mapping[str, NodeCost]
@@ -69,23 +70,25 @@ class Costs:
     device: str
 
     def of(self, name: str) -> NodeCost:
-        """What one node costs."""
+        """Return the cost of one node."""
         return self.nodes.get(name, NodeCost())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateBytes:
-    """What a trained parameter holds in memory all the time, in bytes an element.
+    """Memory that a trained parameter occupies all the time, in bytes per element.
 
-    The defaults are Adam in fp32. bf16 with fp32 master weights comes to 16 as well
-    (2 + 2 + 12). A frozen parameter holds its own bytes alone.
+    The defaults are for Adam in fp32: 16 bytes. bf16 with fp32 master weights needs 16 bytes as
+    well (2 + 2 + 12). A frozen parameter occupies only its own bytes.
 
     Attributes:
-        gradient: As well what each element sends when gradients are summed over replicas: pass 2
-            where they are summed in bf16.
+        weight: Bytes of the weight.
+        gradient: Bytes of the gradient. Each element also sends as many bytes when gradients are
+            summed over replicas, so pass 2 if they are summed in bf16.
+        optimizer: Bytes of the optimizer's state.
 
     Raises:
-        OptionError: One of them is no number from 0 to 1,000,000.
+        OptionError: A value is not a number from 0 to 1,000,000.
     """
 
     weight: float = 4.0
@@ -98,7 +101,7 @@ class StateBytes:
             require_amount(f"{name} of the state", getattr(self, name), why=why, most=1e6)
 
     def of(self, parameter: Parameter) -> int:
-        """Bytes of weight, gradient and optimizer state of one parameter."""
+        """Return the bytes of weight, gradient and optimizer state of one parameter."""
         if not parameter.is_trained:
             return parameter.num_bytes
         return round(parameter.num_elements * (self.weight + self.gradient + self.optimizer))
@@ -106,10 +109,10 @@ class StateBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """What joins two ranks: a message of n bytes takes latency + n / bandwidth.
+    """Link between two ranks: a message of n bytes takes latency + n / bandwidth.
 
     Raises:
-        OptionError: A latency below 0 or without end, or a bandwidth of 0 or less.
+        OptionError: The latency is negative or infinite, or the bandwidth is not above 0.
     """
 
     latency_seconds: float = 0.0
@@ -123,5 +126,5 @@ class Link:
         require_amount(name, bandwidth, why=why, least=_LEAST_SPEED)
 
     def seconds(self, num_bytes: int) -> float:
-        """How long a message takes."""
+        """Return the seconds that a message of `num_bytes` takes."""
         return self.latency_seconds + num_bytes / self.bytes_per_second

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model as its parts and the values that flow between them, in the order of execution.
+"""Graph of a model: its nodes and the values between them, in the order of execution.
 
     input ids ─> unit embed ─> unit layers.0 ─> glue add ─> unit layers.1 ─> output
 
-A unit is a module that is never cut. Glue is what the forward functions of the modules around the
-units compute themselves. Both are nodes: a node reads values and writes new ones. Whatever order
-nodes have here is an order in which they can run.
+A unit is a module that is never cut. Glue is an operation between units, in the forward function
+of a module that contains them. Units and glue are nodes: a node reads values and writes new ones.
+Nodes are listed in an order in which they can run.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from functools import cached_property
 from sagemaker_dist.errors import require
 
 
-class Kind(str, Enum):
-    """What a node is."""
+class NodeKind(str, Enum):
+    """Kind of a node: model input, unit or glue."""
 
     INPUT = "input"
     UNIT = "unit"
@@ -28,14 +28,14 @@ class Kind(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
-    """A tensor that flows from the node that writes it to those that read it.
+    """Tensor that flows from the node that writes it to the nodes that read it.
 
     Attributes:
-        name: Unique in the graph.
-        shape: Of one microbatch, as captured.
-        dtype: As the framework spells it, without a prefix: "float32".
-        num_bytes: Of one microbatch.
-        has_gradient: Whether a gradient flows back along it.
+        name: Name that is unique in the graph.
+        shape: Shape for one microbatch, as captured.
+        dtype: The framework's name of the dtype, without a prefix: "float32".
+        num_bytes: Bytes for one microbatch.
+        has_gradient: True if a gradient flows back along the value.
     """
 
     name: str
@@ -47,14 +47,16 @@ class Value:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """A tensor that is trained, or frozen.
+    """Parameter of the model, trained or frozen.
 
     Attributes:
-        name: Its first name in the model, such as "transformer.wte.weight".
-        num_elements: Of the whole parameter.
-        num_bytes: Of the whole parameter in its own dtype.
-        is_trained: Whether it gets a gradient.
-        aliases: Its other names, such as "lm_head.weight" where the two are tied.
+        name: First name of the parameter in the model, such as "transformer.wte.weight".
+        shape: Shape of the whole parameter.
+        dtype: The framework's name of the dtype, without a prefix.
+        num_elements: Number of elements of the whole parameter.
+        num_bytes: Bytes of the whole parameter in its own dtype.
+        is_trained: True if the parameter gets a gradient.
+        aliases: Other names of the parameter, such as "lm_head.weight" for tied weights.
     """
 
     name: str
@@ -68,21 +70,24 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A step of the forward pass.
+    """Step of the forward pass.
 
     Attributes:
-        name: Unique in the graph. A unit's is its module's, with "@2" for its second call.
-        module: The module that it is, or whose forward function glue belongs to; "" is the model.
-        reads: Names of values, each written by an earlier node.
-        writes: Its results.
-        parameters: Names (`Parameter.name`) of all parameters that it uses.
-        is_random: Whether it may draw random numbers.
-        has_state: Whether it changes buffers, so that it must run exactly once.
-        type: Class of the module, or name of the function: for people.
+        name: Name that is unique in the graph. A unit has its module's name, with "@2" appended for
+            the module's second call.
+        kind: Input, unit or glue.
+        module: Name of the unit's module, or of the module whose forward function contains the
+            glue; "" is the model.
+        reads: Names of the values that the node reads, each written by an earlier node.
+        writes: Values that the node computes.
+        parameters: Names (`Parameter.name`) of all parameters that the node uses.
+        is_random: True if the node may draw random numbers.
+        has_state: True if the node changes buffers, and so must run exactly once.
+        type: Class of the module or name of the function, shown in reports.
     """
 
     name: str
-    kind: Kind
+    kind: NodeKind
     module: str
     reads: tuple[str, ...] = ()
     writes: tuple[Value, ...] = ()
@@ -92,18 +97,18 @@ class Node:
     type: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)  # no slots: cached properties
+@dataclass(frozen=True, kw_only=True)  # no slots: the class has cached properties
 class Graph:
-    """The whole forward pass of one microbatch.
+    """Graph of the whole forward pass of one microbatch.
 
     Attributes:
-        model: Class of the model: for people.
-        nodes: In the order of execution.
+        model: Class of the model, shown in reports.
+        nodes: Nodes in the order of execution.
         outputs: Names of the values that the model returns.
-        parameters: All of the model's, used or not.
+        parameters: All parameters of the model, used or not.
 
     Raises:
-        OptionError: A name stands twice, or a value is read before it is written.
+        OptionError: Two nodes have the same name, or a value is read before it is written.
     """
 
     model: str
@@ -117,7 +122,7 @@ class Graph:
             len(set(names)) == len(names),
             what=f"nodes of {self.model} are {_repeated(names)!r}",
             why="every node has a name of its own",
-            mend="Name each call once, with @2 for a second one",
+            hint="Name each call once, with @2 for a second one",
         )
         written: set[str] = set()
         for node in self.nodes:
@@ -126,14 +131,14 @@ class Graph:
                 not missing,
                 what=f"{node.name!r} reads {missing!r}",
                 why="no node before it writes that",
-                mend="List nodes in the order of execution",
+                hint="List nodes in the order of execution",
             )
             written |= {value.name for value in node.writes}
 
     @cached_property
     def units(self) -> tuple[Node, ...]:
-        """The nodes that a partition assigns to stages."""
-        return tuple(node for node in self.nodes if node.kind is Kind.UNIT)
+        """Nodes that a partition assigns to stages."""
+        return tuple(node for node in self.nodes if node.kind is NodeKind.UNIT)
 
     @cached_property
     def node(self) -> Mapping[str, Node]:
@@ -152,11 +157,11 @@ class Graph:
 
     @cached_property
     def writer(self) -> Mapping[str, Node]:
-        """The node that writes a value, by the value's name."""
+        """Node that writes each value, by the value's name."""
         return {value.name: node for node in self.nodes for value in node.writes}
 
     def readers(self, value: str) -> Iterator[Node]:
-        """The nodes that read a value, in order."""
+        """Return the nodes that read a value, in the order of execution."""
         return (node for node in self.nodes if value in node.reads)
 
 

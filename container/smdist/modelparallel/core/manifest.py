@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a checkpoint holds, and whether it is of the model that it is loaded into.
+"""Manifest of a checkpoint, and checks that the checkpoint fits a model and an optimizer.
 
-Everything has the name that it has in the whole model, so nothing here depends on stages. What is
-tied is written once, under its first name; readers may know it by any other.
+Everything is stored under its name in the whole model, so a manifest does not depend on stages. A
+tied parameter is stored once, under its first name, and can be read by any of its names.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """A parameter, a buffer or other state of a module.
+class ManifestEntry:
+    """Entry for a parameter, a buffer or other state of a module.
 
     Attributes:
-        name: Its first name in the model.
-        aliases: Its other names.
-        shape: Of the whole of it; None for what is no tensor.
-        dtype: As PyTorch spells it, without a prefix.
+        name: First name in the model.
+        aliases: Other names in the model.
+        shape: Shape of the whole tensor; None if the value is not a tensor.
+        dtype: PyTorch's name of the dtype, without a prefix.
     """
 
     name: str
@@ -36,21 +36,22 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Parameters that an optimizer treats alike: their first names, and its options for them."""
+    """Parameter group of an optimizer: first names of its parameters, and their common options."""
 
     names: tuple[str, ...]
     options: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
-    """What an optimizer holds.
+class OptimizerState:
+    """State of an optimizer.
 
     Attributes:
-        kind: Its class.
+        kind: Class of the optimizer.
         options: Names of the options that each group has.
-        groups: In its order.
-        keys: What it keeps for a parameter, by first name; those it never stepped have none.
+        groups: Parameter groups in the optimizer's order.
+        keys: Names of the state values of each parameter, by first name; a parameter without an
+            optimizer step is absent.
     """
 
     kind: str
@@ -59,66 +60,66 @@ class State:
     keys: Mapping[str, tuple[str, ...]]
 
 
-@dataclass(frozen=True, kw_only=True)  # no slots: cached properties
+@dataclass(frozen=True, kw_only=True)  # no slots: the class has cached properties
 class Manifest:
-    """What a checkpoint holds.
+    """Contents of a checkpoint.
 
     Attributes:
-        model: Class of the model: for people.
-        entries: In the model's order.
-        state: The optimizer's; None without one.
-        layout: Who wrote it: ranks, degrees and strategy.
-        run: Seed and number of the step, where random numbers follow from them.
+        model: Class of the model, shown in reports.
+        entries: Entries in the model's order.
+        state: State of the optimizer; None if the checkpoint has none.
+        layout: Layout of the ranks that wrote the checkpoint: size, degrees and strategy.
+        run: Seed and number of the step, if random numbers follow from them.
     """
 
     model: str
-    entries: tuple[Entry, ...]
-    state: State | None = None
+    entries: tuple[ManifestEntry, ...]
+    state: OptimizerState | None = None
     layout: Mapping[str, Any] = field(default_factory=dict)
     run: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
-    def named(self) -> Mapping[str, Entry]:
-        """Entries by each of their names."""
+    def named(self) -> Mapping[str, ManifestEntry]:
+        """Entries by each of their names, aliases included."""
         return {name: each for each in self.entries for name in (each.name, *each.aliases)}
 
-    def found_for(self, entry: Entry) -> Entry | None:
-        """What stands here for an entry of another model, by any name that both know."""
+    def found_for(self, entry: ManifestEntry) -> ManifestEntry | None:
+        """Return the entry with one of the names of another model's entry, or None."""
         names = (entry.name, *entry.aliases)
         return next((self.named[name] for name in names if name in self.named), None)
 
     def document(self) -> dict[str, Any]:
-        """Spell it with plain types: whoever reads it may have another version of this class."""
+        """Return the manifest as plain types, which other versions of this class can read."""
         return asdict(self)
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Manifest:
-        """Read it back."""
-        entries = tuple(Entry(**each) for each in document["entries"])
+        """Return the manifest that `document` wrote."""
+        entries = tuple(ManifestEntry(**each) for each in document["entries"])
         state = document["state"]
         if state is not None:
             groups = tuple(Group(**each) for each in state["groups"])
-            state = State(**{**state, "groups": groups})
+            state = OptimizerState(**{**state, "groups": groups})
         return cls(**{**document, "entries": entries, "state": state})
 
 
 def model_faults(saved: Manifest, here: Manifest, *, strict: bool) -> Iterator[OptionError]:
-    """What keeps a checkpoint from being loaded into a model.
+    """Return the faults that prevent a checkpoint from being loaded into a model.
 
     Args:
-        saved: The checkpoint.
-        here: The model.
-        strict: Whether both must have the same names.
+        saved: Manifest of the checkpoint.
+        here: Manifest of the model.
+        strict: True if both must have the same names.
     """
     other = f"of {saved.model}" + f", the model is {here.model}" * (saved.model != here.model)
     whose = f"the checkpoint is {other}"
     missing = [each.name for each in here.entries if saved.found_for(each) is None]
     surplus = [each.name for each in saved.entries if here.found_for(each) is None]
-    mend = "Load it into the model that it is of, or pass strict=False to load what both have"
+    hint = "Load it into the model that it is of, or pass strict=False to load what both have"
     if strict and missing:
-        yield OptionError(f"{_listed(missing)}: the checkpoint has no such values", whose, mend)
+        yield OptionError(f"{_listed(missing)}: the checkpoint has no such values", whose, hint)
     if strict and surplus:
-        yield OptionError(f"{_listed(surplus)}: the model has nothing of that name", whose, mend)
+        yield OptionError(f"{_listed(surplus)}: the model has nothing of that name", whose, hint)
     pairs = [(each, saved.found_for(each)) for each in here.entries]
     wrong = [
         f"{each.name} is {_shape(each.shape)} here and {_shape(found.shape)} there"
@@ -131,12 +132,12 @@ def model_faults(saved: Manifest, here: Manifest, *, strict: bool) -> Iterator[O
         yield OptionError("nothing of the checkpoint fits", whose, "Load it into its own model")
 
 
-def state_faults(saved: Manifest, here: State) -> Iterator[OptionError]:
-    """What keeps the state of an optimizer from being loaded into another.
+def state_faults(saved: Manifest, here: OptimizerState) -> Iterator[OptionError]:
+    """Return the faults that prevent an optimizer from loading the state in a checkpoint.
 
     Args:
-        saved: The checkpoint.
-        here: The optimizer, with the names that its parameters have in the checkpoint.
+        saved: Manifest of the checkpoint.
+        here: State of the optimizer, with the parameter names of the checkpoint.
     """
     skip = "pass load_optimizer=False"
     if saved.state is None:
@@ -167,12 +168,13 @@ def state_faults(saved: Manifest, here: State) -> Iterator[OptionError]:
 
 
 def options_for(
-    saved: State, group: Group, number: int, num_groups: int
+    saved: OptimizerState, group: Group, number: int, num_groups: int
 ) -> Mapping[str, Any] | None:
-    """The options that a group gets: those that its parameters had, wherever they stood.
+    """Return the saved options for a group: those that its parameters had, in any group.
 
-    A group without parameters has those of the group of its number, if there are as many.
-    Returns None where parameters of one group had different ones.
+    A group without parameters gets the options of the saved group with the same number, if both
+    optimizers have equally many groups. None is returned if parameters of the group were saved with
+    different options.
     """
     sources = [each for each in saved.groups if set(each.names) & set(group.names)]
     if not group.names:

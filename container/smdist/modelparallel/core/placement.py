@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which stages a node runs on, and which values travel between stages.
+"""Placement of a graph: stages of each node, and values that travel between stages.
 
-A unit runs on its stage. Glue runs where the last of its inputs comes from. What depends on the
-model's inputs alone runs on every stage that wants it, since every stage has the inputs: masks
-and position ids never travel. A value goes straight from the stage that writes it to each stage
-that reads it, however many lie between. What the model returns goes to the last stage, where
-the loss is.
+A unit runs on its stage. Glue runs on the stage of the last of its inputs. A node that depends on
+the model's inputs alone runs on every stage that reads it, since every stage has the inputs: masks
+and position ids never travel. A value goes directly from the stage that writes it to each stage
+that reads it, even if other stages lie between. The model's outputs go to the last stage, which
+computes the loss.
 """
 
 from __future__ import annotations
@@ -14,16 +14,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from sagemaker_dist.errors import OptionError, closest, raise_all
-from smdist.modelparallel.core.graph import Graph, Kind, Node
+from smdist.modelparallel.core.graph import Graph, Node, NodeKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edge:
-    """A value that travels from one stage to another, and its gradient that travels back.
+    """Value that travels from one stage to another, and its gradient that travels back.
 
     Attributes:
-        value: Its name in the graph.
-        num_bytes: Of one microbatch, one way.
+        value: Name of the value in the graph.
+        source: Stage that sends the value.
+        target: Stage that receives the value.
+        num_bytes: Bytes for one microbatch, in one direction.
+        has_gradient: True if a gradient travels back.
     """
 
     value: str
@@ -35,7 +38,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tie:
-    """A parameter that several stages hold: their gradients are summed before each update."""
+    """Tied parameter: several stages hold it, and sum its gradients before each update."""
 
     parameter: str
     stages: tuple[int, ...]
@@ -43,14 +46,14 @@ class Tie:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """A graph on stages.
+    """Stages of all nodes of a graph, and the messages between stages.
 
     Attributes:
-        num_stages: How many there are.
-        stages: Where each node runs, by its name; replicated nodes run on several stages, or on
-            none where nobody reads them.
-        edges: What travels, each edge once, ordered by source, target, then execution.
-        ties: Parameters on several stages.
+        num_stages: Number of stages.
+        stages: Stages of each node, by its name. A replicated node runs on several stages, or on
+            none if no node reads it.
+        edges: Values that travel, each edge once, ordered by source, target, then execution.
+        ties: Parameters that several stages hold.
     """
 
     num_stages: int
@@ -60,15 +63,15 @@ class Placement:
 
 
 def replicated(graph: Graph) -> frozenset[str]:
-    """Names of nodes that run wherever they are read: they need the model's inputs alone.
+    """Return the names of nodes that run on every stage that reads them.
 
-    They have no parameters, draw no random numbers and change no buffers, so every copy computes
-    the same.
+    These nodes depend on the model's inputs alone: they have no parameters, draw no random numbers
+    and change no buffers, so every copy computes the same values.
     """
     names: set[str] = set()
     for node in graph.nodes:
         is_same_everywhere = not (node.parameters or node.is_random or node.has_state)
-        if node.kind is Kind.INPUT or (
+        if node.kind is NodeKind.INPUT or (
             is_same_everywhere and all(graph.writer[value].name in names for value in node.reads)
         ):
             names.add(node.name)
@@ -76,19 +79,19 @@ def replicated(graph: Graph) -> frozenset[str]:
 
 
 def placed_units(graph: Graph) -> tuple[Node, ...]:
-    """The units that a stage must be named for: all that are not replicated."""
+    """Return the units that need a stage: all units that are not replicated."""
     free = replicated(graph)
     return tuple(node for node in graph.units if node.name not in free)
 
 
 def place(graph: Graph, stage_of: Mapping[str, int], *, num_stages: int | None = None) -> Placement:
-    """Spread the whole graph over stages, from the stage of each unit.
+    """Place the whole graph on stages, from the stage of each unit.
 
     Args:
-        graph: What to place.
-        stage_of: The stage of each unit by its name. Replicated units may be left out: they go
-            where they are read, whatever stage stands here.
-        num_stages: The default is one more than the largest stage in `stage_of`.
+        graph: Graph to place.
+        stage_of: Stage of each unit, by the unit's name. Replicated units may be left out: they run
+            on the stages that read them, even if a stage is named here.
+        num_stages: Number of stages. The default is one more than the largest stage in `stage_of`.
 
     Raises:
         OptionError: A unit has no stage, a name or stage does not exist, a stage has no unit, or
@@ -110,10 +113,10 @@ def place(graph: Graph, stage_of: Mapping[str, int], *, num_stages: int | None =
 
 
 def _home(graph: Graph, stage_of: Mapping[str, int], last: int) -> dict[str, int]:
-    """Where each node runs that is not replicated.
+    """Return the stage of each node that is not replicated.
 
-    Glue is where the last of its inputs comes from. Glue that no unit feeds, such as a class
-    token, is where it is read first. A unit that is missing there is taken for glue.
+    Glue runs on the stage of the last of its inputs. Glue without an input from a unit, such as a
+    class token, runs on the first stage that reads it. A unit without a stage is treated as glue.
     """
     free = replicated(graph)
     where: dict[str, int] = {}
@@ -122,7 +125,7 @@ def _home(graph: Graph, stage_of: Mapping[str, int], last: int) -> dict[str, int
         if node.name in free:
             continue
         sources = [where[n] for n in _writers(graph, node) if n in where]
-        if node.kind is Kind.UNIT and node.name in stage_of:
+        if node.kind is NodeKind.UNIT and node.name in stage_of:
             where[node.name] = stage_of[node.name]
         elif sources:
             where[node.name] = max(sources)
@@ -233,14 +236,14 @@ def _faults(
 def _backward(
     graph: Graph, where: Mapping[str, int], stage_of: Mapping[str, int]
 ) -> Iterator[OptionError]:
-    """One fault for each unit that wants a value of a later stage."""
-    origin: dict[str, str] = {}  # the unit that put a node where it is
+    """Return one fault for each unit that reads a value of a later stage."""
+    origin: dict[str, str] = {}  # the unit that decided the stage of each node
     for node in graph.nodes:
         if node.name not in where:
             continue
         before = [name for name in _writers(graph, node) if name in where]
         latest = max(before, key=where.__getitem__, default=node.name)
-        is_unit = node.kind is Kind.UNIT and node.name in stage_of
+        is_unit = node.kind is NodeKind.UNIT and node.name in stage_of
         origin[node.name] = node.name if is_unit else origin.get(latest, node.name)
         if is_unit and where[latest] > where[node.name]:
             cause = origin[latest]

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of plans and runs. Matplotlib is needed only here, and only when something is drawn."""
+"""Pictures of plans and of recorded runs, drawn with matplotlib.
 
-from smdist.modelparallel.picture.of_plan import sheet_of
-from smdist.modelparallel.picture.of_run import sheet_of_run
+Matplotlib is imported only when a picture is drawn.
+"""
+
 from smdist.modelparallel.picture.picture import Picture, check_path
+from smdist.modelparallel.picture.plan_sheet import sheet_of
+from smdist.modelparallel.picture.run_sheet import sheet_of_run
 
 __all__ = ["Picture", "check_path", "sheet_of", "sheet_of_run"]

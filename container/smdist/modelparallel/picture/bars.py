@@ -1,37 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two upper panels: what stages take, and what ranks hold."""
+"""Two bar charts above the timeline: seconds of each stage, and memory of each rank."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from smdist.modelparallel.picture import colours
-from smdist.modelparallel.picture.paper import inches_a_unit, width_of
+from smdist.modelparallel.picture import palette
+from smdist.modelparallel.picture.axis_labels import endings, shortened, size_unit, time_unit
+from smdist.modelparallel.picture.page_layout import inches_a_unit, width_of
 from smdist.modelparallel.picture.sheet import Sheet, StageBar
-from smdist.modelparallel.picture.words import endings, shortened, size_unit, time_unit
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
-_WIDE: Final = 0.78  # of a bar, where the next begins at 1
+_WIDE: Final = 0.78  # width of a bar; bars are 1 apart
 _SMALL: Final = 7.0  # points
 _MARGIN: Final = 0.04  # inches
-_ROUNDED: Final = 1.06  # screens round the width of letters
+_ROUNDED: Final = 1.06  # letters on a screen are up to this factor wider than their outline
 _INCHES_A_LINE: Final = 0.14
 _MOST_TICKS: Final = 16
 _FAR: Final = 6
 _PARTS: Final = (
-    ("state_bytes", "weights, gradients, optimizer", colours.STATE),
-    ("activation_bytes", "kept activations", colours.ACTIVATIONS),
-    ("receive_bytes", "receive buffers", colours.RECEIVED),
-    ("workspace_bytes", "workspace", colours.WORKSPACE),
+    ("state_bytes", "weights, gradients, optimizer", palette.STATE),
+    ("activation_bytes", "kept activations", palette.ACTIVATIONS),
+    ("receive_bytes", "receive buffers", palette.RECEIVED),
+    ("workspace_bytes", "workspace", palette.WORKSPACE),
 )
 
 
 def draw_stages(axes: Axes, sheet: Sheet) -> None:
-    """Time of one microbatch by stage, unit upon unit; the largest unit stands out."""
+    """Draw the time of one microbatch by stage, one segment a unit, the largest unit coloured."""
     highest = max((stage.seconds for stage in sheet.stages), default=0.0)
     scale, unit = time_unit(highest)
     mean = sum(stage.seconds for stage in sheet.stages) / max(1, len(sheet.stages))
@@ -41,12 +41,12 @@ def draw_stages(axes: Axes, sheet: Sheet) -> None:
     _columns(axes, len(sheet.stages), "stage")
     for index, stage in enumerate(sheet.stages):
         _draw_stage(axes, index, stage, scale=scale, largest=sheet.largest)
-    line = axes.axhline(mean / scale, color=colours.INK, linestyle="--", linewidth=1, zorder=0.9)
-    parts = [("units", colours.UNITS[0])]
+    line = axes.axhline(mean / scale, color=palette.INK, linestyle="--", linewidth=1, zorder=0.9)
+    parts = [("units", palette.UNITS[0])]
     if sheet.largest:
-        parts.append((f"{shortened(sheet.largest, 30)}, the largest", colours.LARGEST))
+        parts.append((f"{shortened(sheet.largest, 30)}, the largest", palette.LARGEST))
     if any(stage.between_seconds for stage in sheet.stages):
-        parts.append(("between units", colours.BETWEEN))
+        parts.append(("between units", palette.BETWEEN))
     labels = [*(label for label, _ in parts), f"mean {mean / scale:.3g} {unit}"]
     _legend(axes, [*_patches(parts), line], labels)
 
@@ -57,7 +57,7 @@ def _draw_stage(axes: Axes, index: int, stage: StageBar, *, scale: float, larges
     room = (_WIDE * width - _MARGIN) / _ROUNDED
     for number, unit in enumerate(stage.units):
         tall = unit.seconds / scale
-        colour = colours.LARGEST if unit.name == largest else colours.UNITS[number % 2]
+        colour = palette.LARGEST if unit.name == largest else palette.UNITS[number % 2]
         axes.bar(index, tall, _WIDE, bottom, color=colour, edgecolor="white", linewidth=0.4)
         if tall * height > _INCHES_A_LINE:
             middle, name = bottom + tall / 2, _label(unit.name, room)
@@ -65,23 +65,23 @@ def _draw_stage(axes: Axes, index: int, stage: StageBar, *, scale: float, larges
         bottom += tall
     between = stage.between_seconds / scale
     if between:
-        colour = colours.BETWEEN
+        colour = palette.BETWEEN
         axes.bar(index, between, _WIDE, bottom, color=colour, edgecolor="white", linewidth=0.4)
 
 
 def _label(name: str, room: float) -> str:
-    """As much of a name's end as fits into so many inches, by whole parts of it."""
+    """Return the longest ending of a module's name that fits into `room` inches, or ""."""
     fitting = (each for each in endings(name) if width_of(each, _SMALL) <= room)
     return next(fitting, "")
 
 
 def draw_memory(axes: Axes, sheet: Sheet) -> None:
-    """Bytes by rank at the worst moment, part upon part, and what a rank may use."""
+    """Draw the peak memory of each rank by part, and a line at the limit of a rank."""
     totals = [sum(getattr(bar, name) for name, _, _ in _PARTS) for bar in sheet.memory]
     limit, most = sheet.limit_bytes or 0, max(totals, default=0)
     highest = (
         max(limit, most) if limit <= most * _FAR else most
-    )  # a limit far above would flatten the bars
+    )  # a limit far above would make the bars flat
     scale, unit = size_unit(highest)
     axes.set_title("Memory of each rank, at its fullest", loc="left", fontsize=10)
     axes.set_ylabel(unit)
@@ -96,7 +96,7 @@ def draw_memory(axes: Axes, sheet: Sheet) -> None:
     handles: list[Artist] = _patches([(label, colour) for _, label, colour in _PARTS])
     labels = [label for _, label, _ in _PARTS]
     if limit:
-        handles.append(axes.axhline(limit / scale, color=colours.LIMIT, linestyle="--"))
+        handles.append(axes.axhline(limit / scale, color=palette.LIMIT, linestyle="--"))
         size, name = size_unit(limit)
         where = " (above)" if limit > highest else ""
         labels.append(f"limit {limit / size:.4g} {name}{where}")

@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One sheet as one figure: a plan's stages and memory above its step, or the steps of a run."""
+"""Draw a whole picture: a plan's bars above its timeline, or the steps of a recorded run."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from sagemaker_dist.errors import SetupError
-from smdist.modelparallel.picture import colours
+from smdist.modelparallel.picture import palette
 from smdist.modelparallel.picture.bars import draw_memory, draw_stages
 from smdist.modelparallel.picture.sheet import RunSheet, Sheet
-from smdist.modelparallel.picture.timeline import draw_step, draw_timeline
+from smdist.modelparallel.picture.timeline_panel import draw_step, draw_timeline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_WIDTH: Final = 13.0  # inches, as all of these
+_WIDTH: Final = 13.0  # inches, as all lengths below
 _BARS: Final = 3.1
 _ROW: Final = 0.27
 _LEAST, _MOST = 1.6, 11.0
@@ -24,10 +24,10 @@ _LEFT, _RIGHT, _MIDDLE = 0.75, 0.25, 0.75
 
 
 def draw(sheet: Sheet) -> Figure:
-    """Draw a plan.
+    """Draw a plan as a matplotlib figure.
 
     Raises:
-        SetupError: There is no matplotlib.
+        SetupError: matplotlib is not installed.
     """
     made = figure_class()
     rows = min(_MOST, max(_LEAST, _ROW * sheet.num_ranks + 0.3))
@@ -50,10 +50,10 @@ def draw(sheet: Sheet) -> Figure:
 
 
 def draw_run(sheet: RunSheet) -> Figure:
-    """Draw steps one below the other.
+    """Draw the steps of a recorded run, one below the other, on one scale of time.
 
     Raises:
-        SetupError: There is no matplotlib.
+        SetupError: matplotlib is not installed.
     """
     made = figure_class()
     rows = [min(_MOST, max(_LEAST, _ROW * panel.num_ranks + 0.3)) for panel in sheet.panels]
@@ -80,14 +80,14 @@ def _write_titles(figure: Figure, sheet: Sheet | RunSheet) -> None:
     left, height = _LEFT / _WIDTH, figure.get_figheight()
     figure.text(left, 1 - 0.3 / height, sheet.title, fontsize=13, weight="bold", va="center")
     place = 1 - 0.56 / height
-    figure.text(left, place, sheet.subtitle, fontsize=9, color=colours.PALE, va="center")
+    figure.text(left, place, sheet.subtitle, fontsize=9, color=palette.PALE, va="center")
 
 
 def figure_class() -> type[Figure]:
-    """Matplotlib's figure.
+    """Import and return matplotlib's Figure.
 
     Raises:
-        SetupError: There is no matplotlib.
+        SetupError: matplotlib is not installed.
     """
     try:
         from matplotlib.figure import Figure  # not pyplot: no window, no state of its own

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A drawn plan or run: a file, or an image where a notebook shows it."""
+"""The picture of a plan or of a run: saved as a file, or shown by a notebook."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ _ENDINGS: Final = (".png", ".svg", ".pdf")
 
 
 class Picture:
-    """One sheet, drawn.
+    """One drawn picture.
 
     Attributes:
-        figure: Matplotlib's, to be changed or put elsewhere.
+        figure: The matplotlib figure; callers may change it.
 
     Raises:
-        SetupError: There is no matplotlib.
+        SetupError: matplotlib is not installed.
     """
 
     def __init__(self, sheet: Sheet | RunSheet) -> None:
         self.figure: Figure = draw_run(sheet) if isinstance(sheet, RunSheet) else draw(sheet)
 
     def save(self, path: str | Path) -> None:
-        """Write it as the path's ending says: .png, .svg, .pdf.
+        """Write the picture to a file; the suffix chooses the format: .png, .svg or .pdf.
 
         Raises:
-            OptionError: The ending is no picture's, or the file cannot be written.
+            OptionError: The suffix is none of these, or the file cannot be written.
         """
         check_path(Path(path))
         try:
             self.figure.savefig(path)
         except OSError as error:
-            mend = "Pass a path in a folder that is writable"
-            raise OptionError(f"{path} cannot be written", str(error), mend) from error
+            hint = "Pass a path in a folder that is writable"
+            raise OptionError(f"{path} cannot be written", str(error), hint) from error
 
     def _repr_png_(self) -> bytes:
-        """What notebooks show."""
+        """Return the PNG bytes that a notebook shows."""
         held = BytesIO()
         self.figure.savefig(held, format="png")
         return held.getvalue()
 
 
 def check_path(path: Path) -> None:
-    """Refuse early what cannot become a picture: plans may take minutes.
+    """Check a path before the plan is made, which may take minutes.
 
     Raises:
-        OptionError: The ending is no picture's, or there is no such folder.
-        SetupError: There is no matplotlib.
+        OptionError: The suffix is not a picture's, or the folder does not exist.
+        SetupError: matplotlib is not installed.
     """
     figure_class()
     if path.suffix not in _ENDINGS:

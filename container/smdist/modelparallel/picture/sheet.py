@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a picture of a plan or a run shows, as plain data: nothing here draws or plans."""
+"""Data of a picture as plain values; planning fills it, drawing reads it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from smdist.modelparallel.core.schedule.actions import Do
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitBar:
-    """What one unit takes of its stage, forward and backward of one microbatch."""
+    """Time of one unit: seconds of forward and backward of one microbatch."""
 
     name: str
     seconds: float
@@ -18,10 +18,10 @@ class UnitBar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageBar:
-    """One stage: its units in order, the first at the bottom.
+    """Time of one stage: its units in order, the first at the bottom of the bar.
 
     Attributes:
-        between_seconds: What the stage does outside of its units, glue and what the split adds.
+        between_seconds: Time outside of the units: glue code and the cost of the split.
     """
 
     rank: int
@@ -30,13 +30,13 @@ class StageBar:
 
     @property
     def seconds(self) -> float:
-        """Of all its units, and between them."""
+        """Return the time of the whole stage, in seconds."""
         return sum(unit.seconds for unit in self.units) + self.between_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBar:
-    """What one rank holds when it holds the most, by part."""
+    """Peak memory of one rank, by part."""
 
     state_bytes: int
     activation_bytes: int
@@ -46,11 +46,13 @@ class MemoryBar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """One action of a step: when, on which rank, and of which of the rank's stages.
+    """One action of a step: its rank, its stage and its time.
 
     Attributes:
-        chunk: Which of its rank's stages, counted from 0.
-        do: None is the sum of gradients, over replicas or of tied weights.
+        chunk: Index of the stage among the stages of its rank.
+        do: The action; None for a sum of gradients over replicas or of tied weights.
+        start: Seconds since the step began.
+        end: Seconds since the step began.
     """
 
     rank: int
@@ -63,16 +65,16 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sheet:
-    """All of one picture.
+    """All data of a plan's picture.
 
     Attributes:
         title: One line.
-        subtitle: One line, smaller.
-        largest: The unit that stands out, or "".
-        stages: By stage.
-        memory: By rank of one pipeline.
-        limit_bytes: What a rank may use, or None.
-        spans: In any order.
+        subtitle: One line, in smaller letters.
+        largest: Name of the unit to colour, or "".
+        stages: One bar per stage.
+        memory: One bar per rank of one pipeline.
+        limit_bytes: Memory that a rank may use, or None.
+        spans: Actions of the step, in any order.
     """
 
     title: str
@@ -85,23 +87,23 @@ class Sheet:
 
     @property
     def num_ranks(self) -> int:
-        """Of one pipeline."""
+        """Return the number of ranks of one pipeline."""
         return len(self.memory)
 
     @property
     def end(self) -> float:
-        """When the step is over."""
+        """Return the seconds at which the step ends."""
         return max((span.end for span in self.spans), default=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSheet:
-    """One step alone.
+    """Data of one step's timeline.
 
     Attributes:
         title: One line.
-        num_ranks: Of the pipeline.
-        spans: In any order.
+        num_ranks: Number of ranks of the pipeline.
+        spans: Actions of the step, in any order.
     """
 
     title: str
@@ -110,18 +112,18 @@ class StepSheet:
 
     @property
     def end(self) -> float:
-        """When the step is over."""
+        """Return the seconds at which the step ends."""
         return max((span.end for span in self.spans), default=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSheet:
-    """Several steps, one below the other, on one scale.
+    """Data of several steps' timelines, one below the other on one scale of time.
 
     Attributes:
         title: One line.
-        subtitle: One line, smaller.
-        panels: From top to bottom.
+        subtitle: One line, in smaller letters.
+        panels: Steps from top to bottom.
     """
 
     title: str

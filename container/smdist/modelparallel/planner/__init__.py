@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m smdist.modelparallel.planner model.py`: how a model would be split over a cluster.
+"""Command line of the planner: `python -m smdist.modelparallel.planner model.py`.
 
-It is a process of its own because it imports the framework and the user's file: `sagemaker-dist
-plan model.py` starts it, and imports neither.
+The planner imports the framework and the user's file, so it is a process of its own:
+`sagemaker-dist plan model.py` starts it and imports neither.
 
-arguments.py   the command line
-cluster.py     a cluster as JSON
-command.py     from the command line to an exit status
-model_file.py  the user's file
-printing.py    what the file prints is not the plan
+arguments.py        command-line arguments
+cluster_json.py     the cluster, from JSON
+command.py          the run, up to the exit status
+model_file.py       the user's file
+stdout_redirect.py  keeps output of the user's file out of the plan's
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m smdist.modelparallel.planner`."""
+"""Entry point of `python -m smdist.modelparallel.planner`."""
 
 import sys
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line of the planner."""
+"""Command-line arguments of the planner."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ AUTO: Final = "auto"
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> Any:
-        """Say it as all errors are said."""
+        """Raise OptionError in place of argparse's exit."""
         message = message.removeprefix("argument ")
-        raise OptionError(message, f"{self.prog} cannot take it", f"Run {self.prog} --help")
+        raise OptionError(message, f"{self.prog} cannot read it", f"Run {self.prog} --help")
 
 
 def read_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Read what was said; where another command asked, --program says what people typed.
+    """Read the command line; --program is the command that help texts name.
 
     Raises:
-        OptionError: It is not understood.
+        OptionError: An argument is wrong.
     """
     asked = _Parser(add_help=False, allow_abbrev=False)
     asked.add_argument("--program", default=_PROGRAM)
@@ -84,19 +84,19 @@ def _read_as(convert: Callable[[str], Any], is_valid: Callable[[Any], bool], wha
         except ValueError:
             value = None
         if value is None or not is_valid(value):
-            raise argparse.ArgumentTypeError(f"{text!r} is no {what}")
+            raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
         return value
 
     return read
 
 
-_count: Final = _read_as(int, lambda value: value >= 1, "integer of at least 1")
+_count: Final = _read_as(int, lambda value: value >= 1, "an integer of at least 1")
 _from_zero: Final = _read_as(int, lambda value: value >= 0, "integer from 0 on")
-_number: Final = _read_as(float, lambda value: 0 < value < float("inf"), "number above 0")
+_number: Final = _read_as(float, lambda value: 0 < value < float("inf"), "a number above 0")
 _count_or_auto: Final = _read_as(
     lambda text: text if text == AUTO else int(text),
     lambda value: value == AUTO or value >= 1,
-    "integer of at least 1, nor auto",
+    "an integer of at least 1, nor auto",
 )
 _state: Final = _read_as(
     lambda text: tuple(map(float, text.split(","))),

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the command line to an exit status.
+"""Run the planner from its arguments to an exit status.
 
-0: done. 1: this machine lacks something. 2: the request or the model file is wrong. 130: Ctrl-C.
+Exit status: 0 success; 1 this machine lacks something; 2 the request or the model file is wrong;
+130 interrupted by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -18,33 +19,36 @@ from typing import TYPE_CHECKING, Final
 from sagemaker_dist.errors import DistError, OptionError, SetupError
 from smdist.modelparallel.core.cluster import Cluster
 from smdist.modelparallel.core.cost import StateBytes
-from smdist.modelparallel.core.links import PROCESSES
+from smdist.modelparallel.core.default_links import PROCESSES
 from smdist.modelparallel.picture import check_path
 from smdist.modelparallel.planner.arguments import read_arguments
-from smdist.modelparallel.planner.cluster import read_cluster
+from smdist.modelparallel.planner.cluster_json import read_cluster
 from smdist.modelparallel.planner.model_file import ModelFile
-from smdist.modelparallel.planner.printing import stdout_to_stderr
+from smdist.modelparallel.planner.stdout_redirect import stdout_to_stderr
 
 if TYPE_CHECKING:
-    from smdist.modelparallel.torch.planning import Plan
+    from smdist.modelparallel.torch.planning.make_plan import Plan
 
 _FAILED: Final = 1
 _USAGE: Final = 2
 _INTERRUPTED: Final = 130
 _TORCH: Final = "2.13"
-_PROGRESS: Final = "smdist.modelparallel.torch.sampler"
+_PROGRESS: Final = "smdist.modelparallel.torch.planning.sampler"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Plan, print, and return the exit status."""
+    """Make and print a plan; return the exit status."""
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     logging.getLogger(_PROGRESS).setLevel(logging.INFO)
+    is_json = False
     try:
-        _run(read_arguments(arguments))
+        said = read_arguments(arguments)
+        is_json = said.json
+        _run(said)
     except OptionError as error:
-        return _say(error, _USAGE)
+        return _say(error, _USAGE, is_json=is_json)
     except DistError as error:
-        return _say(error, _FAILED)
+        return _say(error, _FAILED, is_json=is_json)
     except KeyboardInterrupt:
         sys.stderr.write("planner: interrupted\n")
         return _INTERRUPTED
@@ -55,7 +59,7 @@ def _run(said: argparse.Namespace) -> None:
     cluster = _cluster(said)
     _require_torch()
     _check_paths(said)
-    with stdout_to_stderr():  # what the model prints is not the plan
+    with stdout_to_stderr():  # output of the model is kept out of the plan
         found = _planned(ModelFile(said.file), cluster, said)
     if said.save is not None:
         found.save(said.save)
@@ -68,7 +72,7 @@ def _run(said: argparse.Namespace) -> None:
 
 
 def _planned(file: ModelFile, cluster: Cluster, said: argparse.Namespace) -> Plan:
-    from smdist.modelparallel.torch.planning import plan
+    from smdist.modelparallel.torch.planning.make_plan import plan
 
     weight, gradient, optimizer = said.state_bytes or (4.0, 4.0, 8.0)
     here = _fastest_device()
@@ -96,12 +100,15 @@ def _cluster(said: argparse.Namespace) -> Cluster:
     counts = {"--hosts": said.hosts, "--ranks-per-host": said.ranks_per_host}
     given = [name for name, count in counts.items() if count is not None]
     if said.cluster is not None and given:
-        what, why = f"{given[0]} is given beside --cluster", "the cluster says it as well"
+        what, why = f"{given[0]} is given beside --cluster", "the cluster has this number too"
         raise OptionError(what, why, f"Leave {given[0]} out")
     if said.cluster is None and not given:
-        what, why = "--cluster is missing", "a model is split over something"
-        mend = "Pass it, or --hosts and --ranks-per-host"
-        raise OptionError(what, why, mend)
+        what, why = (
+            "--cluster is missing",
+            "the planner needs the cluster that the model is split over",
+        )
+        hint = "Pass it, or --hosts and --ranks-per-host"
+        raise OptionError(what, why, hint)
     if said.cluster is not None:
         cluster = read_cluster(said.cluster)
     else:
@@ -117,16 +124,18 @@ def _cluster(said: argparse.Namespace) -> Cluster:
 
 
 def _check_paths(said: argparse.Namespace) -> None:
-    """Before any work: a plan may take minutes."""
+    """Check output paths before any work, since a plan may take minutes."""
     if said.plot is not None:
         check_path(said.plot)
     if said.save is not None and not said.save.parent.is_dir():
-        why = f"there is no folder {said.save.parent}"
-        raise OptionError(f"{said.save} cannot be written", why, "Make it, or pass another path")
+        why = f"the folder {said.save.parent} does not exist"
+        raise OptionError(
+            f"{said.save} cannot be written", why, "Create the folder, or pass another path"
+        )
 
 
 def _fastest_device() -> str:
-    """Where things are measured: this machine's GPU, if it has one."""
+    """Return the device to measure on: this machine's accelerator, or "cpu"."""
     import torch
 
     found = torch.accelerator.current_accelerator(check_available=True)
@@ -141,11 +150,14 @@ def _require_torch() -> None:
             raise
         raise SetupError(
             f"{Path(sys.executable)} has no torch",
-            "the model is captured with it",
+            "torch captures the model",
             f"Run: pip install torch=={_TORCH}.0",
         ) from error
 
 
-def _say(error: DistError, status: int) -> int:
+def _say(error: DistError, status: int, *, is_json: bool) -> int:
+    """People read the sentence on stderr; with --json, programs read the fields on stdout."""
+    if is_json:
+        sys.stdout.write(json.dumps({"error": error.as_dict()}, indent=2) + "\n")
     sys.stderr.write(f"planner: {error}\n")
     return status

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The user's file: `model()` makes the model, `example()` the batch of one replica.
+"""Import the user's file: `model()` makes the model, `example()` the batch of one replica.
 
-Whatever goes wrong in it is told with its own line, not with a traceback of ours.
+An exception in the file becomes an OptionError that names the file's own line.
 """
 
 from __future__ import annotations
@@ -22,13 +22,18 @@ if TYPE_CHECKING:
     from torch import nn
 
 _COLLECT: Final = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-_NAME: Final = "model_file"  # as Python knows it, whatever the file is called
+_NAME: Final = "model_file"  # name in sys.modules, whatever the file's own name is
 _FUNCTIONS: Final = {
     "model": "return nn.Sequential(…)",
     "example": "return torch.zeros(32, 512, dtype=torch.long)",
 }
-_MEND: Final = "Mend it there"
-_OF_META: Final = ("meta", "item()", "data-dependent", "_local_scalar_dense")  # in torch's words
+_HINT: Final = "Fix it there"
+_OF_META: Final = (
+    "meta",
+    "item()",
+    "data-dependent",
+    "_local_scalar_dense",
+)  # words of torch's errors about tensors without values
 _ON_META: Final = (
     'The model is built under torch.device("meta"), without values: build it without reading any,'
     " or pass --measure"
@@ -36,10 +41,10 @@ _ON_META: Final = (
 
 
 class ModelFile:
-    """A file of Python with these two functions.
+    """A Python file that defines `model()` and `example()`.
 
     Raises:
-        OptionError: It cannot be read or run, or lacks one of the two.
+        OptionError: The file cannot be read or run, or lacks one of the two functions.
     """
 
     def __init__(self, path: Path) -> None:
@@ -59,7 +64,7 @@ class ModelFile:
             made = self._module.model()
         if not isinstance(made, torch.nn.Module):
             what = f"model() of {self._path} returned {_shown(made)}"
-            raise OptionError(what, "it is to be a torch.nn.Module", "Return the model")
+            raise OptionError(what, "it must return a torch.nn.Module", "Return the model")
         return made
 
     def example(self, device: str = "cpu") -> Any:
@@ -79,20 +84,22 @@ class ModelFile:
                 f"example() of {self._path} returned {_shown(made)}",
                 "the batch of one replica is a tensor, a tuple of positional arguments or a dict of"
                 " keyword arguments, with a tensor among them",
-                "Return what the model is called with, such as torch.zeros(32, 512)",
+                "Return the arguments of the model, such as torch.zeros(32, 512)",
             )
         return made
 
     def _imported(self) -> ModuleType:
         if not self._path.is_file():
             what = f"{self._path} cannot be read"
-            raise OptionError(what, "there is no such file", "Pass the path of a file of Python")
+            raise OptionError(what, "the file does not exist", "Pass the path of a Python file")
         spec = spec_from_file_location(_NAME, self._path)
         assert spec is not None
         assert spec.loader is not None
         module = module_from_spec(spec)
-        sys.modules[_NAME] = module  # dataclasses and pickle look there
-        sys.path.insert(0, str(self._path.resolve().parent))  # as `python model.py` has it
+        sys.modules[_NAME] = module  # dataclasses and pickle look modules up there
+        sys.path.insert(
+            0, str(self._path.resolve().parent)
+        )  # the same search path as `python model.py`
         with self._blamed("the file"):
             spec.loader.exec_module(module)
         return module
@@ -103,9 +110,9 @@ class ModelFile:
             if found is None:
                 others = [each for each in vars(self._module) if not each.startswith("_")]
                 meant = closest(name, others) if others else ""
-                mend = f"Write one: def {name}(): {body}"
-                mend = f"{meant} {mend}" if meant.startswith("Did") else mend
-                yield OptionError(f"{self._path} has no {name}()", "the planner calls it", mend)
+                hint = f"Write one: def {name}(): {body}"
+                hint = f"{meant} {hint}" if meant.startswith("Did") else hint
+                yield OptionError(f"{self._path} has no {name}()", "the planner calls it", hint)
             elif not _is_function(found):
                 what = f"{name} of {self._path} is {_kind(found)}"
                 why = "the planner calls it without arguments"
@@ -113,28 +120,28 @@ class ModelFile:
 
     @contextmanager
     def _blamed(self, part: str, *, on_meta: bool = False) -> Iterator[None]:
-        """Tell of whatever is raised within as a fault of the file, at the file's own line."""
+        """Turn any exception raised within into an OptionError that names the file's own line."""
         try:
             yield
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # SystemExit as well: a file that leaves is no model
+        except BaseException as error:  # also SystemExit: a file that exits defines no model
             line = _line_of(error, self._path)
             kind = type(error).__name__
             why = f"{kind}: {error}".strip(": ").replace("\n", " ")
             what = f"{line or self._path} in {part}".replace(" in the file", "")
-            mend = _ON_META if on_meta and _is_of_meta(error) else _MEND
-            raise OptionError(what, why, mend) from error
+            hint = _ON_META if on_meta and _is_of_meta(error) else _HINT
+            raise OptionError(what, why, hint) from error
 
 
 def _is_of_meta(error: BaseException) -> bool:
-    """Whether it failed for want of values; any other fault is no concern of meta."""
+    """Tell whether the error comes from tensors without values on the meta device."""
     is_torchs = isinstance(error, NotImplementedError | RuntimeError)
     return is_torchs and any(word in str(error) for word in _OF_META)
 
 
 def _line_of(error: BaseException, path: Path) -> str:
-    """The user's last line that the error went through, such as "model.py, line 3 (1 / 0)"."""
+    """Return the user's last line in the traceback, such as "model.py, line 3 (1 / 0)", or ""."""
     folder = path.resolve().parent
     if isinstance(error, SyntaxError) and _is_users(error.filename or "", folder):
         return f"{_near(error.filename or '')}, line {error.lineno} ({(error.text or '').strip()})"
@@ -146,20 +153,20 @@ def _line_of(error: BaseException, path: Path) -> str:
 
 
 def _is_users(name: str, folder: Path) -> bool:
-    """The file itself and its neighbours; not an environment that lies beside them, nor us."""
+    """Tell whether a source file is the user's: beside the model file, not in site-packages."""
     path = Path(name)
     is_below = path.is_absolute() and path.is_relative_to(folder)
     return is_below and "site-packages" not in path.parts and path != Path(__file__)
 
 
 def _near(name: str) -> str:
-    """A path as people write it: from where they are."""
+    """Return a path relative to the current folder, where it lies below that."""
     path = Path(name)
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def _is_function(found: object) -> bool:
-    """Whether it can be called without arguments and is neither a class nor a model itself."""
+    """Tell whether it can be called without arguments and is neither a class nor a module."""
     import torch
 
     if not callable(found) or isinstance(found, type | torch.nn.Module):
@@ -168,20 +175,20 @@ def _is_function(found: object) -> bool:
         signature(found).bind()
     except TypeError:
         return False
-    except ValueError:  # some built-in ones do not say what they take
+    except ValueError:  # some built-in functions have no signature
         return True
     return True
 
 
 def _kind(found: object) -> str:
-    """What is there instead of a function without arguments, in words."""
+    """Describe an object that is no function without arguments."""
     if isfunction(found):
         needed = [
             name
             for name, each in signature(found).parameters.items()
             if each.default is Parameter.empty and each.kind not in _COLLECT
         ]
-        return f"a function that is to be given {', '.join(needed)}"
+        return f"a function with the parameters {', '.join(needed)}"
     return f"the class {found.__name__}" if isinstance(found, type) else _shown(found)
 
 

@@ -5,15 +5,6 @@ from sagemaker_dist.contract.model_parallel import ModelParallel
 from smdist.modelparallel.core.cluster import Cluster, Device
 from smdist.modelparallel.core.cost import Link, StateBytes
 from smdist.modelparallel.torch import amp, patches
-from smdist.modelparallel.torch.absent import (
-    nn,
-    optimizers,
-    set_tensor_parallelism,
-    tensor_parallelism,
-    tp_register,
-    tp_register_with_module,
-)
-from smdist.modelparallel.torch.activations import set_activation_checkpointing
 from smdist.modelparallel.torch.capture import CaptureError
 from smdist.modelparallel.torch.checkpoint import (
     CheckpointError,
@@ -23,7 +14,17 @@ from smdist.modelparallel.torch.checkpoint import (
     save,
     save_checkpoint,
 )
-from smdist.modelparallel.torch.comm import (
+from smdist.modelparallel.torch.executor import StepError
+from smdist.modelparallel.torch.materialization import delay_param_initialization, model_creation
+from smdist.modelparallel.torch.parallel import DisagreementError, Parallel, parallelize
+from smdist.modelparallel.torch.parallel.step_function import StepOutput
+from smdist.modelparallel.torch.planning.make_plan import Plan, forecast, plan
+from smdist.modelparallel.torch.program.partition_marks import partition, set_partition
+from smdist.modelparallel.torch.program.tracing_flag import is_tracing
+from smdist.modelparallel.torch.replicas.grad_clipping import clip_grad_norm_
+from smdist.modelparallel.torch.session import end, init, is_initialized
+from smdist.modelparallel.torch.smp.activation_checkpointing import set_activation_checkpointing
+from smdist.modelparallel.torch.smp.comm import (
     UnsentError,
     allgather,
     barrier,
@@ -33,8 +34,9 @@ from smdist.modelparallel.torch.comm import (
     recv_from,
     send,
 )
-from smdist.modelparallel.torch.executor import StepError
-from smdist.modelparallel.torch.identity import (
+from smdist.modelparallel.torch.smp.distributed_model import DistributedModel
+from smdist.modelparallel.torch.smp.distributed_optimizer import DistributedOptimizer
+from smdist.modelparallel.torch.smp.rank_functions import (
     DP_GROUP,
     DP_RANK,
     MP_GROUP,
@@ -75,18 +77,17 @@ from smdist.modelparallel.torch.identity import (
     tp_rank,
     tp_size,
 )
-from smdist.modelparallel.torch.marks import partition, set_partition
-from smdist.modelparallel.torch.model import DistributedModel
-from smdist.modelparallel.torch.optimizer import DistributedOptimizer
-from smdist.modelparallel.torch.parallel import DisagreementError, Parallel, parallelize
-from smdist.modelparallel.torch.planning import Plan, forecast, plan
-from smdist.modelparallel.torch.replicas.clip import clip_grad_norm_
-from smdist.modelparallel.torch.residence import delay_param_initialization, model_creation
-from smdist.modelparallel.torch.session import end, init, is_initialized
-from smdist.modelparallel.torch.state import state
-from smdist.modelparallel.torch.step import StepOutput, step
-from smdist.modelparallel.torch.tracing import is_tracing
-from smdist.modelparallel.torch.verify import Verified, VerifyError, verify
+from smdist.modelparallel.torch.smp.smp_state import state
+from smdist.modelparallel.torch.smp.step_decorator import step
+from smdist.modelparallel.torch.smp.unsupported import (
+    nn,
+    optimizers,
+    set_tensor_parallelism,
+    tensor_parallelism,
+    tp_register,
+    tp_register_with_module,
+)
+from smdist.modelparallel.torch.verification.verify import Verified, VerifyError, verify
 
 __all__ = [
     "DP_GROUP",

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`smp.amp`, as SMP has it: what mixed precision needs of all ranks."""
+"""Mixed precision under SMP's name `smp.amp`: a gradient scaler on which all ranks agree."""
 
-from smdist.modelparallel.torch.replicas.scaler import GradScaler
+from smdist.modelparallel.torch.replicas.grad_scaler import GradScaler
 
 __all__ = ["GradScaler"]

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data as SageMaker gives it: directories, downloads from S3, fifos."""
+"""Input data of local jobs in SageMaker's forms: directories, downloads from S3, FIFOs."""

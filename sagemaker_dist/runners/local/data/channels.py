@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The channels of a job, as its hosts see them.
+"""Input channels of a job, as its hosts see them.
 
-File        the directory of the channel; what lies in S3 is downloaded first
-FastFile    the same: where SageMaker reads on demand, this job downloads first too
-Pipe        fifos, fed from what lies on this machine or was downloaded
+File        the directory of the channel; data in S3 is downloaded first
+FastFile    like File: SageMaker reads on demand, a local job downloads first
+Pipe        FIFOs, fed from local or downloaded files
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from typing import IO, Final
 
 from sagemaker_dist.errors import JobError
 from sagemaker_dist.planning import LocalChannel, LocalHost, LocalJob
+from sagemaker_dist.runners.local.data.data_paths import channel_directory, data_directory
 from sagemaker_dist.runners.local.data.pipes import Pipe, Stream
-from sagemaker_dist.runners.local.data.places import channel_directory, data_directory
-from sagemaker_dist.runners.local.family import die_with_parent
-from sagemaker_dist.runners.local.folder import JobFolder
+from sagemaker_dist.runners.local.job_folder import JobFolder
+from sagemaker_dist.runners.local.opt_ml_tree import HostTree
 from sagemaker_dist.runners.local.output import Segments
-from sagemaker_dist.runners.local.tree import HostTree
+from sagemaker_dist.runners.local.process_tree import die_with_parent
 
 DOWNLOADER: Final = "sagemaker_dist.runners.local.data.downloads"
 PRIVATE: Final = "SAGEMAKER_DIST_DOWNLOADS"  # JSON: the environment of the downloader alone
@@ -39,8 +39,8 @@ class Mount:
     """A file or directory of this machine that a host finds below input/data.
 
     Attributes:
-        source: Where it lies, absolute and without links.
-        name: Where the host finds it: "training", or "training/part.csv" for a single file.
+        source: Absolute path without links.
+        name: Path in the host: "training", or "training/part.csv" for a single file.
         writable: Whether hosts may change it.
     """
 
@@ -51,11 +51,11 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """The data of one job.
+    """The input data of one job.
 
     Attributes:
-        environment: Variables of the process that downloads, and of no other;
-            an empty one takes away what it would inherit.
+        environment: Variables of the download process, and of no other; an empty value removes an
+            inherited variable.
     """
 
     folder: JobFolder
@@ -65,14 +65,15 @@ class Data:
 
     @property
     def is_fetched(self) -> bool:
-        """Whether something must be brought before hosts can start."""
+        """Return whether data must be copied before hosts can start."""
         return any(channel.is_fetched for channel in self.job.channels)
 
     def fetch(self, say: Callable[[str], None], check: Callable[[], None]) -> None:
-        """Bring what lies elsewhere; `check` is called all the while, and what it raises ends it.
+        """Copy or download the data; `check` is called regularly, and ends the copy by an
+        exception.
 
         Raises:
-            JobError: It cannot be brought.
+            JobError: The data cannot be copied.
         """
         process = subprocess.Popen(
             [sys.executable, "-m", DOWNLOADER, str(self.folder.path)],
@@ -82,7 +83,7 @@ class Data:
             start_new_session=True,
             preexec_fn=die_with_parent,
         )
-        assert process.stdout is not None, "it was started with a pipe"
+        assert process.stdout is not None, "the process has a pipe"
         with process:
             try:
                 _listen(process.stdout, say, check)
@@ -93,12 +94,12 @@ class Data:
             raise self._broken(process.returncode)
 
     def _broken(self, code: int) -> JobError:
-        what = "the data of the job was not brought"
+        what = "the data of the job could not be downloaded"
         if code < 0:
-            how = f"the process that does it was killed by {signal.Signals(-code).name}"
-            return JobError(what, how, "It may have run out of memory: see the kernel's log")
-        mend = f"Read {self.folder.logs / 'supervisor.log'}"
-        return JobError(what, f"the process that does it ended with code {code}", mend)
+            how = f"the download process was killed by {signal.Signals(-code).name}"
+            return JobError(what, how, "It may have run out of memory: read the kernel's log")
+        hint = f"Read {self.folder.logs / 'supervisor.log'}"
+        return JobError(what, f"the download process exited with code {code}", hint)
 
     def _environment(self) -> dict[str, str]:
         taken = {name for name, value in self.environment.items() if not value}
@@ -106,7 +107,7 @@ class Data:
         return {name: value for name, value in given.items() if name not in taken}
 
     def mounts(self, host: LocalHost) -> list[Mount]:
-        """What `host` finds in the directories of its channels."""
+        """Return the mounts of `host`, one per channel that is not a pipe."""
         return [
             _mount(channel, self._place(channel, host))
             for channel in self.job.channels
@@ -114,7 +115,7 @@ class Data:
         ]
 
     def place(self, host: LocalHost, tree: HostTree) -> None:
-        """Link what `host` finds into its tree, where it sees this machine's disk."""
+        """Link the data into the tree of `host`, for hosts that see this machine's disk."""
         self.open_pipes(host, tree)
         for mount in self.mounts(host):
             link = tree.data / mount.name
@@ -122,7 +123,7 @@ class Data:
             link.symlink_to(mount.source)
 
     def open_pipes(self, host: LocalHost, tree: HostTree) -> None:
-        """Make the first fifos of `host`; `feed` begins to fill them."""
+        """Create the first FIFOs of `host`; `feed` starts to fill them."""
         for channel in self.job.channels:
             if channel.is_pipe:
                 pipe = Pipe(tree.data, channel.name, self._stream(channel, host))
@@ -130,16 +131,18 @@ class Data:
                 self.pipes.append(pipe)
 
     def feed(self) -> None:
-        """Start a thread for each pipe: once all hosts run, for nothing may fork after it."""
+        """Start a thread for each pipe; call it once all hosts run, because no process may fork
+        afterwards.
+        """
         for pipe in self.pipes:
             pipe.start()
 
     def fault(self) -> str:
-        """Why a pipe broke off, or nothing."""
+        """Return why a pipe failed, or ""."""
         return next((pipe.fault for pipe in self.pipes if pipe.fault), "")
 
     def remove(self) -> None:
-        """Stop all pipes and remove what was brought."""
+        """Stop all pipes and remove copied data."""
         for pipe in self.pipes:
             pipe.stop()
         shutil.rmtree(data_directory(self.folder), ignore_errors=True)
@@ -161,7 +164,7 @@ class Data:
 
 
 def _listen(output: IO[bytes], say: Callable[[str], None], check: Callable[[], None]) -> None:
-    """Pass on what the downloading process says until it is done, and raise what it reports."""
+    """Pass on the download process's messages until it ends, and raise its fault."""
     segments = Segments()
     while True:
         check()
@@ -178,6 +181,6 @@ def _listen(output: IO[bytes], say: Callable[[str], None], check: Callable[[], N
 
 
 def _mount(channel: LocalChannel, source: Path) -> Mount:
-    """A file:// place may be one file; its channel holds that file."""
+    """Return the mount of a channel; a channel of one file has that file in its directory."""
     name = f"{channel.name}/{source.name}" if source.is_file() else channel.name
     return Mount(source=source, name=name, writable=channel.writable)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pipe mode: each epoch of a channel comes once, through a fifo of its own.
+"""Pipe mode: each epoch of a channel comes once, through a FIFO of its own.
 
     training_0 ====> a reader opens it, reads all objects one after the other, sees the end
-    training_1       is there before that, and so on, for as long as somebody reads
+    training_1       exists before that end, and so on for every further epoch
 
-A reader that closes early has had its epoch. A fifo goes when its epoch is over,
-so that who opens it again is told rather than left waiting.
+A reader that closes early has ended its epoch. A FIFO is removed after its epoch, so
+that a reader which opens it again gets an error instead of waiting.
 
-One thread feeds each channel of each host. It waits for nothing that the job's
-end would not end, and starts no process.
+One thread feeds each channel of each host. All its waits end when the job ends, and it
+starts no process.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from sagemaker_dist.runners.local.data.layout import in_order, part_of
-from sagemaker_dist.runners.local.data.walk import files_below
+from sagemaker_dist.runners.local.data.channel_layout import in_order, part_of
+from sagemaker_dist.runners.local.data.local_files import files_below
 
 _CHUNK_BYTES: Final = 1 << 20
 _POLL_MS: Final = 100
@@ -35,18 +35,18 @@ _MAX_WAIT_SECONDS: Final = 0.05
 _JOIN_SECONDS: Final = 2.0
 
 
-class _Over(Exception):  # noqa: N818  nothing went wrong
+class _Over(Exception):  # noqa: N818 - not an error
     """The job has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """What one host reads of one channel.
+    """Data of one channel for one host.
 
     Attributes:
-        root: The directory or file of the channel.
-        seed: The order of objects is drawn from it anew for each epoch, or None.
-        host: Its number; with `num_hosts` it gets its part of the objects.
+        root: Directory or file of the channel.
+        seed: Seed for the order of objects, drawn anew for each epoch; None for no shuffling.
+        host: Number of the host; with `num_hosts` it selects the host's objects.
     """
 
     root: Path
@@ -56,12 +56,12 @@ class Stream:
     num_hosts: int = 1
 
     def objects(self, epoch: int) -> list[Path]:
-        """The objects of an epoch, in their order."""
+        """Return the objects of an epoch, in order."""
         files = [path for _, path in files_below(self.root)]
         return part_of(in_order(files, epoch, self.seed), self.host, self.num_hosts)
 
     def chunks(self, path: Path) -> Iterator[bytes]:
-        """The bytes of one object."""
+        """Yield the bytes of one object."""
         with gzip.open(path) if self.gunzip else path.open("rb") as file:
             while data := file.read(_CHUNK_BYTES):
                 yield data
@@ -69,13 +69,13 @@ class Stream:
 
 @dataclass(slots=True)
 class Pipe:
-    """The fifos of one channel on one host.
+    """The FIFOs of one channel on one host.
 
-    Thread safety: `feed` runs in one thread; the others are for the thread that
-    starts it. `fault` is written once by the former.
+    Thread safety: `feed` runs in one thread; the other methods are for the thread that starts it.
+    The feeding thread writes `fault` once.
 
     Attributes:
-        fault: Why an epoch broke off, or "".
+        fault: Why an epoch failed, or "".
     """
 
     directory: Path
@@ -86,7 +86,7 @@ class Pipe:
     _thread: threading.Thread | None = None
 
     def make(self, epoch: int) -> Path:
-        """Make the fifo of one epoch, readable to whoever the host runs as."""
+        """Create the FIFO of one epoch, readable for all users."""
         path = self.directory / f"{self.channel}_{epoch}"
         with suppress(FileExistsError):
             os.mkfifo(path)
@@ -94,12 +94,12 @@ class Pipe:
         return path
 
     def start(self) -> None:
-        """Feed from now on."""
+        """Start the feeding thread."""
         self._thread = threading.Thread(target=self.feed, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """The job is over: feed no longer."""
+        """Stop feeding, because the job is over."""
         self._over.set()
         if self._thread is not None:
             self._thread.join(_JOIN_SECONDS)
@@ -124,7 +124,7 @@ class Pipe:
                 for path in self.stream.objects(epoch):
                     self._send(sink, path)
             except BrokenPipeError:
-                pass  # who closed early has had enough of this epoch
+                pass  # the reader closed early and ended this epoch
             fifo.unlink(missing_ok=True)
 
     def _send(self, sink: int, path: Path) -> None:
@@ -136,14 +136,14 @@ class Pipe:
             yield from self.stream.chunks(path)
         except (OSError, EOFError, zlib.error) as error:
             self.fault = f"Channel {self.channel!r} cannot be read: {path.name}: {error}."
-            self._over.wait()  # an end would look like that of the epoch
+            self._over.wait()  # closing the FIFO would look like the end of the epoch
             raise _Over from error
 
     @contextmanager
     def _opened(self, fifo: Path) -> Iterator[int]:
         sink = self._wait_for_reader(fifo)
         try:
-            with suppress(OSError, AttributeError):  # a limit of the machine, or not Linux
+            with suppress(OSError, AttributeError):  # over a limit of the machine, or not Linux
                 fcntl.fcntl(sink, fcntl.F_SETPIPE_SZ, _CHUNK_BYTES)
             yield sink
         finally:

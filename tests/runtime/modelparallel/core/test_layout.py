@@ -6,13 +6,13 @@ from itertools import product
 import pytest
 
 from sagemaker_dist.errors import OptionError, OptionErrors
-from smdist.modelparallel.core.layout import STRATEGIES, Axis, Coordinates, Layout
+from smdist.modelparallel.core.rank_layout import STRATEGIES, Axis, Coordinates, RankLayout
 
 WORLDS = [(pp, tp, rdp) for pp, tp, rdp in product(range(1, 17), repeat=3) if pp * tp * rdp <= 16]
 
 
 def _layout(pp, tp, rdp, strategy="cluster"):
-    return Layout(
+    return RankLayout(
         size=pp * tp * rdp,
         pipeline_parallel_degree=pp,
         tensor_parallel_degree=tp,
@@ -150,7 +150,7 @@ def test_members_stand_in_the_order_of_their_axis(strategy):
 def test_two_way_data_of_a_four_way_model_needs_eight_ranks():
     """A world of 6 is refused with the numbers on either side."""
     with pytest.raises(OptionError) as caught:
-        Layout(size=6, pipeline_parallel_degree=4)
+        RankLayout(size=6, pipeline_parallel_degree=4)
 
     assert str(caught.value) == (
         "the world has 6 ranks and the model takes 4 (pipeline_parallel_degree 4):"
@@ -163,7 +163,7 @@ def test_two_way_data_of_a_four_way_model_needs_eight_ranks():
 def test_a_degree_above_the_world_says_how_many_ranks_it_takes():
     """1 rank for a pipeline of 2 over 3-way tensors: no smaller world is offered."""
     with pytest.raises(OptionError) as caught:
-        Layout(size=1, pipeline_parallel_degree=2, tensor_parallel_degree=3)
+        RankLayout(size=1, pipeline_parallel_degree=2, tensor_parallel_degree=3)
 
     assert "the world has 1 rank and the model takes 6" in str(caught.value)
     assert "pipeline_parallel_degree 2 x tensor_parallel_degree 3" in str(caught.value)
@@ -173,7 +173,7 @@ def test_a_degree_above_the_world_says_how_many_ranks_it_takes():
 def test_all_faults_come_at_once():
     """Two degrees that count nothing and a strategy that is none."""
     with pytest.raises(OptionErrors) as caught:
-        Layout(
+        RankLayout(
             size=8,
             pipeline_parallel_degree=0,
             tensor_parallel_degree=True,
@@ -192,12 +192,12 @@ def test_all_faults_come_at_once():
 def test_a_rank_outside_the_world_is_refused(ask):
     """Instead of wrapping around."""
     with pytest.raises(OptionError, match="the ranks of this world are 0 to 3"):
-        ask(Layout(size=4, pipeline_parallel_degree=2))
+        ask(RankLayout(size=4, pipeline_parallel_degree=2))
 
 
 def test_a_place_outside_the_grid_is_refused():
     """All coordinates that are wrong, at once."""
     with pytest.raises(OptionErrors) as caught:
-        Layout(size=4, pipeline_parallel_degree=2).rank(pp=2, rdp=-1)
+        RankLayout(size=4, pipeline_parallel_degree=2).rank(pp=2, rdp=-1)
 
     assert ["pp is 2", "rdp is -1"] == [fault.what for fault in caught.value.faults]

@@ -7,23 +7,23 @@ import pytest
 
 from sagemaker_dist.errors import OptionError, raise_all
 from smdist.modelparallel.core.manifest import (
-    Entry,
     Group,
     Manifest,
-    State,
+    ManifestEntry,
+    OptimizerState,
     model_faults,
     options_for,
     state_faults,
 )
 
-TIED = Entry(name="wte.weight", aliases=("head.weight",), shape=(4, 2), dtype="float32")
-BIAS = Entry(name="head.bias", shape=(4,), dtype="float32")
+TIED = ManifestEntry(name="wte.weight", aliases=("head.weight",), shape=(4, 2), dtype="float32")
+BIAS = ManifestEntry(name="head.bias", shape=(4,), dtype="float32")
 SLOW, FAST = {"lr": 0.1}, {"lr": 0.9}
 
 
 def state(*groups, kind="SGD", options=("lr",)):
     made = tuple(Group(names=names, options=of) for names, of in groups)
-    return State(kind=kind, options=options, groups=made, keys={"a": ("momentum_buffer",)})
+    return OptimizerState(kind=kind, options=options, groups=made, keys={"a": ("momentum_buffer",)})
 
 
 def test_it_survives_as_plain_types():
@@ -40,8 +40,12 @@ def test_it_survives_as_plain_types():
 def test_tied_ones_are_found_by_every_name():
     """Also where the reader has them untied, or in another order."""
     saved = Manifest(model="GPT", entries=(TIED, BIAS))
-    turned = Entry(name="head.weight", aliases=("wte.weight",), shape=(4, 2))
-    untied = (Entry(name="wte.weight", shape=(4, 2)), Entry(name="head.weight", shape=(4, 2)), BIAS)
+    turned = ManifestEntry(name="head.weight", aliases=("wte.weight",), shape=(4, 2))
+    untied = (
+        ManifestEntry(name="wte.weight", shape=(4, 2)),
+        ManifestEntry(name="head.weight", shape=(4, 2)),
+        BIAS,
+    )
 
     assert TIED == saved.found_for(turned)
     assert [] == list(model_faults(saved, Manifest(model="GPT", entries=untied), strict=True))
@@ -50,7 +54,9 @@ def test_tied_ones_are_found_by_every_name():
 def test_every_fault_is_told():
     """Missing, too much, of another shape."""
     saved = Manifest(model="GPT", entries=(TIED, BIAS))
-    here = Manifest(model="MLP", entries=(Entry(name="head.bias", shape=(5,)), Entry(name="x")))
+    here = Manifest(
+        model="MLP", entries=(ManifestEntry(name="head.bias", shape=(5,)), ManifestEntry(name="x"))
+    )
     strict = list(model_faults(saved, here, strict=True))
 
     assert ["x: the check", "wte.weight: ", "head.bias is"] == [f.what[:12] for f in strict]

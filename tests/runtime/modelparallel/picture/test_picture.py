@@ -16,10 +16,10 @@ from smdist.modelparallel.core.schedule import make_schedule
 from smdist.modelparallel.core.schedule.actions import Do
 from smdist.modelparallel.core.simulate import simulate
 from smdist.modelparallel.picture import Picture
-from smdist.modelparallel.picture.colours import ACTIONS, tinted
+from smdist.modelparallel.picture.axis_labels import shortened, size_unit, time_unit
+from smdist.modelparallel.picture.palette import ACTIONS, tinted
 from smdist.modelparallel.picture.sheet import MemoryBar, Sheet, Span, StageBar, UnitBar
-from smdist.modelparallel.picture.words import shortened, size_unit, time_unit
-from smdist.modelparallel.torch.planning import plan
+from smdist.modelparallel.torch.planning.make_plan import plan
 
 GIB = 2**30
 COST = NodeCost(forward_seconds=1, input_gradient_seconds=1, weight_gradient_seconds=1)

@@ -10,7 +10,7 @@ from sagemaker_dist.cli.split.cluster import cluster_of
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core.cluster import Cluster, Device
 from smdist.modelparallel.core.cost import Link
-from smdist.modelparallel.planner.cluster import read_cluster
+from smdist.modelparallel.planner.cluster_json import read_cluster
 
 CLUSTERS = [
     *(name for name, each in training_instances().items() if not each.is_neuron),
@@ -44,16 +44,16 @@ def test_defaults():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "this is no JSON"),
-        ("[]", r"--cluster is \[\]: it is an object with keys"),
-        ('{"hosts": 2}', "has the key 'hosts': nothing reads it. Did you mean 'num_hosts'"),
-        ('{"num_hosts": 0}', "num_hosts is 0: it is an integer of at least 1"),
+        ("{", "it is not JSON"),
+        ("[]", r"--cluster is \[\]: it must be an object with keys"),
+        ('{"hosts": 2}', "has the key 'hosts': no such key exists. Did you mean 'num_hosts'"),
+        ('{"num_hosts": 0}', "num_hosts is 0: it must be an integer of at least 1"),
         ('{"num_hosts": true}', "num_hosts is True"),
         ('{"num_hosts": 1.5}', "num_hosts is 1.5"),
         ('{"device": {"memory_bytes": "16GiB"}}', "device, memory_bytes is '16GiB'"),
-        ('{"device": {"name": null}}', "device, name is None: it is text"),
-        ('{"inside": 3}', "--cluster, inside is 3: it is an object"),
-        ('{"across": {"bytes_per_second": 0}}', "it is a number above 0"),
+        ('{"device": {"name": null}}', "device, name is None: it must be text"),
+        ('{"inside": 3}', "--cluster, inside is 3: it must be an object"),
+        ('{"across": {"bytes_per_second": 0}}', "it must be a number above 0"),
         ('{"num_hosts": -1, "inside": {"speed": 1}}', "2 faults in this request"),
     ],
 )

@@ -128,11 +128,14 @@ def test_state_bytes(capsys):
     [
         (["model.py"], "--cluster is missing"),
         (["model.py", "--cluster={}", "--hosts=2"], "--hosts is given beside --cluster"),
-        (["model.py", "--cluster={"], "this is no JSON"),
-        (["model.py", "--hosts=0"], "'0' is no integer of at least 1"),
-        (["model.py", "--hosts=2", "--microbatches=few"], "'few' is no integer of at least 1, nor"),
+        (["model.py", "--cluster={"], "it is not JSON"),
+        (["model.py", "--hosts=0"], "'0' is not an integer of at least 1"),
+        (
+            ["model.py", "--hosts=2", "--microbatches=few"],
+            "'few' is not an integer of at least 1, nor",
+        ),
         (["model.py", "--hosts=2", "--state-bytes=1,2"], "three numbers such as 4,4,8"),
-        (["model.py", "--hosts=2", "--device-flops=-1"], "is no number above 0"),
+        (["model.py", "--hosts=2", "--device-flops=-1"], "is not a number above 0"),
         (["model.py", "--hosts=2", "--device-memory=much"], "device_memory is 'much'"),
         (["model.py", "--hosts=2", "--pipeline=1f2b"], "Did you mean '1f1b'"),
         (["model.py", "--hosts=2", "--plot=plan.txt"], "plan.txt cannot be drawn"),
@@ -158,7 +161,7 @@ def test_faults(capsys, given, said):
     ("given", "said"),
     [
         ([], "Run python -m smdist.modelparallel.planner --help"),
-        (["--program=sagemaker-dist plan"], "sagemaker-dist plan cannot take it. Run sagemaker"),
+        (["--program=sagemaker-dist plan"], "sagemaker-dist plan cannot read it. Run sagemaker"),
     ],
 )
 def test_faults_name_what_was_typed(capsys, given, said):
@@ -175,7 +178,7 @@ def test_ctrl_c(capsys, tmp_path):
 
 
 def test_without_torch(tmp_path):
-    """An interpreter that has the runtime alone: the mend is a command."""
+    """An interpreter that has the runtime alone: the hint is a command."""
     code = (
         "import sys; sys.modules['torch'] = None;"
         " from smdist.modelparallel.planner.command import main;"
@@ -201,4 +204,4 @@ def test_from_the_sdk(capfd):
     assert "Plan for Sequential on 4 ranks" in said.out
     assert "estimated for NVIDIA A10G" in " ".join(said.out.split())
     assert 2 == failed
-    assert "sagemaker-dist: --state-bytes: '4,4' is no three numbers" in capfd.readouterr().err
+    assert "sagemaker-dist: --state-bytes: '4,4' is not three numbers" in capfd.readouterr().err

@@ -66,7 +66,7 @@ def test_batches(read, batch):
     [
         (("def model", "def Model"), r"model.py has no model\(\): .* Did you mean 'Model'"),
         (("def example", "def sample"), r"has no example\(\): the planner calls it"),
-        (("def model()", "def model(size)"), r"is a function that is to be given size: "),
+        (("def model()", "def model(size)"), r"is a function with the parameters size: "),
         (
             ("def model():\n        return nn.Linear(4, 2)", "class model: pass"),
             "model of model.py is the class model: ",
@@ -83,15 +83,15 @@ def test_functions_that_are_missing(read, change, said):
     ("body", "said"),
     [
         ("return torch.zeros(3)", r"model\(\) of model.py returned tensor\(\.\.\., device='meta'"),
-        ("return nn.Linear", r"it is to be a torch.nn.Module"),
+        ("return nn.Linear", r"it must return a torch.nn.Module"),
         ("raise KeyError('vocab')", r"model.py, line 4 \(raise KeyError\('vocab'\)\) in model\(\)"),
         ("raise SystemExit(3)", "SystemExit: 3"),
         ("return deep()", r"model.py, line 7 \(return nn.Linear\(-1, 2\)\)"),
         ("return nn.Linear(torch.zeros(1).item(), 2)", "pass --measure"),
         ("return nn.Linear(len(torch.ones(2).nonzero()), 2)", "pass --measure"),
-        ("raise RuntimeError('no vocabulary')", "no vocabulary. Mend it there"),
-        ("raise OSError('gpt2 needs the network')", "network. Mend it there"),
-        ("return undefined", "is not defined. Mend it there"),
+        ("raise RuntimeError('no vocabulary')", "no vocabulary. Fix it there"),
+        ("raise OSError('gpt2 needs the network')", "network. Fix it there"),
+        ("return undefined", "is not defined. Fix it there"),
     ],
 )
 def test_faults_of_model(read, body, said):
@@ -147,7 +147,7 @@ def test_faults_of_neighbours(read):
 
 
 def test_missing_file(tmp_path):
-    with pytest.raises(OptionError, match="there is no such file"):
+    with pytest.raises(OptionError, match="the file does not exist"):
         ModelFile(tmp_path / "model.py")
 
 

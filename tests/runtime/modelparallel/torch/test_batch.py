@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from sagemaker_dist.errors import OptionError
-from smdist.modelparallel.torch.batch import Batch
-from smdist.modelparallel.torch.sizes import read_size
+from smdist.modelparallel.torch.planning.plan_request import read_size
+from smdist.modelparallel.torch.program.batch import Batch
 
 Pair = namedtuple("Pair", "x y")
 

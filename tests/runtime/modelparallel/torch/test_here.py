@@ -9,8 +9,8 @@ from torch import nn
 
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core.cluster import Cluster
-from smdist.modelparallel.core.links import GPUS, PROCESSES
-from smdist.modelparallel.torch.here import cluster_of
+from smdist.modelparallel.core.default_links import GPUS, PROCESSES
+from smdist.modelparallel.torch.planning.local_cluster import cluster_of
 
 
 def test_cluster_is_itself():

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from sagemaker_dist.errors import OptionError
-from smdist.modelparallel.torch.marks import marks_of, partition, set_partition
+from smdist.modelparallel.torch.program.partition_marks import marks_of, partition, set_partition
 
 
 class Net(nn.Module):

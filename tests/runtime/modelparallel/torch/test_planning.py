@@ -13,8 +13,8 @@ from smdist.modelparallel.core import plan as core
 from smdist.modelparallel.core.cluster import Cluster, Device
 from smdist.modelparallel.core.cost import Link, StateBytes
 from smdist.modelparallel.torch.capture import CaptureError
-from smdist.modelparallel.torch.marks import set_partition
-from smdist.modelparallel.torch.planning import Plan, forecast, plan
+from smdist.modelparallel.torch.planning.make_plan import Plan, forecast, plan
+from smdist.modelparallel.torch.program.partition_marks import set_partition
 
 LINK = Link(latency_seconds=1e-5, bytes_per_second=1e9)
 FAST = Device(name="fast", memory_bytes=2**30, flops_per_second=1e12, bytes_per_second=1e11)
@@ -180,7 +180,7 @@ def test_units_against_the_rule_are_noted():
 
 def test_long_work_is_logged(caplog):
     """A line for each size of microbatches."""
-    with caplog.at_level(logging.INFO, "smdist.modelparallel.torch.sampler"):
+    with caplog.at_level(logging.INFO, "smdist.modelparallel.torch.planning.sampler"):
         plan(on_meta(), BATCH, cluster(2), microbatches=4)
 
     assert "Sequential with microbatches of 4" in caplog.text
@@ -315,7 +315,7 @@ def test_edited_plan_that_holds_too_much(planned):
 
 
 def test_loaded_plan_is_not_drawn(planned, tmp_path):
-    """What units cost is not in the file; the mend is a call."""
+    """What units cost is not in the file; the hint is a call."""
     planned.save(tmp_path / "plan.json")
     with pytest.raises(OptionError, match=r"Draw what smp\.forecast"):
         Plan.load(tmp_path / "plan.json").plot()

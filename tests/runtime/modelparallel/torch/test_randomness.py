@@ -8,9 +8,9 @@ from torch.utils.checkpoint import checkpoint
 
 from smdist.modelparallel.core.placement import place
 from smdist.modelparallel.torch.capture import capture
-from smdist.modelparallel.torch.program import Chance
-from smdist.modelparallel.torch.randomness import Draws, drawing
-from smdist.modelparallel.torch.stage import StageModule
+from smdist.modelparallel.torch.materialization.stage_module import StageModule
+from smdist.modelparallel.torch.program.program import RngCall
+from smdist.modelparallel.torch.randomness import RngStream, drawing
 
 BATCH = torch.ones(3, 4)
 
@@ -54,7 +54,7 @@ def test_the_same_draws_give_the_same_numbers():
     program = capture(model, BATCH).program
 
     def run(**draws):
-        with drawing(program, Draws(**draws)):
+        with drawing(program, RngStream(**draws)):
             return model(BATCH)
 
     assert torch.equal(run(step=3), run(step=3))
@@ -87,7 +87,7 @@ def test_a_split_model_draws_what_the_whole_one_draws(reentrant):
     """Also where a checkpoint computes again."""
     captured = capture(Blocks(reentrant), BATCH.clone().requires_grad_(), closed=("first",))
     model, batch = captured.model, BATCH.clone().requires_grad_()
-    with drawing(captured.program, Draws(step=2)):
+    with drawing(captured.program, RngStream(step=2)):
         output = model(batch)
         output.sum().backward()
 
@@ -97,7 +97,7 @@ def test_a_split_model_draws_what_the_whole_one_draws(reentrant):
 
 def test_functions_beyond_those_that_were_captured_have_numbers_of_their_own():
     """A unit may call as many as it likes; none of them draws what another call does."""
-    chance = Chance(first=4, count=2, functions=frozenset())
+    chance = RngCall(first=4, count=2, functions=frozenset())
 
     assert ["4", "5", "6+0", "6+1"] == [chance.name(index) for index in range(4)]
 
@@ -107,7 +107,7 @@ def test_numbers_of_everybody_else_stay_as_they_were():
     call = next(call for call in capture(model, BATCH).program.calls if call.is_random)
     state = torch.get_rng_state()
 
-    with Draws().around(call):
+    with RngStream().around(call):
         torch.rand(10)
 
     assert torch.equal(state, torch.get_rng_state())
@@ -124,7 +124,7 @@ def test_checkpoints_of_everybody_else_stay_as_they_are():
 
 
 def test_seeds_fit_every_generator():
-    assert 0 <= Draws(seed=2**40, step=10**9).seed_of("x" * 1000) < 2**63
+    assert 0 <= RngStream(seed=2**40, step=10**9).seed_of("x" * 1000) < 2**63
 
 
 def _run(captured):
@@ -133,7 +133,7 @@ def _run(captured):
     names = [unit.name for unit in captured.graph.units]
     stage = StageModule(captured, place(captured.graph, dict.fromkeys(names, 0)), 0)
     batch = BATCH.clone().requires_grad_(captured.example.requires_grad)
-    output = stage.output(stage({}, ((batch,), {}), Draws(step=2).around))
+    output = stage.output(stage({}, ((batch,), {}), RngStream(step=2).around))
     output.sum().backward()
     return [output, *_gradients(captured.model)]
 

@@ -4,7 +4,7 @@
 import pytest
 
 from sagemaker_dist.errors import OptionError
-from smdist.modelparallel.torch.sizes import read_size
+from smdist.modelparallel.torch.planning.plan_request import read_size
 
 
 def test_sizes_are_read():

@@ -7,13 +7,13 @@ from torch import nn
 
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core.cluster import Cluster, Device
-from smdist.modelparallel.core.planner.samples import SizeError
-from smdist.modelparallel.torch import planning, sampler
-from smdist.modelparallel.torch.batch import Batch
+from smdist.modelparallel.core.planner.cost_samples import SizeError
 from smdist.modelparallel.torch.measure import measure
-from smdist.modelparallel.torch.measure.room import is_out_of_memory
-from smdist.modelparallel.torch.planning import forecast, plan
-from smdist.modelparallel.torch.sampler import Sampler
+from smdist.modelparallel.torch.measure.memory_estimate import is_out_of_memory
+from smdist.modelparallel.torch.planning import make_plan, sampler
+from smdist.modelparallel.torch.planning.make_plan import forecast, plan
+from smdist.modelparallel.torch.planning.sampler import Sampler
+from smdist.modelparallel.torch.program.batch import Batch
 
 KNOWN = Device(name="known", flops_per_second=1e12, bytes_per_second=1e11)
 
@@ -124,7 +124,7 @@ def test_errors_of_memory(error, is_it):
 
 def test_a_model_without_room_is_refused_before_it_is_measured(monkeypatch):
     """16 bytes a parameter on all ranks together."""
-    monkeypatch.setattr(planning, "find_plan", None)
+    monkeypatch.setattr(make_plan, "find_plan", None)
     with pytest.raises(OptionError, match=r"no plan fits .* 2 ranks have 256 KiB together"):
         plan(nn.Linear(256, 256), torch.randn(4, 256), 2, device_memory="128KiB", costs="measure")
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from smdist.modelparallel.core.placement import Placement, place
 from smdist.modelparallel.torch.capture import arguments_of, capture
-from smdist.modelparallel.torch.stage import StageModule
+from smdist.modelparallel.torch.materialization.stage_module import StageModule
 
 BATCH = {"x": torch.linspace(-1, 1, 12).view(3, 4)}
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from smdist.modelparallel.torch.tree import flatten, map_leaves, paths, unflatten
+from smdist.modelparallel.torch.program.pytree import flatten, map_leaves, paths, unflatten
 
 ONE = torch.ones(1)
 

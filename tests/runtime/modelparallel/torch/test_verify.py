@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from smdist.modelparallel.torch.compare import worst
-from smdist.modelparallel.torch.stage import StageModule
-from smdist.modelparallel.torch.verify import VerifyError, verify
+from smdist.modelparallel.torch.materialization.stage_module import StageModule
+from smdist.modelparallel.torch.verification.compare import worst
+from smdist.modelparallel.torch.verification.verify import VerifyError, verify
 
 BATCH = torch.linspace(-1, 1, 12).view(3, 4)
 

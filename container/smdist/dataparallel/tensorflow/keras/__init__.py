@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""model.fit over all ranks, in the names of Horovod's Keras API.
-
-import smdist.dataparallel.tensorflow.keras as hvd
+"""Data parallelism for Keras model.fit, with the names of Horovod's Keras API.
 
 hvd.init()
 optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.01 * hvd.size()))
@@ -11,23 +9,7 @@ model.fit(mine, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
 
 from typing import Any
 
-from smdist.dataparallel.tensorflow.absent import no_such_name
-from smdist.dataparallel.tensorflow.compression import Compression
-from smdist.dataparallel.tensorflow.estimator import broadcast_global_variables
-from smdist.dataparallel.tensorflow.keras import callbacks
-from smdist.dataparallel.tensorflow.keras.loading import load_model
-from smdist.dataparallel.tensorflow.keras.optimizer import DistributedOptimizer
-from smdist.dataparallel.tensorflow.keras.values import (
-    allgather,
-    allreduce,
-    broadcast,
-    reducescatter,
-)
-from smdist.dataparallel.tensorflow.objects import allgather_object, broadcast_object
-from smdist.dataparallel.tensorflow.reduce_op import Average, Max, Min, Product, Sum
-from smdist.dataparallel.tensorflow.reporting import report
-from smdist.dataparallel.tensorflow.variables import broadcast_variables
-from smdist.dataparallel.tensorflow.world import (
+from smdist.dataparallel.tensorflow.basics import (
     init,
     is_initialized,
     local_rank,
@@ -36,6 +18,22 @@ from smdist.dataparallel.tensorflow.world import (
     shutdown,
     size,
 )
+from smdist.dataparallel.tensorflow.broadcast_objects import allgather_object, broadcast_object
+from smdist.dataparallel.tensorflow.compression import Compression
+from smdist.dataparallel.tensorflow.estimator import broadcast_global_variables
+from smdist.dataparallel.tensorflow.keras import callbacks
+from smdist.dataparallel.tensorflow.keras.model_loading import load_model
+from smdist.dataparallel.tensorflow.keras.optimizer import DistributedOptimizer
+from smdist.dataparallel.tensorflow.keras.value_collectives import (
+    allgather,
+    allreduce,
+    broadcast,
+    reducescatter,
+)
+from smdist.dataparallel.tensorflow.progress import report
+from smdist.dataparallel.tensorflow.reduce_op import Average, Max, Min, Product, Sum
+from smdist.dataparallel.tensorflow.unsupported_horovod import no_such_name
+from smdist.dataparallel.tensorflow.variable_broadcast import broadcast_variables
 
 __all__ = [
     "Average",

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Callbacks for model.fit in Horovod's names, and StopCallback."""
+"""Callbacks for model.fit with Horovod's names, and StopCallback."""
 
 from typing import Any
 
-from smdist.dataparallel.tensorflow.absent import no_such_name
-from smdist.dataparallel.tensorflow.keras.averaging import (
+from smdist.dataparallel.tensorflow.keras.learning_rate import (
+    LearningRateScheduleCallback,
+    LearningRateWarmupCallback,
+)
+from smdist.dataparallel.tensorflow.keras.stop_callback import StopCallback
+from smdist.dataparallel.tensorflow.keras.sync_callbacks import (
     BestModelCheckpoint,
     BroadcastGlobalVariablesCallback,
     MetricAverageCallback,
     ModelCheckpoint,
 )
-from smdist.dataparallel.tensorflow.keras.learning_rate import (
-    LearningRateScheduleCallback,
-    LearningRateWarmupCallback,
-)
-from smdist.dataparallel.tensorflow.keras.stopping import StopCallback
+from smdist.dataparallel.tensorflow.unsupported_horovod import no_such_name
 
 __all__ = [
     "BestModelCheckpoint",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learning rates that follow the epoch, in Horovod's names and meaning.
+"""Callbacks that set the learning rate by epoch, with Horovod's names and meaning.
 
 warm-up from initial_lr / size to initial_lr, here size 4 over 2 epochs:
 
@@ -17,28 +17,28 @@ from typing import Any
 import keras
 
 from sagemaker_dist.errors import require
-from smdist.dataparallel.tensorflow import world
-from smdist.dataparallel.tensorflow.forms import with_names_checked
-from smdist.dataparallel.tensorflow.keras.twin import innermost
-from smdist.dataparallel.tensorflow.library import tf
+from smdist.dataparallel.tensorflow import basics
+from smdist.dataparallel.tensorflow.call_forms import with_names_checked
+from smdist.dataparallel.tensorflow.keras.clone_optimizer import innermost
+from smdist.dataparallel.tensorflow.op_library import tf
 
 
 class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[misc]  # untyped
     """Set the learning rate to initial_lr * multiplier(epoch) while start <= epoch < end.
 
     Args:
-        multiplier: A factor, or a function of the epoch, which has fractions unless
-            `staircase`.
-        end_epoch: None: to the end.
-        staircase: Once an epoch; else at every batch.
-        momentum_correction: Scale accumulated momentum by what the learning rate is scaled
-            by: the same as Horovod's change of the coefficient for that one batch, which
-            a compiled step of Keras 3 would not see.
-        steps_per_epoch: Batches of an epoch; default what fit() knows.
+        multiplier: A factor, or a function of the epoch, which is a fraction during an epoch
+            unless `staircase` is set.
+        end_epoch: First epoch that is not changed; None: change all epochs from the start.
+        staircase: Whether to set the rate once an epoch; else at every batch.
+        momentum_correction: Whether to scale accumulated momentum by the change of the rate. This
+            equals Horovod's change of the coefficient for one batch, which a compiled
+            step of Keras 3 would ignore.
+        steps_per_epoch: Batches of an epoch; default the number that fit() knows.
 
     Raises:
-        OptionError: The learning rate is a schedule of Keras, or the batches of an epoch
-            are not known.
+        OptionError: The learning rate is a schedule of Keras, or the number of batches of an
+            epoch is not known.
     """
 
     @with_names_checked
@@ -72,15 +72,15 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
                 bool(self.steps_per_epoch),
                 what="steps_per_epoch is not known",
                 why="fit() does not know how long its data is",
-                mend="Pass steps_per_epoch to the callback",
+                hint="Pass steps_per_epoch to the callback",
             )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002  Keras's
-        """Remember it."""
+        """Store the number of the epoch."""
         self._epoch = epoch
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002  Keras's
-        """Set the rate, if it is time."""
+        """Set the rate at the start of an epoch, or at every batch without `staircase`."""
         is_over = self.end_epoch is not None and self._epoch >= self.end_epoch
         if self._epoch < self.start_epoch or is_over:
             return
@@ -91,7 +91,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
             self._adjust(self._epoch + batch / self.steps_per_epoch)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002  Keras's
-        """Leave the rate in the history."""
+        """Record the rate in the history."""
         if logs is not None:
             logs["lr"] = float(self.model.optimizer.learning_rate)
 
@@ -110,11 +110,11 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
     """Raise the learning rate from initial_lr / size to initial_lr, batch by batch.
 
-    After Goyal et al., "Accurate, Large Minibatch SGD", 2017.
+    Source: Goyal et al., "Accurate, Large Minibatch SGD", 2017.
 
     Args:
-        initial_lr: The rate after the warm-up: usually one process's times size().
-        verbose: 1: rank 0 says when it is over.
+        initial_lr: The rate after the warm-up: usually a single process's rate times size().
+        verbose: 1: rank 0 prints a line when the warm-up is over.
     """
 
     @with_names_checked
@@ -130,13 +130,13 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
             warmup_epochs > 0,
             what=f"warmup_epochs is {warmup_epochs!r}",
             why="the rate rises over that many epochs",
-            mend="Pass a positive number, or leave the callback out",
+            hint="Pass a positive number, or leave the callback out",
         )
         self.verbose = verbose
         super().__init__(
             initial_lr,
             lambda epoch: warmup_factor(
-                epoch + 1 / (self.steps_per_epoch or 1), world.size(), warmup_epochs
+                epoch + 1 / (self.steps_per_epoch or 1), basics.size(), warmup_epochs
             ),
             end_epoch=warmup_epochs,
             staircase=False,
@@ -145,16 +145,16 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         )
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Leave the rate in the history; say when the warm-up is over."""
+        """Record the rate in the history; print a line when the warm-up is over."""
         super().on_epoch_end(epoch, logs)
         if self.end_epoch is not None and epoch == self.end_epoch - 1 and self.verbose > 0:
             rate = float(self.model.optimizer.learning_rate)
-            if world.rank() == 0:
+            if basics.rank() == 0:
                 tf.print(f"Epoch {epoch + 1}: the learning rate is {rate:g}.")
 
 
 def warmup_factor(epoch: float, size: int, warmup_epochs: float) -> float:
-    """1 / size at epoch 0, rising in a line to 1 at `warmup_epochs`."""
+    """Return the factor of the rate: 1 / size at epoch 0, linear up to 1 at `warmup_epochs`."""
     return (epoch * (size - 1) / warmup_epochs + 1) / size
 
 
@@ -169,12 +169,12 @@ def _check_rate(optimizer: Any) -> None:
         and (not callable(schedule) or hasattr(schedule, "assign")),
         what=f"the learning rate is {schedule!r}",
         why="it sets itself, and this callback would set it as well",
-        mend="Give the optimizer a number, or leave the callback out",
+        hint="Give the optimizer a number, or leave the callback out",
     )
 
 
 def _velocities(optimizer: Any) -> list[Any]:
-    """What SGD and RMSprop accumulate with their `momentum`; it contains the learning rate."""
+    """Return the momentum that SGD or RMSprop has accumulated, which contains the learning rate."""
     if not getattr(optimizer, "momentum", 0):
         return []
     found = getattr(optimizer, "momentums", None) or getattr(optimizer, "_momentums", None) or []

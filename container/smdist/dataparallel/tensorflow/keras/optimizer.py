@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Keras 3 optimizer that applies gradients of all ranks.
+"""Keras 3 optimizer that applies gradients reduced over all ranks.
 
-It is a subclass of the given optimizer's own class, made from its configuration, that
-reduces gradients before anything else sees them: clipping, accumulation's update and the
-finite check of a LossScaleOptimizer, so that every rank takes the same decision. It is
-saved as the plain optimizer: a model loads where there is no smdist.
+DistributedOptimizer() makes a subclass of the given optimizer's class, with its configuration.
+The subclass reduces gradients before every other use: clipping, the update after
+accumulation, and the finite check of a LossScaleOptimizer. So every rank takes the same
+decision. It is saved as the plain optimizer, so a saved model loads without smdist.
 """
 
 from __future__ import annotations
@@ -15,28 +15,34 @@ from typing import Any, Final
 import keras
 
 from sagemaker_dist.errors import OptionError, require
-from smdist.dataparallel.tensorflow.compression import Compression
-from smdist.dataparallel.tensorflow.forms import check_devices, names_of_arguments, refuse_unknown
-from smdist.dataparallel.tensorflow.keras import compiling
-from smdist.dataparallel.tensorflow.keras.classes import named_as
-from smdist.dataparallel.tensorflow.keras.reduced import (
-    Course,
-    Reduced,
-    ReducedOnUpdate,
-    ReducedScale,
+from smdist.dataparallel.tensorflow.call_forms import (
+    check_devices,
+    names_of_arguments,
+    refuse_unknown,
 )
-from smdist.dataparallel.tensorflow.keras.twin import (
+from smdist.dataparallel.tensorflow.compression import Compression
+from smdist.dataparallel.tensorflow.fusion_options import checked
+from smdist.dataparallel.tensorflow.keras import jit_compile
+from smdist.dataparallel.tensorflow.keras.class_alias import named_as
+from smdist.dataparallel.tensorflow.keras.clone_optimizer import (
     INNER,
     STEPS,
     innermost,
     rebuilt,
     take_state,
 )
-from smdist.dataparallel.tensorflow.options import checked
+from smdist.dataparallel.tensorflow.keras.reducing_mixins import (
+    OptimizerReduction,
+    Reduced,
+    ReducedOnUpdate,
+    ReducedScale,
+    is_distributed,
+)
 from smdist.dataparallel.tensorflow.tape import reduction_of, refuse_groups
 
 _ANY: Final = object()
-_OF_OTHERS: Final[dict[str, tuple[Any, str]]] = {  # what SMDDP's and Horovod's take: value, why
+# arguments of SMDDP and Horovod: accepted value, reason
+_OF_OTHERS: Final[dict[str, tuple[Any, str]]] = {
     "bucket_cap_mb": (_ANY, ""),
     "groups": (_ANY, ""),
     "num_groups": (_ANY, ""),
@@ -64,17 +70,20 @@ def DistributedOptimizer(  # noqa: N802  Horovod's and SMDDP's name
     """Wrap the outermost optimizer, for model.fit and for apply_gradients() in a loop.
 
     Args:
-        optimizer: Of Keras 3, with its state; for loss scaling the LossScaleOptimizer.
+        optimizer: A Keras 3 optimizer, whose state is kept; for loss scaling, the
+            LossScaleOptimizer.
         op: AVERAGE, the default, or SUM.
-        sparse_as_dense: Make IndexedSlices dense; by default their rows are gathered.
-        backward_passes_per_step: Passes that are added up here before they are reduced.
-        average_aggregated_gradients: Divide by the number of passes, as Keras's own
+        sparse_as_dense: Whether to make IndexedSlices dense; by default their rows are gathered.
+        backward_passes_per_step: Number of passes whose gradients are added up on this rank
+            before they are reduced.
+        average_aggregated_gradients: Whether to divide by the number of passes, as Keras's own
             gradient_accumulation_steps does.
-        fusion_bytes: Bytes per buffer; default what the job was given, 25 MiB.
-        of_others: SMDDP's bucket_cap_mb: fusion_bytes in MiB; defaults of Horovod's others.
+        fusion_bytes: Bytes per buffer; default the job's value, which is 25 MiB if not set.
+        of_others: SMDDP's bucket_cap_mb, which is fusion_bytes in MiB, and other arguments of
+            Horovod, which must have their default values.
 
     Raises:
-        OptionError: A value has no meaning here, or the optimizer cannot be built again.
+        OptionError: A value has no meaning here, or the optimizer cannot be cloned.
     """
     _check_optimizer(optimizer)
     check_devices(device_dense=device_dense, device_sparse=device_sparse)
@@ -83,18 +92,13 @@ def DistributedOptimizer(  # noqa: N802  Horovod's and SMDDP's name
     passes = _passes(optimizer, backward_passes_per_step)
     is_sum = backward_passes_per_step > 1 and not average_aggregated_gradients
     factor = float(passes) if is_sum else 1.0
-    course = Course(reduction=reduction, sparse_as_dense=sparse_as_dense, factor=factor)
-    compiling.let_auto_mean_no_xla()
+    course = OptimizerReduction(reduction=reduction, sparse_as_dense=sparse_as_dense, factor=factor)
+    jit_compile.let_auto_mean_no_xla()
     return _distributed(optimizer, course, passes, name)
 
 
-def is_distributed(optimizer: Any) -> bool:
-    """Whether DistributedOptimizer() made it."""
-    return isinstance(optimizer, (Reduced, ReducedScale))
-
-
-def _distributed(optimizer: Any, course: Course, passes: int, name: str | None) -> Any:
-    """The optimizer's twin, with its state."""
+def _distributed(optimizer: Any, course: OptimizerReduction, passes: int, name: str | None) -> Any:
+    """Return the optimizer's distributed clone, with its state."""
     made = _twin(optimizer, passes, {"name": name or optimizer.name})
     for each in (made, innermost(made)):
         if hasattr(each, "smdist_course"):
@@ -104,7 +108,10 @@ def _distributed(optimizer: Any, course: Course, passes: int, name: str | None) 
 
 
 def _twin(optimizer: Any, passes: int, changes: dict[str, Any]) -> Any:
-    """In a LossScaleOptimizer that accumulates, the inner one reduces."""
+    """Return the distributed clone without state.
+
+    In a LossScaleOptimizer that accumulates, the inner optimizer reduces.
+    """
     base: Any = type(optimizer)
     inner = innermost(optimizer)
     if inner is optimizer:
@@ -128,19 +135,19 @@ def _check_optimizer(optimizer: Any) -> None:
         isinstance(optimizer, keras.optimizers.Optimizer),
         what=f"the optimizer is {optimizer!r}",
         why="DistributedOptimizer wraps optimizers of Keras 3",
-        mend="Pass one of keras.optimizers, such as keras.optimizers.SGD(0.01)",
+        hint="Pass one of keras.optimizers, such as keras.optimizers.SGD(0.01)",
     )
     require(
         not is_distributed(optimizer) and not is_distributed(innermost(optimizer)),
         what="the optimizer is a DistributedOptimizer already",
         why="gradients would be reduced twice, or loss scaling would not agree between ranks",
-        mend="Wrap once, the outermost: DistributedOptimizer(LossScaleOptimizer(optimizer))",
+        hint="Wrap once, the outermost: DistributedOptimizer(LossScaleOptimizer(optimizer))",
     )
     require(
         keras.backend.backend() == "tensorflow",
         what=f"Keras computes with {keras.backend.backend()}",
         why="these collectives are TensorFlow's",
-        mend="Set KERAS_BACKEND=tensorflow",
+        hint="Set KERAS_BACKEND=tensorflow",
     )
 
 
@@ -153,7 +160,7 @@ def _fusion_bytes(fusion_bytes: int | None, of_others: dict[str, Any]) -> int | 
             accepted is _ANY or value is None or value == accepted,
             what=f"{name} is {value!r}",
             why=why,
-            mend=f"Leave {name} out",
+            hint=f"Leave {name} out",
         )
     refuse_groups(of_others.get("num_groups"), of_others.get("groups"))
     bucket_cap_mb = of_others.get("bucket_cap_mb")
@@ -161,7 +168,7 @@ def _fusion_bytes(fusion_bytes: int | None, of_others: dict[str, Any]) -> int | 
         fusion_bytes is None or bucket_cap_mb is None,
         what=f"fusion_bytes is {fusion_bytes!r} beside bucket_cap_mb {bucket_cap_mb!r}",
         why="both set the size of the same buffer",
-        mend="Keep fusion_bytes",
+        hint="Keep fusion_bytes",
     )
     asked = fusion_bytes if bucket_cap_mb is None else bucket_cap_mb * 1024 * 1024
     return None if asked is None else checked(asked)
@@ -172,7 +179,7 @@ def _passes(optimizer: Any, backward_passes_per_step: Any) -> int:
         isinstance(backward_passes_per_step, int) and backward_passes_per_step >= 1,
         what=f"backward_passes_per_step is {backward_passes_per_step!r}",
         why="it is the number of passes before an update",
-        mend="Pass a positive integer",
+        hint="Pass a positive integer",
     )
     own = getattr(innermost(optimizer), STEPS, None)
     if own and backward_passes_per_step > 1:
@@ -180,5 +187,6 @@ def _passes(optimizer: Any, backward_passes_per_step: Any) -> int:
             f"backward_passes_per_step is {backward_passes_per_step} beside {STEPS} {own}",
             "both accumulate gradients",
             f"Keep {STEPS}",
+            about="backward_passes_per_step",
         )
     return int(own or backward_passes_per_step)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DistributedDataParallel as scripts of SMDDP 1.0 to 1.3 call it.
+"""DistributedDataParallel with the arguments of SMDDP 1.0 to 1.3.
 
     from smdist.dataparallel.torch.parallel.distributed import DistributedDataParallel as DDP
 
-The order of its arguments is SMDDP's; torch has `dim` between `output_device`
+The arguments are in SMDDP's order; torch has `dim` between `output_device`
 and `broadcast_buffers`. Source: SageMaker's documentation of SMDDP, PyTorch API.
 """
 
@@ -18,20 +18,20 @@ from smdist.dataparallel.torch import ddp
 
 
 class DistributedDataParallel(ddp.DistributedDataParallel):
-    """Average gradients over the ranks; SMDDP's constructor, and no_sync().
+    """Average gradients over the ranks, with SMDDP's constructor and no_sync().
 
     Three things that SMDDP refused work here: `broadcast_buffers=True`, groups
     other than WORLD, and, by keyword, every other argument of torch's
-    DistributedDataParallel and of ours.
+    DistributedDataParallel and of smdist's.
 
     Args:
         module: The model, on the CPU; its parameters are the same on every rank.
-        device_ids: As torch has it; None for a model on the CPU.
-        output_device: As torch has it; None for a model on the CPU.
-        broadcast_buffers: Whether rank 0's buffers go to all before a forward pass.
-        process_group: Who averages; default all ranks.
-        bucket_cap_mb: MiB per fusion buffer; default what the job was given, 25.
-        options: By keyword, torch's other arguments, or `fusion_bytes`.
+        device_ids: Same as in torch; None for a model on the CPU.
+        output_device: Same as in torch; None for a model on the CPU.
+        broadcast_buffers: Whether rank 0 broadcasts its buffers before each forward pass.
+        process_group: The group that averages; default all ranks.
+        bucket_cap_mb: MiB per fusion buffer; default the job's value, which is 25 if not set.
+        options: Other arguments of torch's class, or `fusion_bytes`, by keyword.
 
     Raises:
         ValueError: init_process_group() was not called.

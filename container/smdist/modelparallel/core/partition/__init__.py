@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models cut into stages of equal load: `partition` finds the cuts, `assigned` takes them as given.
+"""Partition of a model into stages: `partition` finds the cuts, `assigned` takes given stages.
 
 The load of a stage is the time of one microbatch, forward and backward, with the communication
-that is not hidden: what enters and leaves the stage, both ways, over the link. The slowest stage
-sets the pace, so the largest load is made as small as it can be, within each rank's memory. Of
-cuts that are equally good, those are taken that send least, then those that hold least.
+that is not hidden: messages that enter and leave the stage, both ways, over the link. The slowest
+stage limits the pipeline's speed, so the largest load is minimized, within each rank's memory.
+Among equally good cuts, those that send the fewest bytes win, then those that hold the fewest.
 
-With one stage a rank and no objective of the caller's, no cuts are better than these. Otherwise
-cuts are moved from there, as long as that helps. Units that share a parameter with one of another
-stage then move to it where that is free.
+With one stage a rank and no objective from the caller, these cuts are optimal. Otherwise cuts are
+moved from there, as long as that improves the result. A unit that shares a parameter with a unit of
+another stage is then moved to that stage, if this costs nothing.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from dataclasses import replace
 from sagemaker_dist.errors import OptionError, raise_all
 from smdist.modelparallel.core.cost import Costs, Link, StateBytes
 from smdist.modelparallel.core.graph import Graph
-from smdist.modelparallel.core.partition.aim import Aim, Wish
 from smdist.modelparallel.core.partition.bottleneck import advice, bottleneck_of, next_to_open
 from smdist.modelparallel.core.partition.chain import Chain, chain_of
-from smdist.modelparallel.core.partition.judge import Judge, Objective
-from smdist.modelparallel.core.partition.memory import best_cuts
+from smdist.modelparallel.core.partition.memory_limit import best_cuts
+from smdist.modelparallel.core.partition.objective import Aim, Wish
 from smdist.modelparallel.core.partition.refine import join_ties
 from smdist.modelparallel.core.partition.result import Bottleneck, Partition
+from smdist.modelparallel.core.partition.scoring import Judge, Objective
 from smdist.modelparallel.core.placement import Placement, placed_units
 
 __all__ = ["Bottleneck", "Objective", "Partition", "assigned", "next_to_open", "partition"]
@@ -43,17 +43,19 @@ def partition(
     """Cut a model into stages: runs of units in the order of execution.
 
     Args:
-        graph, costs: What to cut, and what its nodes cost for one microbatch.
-        num_stages: Ranks times the stages of each.
-        device_bytes: What a rank may hold; None is no limit.
-        in_flight: Microbatches that each stage holds at most, by stage. The default is 1.
-        rank_of: The rank of each stage. The default is one stage a rank.
-        link: What joins the stages; the default costs no time.
-        state: What a trained parameter holds all the time; the default is Adam in fp32.
-        memory_weight: A load is this part memory and otherwise time, each as a fraction of the
-            whole model's on one stage. The default is `optimize`'s, otherwise 0: time alone.
-        optimize: "memory" for a weight of 0.8, "speed" for 0.2, as SageMaker's library has it.
-        objective: Seconds of a step from costs by stage and placement, such as a simulation.
+        graph: Graph of the model.
+        costs: Costs of the graph's nodes for one microbatch.
+        num_stages: Number of stages: ranks times the stages of each rank.
+        device_bytes: Bytes that a rank may hold; None means no limit.
+        in_flight: Largest number of microbatches that each stage holds, by stage. The default is 1.
+        rank_of: Rank of each stage. The default is one stage a rank.
+        link: Link between stages; the default costs no time.
+        state: Memory of a trained parameter; the default is Adam in fp32.
+        memory_weight: Weight of memory in a load, from 0 (time alone) to 1 (memory alone), each as
+            a fraction of the whole model's on one stage. The default is `optimize`'s weight, or 0.
+        optimize: "memory" for a weight of 0.8, "speed" for 0.2, as in SageMaker's library.
+        objective: Function that returns the seconds of a step from the costs by stage and the
+            placement, such as a simulation.
 
     Raises:
         OptionError: A number is out of range, there are more stages than units, or the model
@@ -74,15 +76,14 @@ def assigned(
     in_flight: Sequence[int] | None = None, rank_of: Sequence[int] | None = None,
     link: Link = NO_LINK, state: StateBytes = ADAM,
 ) -> Partition:  # fmt: skip
-    """What stages cost that somebody chose by hand: the same facts as `partition` gives.
+    """Return the partition with the given stages, with the same data as `partition` returns.
 
     Args:
-        stage_of: The stage of each unit, by its name.
-        graph, costs, num_stages, in_flight, rank_of, link, state: As for `partition`.
+        stage_of: Stage of each unit, by the unit's name.
+        graph, costs, num_stages, in_flight, rank_of, link, state: Same meaning as in `partition`.
 
     Raises:
-        OptionError: A number is out of range, or the stages do not go with the graph, as `place`
-            has it.
+        OptionError: A number is out of range, or the stages do not fit the graph (see `place`).
     """
     wish = Wish(num_stages=num_stages, in_flight=in_flight, rank_of=rank_of, link=link, state=state)
     raise_all(wish.faults())
@@ -99,6 +100,7 @@ def _too_many_stages(graph: Graph, num_stages: int) -> list[OptionError]:
             f"num_stages is {num_stages}",
             f"{graph.model} has {units} units to put on stages",
             f"Use at most {units} stages, or open modules into finer units",
+            about="num_stages",
         )
     ]
 
@@ -111,7 +113,7 @@ def _judge(graph: Graph, costs: Costs, aim: Aim, objective: Objective | None) ->
 
 
 def _scaled(aim: Aim, chain: Chain) -> Aim:
-    """Time and memory as fractions of the whole model's, on one stage."""
+    """Return the aim with time and memory as fractions of the whole model's, on one stage."""
     if not aim.memory_weight:
         return aim
     whole = chain.span(0, len(chain.names))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one unit that sets the pace, and the unit that is worth opening next."""
+"""Bottleneck unit, which alone limits a pipeline's speed, and the unit to open next."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Collection
 
 from smdist.modelparallel.core.cost import Costs
 from smdist.modelparallel.core.graph import Graph
-from smdist.modelparallel.core.partition.judge import Judge
+from smdist.modelparallel.core.partition.dynamic_programming import stages_needed
 from smdist.modelparallel.core.partition.result import Bottleneck, Partition
-from smdist.modelparallel.core.partition.search import stages_needed
+from smdist.modelparallel.core.partition.scoring import Judge
 
 WORTHWHILE = 1.02
-"""A gain of 2 % is worth another stage, or another unit."""
+"""Smallest speedup that counts: 2 % justifies another stage, or another opened unit."""
 
 
 def bottleneck_of(judge: Judge, loads: tuple[float, ...]) -> Bottleneck | None:
-    """The unit that takes more than an even share of the time, if there is one."""
+    """Return the unit that takes more than an even share of the time, or None."""
     chain, aim = judge.chain, judge.aim
     end = len(chain.names)
     seconds = [chain.span(at, at + 1).seconds for at in range(end)]
@@ -35,41 +35,41 @@ def bottleneck_of(judge: Judge, loads: tuple[float, ...]) -> Bottleneck | None:
 
 
 def advice(bottleneck: Bottleneck, num_ranks: int) -> str:
-    """What a person can do about it."""
+    """Return advice about a bottleneck, for people."""
     useful, gain = bottleneck.useful_stages, 1 / bottleneck.share
     cap = f"more than {gain:.1f} times as fast as" if gain >= 1.05 else "noticeably faster than"
     told = (
         f"{bottleneck.unit} takes {bottleneck.share:.0%} of the time, so no pipeline is {cap} "
         "one rank"
     )
-    mend = (
+    hint = (
         "open it into finer units, or split it over several devices (a head: compute its loss in "
         "chunks)"
     )
     if useful >= num_ranks:
-        return f"{told}. {mend[0].upper()}{mend[1:]}"
+        return f"{told}. {hint[0].upper()}{hint[1:]}"
     if useful == 1:
         same = f"; split as it can be now, {num_ranks} ranks are no faster than one. Use one rank"
     else:
         same = f", and {num_ranks} ranks are no faster than {useful}. Use {useful} ranks"
-    return f"{told}{same}, or {mend}"
+    return f"{told}{same}, or {hint}"
 
 
 def next_to_open(
     graph: Graph, costs: Costs, partition: Partition, *, closed: Collection[str] = ()
 ) -> str | None:
-    """The module that should be several units: the slowest one of the slowest stage.
+    """Return the module that should become several units: the slowest one of the slowest stage.
 
-    Of several that are as slow, the one next to the lighter neighbour of their stage.
+    Among equally slow modules, the one next to the lighter neighbour stage wins.
 
     Args:
-        graph: What was split.
-        costs: What it was split by.
-        partition: The best one so far.
-        closed: Modules that cannot be opened, or brought nothing when they were.
+        graph: Graph that was partitioned.
+        costs: Costs that the partition was made with.
+        partition: Best partition so far.
+        closed: Modules that cannot be opened, or that gave no gain when opened.
 
     Returns:
-        The module's name, or None where less than 2 % can be won.
+        The module's name, or None if less than 2 % can be gained.
     """
     if partition.imbalance <= WORTHWHILE:
         return None

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model as a chain of units, and what any run of neighbours on one stage costs.
+"""Model as a chain of units, and the cost of any run of neighbouring units as one stage.
 
-Put every unit on a stage of its own, and `place` says where glue is and what travels. A stage is
-a run of such units: what travels between two of them stays inside, and what they share (a
-parameter, a mask that both compute) counts once. Runs that end at the same unit are grown from
-their end towards the front, one unit at a time, so each costs as much as its newest unit has.
+`place` puts every unit on a stage of its own, and so gives the place of glue and the messages. A
+stage is a run of such units: messages between two of its units stay inside, and anything that they
+share (a parameter, a mask that both compute) counts once. Runs that end at the same unit are grown
+from their end towards the front, one unit at a time, so each run costs only the work for its newest
+unit.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from typing import NamedTuple
 
 from smdist.modelparallel.core.cost import Costs, NodeCost, StateBytes
 from smdist.modelparallel.core.graph import Graph
-from smdist.modelparallel.core.partition.keeping import Held, common_values
+from smdist.modelparallel.core.partition.shared_activations import SharedActivations, common_values
 from smdist.modelparallel.core.placement import Edge, Placement, place, placed_units
 
 
-class Span(NamedTuple):
-    """What a run of units costs as one stage, for one microbatch.
+class StageCost(NamedTuple):
+    """Cost of a run of units as one stage, for one microbatch.
 
-    Bytes on the wire count both ways, where a gradient comes back. A value counts once where it
-    leaves, however many stages want it, and once in each stage that it enters.
+    Messages and their bytes count both directions if a gradient comes back. A value counts once on
+    the stage that it leaves, even if several stages read it, and once on each stage that it enters.
     """
 
     seconds: float
@@ -36,30 +37,31 @@ class Span(NamedTuple):
     received_bytes: int
 
     def memory_bytes(self, in_flight: int) -> int:
-        """Parameters with their state, what is kept of each microbatch, and the workspace."""
+        """Return the bytes of state, saved values of `in_flight` microbatches, and workspace."""
         return self.state_bytes + in_flight * self.saved_bytes + self.workspace_bytes
 
 
 class Message(NamedTuple):
-    """A value that leaves the unit that writes it."""
+    """Value that leaves the unit that writes it."""
 
     value: str
     num_messages: int
     wire_bytes: int
-    last: int  # the last unit that wants it
+    last: int  # the last unit that reads it
 
 
 @dataclass(slots=True, kw_only=True)
-class Piece:
-    """One unit of the chain, with its glue.
+class ChainUnit:
+    """Unit of the chain, with its glue.
 
     Attributes:
-        parameters: Bytes of each with its state.
-        replicas: What it needs that other units compute for themselves too.
-        sends: What leaves it.
-        wants: What it gets from units before it.
-        counted: Bytes of values that it saves, and that other units keep too.
-        kept: Of values that it keeps, and that are in what other units save.
+        cost: Cost of the unit and its glue, without replicated nodes.
+        parameters: Bytes of each parameter with its state.
+        replicas: Costs of replicated nodes, which other units compute too, by name.
+        sends: Values that leave the unit.
+        wants: Values that the unit receives from earlier units.
+        counted: Bytes of values in the unit's saved bytes that other units keep too.
+        kept: Bytes of values that the unit keeps and that count in other units' saved bytes.
     """
 
     cost: NodeCost = field(default_factory=NodeCost)
@@ -73,22 +75,22 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """The units of a graph in the order of execution.
+    """Units of a graph in the order of execution.
 
     Attributes:
-        names: The units that a stage is chosen for.
-        pieces: What each of them has to it.
+        names: Names of the units that need a stage.
+        pieces: Cost and messages of each unit.
     """
 
     names: tuple[str, ...]
-    pieces: tuple[Piece, ...]
+    pieces: tuple[ChainUnit, ...]
 
-    def spans_ending(self, end: int) -> Iterator[Span]:
-        """What units start to end - 1 cost as one stage, for start from end - 1 down to 0."""
+    def spans_ending(self, end: int) -> Iterator[StageCost]:
+        """Yield the cost of units start to end - 1 as one stage, for start = end - 1 down to 0."""
         seconds, saved, workspace, state = 0.0, 0, 0, 0
         held: set[str] = set()
         copied: set[str] = set()
-        open_ends, again = _OpenEnds(end), Held()
+        open_ends, again = _OpenEnds(end), SharedActivations()
         for piece in self.pieces[end - 1 :: -1] if end else ():
             new = [cost for name, cost in piece.replicas.items() if name not in copied]
             for cost in (piece.cost, *new):
@@ -100,7 +102,7 @@ class Chain:
             copied.update(piece.replicas)
             open_ends.add(piece)
             again.add(piece.counted, piece.kept)
-            yield Span(
+            yield StageCost(
                 seconds,
                 state,
                 saved + again.num_bytes,
@@ -110,21 +112,21 @@ class Chain:
                 open_ends.entering_bytes,
             )
 
-    def span(self, start: int, end: int) -> Span:
-        """What units start to end - 1 cost as one stage."""
+    def span(self, start: int, end: int) -> StageCost:
+        """Return the cost of units start to end - 1 as one stage."""
         return next(islice(self.spans_ending(end), end - start - 1, None))
 
 
 class _OpenEnds:
-    """What enters and leaves a run of units that grows towards the front."""
+    """Messages that enter and leave a run of units that grows towards the front."""
 
     def __init__(self, end: int) -> None:
         self.num_messages = self.wire_bytes = self.entering_bytes = 0
         self._end = end
         self._entering: set[str] = set()
 
-    def add(self, piece: Piece) -> None:
-        """Put one more unit before the run: what it sends to the run enters no longer."""
+    def add(self, piece: ChainUnit) -> None:
+        """Add the unit before the run: values that it sends to the run no longer enter the run."""
         for message in piece.sends:
             if message.value in self._entering:
                 self._entering.remove(message.value)
@@ -146,10 +148,10 @@ class _OpenEnds:
 
 
 def chain_of(graph: Graph, costs: Costs, state: StateBytes) -> Chain:
-    """The chain of a graph's units."""
+    """Return the chain of a graph's units."""
     names = tuple(node.name for node in placed_units(graph))
     alone = place(graph, {name: number for number, name in enumerate(names)})
-    pieces = tuple(Piece() for _ in names)
+    pieces = tuple(ChainUnit() for _ in names)
     for node in graph.nodes:
         cost, where = costs.of(node.name), alone.stages[node.name]
         for number in where:
@@ -169,7 +171,7 @@ def chain_of(graph: Graph, costs: Costs, state: StateBytes) -> Chain:
     return Chain(names=names, pieces=pieces)
 
 
-def _join(pieces: tuple[Piece, ...], alone: Placement) -> None:
+def _join(pieces: tuple[ChainUnit, ...], alone: Placement) -> None:
     farthest: dict[str, Edge] = {}
     for edge in alone.edges:
         if edge.value not in farthest or edge.target > farthest[edge.value].target:
@@ -185,5 +187,5 @@ def _join(pieces: tuple[Piece, ...], alone: Placement) -> None:
 
 
 def ways_of(edge: Edge) -> int:
-    """2 where a gradient comes back, otherwise 1."""
+    """Return 2 if a gradient comes back along the edge, otherwise 1."""
     return 2 if edge.has_gradient else 1

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stages that people chose themselves, by marks on modules.
+"""Stages that users choose by marks on modules.
 
-A unit goes to the stage of its own mark, otherwise of the nearest module around it that has one,
-otherwise to `default_partition`.
+A unit goes to the stage of its own mark; without one, to the stage of the nearest marked module
+around it; otherwise to `default_partition`.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from sagemaker_dist.errors import OptionError, raise_all
 from smdist.modelparallel.core.graph import Graph, Node
 from smdist.modelparallel.core.placement import placed_units
 
-_SHOWN: Final = 6  # names in one error
+_SHOWN: Final = 6  # largest number of names in one error
 
 
 def stages_of_marks(
     graph: Graph, marks: Mapping[str, int], *, num_stages: int, default_partition: int | None
 ) -> dict[str, int]:
-    """The stage of each unit, by its name: what `auto_partition=False` asks for.
+    """Return the stage of each unit, by its name, for `auto_partition=False`.
 
     Stages need not follow the order of execution, as long as values only go forward: `place`
-    sees to that.
+    checks that.
 
     Args:
-        graph: The model's.
+        graph: Graph of the model.
         marks: Stages by names of modules; "" is the model.
-        num_stages: How many there are to be.
-        default_partition: Of units without a mark; it has to be given where there are any.
+        num_stages: Number of stages.
+        default_partition: Stage of units without a mark; required if such units exist.
 
     Raises:
-        OptionError: A mark or the default names no stage, a unit has neither, a stage gets no
+        OptionError: A mark or the default is not a stage, a unit has neither, a stage gets no
             unit, or a mark cuts a unit in two; all such faults at once.
     """
     units = placed_units(graph)
@@ -45,7 +45,7 @@ def stages_of_marks(
 
 
 def note_on_marks(marks: Mapping[str, int]) -> str | None:
-    """What to say where marks stand and `auto_partition` is on, if there are any."""
+    """Return the note that `auto_partition` ignores the marks, or None if there are no marks."""
     if not marks:
         return None
     return (
@@ -65,7 +65,12 @@ def _number_faults(
 ) -> Iterator[OptionError]:
     stages = f"the stages are 0 to {num_stages - 1}"
     if default is not None and not _is_stage(default, num_stages):
-        yield OptionError(f"default_partition is {default!r}", stages, "Name one of them")
+        yield OptionError(
+            f"default_partition is {default!r}",
+            stages,
+            "Name one of them",
+            about="default_partition",
+        )
     for module, stage in marks.items():
         if not _is_stage(stage, num_stages):
             yield OptionError(
@@ -83,6 +88,7 @@ def _bare(units: list[str], num_stages: int) -> Iterator[OptionError]:
             "auto_partition is False without a default_partition",
             f"units without a mark need a stage: {', '.join(units[:_SHOWN])}{more}",
             f"Mark them, or pass default_partition: a stage from 0{last}",
+            about="auto_partition",
         )
 
 

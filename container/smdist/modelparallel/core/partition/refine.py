@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What dynamic programming cannot see: several stages on one rank, and parameters held twice.
+"""Local search that improves a partition: several stages on one rank, and tied parameters.
 
-Memory and time of a rank are sums over its stages, which need not be neighbours. So cuts are
-moved one unit at a time while that makes the partition better. And a unit that shares a parameter
-with one elsewhere moves to it where that costs nothing.
+Dynamic programming sees neither. Memory and time of a rank are sums over its stages, which need not
+be neighbours. So cuts are moved by one unit at a time while that improves the partition. If a unit
+shares a parameter with a unit of another stage, it is moved to that stage if this costs nothing.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sagemaker_dist.errors import OptionError
-from smdist.modelparallel.core.partition.judge import Judge
-from smdist.modelparallel.core.partition.search import SLACK
+from smdist.modelparallel.core.partition.dynamic_programming import SLACK
+from smdist.modelparallel.core.partition.scoring import Judge
 from smdist.modelparallel.core.placement import Placement
 
 MAX_TRIALS = 400
-"""Scores that a local search may ask for: a simulation is behind each."""
+"""Largest number of scores in one local search; each may need a simulation."""
 
 
 def improve(judge: Judge, ends: tuple[int, ...]) -> tuple[int, ...]:
-    """Move cuts by one unit, the first that gets better each time, until none does."""
+    """Move cuts by one unit, taking the first improvement each time, until no move improves."""
     best, trials, moved = judge.score_cuts(ends), 0, True
     while moved and trials < MAX_TRIALS:
         moved = False
@@ -42,7 +42,7 @@ def _neighbours(ends: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
 
 
 def join_ties(judge: Judge, stage_of: dict[str, int]) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Move units to their twins where nothing gets slower or fuller; say which were moved."""
+    """Move units to stages that hold their tied parameter, if it costs nothing; note each move."""
     notes: list[str] = []
     found = True
     while found:

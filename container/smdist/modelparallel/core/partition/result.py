@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a partition comes to, as plain data."""
+"""Result of a partition, as plain data."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from smdist.modelparallel.core.placement import Placement
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bottleneck:
-    """A unit that takes longer than an even share, so that it alone sets the pace.
+    """Unit that takes longer than an even share, and so alone limits the pipeline's speed.
 
     Attributes:
-        unit: Its name.
-        share: Its part of the time of the whole model, from 0 to 1.
-        useful_stages: With more than these, the slowest rank is less than 2 % faster.
+        unit: Name of the unit.
+        share: Fraction of the whole model's time, from 0 to 1.
+        useful_stages: Number of stages beyond which the slowest rank gains less than 2 %.
     """
 
     unit: str
@@ -27,19 +27,20 @@ class Bottleneck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """Units on stages, and what that costs.
+    """Units on stages, and the costs of these stages.
 
     Attributes:
-        stages: Names of units by stage, in the order of execution. Each unit stands once, also
-            one that is replicated: where it runs first.
-        rank_of: The rank of each stage.
-        placement: Where all else runs and what travels.
-        costs: Of one microbatch in each stage, by stage.
+        stages: Names of units by stage, in the order of execution. Each unit is listed once; a
+            replicated unit is listed on its first stage.
+        rank_of: Rank of each stage.
+        placement: Stages of all other nodes, and the values that travel.
+        costs: Cost of one microbatch, by stage.
         loads: Seconds of each stage with its exposed communication, by stage.
-        state_bytes: Parameters, gradients and optimizer state, by stage.
-        peak_bytes: State, what is kept of all microbatches in flight, and workspace, by rank.
-        bottleneck: The unit that caps the gain, if one does.
-        notes: What a person should know, in sentences.
+        state_bytes: Bytes of parameters, gradients and optimizer state, by stage.
+        peak_bytes: Bytes of state, of the saved values of all microbatches in flight, and of
+            workspace, by rank.
+        bottleneck: Unit that limits the gain, or None.
+        notes: Notes for people, as sentences.
     """
 
     stages: tuple[tuple[str, ...], ...]
@@ -54,11 +55,11 @@ class Partition:
 
     @property
     def stage_of(self) -> Mapping[str, int]:
-        """The stage of each unit, by its name."""
+        """Stage of each unit, by the unit's name."""
         return {name: number for number, stage in enumerate(self.stages) for name in stage}
 
     @property
     def imbalance(self) -> float:
-        """The largest load over the mean one: 1 is even. Stages that cost nothing are even."""
+        """Largest load divided by the mean load: 1 is even. Stages that cost nothing are even."""
         mean = sum(self.loads) / len(self.loads)
         return max(self.loads) / mean if mean else 1.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a model is split over ranks: made by the planner or by hand, a file for people."""
+"""Plan of a model's split over ranks: made by the planner or by hand, saved as an editable file."""
 
 from smdist.modelparallel.core.plan.fingerprint import Fingerprint, UnitPrint
 from smdist.modelparallel.core.plan.forecast import Forecast, RankMemory, Rejected, StageForecast

@@ -1,22 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan in words: what was decided and why, for people who have not read the papers."""
+"""Explanation of a plan in words, for readers who are new to pipeline parallelism."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from textwrap import wrap
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from smdist.modelparallel.core.plan.forecast import Forecast, Rejected
-from smdist.modelparallel.core.plan.table import table
-from smdist.modelparallel.core.plan.text import count, digits, number, seconds, share, size, way
+from smdist.modelparallel.core.plan.number_format import (
+    count,
+    digits,
+    number,
+    seconds,
+    share,
+    size,
+    way,
+)
+from smdist.modelparallel.core.plan.plan_data import PlanData
+from smdist.modelparallel.core.plan.text_table import table
 from smdist.modelparallel.core.schedule import SCHEDULES
 
-if TYPE_CHECKING:
-    from smdist.modelparallel.core.plan.plan import Plan
-
 WIDTH: Final = 100
-_VARIES: Final = 1.05  # what was measured, from run to run
+_VARIES: Final = 1.05  # factor by which measured times differ between runs
 _GROUPS: Final = {
     "slower": "Slower, or no faster:",
     "memory": "Too large:",
@@ -29,18 +35,24 @@ _DECISIONS: Final = {
 }
 
 
-def explain(plan: Plan) -> str:
-    """The whole text, with lines of up to 100 columns."""
+def explain(plan: PlanData) -> str:
+    """Return the whole explanation, with lines of up to 100 columns."""
     sections = [_head(plan), _why(plan), _stages(plan), _memory(plan), _time(plan)]
     sections += [_ties(plan), _rejected(plan), _notes(plan)]
     return "\n\n".join("\n".join(lines) for lines in map(list, sections) if lines) + "\n"
 
 
-def _fresh(plan: Plan) -> Forecast | None:
+def summary(plan: PlanData) -> str:
+    """Return the head and the stages alone."""
+    sections = [_head(plan), _stages(plan)]
+    return "\n\n".join("\n".join(lines) for lines in map(list, sections) if lines) + "\n"
+
+
+def _fresh(plan: PlanData) -> Forecast | None:
     return None if plan.is_stale else plan.forecast
 
 
-def _head(plan: Plan) -> Iterator[str]:
+def _head(plan: PlanData) -> Iterator[str]:
     yield f"Plan for {plan.model} on {number(plan.world_size, 'rank')}"
     pipelines = number(plan.data_parallel_degree, "pipeline")
     ranks = number(plan.pipeline_parallel_degree, "rank")
@@ -65,7 +77,7 @@ def _head(plan: Plan) -> Iterator[str]:
         )
 
 
-def _why(plan: Plan) -> Iterator[str]:
+def _why(plan: PlanData) -> Iterator[str]:
     if _fresh(plan) is None or not plan.rejected:
         return
     yield "Why"
@@ -76,8 +88,8 @@ def _why(plan: Plan) -> Iterator[str]:
     yield from _close(plan)
 
 
-def _close(plan: Plan) -> Iterable[str]:
-    """What is predicted to be nearly as fast may be faster, for measured times vary."""
+def _close(plan: PlanData) -> Iterable[str]:
+    """Return a note on rejected plans that may be as fast as this one, since measurements vary."""
     forecast = plan.forecast
     assert forecast is not None
     fast = [each.samples_per_second or 0.0 for each in plan.rejected]
@@ -91,14 +103,14 @@ def _close(plan: Plan) -> Iterable[str]:
     )
 
 
-def _chosen(plan: Plan, differs: str) -> str:
+def _chosen(plan: PlanData, differs: str) -> str:
     if differs == "degrees":
         if plan.pipeline_parallel_degree == 1:
             return "1, for the whole model fits on one and without a pipeline nobody waits"
         pipelines = number(plan.data_parallel_degree, "such pipeline")
         return f"{plan.pipeline_parallel_degree}, and {pipelines}"
     if differs == "schedule":
-        does, *_ = SCHEDULES[plan.schedule].summary.partition(" (")  # then what papers call it
+        does, *_ = SCHEDULES[plan.schedule].summary.partition(" (")  # drops names used in papers
         return f"{plan.schedule}, {does}"
     return str(plan.num_microbatches)
 
@@ -117,7 +129,7 @@ def _next_best(others: Sequence[Rejected]) -> str:
     return " ".join(told) or "The others that were tried are not possible."
 
 
-def _stages(plan: Plan) -> Iterator[str]:
+def _stages(plan: PlanData) -> Iterator[str]:
     yield "Stages"
     forecast = _fresh(plan)
     head = ["stage", "rank", "units", "first", "last"]
@@ -134,7 +146,7 @@ def _stages(plan: Plan) -> Iterator[str]:
     yield from table(head, rows, left=("first", "last"), width=WIDTH)
 
 
-def _memory(plan: Plan) -> Iterator[str]:
+def _memory(plan: PlanData) -> Iterator[str]:
     forecast = _fresh(plan)
     if forecast is None:
         return
@@ -165,7 +177,7 @@ def _memory(plan: Plan) -> Iterator[str]:
     )
 
 
-def _time(plan: Plan) -> Iterator[str]:
+def _time(plan: PlanData) -> Iterator[str]:
     forecast = _fresh(plan)
     if forecast is None:
         return
@@ -191,15 +203,15 @@ def _time(plan: Plan) -> Iterator[str]:
         )
 
 
-def _loads(plan: Plan, forecast: Forecast) -> list[float]:
-    """Seconds of one microbatch on each rank of a pipeline."""
+def _loads(plan: PlanData, forecast: Forecast) -> list[float]:
+    """Return the seconds of one microbatch on each rank of a pipeline."""
     loads = [0.0] * plan.pipeline_parallel_degree
     for rank, stage in zip(plan.actions.rank_of, forecast.stages, strict=True):
         loads[rank] += stage.seconds
     return loads
 
 
-def _ties(plan: Plan) -> Iterator[str]:
+def _ties(plan: PlanData) -> Iterator[str]:
     if not plan.ties or plan.is_stale:
         return
     yield "Tied parameters"
@@ -215,7 +227,7 @@ def _ties(plan: Plan) -> Iterator[str]:
         yield from _item(f"{tie.parameter} is on stages {stages}. {kept}")
 
 
-def _rejected(plan: Plan) -> Iterator[str]:
+def _rejected(plan: PlanData) -> Iterator[str]:
     if not plan.rejected or plan.is_stale:
         return
     yield "Not chosen"
@@ -229,7 +241,7 @@ def _rejected(plan: Plan) -> Iterator[str]:
                 yield from _item(f"{each.what}{took}: {each.why}.", indent="    ")
 
 
-def _notes(plan: Plan) -> Iterator[str]:
+def _notes(plan: PlanData) -> Iterator[str]:
     if not plan.notes or plan.is_stale:
         return
     yield "Notes"
@@ -237,12 +249,12 @@ def _notes(plan: Plan) -> Iterator[str]:
         yield from _item(note if note.endswith(".") else f"{note}.")
 
 
-def _schedule(plan: Plan) -> str:
+def _schedule(plan: PlanData) -> str:
     return way(plan.schedule, plan.virtual_stages, plan.active_microbatches)
 
 
-def _ranks(plan: Plan) -> tuple[int, ...]:
-    """The rank of each stage; an edited plan may have more stages than it should."""
+def _ranks(plan: PlanData) -> tuple[int, ...]:
+    """Return the rank of each stage, then -1 for surplus stages, which an edited plan may have."""
     return (*plan.actions.rank_of, *[-1] * len(plan.stages))
 
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a plan knows its model again, and says how another one differs.
+"""Fingerprint of a plan's model, which shows if another model differs and how.
 
-One short line a unit is kept, so that a plan stays a file for people: the unit's class, how many
-elements its parameters have, and a digest of their names, shapes and dtypes. Shapes of values are
-apart: with other inputs a plan still works, but its forecast was made for something else.
+A plan stores one short line per unit, so that people can read the file: the unit's class, the
+number of elements of its parameters, and a digest of their names, shapes and dtypes. Shapes of
+values have a digest of their own: with inputs of other shapes a plan still works, but its forecast
+no longer holds.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final
 
-from smdist.modelparallel.core.graph import Graph, Kind, Node
+from smdist.modelparallel.core.graph import Graph, Node, NodeKind
 
-_DIGITS: Final = 12  # 48 bits: enough against accidents
+_DIGITS: Final = 12  # 48 bits: enough against accidental collisions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitPrint:
-    """One unit: its class, the elements of its parameters, and what these are."""
+    """Fingerprint of one unit: its class, its number of parameter elements, and their digest."""
 
     type: str
     num_elements: int
@@ -29,10 +30,10 @@ class UnitPrint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fingerprint:
-    """A model as a plan remembers it.
+    """Fingerprint of a model.
 
     Attributes:
-        units: By name.
+        units: Fingerprint of each unit, by name.
         others: Digest of the parameters that no unit uses.
         shapes: Digest of the shapes and dtypes of all values.
     """
@@ -43,7 +44,7 @@ class Fingerprint:
 
     @classmethod
     def of(cls, graph: Graph) -> Fingerprint:
-        """Take it from a captured model."""
+        """Return the fingerprint of a captured model."""
         used = {name for unit in graph.units for name in unit.parameters}
         others = [each.name for each in graph.parameters if each.name not in used]
         values = (value for node in graph.nodes for value in node.writes)
@@ -54,7 +55,7 @@ class Fingerprint:
         )
 
     def differences(self, graph: Graph) -> Iterator[str]:
-        """Say how a model's units and parameters differ; units that come or go are not named."""
+        """Describe changed units and parameters; units in only one of the two are left out."""
         now = Fingerprint.of(graph)
         for name, before in self.units.items():
             if name in now.units and now.units[name] != before:
@@ -64,12 +65,12 @@ class Fingerprint:
 
 
 def digest(parts: Iterator[str] | list[str]) -> str:
-    """Stand for these strings, in this order."""
+    """Return the digest of a list of strings, which depends on their order."""
     return sha256("\n".join(parts).encode()).hexdigest()[:_DIGITS]
 
 
 def _unit(graph: Graph, unit: Node) -> UnitPrint:
-    assert unit.kind is Kind.UNIT
+    assert unit.kind is NodeKind.UNIT
     elements = sum(graph.parameter[name].num_elements for name in unit.parameters)
     parameters = _parameters(graph, list(unit.parameters))
     return UnitPrint(type=unit.type, num_elements=elements, digest=parameters)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a plan is expected to take, and what it was preferred to: numbers for people and plots."""
+"""Forecast of a plan, and the rejected plans: numbers for reports and plots."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageForecast:
-    """What one microbatch takes on one stage.
+    """Forecast for one microbatch on one stage.
 
     Attributes:
+        forward_seconds: Time of the forward pass.
+        backward_seconds: Time of the backward pass.
         num_parameters: Elements of the parameters that the stage holds, tied ones included.
     """
 
@@ -20,19 +22,19 @@ class StageForecast:
 
     @property
     def seconds(self) -> float:
-        """Forward and backward."""
+        """Time of the forward and the backward pass."""
         return self.forward_seconds + self.backward_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankMemory:
-    """What one rank of a pipeline holds when it holds the most.
+    """Memory of one rank of a pipeline at its peak.
 
     Attributes:
-        state_bytes: Weights, gradients and the optimizer's state.
-        activation_bytes: Kept between forward and backward passes, of all microbatches under way.
-        receive_bytes: Buffers of values and gradients that have arrived and are not used yet.
-        workspace_bytes: What a forward or backward pass needs while it runs.
+        state_bytes: Bytes of weights, gradients and optimizer state.
+        activation_bytes: Bytes kept from forward to backward passes, of all microbatches in flight.
+        receive_bytes: Bytes of received values and gradients that are not used yet.
+        workspace_bytes: Bytes that a forward or backward pass needs while it runs.
     """
 
     state_bytes: int
@@ -42,27 +44,27 @@ class RankMemory:
 
     @property
     def total_bytes(self) -> int:
-        """All four."""
+        """Sum of all four parts."""
         parts = (self.state_bytes, self.activation_bytes, self.receive_bytes)
         return sum(parts) + self.workspace_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What a step is expected to take.
+    """Forecast for one training step.
 
     Attributes:
-        step_seconds: From the first forward pass to the end of the last reduction.
-        samples_per_second: Of all replicas together.
-        bubble_fraction: Of the pipeline's time, how much its ranks wait; 0 to 1.
-        reduce_seconds: How much of the step is spent on summing gradients over replicas.
-        stages: By stage.
-        memory: By rank of one pipeline.
-        memory_limit_bytes: What a rank may use; None where nobody said.
-        bottleneck: The unit that takes the most time.
-        source: "measured" or "estimated": where the costs come from.
-        device: What they hold for: "cpu", "NVIDIA A100".
-        basis: Stands for the decisions that all this follows from (`Plan.basis`).
+        step_seconds: Time from the first forward pass to the end of the last reduction.
+        samples_per_second: Throughput of all replicas together.
+        bubble_fraction: Fraction of the pipeline's time that its ranks wait, from 0 to 1.
+        reduce_seconds: Time of a step that is spent on summing gradients over replicas.
+        stages: Forecast of each stage.
+        memory: Peak memory of each rank of one pipeline.
+        memory_limit_bytes: Bytes that a rank may use; None if unknown.
+        bottleneck: Name of the unit that takes the most time.
+        source: Source of the costs: "measured" or "estimated".
+        device: Device that the costs are for: "cpu", "NVIDIA A100".
+        basis: Digest of the decisions that the forecast is for (`Plan.basis`).
     """
 
     step_seconds: float
@@ -80,15 +82,15 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejected:
-    """A plan that was not chosen.
+    """Plan that the planner did not choose.
 
     Attributes:
-        what: Its degrees, schedule and number of microbatches, for people.
-        differs: In what, from the plan: "degrees", "schedule" or "microbatches".
-        group: "slower", "memory" or "impossible".
-        why: One sentence without its full stop.
-        step_seconds: As predicted; None where it was not simulated.
-        samples_per_second: Likewise, of all replicas together.
+        what: Degrees, schedule and number of microbatches, as text.
+        differs: Difference from the chosen plan: "degrees", "schedule" or "microbatches".
+        group: Kind of rejection: "slower", "memory" or "impossible".
+        why: Reason, as one sentence without its full stop.
+        step_seconds: Predicted time of a step; None if it was not simulated.
+        samples_per_second: Predicted throughput of all replicas together; None likewise.
     """
 
     what: str

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the fastest plan for a model on a cluster, and says why it is that one."""
+"""Planner: finds the fastest plan for a model on a cluster, and explains the choice."""
 
-from smdist.modelparallel.core.planner.find import find_plan
+from smdist.modelparallel.core.planner.plan_search import find_plan
 from smdist.modelparallel.core.planner.problem import Problem
 
 __all__ = ["Problem", "find_plan"]

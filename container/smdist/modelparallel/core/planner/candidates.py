@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every combination of degrees, schedule and number of microbatches that is worth a look."""
+"""Candidates of the planner: combinations of degrees, schedule and number of microbatches."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from smdist.modelparallel.core.plan.check import divisors
-from smdist.modelparallel.core.plan.text import number, way
-from smdist.modelparallel.core.planner.marks import num_stages_by_hand
+from smdist.modelparallel.core.plan.number_format import number, way
+from smdist.modelparallel.core.plan.plan_check import divisors
+from smdist.modelparallel.core.planner.manual_stages import num_stages_by_hand
 from smdist.modelparallel.core.planner.problem import AUTO, Problem
-from smdist.modelparallel.core.schedule import SCHEDULES, Kind
+from smdist.modelparallel.core.schedule import SCHEDULES, ScheduleKind
 
-# What "auto" tries, in the order in which equals are preferred: least memory first. It is not all:
-# "looped_bfs" keeps all microbatches as "simple" does, and "dualpipe_v" as many as "zero_bubble_v",
-# so these two run only where they are asked for by name.
+# Schedules that "auto" tries, in order of preference among equals: least memory first. Two
+# schedules are missing: "looped_bfs" keeps as many microbatches as "simple", and "dualpipe_v" as
+# many as "zero_bubble_v", so both run only if requested by name.
 _AUTO: Final = (
     "1f1b",
     "zero_bubble",
@@ -24,20 +24,24 @@ _AUTO: Final = (
     "zero_bubble_v",
     "simple",
 )
-LEAN: Final = ("1f1b", "zero_bubble")  # those that hold the least
-_EXTRA_ACTIVE: Final = range(5)  # beyond the ranks: more hides more latency, and holds more
+LEAN: Final = ("1f1b", "zero_bubble")  # schedules that hold the least
+_EXTRA_ACTIVE: Final = range(5)  # active microbatches beyond the number of ranks
 _VIRTUAL: Final = (2, 4)
-_MOST_PER_RANK: Final = 16  # microbatches: beyond it the bubble is below 6 % and overheads grow
+_MOST_PER_RANK: Final = 16  # microbatches: with more, the bubble is below 6 % and overheads grow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One way to run, before anything is known about it.
+    """Combination of degrees, schedule and number of microbatches, not evaluated yet.
 
     Attributes:
-        pipeline: Ranks of one pipeline.
-        data: Pipelines beside each other.
-        preference: Among equals, the lowest is taken.
+        pipeline: Number of ranks of one pipeline.
+        data: Number of parallel pipelines.
+        schedule: Name of the schedule.
+        num_microbatches: Number of microbatches of a step.
+        virtual_stages: Number of stages on each rank.
+        active_microbatches: Largest number of microbatches in flight; None if the schedule decides.
+        preference: Position in the order of preference; among equals, the lowest wins.
     """
 
     pipeline: int
@@ -50,12 +54,12 @@ class Candidate:
 
     @property
     def num_stages(self) -> int:
-        """Stages of the pipeline."""
+        """Number of stages of the pipeline."""
         return self.pipeline * self.virtual_stages
 
     @property
-    def kind(self) -> Kind:
-        """What there is to know about its schedule."""
+    def kind(self) -> ScheduleKind:
+        """Properties of the schedule."""
         return SCHEDULES[self.schedule]
 
     def __str__(self) -> str:
@@ -65,7 +69,7 @@ class Candidate:
 
 
 def microbatch_choices(problem: Problem) -> tuple[int, ...]:
-    """The numbers of microbatches that may be tried."""
+    """Return the numbers of microbatches that may be tried."""
     if problem.microbatches:
         return (problem.microbatches,)
     most = _MOST_PER_RANK * (problem.pipeline_parallel_degree or problem.cluster.size)
@@ -74,10 +78,10 @@ def microbatch_choices(problem: Problem) -> tuple[int, ...]:
 
 
 def degree_choices(problem: Problem) -> tuple[int, ...]:
-    """The pipeline degrees that may be tried, however many units there are.
+    """Return the pipeline degrees that may be tried, for any number of units.
 
-    Who asks for several stages a rank, or limits what is under way, wants a pipeline: of two ranks
-    or more, where there are so many.
+    A request for several stages a rank, or for a limit of microbatches in flight, is a request for
+    a pipeline: the degree is then at least 2, if the cluster has 2 ranks.
     """
     if problem.pipeline_parallel_degree:
         return (problem.pipeline_parallel_degree,)
@@ -89,7 +93,7 @@ def degree_choices(problem: Problem) -> tuple[int, ...]:
 
 
 def candidates(problem: Problem, num_units: int) -> Iterator[Candidate]:
-    """All that may be tried with so many units."""
+    """Yield all candidates that may be tried with this number of units."""
     for pipeline in degree_choices(problem):
         for count in microbatch_choices(problem):
             yield from _of(problem, pipeline, count, num_units)
@@ -122,19 +126,21 @@ def _names(problem: Problem, pipeline: int) -> tuple[str, ...]:
     if problem.active_microbatches:
         return tuple(name for name, kind in SCHEDULES.items() if kind.takes_active_microbatches)
     if pipeline == 1 and (problem.virtual_stages or 1) == 1:
-        return _AUTO[:1]  # without neighbours all of them come to the same
+        return _AUTO[:1]  # with a single stage, all schedules do the same
     return _AUTO
 
 
-def _virtual(problem: Problem, kind: Kind) -> tuple[int, ...]:
+def _virtual(problem: Problem, kind: ScheduleKind) -> tuple[int, ...]:
     least, most = kind.least_virtual_stages, kind.most_virtual_stages
     wanted = (problem.virtual_stages,) if problem.virtual_stages else (least, *_VIRTUAL)
     if problem.schedule == AUTO and not problem.virtual_stages and least == 1:
-        wanted = (1,)  # rounds of stages have schedules of their own
+        wanted = (1,)  # schedules of their own use several stages a rank
     return tuple(sorted({each for each in wanted if least <= each <= (most or each)}))
 
 
-def _active(problem: Problem, kind: Kind, pipeline: int, count: int) -> tuple[int | None, ...]:
+def _active(
+    problem: Problem, kind: ScheduleKind, pipeline: int, count: int
+) -> tuple[int | None, ...]:
     if not kind.takes_active_microbatches:
         return (None,)
     if problem.active_microbatches:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a model is cut for a candidate: found by the partitioner, or given by hand."""
+"""Partitions of a model for a candidate, from the partitioner or from the user's marks."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from smdist.modelparallel.core.cost import Link
 from smdist.modelparallel.core.partition import Partition, assigned, partition
 from smdist.modelparallel.core.partition.manual import stages_of_marks
 from smdist.modelparallel.core.planner.candidates import Candidate
+from smdist.modelparallel.core.planner.cost_samples import Samples, View
 from smdist.modelparallel.core.planner.problem import Problem
-from smdist.modelparallel.core.planner.samples import Samples, View
 from smdist.modelparallel.core.schedule import Do, Schedule, Shape
 
 _BY_MEMORY: Final = 1.0
-_FELT: Final = 0.01  # of a stage's time: a message that takes less is not worth another partition
-_MANY: Final = 256  # units: beyond it cuts are fine and partitions take seconds
+_FELT: Final = 0.01  # least time of a message, relative to a stage's, for a second partition
+_MANY: Final = 256  # units: with more, stages are balanced well anyway and partitions take seconds
 _CHANGE: Final = {Do.F: 1, Do.B: -1, Do.I: 0, Do.W: -1}
 
 
 class Cuts:
-    """Partitions of one model, each found once.
+    """Partitions of one model, each computed once.
 
-    At a size of microbatches that was not captured, cuts are those of the smallest one: units
-    grow alike. The size that is chosen is captured, and cut for itself.
+    At a size of microbatches that was not captured, the cuts of the smallest size are used, because
+    the costs of units grow alike. The size that is finally chosen is captured, and cut for itself.
     """
 
     def __init__(self, problem: Problem, samples: Samples) -> None:
@@ -35,13 +35,13 @@ class Cuts:
     def find(
         self, view: View, candidate: Candidate, schedule: Callable[[], Schedule], link: Link
     ) -> list[Partition]:
-        """The partitions to simulate, without a limit of memory.
+        """Return the partitions to simulate, without a limit of memory.
 
-        One hides all communication and one hides none: which of them is faster, the simulation
-        knows. By hand there is one.
+        One assumes that all communication is hidden, the other that none is; the simulation shows
+        which is faster. If the user placed the units, there is only one partition.
 
         Raises:
-            OptionError: There are more stages than units, or the ones by hand are no pipeline.
+            OptionError: There are more stages than units, or the user's stages are not a pipeline.
         """
         if not self._problem.auto_partition:
             return [self._by_hand(view, candidate)]
@@ -56,10 +56,10 @@ class Cuts:
     def within(
         self, view: View, candidate: Candidate, schedule: Schedule, device_bytes: int
     ) -> Partition:
-        """The best one of which each rank holds no more than that, receive buffers aside.
+        """Return the best partition that fits in `device_bytes` a rank, without receive buffers.
 
         Raises:
-            OptionError: There is none.
+            OptionError: No such partition exists.
         """
         if not self._problem.auto_partition:
             return self._by_hand(view, candidate)
@@ -68,7 +68,7 @@ class Cuts:
         return self._cut(view, candidate, **limits)
 
     def leanest(self, view: View, candidate: Candidate, schedule: Schedule) -> Partition:
-        """The one whose fullest rank holds the least."""
+        """Return the partition whose fullest rank holds the fewest bytes."""
         if not self._problem.auto_partition:
             return self._by_hand(view, candidate)
         in_flight = most_in_flight(schedule)
@@ -125,7 +125,7 @@ def _is_felt(link: Link, found: Partition) -> bool:
 
 
 def rank_of_stages(candidate: Candidate) -> tuple[int, ...]:
-    """The rank of each stage."""
+    """Return the rank of each stage."""
     shape = Shape(
         num_ranks=candidate.pipeline,
         num_microbatches=candidate.num_microbatches,
@@ -135,7 +135,7 @@ def rank_of_stages(candidate: Candidate) -> tuple[int, ...]:
 
 
 def most_in_flight(schedule: Schedule) -> tuple[int, ...]:
-    """Microbatches that each stage holds at most, by stage."""
+    """Return the largest number of microbatches that each stage holds, by stage."""
     held, most = [0] * schedule.num_stages, [0] * schedule.num_stages
     for order in schedule.orders:
         for action in order:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one candidate takes: first at least, by arithmetic, then by simulation."""
+"""Evaluation of one candidate: first a lower bound by arithmetic, then a simulation."""
 
 from __future__ import annotations
 
@@ -10,26 +10,31 @@ from typing import Final
 
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core.cost import Link
-from smdist.modelparallel.core.errors import PlanError
 from smdist.modelparallel.core.partition import Partition
-from smdist.modelparallel.core.plan.text import seconds as told
+from smdist.modelparallel.core.plan.number_format import seconds as told
+from smdist.modelparallel.core.plan_errors import PlanError
+from smdist.modelparallel.core.planner.candidate_pipeline import (
+    CandidatePipeline,
+    Pipeline,
+    longest_line,
+    split,
+)
 from smdist.modelparallel.core.planner.candidates import Candidate
+from smdist.modelparallel.core.planner.cost_samples import Samples, View
 from smdist.modelparallel.core.planner.cuts import Cuts, most_in_flight, rank_of_stages
-from smdist.modelparallel.core.planner.layout import Layout, slowness
+from smdist.modelparallel.core.planner.memory_bounds import Room
+from smdist.modelparallel.core.planner.pipeline_layout import PipelineLayout, slowness
 from smdist.modelparallel.core.planner.problem import AUTO, Problem
-from smdist.modelparallel.core.planner.room import Room
-from smdist.modelparallel.core.planner.samples import Samples, View
-from smdist.modelparallel.core.planner.split import Pipeline, Split, longest_line, split
 from smdist.modelparallel.core.schedule import Schedule, make_schedule
 from smdist.modelparallel.core.simulate import Timeline
 
-_HOPS: Final = 20  # stages shorter than so many messages are not worth several on a rank
-_TIGHTER: Final = 4  # how often the limit of a partition is lowered by what receive buffers took
+_HOPS: Final = 20  # latencies: a stage that takes less is too short for several stages a rank
+_TIGHTER: Final = 4  # cuts with a limit lowered by the bytes of receive buffers
 
 
-@dataclass(frozen=True, kw_only=True)  # no slots: cached properties
-class Trial:
-    """A candidate that was simulated."""
+@dataclass(frozen=True, kw_only=True)  # no slots: the class has cached properties
+class SimulatedCandidate:
+    """Candidate with its simulated step."""
 
     candidate: Candidate
     batch_size: int
@@ -38,26 +43,27 @@ class Trial:
 
     @cached_property
     def seconds_per_sample(self) -> float:
-        """What everything is compared by: replicas work on batches of their own."""
+        """Seconds per sample, over all replicas; candidates are compared by it."""
         return self.timeline.step_seconds / (self.batch_size * self.candidate.data)
 
     @cached_property
     def peak_bytes(self) -> int:
-        """Of the fullest rank."""
+        """Bytes that the fullest rank holds."""
         return max(self.timeline.peak_bytes)
 
     @cached_property
     def fullest_rank(self) -> int:
-        """The rank of the pipeline that holds the most."""
+        """Rank of the pipeline that holds the most bytes."""
         return self.timeline.peak_bytes.index(self.peak_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misfit:
-    """A candidate that cannot run, or is not worth a try.
+    """Candidate that cannot run, or is not worth trying.
 
     Attributes:
-        why: What stands in the way; None is memory.
+        candidate: The candidate.
+        why: Reason; None if it does not fit in memory.
     """
 
     candidate: Candidate
@@ -65,12 +71,12 @@ class Misfit:
 
 
 class Evaluator:
-    """Candidates of one problem, with certain units opened."""
+    """Evaluator of the candidates of one problem, with certain units opened."""
 
     def __init__(self, problem: Problem, samples: Samples) -> None:
         self._problem, self._samples = problem, samples
         self._cuts = Cuts(problem, samples)
-        self._links: dict[int, tuple[Layout, Callable[[int, int], Link]]] = {}
+        self._links: dict[int, tuple[PipelineLayout, Callable[[int, int], Link]]] = {}
         self._schedules: dict[Candidate, Schedule] = {}
         self._in_flight: dict[Candidate, tuple[int, ...]] = {}
         self._lines: dict[tuple[int, bool], float] = {}
@@ -78,16 +84,17 @@ class Evaluator:
         self._room = None if limit is None else Room(limit_bytes=limit, state=problem.state)
 
     def is_exact(self, candidate: Candidate) -> bool:
-        """Whether its size of microbatches was captured."""
+        """Tell whether the candidate's size of microbatches was captured."""
         return self._view(candidate).is_exact
 
     def at_least(self, candidate: Candidate) -> float:
-        """Seconds per sample that no partition can beat.
+        """Return a lower bound on the seconds per sample, for all partitions.
 
-        With m microbatches and loads x of one stage a rank, rank r is done after the loads before
-        it and m times its own. No loads x make the latest of these earlier than where all are
-        equal: at total / (1 - (1 - 1 / m) ** ranks). Branches need not wait for each other, so
-        the total is that of nodes which do.
+        With m microbatches and one stage of load x on each rank, a rank finishes after the loads
+        before it and m times its own load. No loads x make the last rank finish earlier than at
+        total / (1 - (1 - 1 / m) ** ranks), where all ranks finish together. Parallel branches of
+        the model need not wait for each other, so the total is that of the longest chain of nodes
+        that do.
         """
         total, slowest = self._samples.seconds(candidate.num_microbatches)
         count, ranks = candidate.num_microbatches, candidate.pipeline
@@ -97,18 +104,18 @@ class Evaluator:
         return self._per_sample(candidate, least)
 
     def _in_line(self, candidate: Candidate) -> float:
-        """Seconds of nodes that wait for each other, forward and backward."""
+        """Return the seconds of the longest chain of dependent nodes, forward and backward."""
         view = self._view(candidate)
         key = (view.num_microbatches, view.is_exact)
         if key not in self._lines:
             self._lines[key] = longest_line(view.graph, view.costs)
         return self._lines[key]
 
-    def splits(self, candidate: Candidate) -> Iterator[tuple[float, Split]]:
-        """Partitions to simulate, and what each takes at least, in seconds per sample.
+    def splits(self, candidate: Candidate) -> Iterator[tuple[float, CandidatePipeline]]:
+        """Yield the partitions to simulate, each with a lower bound on its seconds per sample.
 
         Raises:
-            OptionError: There is none, or no such schedule, or it is not worth a try.
+            OptionError: No partition or no schedule exists, or it is not worth trying.
         """
         view, joined = self._view(candidate), self._slowest_link(candidate)
         if self._cannot_fit(candidate):
@@ -119,22 +126,22 @@ class Evaluator:
             least = self._pipeline(candidate, cut).least_seconds()
             yield self._per_sample(candidate, least), cut
 
-    def simulate(self, candidate: Candidate, cut: Split) -> Trial:
-        """Predict one step, however much memory that takes.
+    def simulate(self, candidate: Candidate, cut: CandidatePipeline) -> SimulatedCandidate:
+        """Simulate one step, without a limit of memory.
 
         Raises:
             OptionError: The schedule cannot be made with these numbers.
         """
         pipeline = self._pipeline(candidate, cut)
-        return Trial(
+        return SimulatedCandidate(
             candidate=candidate,
             batch_size=self._problem.batch_size,
             pipeline=pipeline,
             timeline=pipeline.simulate(self.schedule(candidate)),
         )
 
-    def fit(self, candidate: Candidate, cut: Split) -> Trial | None:
-        """Predict one step, cut otherwise where it holds too much; None where nothing fits.
+    def fit(self, candidate: Candidate, cut: CandidatePipeline) -> SimulatedCandidate | None:
+        """Simulate one step, with another cut if this one holds too much; None if no cut fits.
 
         Raises:
             OptionError: The schedule cannot be made with these numbers.
@@ -151,20 +158,21 @@ class Evaluator:
         return self._cut_for(candidate, limit)
 
     def least_bytes(self, candidate: Candidate) -> int:
-        """What the fullest rank holds at least, by sums; 0 where memory has no limit."""
+        """Return a lower bound on the fullest rank's bytes, from sums; 0 if memory is unlimited."""
         if self._room is None:
             return 0
         return self._room.least_bytes(self._view(candidate), candidate.pipeline)
 
     def may_fit(self, candidate: Candidate) -> bool:
-        """Whether sums alone do not forbid it."""
+        """Tell whether the candidate may fit in memory, judged by sums alone."""
         view = self._view(candidate)
         return self._room is None or self._room.may_fit(view, candidate.pipeline)
 
     def may_fit_finer(self, candidate: Candidate) -> bool:
-        """Whether it might fit if units were as fine as one likes.
+        """Tell whether the candidate might fit in memory if units were arbitrarily fine.
 
-        By hand, stages need not be runs of the order of execution: nothing is known of them.
+        If the user placed the units, stages need not be runs in the order of execution, so the
+        answer is always True.
         """
         if self._room is None or candidate.virtual_stages > 1:
             return True
@@ -173,14 +181,14 @@ class Evaluator:
         in_flight = self._most_in_flight(candidate)
         return self._room.may_fit_cut_anywhere(self._view(candidate), in_flight)
 
-    def leanest(self, candidate: Candidate) -> Trial:
-        """What a candidate takes and holds if it is cut for memory alone."""
+    def leanest(self, candidate: Candidate) -> SimulatedCandidate:
+        """Simulate a candidate that is cut for the least memory."""
         view = self._view(candidate)
         found = self._cuts.leanest(view, candidate, self.schedule(candidate))
         return self.simulate(candidate, split(view.graph, found))
 
-    def _cut_for(self, candidate: Candidate, limit: int) -> Trial | None:
-        """Leave room for receive buffers, as much as the last cut would have needed."""
+    def _cut_for(self, candidate: Candidate, limit: int) -> SimulatedCandidate | None:
+        """Cut for a lower limit, which leaves memory for the last cut's receive buffers."""
         view, schedule, room = self._view(candidate), self.schedule(candidate), limit
         for _ in range(_TIGHTER):
             try:
@@ -191,7 +199,7 @@ class Evaluator:
             if trial.peak_bytes <= limit:
                 return trial
             room -= trial.peak_bytes - limit
-        if room == limit and candidate.virtual_stages == 1:  # no cut fits, whatever is received
+        if room == limit and candidate.virtual_stages == 1:  # too full even without receive buffers
             if self._room is not None:
                 in_flight = self._most_in_flight(candidate)
                 self._room.did_not_fit(view, rank_of_stages(candidate), in_flight)
@@ -199,8 +207,8 @@ class Evaluator:
         trial = self.leanest(candidate)
         return trial if trial.peak_bytes <= limit else None
 
-    def _least_peak(self, candidate: Candidate, cut: Split) -> int:
-        """What the fullest rank holds at least; 0 where stages of a rank do not peak together."""
+    def _least_peak(self, candidate: Candidate, cut: CandidatePipeline) -> int:
+        """Return a lower bound on the fullest rank's bytes; 0 if a rank has several stages."""
         if candidate.virtual_stages > 1:
             return 0
         found, in_flight = cut.partition, self._most_in_flight(candidate)
@@ -223,10 +231,10 @@ class Evaluator:
         return self._in_flight[candidate]
 
     def schedule(self, candidate: Candidate) -> Schedule:
-        """The actions of a candidate.
+        """Return the schedule of a candidate.
 
         Raises:
-            OptionError: There is no such schedule with these numbers.
+            OptionError: The schedule cannot be made with these numbers.
         """
         key = replace(candidate, preference=0)
         if key not in self._schedules:
@@ -257,7 +265,7 @@ class Evaluator:
         neighbours = (link(rank, rank + 1) for rank in range(candidate.pipeline - 1))
         return max(neighbours, key=slowness, default=Link())
 
-    def _pipeline(self, candidate: Candidate, cut: Split) -> Pipeline:
+    def _pipeline(self, candidate: Candidate, cut: CandidatePipeline) -> Pipeline:
         layout, link = self._layout(candidate)
         return Pipeline(
             split=cut,
@@ -273,9 +281,9 @@ class Evaluator:
     def _view(self, candidate: Candidate) -> View:
         return self._samples.view(candidate.num_microbatches)
 
-    def _layout(self, candidate: Candidate) -> tuple[Layout, Callable[[int, int], Link]]:
+    def _layout(self, candidate: Candidate) -> tuple[PipelineLayout, Callable[[int, int], Link]]:
         if candidate.pipeline not in self._links:
-            layout = Layout(
+            layout = PipelineLayout(
                 cluster=self._problem.cluster,
                 pipeline_size=candidate.pipeline,
                 num_pipelines=candidate.data,

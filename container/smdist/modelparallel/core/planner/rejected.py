@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was not chosen, and why: the best few of each kind, with numbers."""
+"""Rejected candidates with reasons: the best few of each kind."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Final
 
 from smdist.modelparallel.core.plan import Rejected
-from smdist.modelparallel.core.plan.text import share, size, slower
+from smdist.modelparallel.core.plan.number_format import share, size, slower
+from smdist.modelparallel.core.planner.candidate_search import Search
 from smdist.modelparallel.core.planner.candidates import Candidate
-from smdist.modelparallel.core.planner.evaluate import Trial
-from smdist.modelparallel.core.planner.impossible import leanest, memory_sentence
-from smdist.modelparallel.core.planner.search import Search
+from smdist.modelparallel.core.planner.evaluate import SimulatedCandidate
+from smdist.modelparallel.core.planner.infeasible import leanest, memory_sentence
 
-_MOST: Final = 4  # of each kind
+_MOST: Final = 4  # candidates of each kind
 
 
-def rejected(search: Search, tried: tuple[Candidate, ...], best: Trial) -> tuple[Rejected, ...]:
-    """Other degrees, other schedules and other numbers of microbatches than the best one's."""
+def rejected(
+    search: Search, tried: tuple[Candidate, ...], best: SimulatedCandidate
+) -> tuple[Rejected, ...]:
+    """Return the best rejected candidates, by degrees, schedule and number of microbatches."""
     chosen = best.candidate
     same = [each for each in tried if each.pipeline == chosen.pipeline]
     like = [each for each in same if each.schedule == chosen.schedule]
@@ -40,7 +42,7 @@ def rejected(search: Search, tried: tuple[Candidate, ...], best: Trial) -> tuple
 def _nearest(
     search: Search, group: Iterable[Candidate], key: Callable[[Candidate], Hashable]
 ) -> list[list[Candidate]]:
-    """The candidates of one value of the key each; only those values that look best."""
+    """Group candidates by a key, and return the few groups that look best."""
     groups: dict[Hashable, list[Candidate]] = {}
     for candidate in group:
         groups.setdefault(key(candidate), []).append(candidate)
@@ -48,7 +50,9 @@ def _nearest(
     return sorted(groups.values(), key=lambda each: min(map(at_least, each)))[:_MOST]
 
 
-def _rejected(search: Search, group: list[Candidate], best: Trial, differs: str) -> Rejected:
+def _rejected(
+    search: Search, group: list[Candidate], best: SimulatedCandidate, differs: str
+) -> Rejected:
     trial = search.best(group)
     if trial is not None:
         return _slower(trial, best, differs)
@@ -70,7 +74,7 @@ def _rejected(search: Search, group: list[Candidate], best: Trial, differs: str)
     )
 
 
-def _slower(trial: Trial, best: Trial, differs: str) -> Rejected:
+def _slower(trial: SimulatedCandidate, best: SimulatedCandidate, differs: str) -> Rejected:
     factor = trial.seconds_per_sample / best.seconds_per_sample if best.seconds_per_sample else 1
     told = slower(factor)
     if trial.candidate.pipeline > 1:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happened in a run: which rank did what, and when."""
+"""Record of a run: the actions and messages of each rank, with their times."""
 
-from smdist.modelparallel.core.record.chrome import chrome_trace
-from smdist.modelparallel.core.record.event import ACTIONS, RECEIVE, SEND, Event, Track
-from smdist.modelparallel.core.record.messages import Transfer, transfers
+from smdist.modelparallel.core.record.chrome_format import chrome_trace
+from smdist.modelparallel.core.record.events import ACTIONS, RECEIVE, SEND, Event, Track
+from smdist.modelparallel.core.record.message_pairs import Transfer, transfers
 
 __all__ = [
     "ACTIONS",

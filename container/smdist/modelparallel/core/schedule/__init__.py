@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pipeline schedules: pure generators of who does what in which order.
+"""Pipeline schedules: pure functions that generate the order of actions of each rank.
 
-`make_schedule` makes one by name, `check_schedule` judges any, `peak_in_flight` and
-`least_buffers` say what it holds, `draw` shows it.
+`make_schedule` makes a schedule by name, `check_schedule` checks any schedule, `peak_in_flight` and
+`least_buffers` compute its memory needs, `draw` draws it.
 """
 
 from smdist.modelparallel.core.schedule.actions import Action, Do, Schedule
-from smdist.modelparallel.core.schedule.catalog import SCHEDULES, Kind
-from smdist.modelparallel.core.schedule.check import check_schedule
+from smdist.modelparallel.core.schedule.catalog import SCHEDULES, ScheduleKind
+from smdist.modelparallel.core.schedule.channels import least_buffers
 from smdist.modelparallel.core.schedule.drawing import draw, parse_drawing
-from smdist.modelparallel.core.schedule.held import peak_in_flight
-from smdist.modelparallel.core.schedule.making import make_schedule
-from smdist.modelparallel.core.schedule.messages import least_buffers
-from smdist.modelparallel.core.schedule.shape import Shape
+from smdist.modelparallel.core.schedule.in_flight import peak_in_flight
+from smdist.modelparallel.core.schedule.schedule_check import check_schedule
+from smdist.modelparallel.core.schedule.schedule_factory import make_schedule
+from smdist.modelparallel.core.schedule.schedule_shape import Shape
 
 __all__ = [
     "SCHEDULES",
     "Action",
     "Do",
-    "Kind",
     "Schedule",
+    "ScheduleKind",
     "Shape",
     "check_schedule",
     "draw",

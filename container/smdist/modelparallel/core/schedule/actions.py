@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a pipeline does, as data: for each rank the order of its actions.
+"""Actions of a pipeline as data: the order of the actions of each rank.
 
     rank 0   F0 F1 F2 F3 B0 B1 B2 B3        stage 0 = rank 0
     rank 1      F0 F1 F2 F3 B0 B1 B2 B3     stage 1 = rank 1
 
-Schedules say who does what in which order, never when: the simulator finds the times, the
-executor takes them as they come. Sending and receiving follow from the edges between stages.
+A schedule defines the order of actions, not their times: the simulator computes times, the executor
+runs each action as soon as it can. Sends and receives follow from the edges between stages.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from functools import cached_property
 
 
 class Do(str, Enum):
-    """What an action computes."""
+    """Kind of computation of an action."""
 
-    F = "F"  # forward
-    B = "B"  # the whole backward pass: I and W in one
+    F = "F"  # forward pass
+    B = "B"  # the whole backward pass: I and W together
     I = "I"  # gradients of the stage's inputs  # noqa: E741  the field's name
     W = "W"  # gradients of the stage's parameters, at any time after I
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Action:
-    """One microbatch through one stage, printed as `F0` or, with several stages a rank, `2F0`."""
+    """Pass of one microbatch through one stage, such as `2F0`: stage 2, forward, microbatch 0."""
 
     do: Do
     stage: int
@@ -36,15 +36,15 @@ class Action:
         return f"{self.stage}{self.do.value}{self.microbatch}"
 
 
-@dataclass(frozen=True, kw_only=True)  # no slots: cached properties
+@dataclass(frozen=True, kw_only=True)  # no slots: the class has cached properties
 class Schedule:
-    """One step of a pipeline.
+    """Schedule of one step of a pipeline.
 
     Attributes:
-        name: As users ask for it: "interleaved".
-        rank_of: The rank that each stage is on, by stage. Stage s passes on to stage s + 1.
-        num_microbatches: How many go through.
-        orders: The actions of each rank, in order, by rank.
+        name: Name in the user's request: "interleaved".
+        rank_of: Rank of each stage, by stage. Stage s sends to stage s + 1.
+        num_microbatches: Number of microbatches of a step.
+        orders: Actions of each rank, in order, by rank.
     """
 
     name: str
@@ -54,17 +54,17 @@ class Schedule:
 
     @property
     def num_ranks(self) -> int:
-        """How many ranks the pipeline has."""
+        """Number of ranks of the pipeline."""
         return len(self.orders)
 
     @property
     def num_stages(self) -> int:
-        """How many stages it has: ranks times virtual stages."""
+        """Number of stages: ranks times virtual stages."""
         return len(self.rank_of)
 
     @cached_property
     def stages_of(self) -> tuple[tuple[int, ...], ...]:
-        """The stages on each rank, by rank."""
+        """Stages on each rank, by rank."""
         return tuple(
             tuple(stage for stage, of in enumerate(self.rank_of) if of == rank)
             for rank in range(self.num_ranks)
@@ -72,5 +72,5 @@ class Schedule:
 
     @property
     def splits_backward(self) -> bool:
-        """Whether weight gradients are computed apart from input gradients."""
+        """True if weight gradients are computed separately from input gradients."""
         return any(action.do is Do.W for order in self.orders for action in order)

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What SageMaker's model parallel library calls interleaved: backward first, with a cap.
+"""Schedule that SageMaker's model parallel library calls interleaved: backward first, with a cap.
 
-A rank that has the choice takes a backward. It takes a forward while it holds fewer than
-`active_microbatches` microbatches, and waits otherwise. So it begins with more forwards than 1F1B
-would let it, and then backwards and forwards take turns. What it has done ahead is work that
-others can go on with while messages travel; what that costs is memory.
+A rank that can run either pass runs the backward pass. It runs a forward pass while it holds fewer
+than `active_microbatches` microbatches, and waits otherwise. So it begins with more forwards than
+1F1B allows, and then alternates backwards and forwards. The extra forwards give the next ranks work
+while messages travel; they cost memory.
 
-The rule says what to do at a moment, a schedule says it beforehand. So the order is what comes
-out where every rank follows the rule at tF = 1 and tB = 2, and messages take no time. Rank r
-then has its first gradient at p + 2 (p - 1 - r), time for 3 (p - 1 - r) + 1 forwards; that, the cap
-and m limit what it holds. A step takes (m + p - 1) (tF + tB) if the cap is p or more, as 1F1B
-does; with a lower cap the first ranks wait, which saves memory at the cost of time.
+The rule decides at run time, but a schedule is an order fixed in advance. So the order is the one
+that results if every rank follows the rule with tF = 1 and tB = 2, and messages take no time. Rank
+r then gets its first gradient at p + 2 (p - 1 - r), after time for 3 (p - 1 - r) + 1 forwards; this
+number, the cap and m limit the microbatches that it holds. A step takes (m + p - 1) (tF + tB) if
+the cap is p or more, like 1F1B; with a lower cap the first ranks wait, which saves memory but costs
+time.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from __future__ import annotations
 from itertools import pairwise
 
 from smdist.modelparallel.core.schedule.actions import Action, Do
-from smdist.modelparallel.core.schedule.shape import Shape
+from smdist.modelparallel.core.schedule.schedule_shape import Shape
 
 
 def interleaved(shape: Shape) -> list[list[Action]]:
-    """Every rank follows the rule, tick by tick. Here rank 0 stops at its cap of 5:
+    """Apply the rule to every rank, one time unit after another. Here rank 0 stops at its cap of 5:
 
     rank 0  F0 F1 F2 F3 F4       B0=== F5 B1===    B2===    B3===    B4===    B5===
     rank 1     F0 F1 F2 F3 B0=== F4 B1=== F5 B2===    B3===    B4===    B5===
@@ -47,19 +48,19 @@ def _ranks(shape: Shape) -> list[_Rank]:
 
 
 class _Rank:
-    """One rank that follows the rule; it knows when its own actions end, and its neighbours'."""
+    """Rank that follows the rule; it knows the end times of its own and its neighbours' actions."""
 
     def __init__(self, stage: int, num_microbatches: int, cap: int) -> None:
         self.stage, self.num_microbatches, self.cap = stage, num_microbatches, cap
         self.previous: _Rank | None = None
         self.following: _Rank | None = None
         self.order: list[Action] = []
-        self.forward_ends: list[int] = []  # by microbatch
-        self.backward_ends: list[int] = []  # by microbatch
+        self.forward_ends: list[int] = []  # end time of each microbatch
+        self.backward_ends: list[int] = []  # end time of each microbatch
         self.free_at = 0
 
     def act(self, clock: int) -> None:
-        """Begin what the rule says, if anything."""
+        """Start the action that the rule chooses, if any."""
         if self._has_gradient(clock):
             self._begin(Do.B, self.backward_ends, clock + 2)
         elif self._has_room() and self._has_input(clock):

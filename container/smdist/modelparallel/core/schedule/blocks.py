@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What schedules are put together from: runs of actions, and how two runs take turns."""
+"""Building blocks of schedules: runs of actions, and two runs in alternation."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from smdist.modelparallel.core.schedule.actions import Action, Do
 
 
 def run_of(do: Do, stage: int, microbatches: Iterable[int]) -> list[Action]:
-    """The same for one microbatch after the other."""
+    """Return the same computation for one microbatch after another."""
     return [Action(do, stage, microbatch) for microbatch in microbatches]
 
 
 def take_turns(
     forwards: Sequence[Action], backwards: Sequence[Action], *, lead: int
 ) -> list[Action]:
-    """`lead` forwards, then one backward and one forward in turn, then the backwards left over.
+    """Return `lead` forwards, then backwards and forwards in turn, then the remaining backwards.
 
     take_turns(F0 F1 F2 F3, B0 B1 B2 B3, lead=2)  ->  F0 F1 B0 F2 B1 F3 B2 B3
     """
@@ -29,7 +29,7 @@ def take_turns(
 
 
 def split_backward(order: Sequence[Action], *, wait: int) -> list[Action]:
-    """Each B becomes an I, and each I but the first `wait` is followed by the oldest W left.
+    """Replace each B by an I; after each I but the first `wait`, insert the oldest remaining W.
 
     split_backward(F0 B0 F1 B1 F2 B2, wait=1)  ->  F0 I0 F1 I1 W0 F2 I2 W1 W2
     """

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedules as drawings, for people and docstrings, and drawings as schedules.
+"""Drawings of schedules, for people and docstrings, and schedules read from drawings.
 
     rank 0  F0 F1       B0===    B1===
     rank 1     F0 B0=== F1 B1===
 
-Time goes to the right, one column a unit: F, I and W take one, B takes two. Actions begin as soon
-as they can, and messages take no time. With two stages a rank the line says which, and what the
-second does has small letters:
+Time runs to the right, one column per unit: F, I and W take one unit, B takes two. Actions start as
+soon as they can, and messages take no time. With two stages a rank, the line names the stages, and
+actions of the second one have small letters:
 
     rank 0 (0 3)  F0 F1 F2 f0 i0 w0
     rank 1 (1 2)     F0 f0 F1 f1 i0 w0
 
-With more, every action says its stage: `2F0`.
+With more stages a rank, every action names its stage: `2F0`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from types import MappingProxyType
 
 from sagemaker_dist.errors import OptionError, require
 from smdist.modelparallel.core.schedule.actions import Action, Do, Schedule
-from smdist.modelparallel.core.schedule.flow import Flow, run
+from smdist.modelparallel.core.schedule.dependencies import Flow, run
 
 UNITS: Mapping[Do, int] = MappingProxyType({Do.F: 1, Do.B: 2, Do.I: 1, Do.W: 1})
 Labels = Mapping[Action, str]
@@ -31,7 +31,7 @@ _CELL = re.compile(r"(\d*)([FBIWfbiw])(\d+)=*")
 
 
 def ends_in_units(schedule: Schedule, units: Mapping[Do, int] = UNITS) -> list[list[int]]:
-    """When each action ends, by rank and index, if it takes so many units."""
+    """Return the end time of each action in units, by rank and index."""
     waits = Flow(schedule).waits
     ends: list[list[int]] = [[] for _ in schedule.orders]
     for rank, index in run(waits).order:
@@ -42,7 +42,7 @@ def ends_in_units(schedule: Schedule, units: Mapping[Do, int] = UNITS) -> list[l
 
 
 def draw(schedule: Schedule) -> str:
-    """The drawing of a schedule that `check_schedule` passes."""
+    """Return the drawing of a schedule that `check_schedule` accepts."""
     labels = {
         action: _label(action, own)
         for order, own in zip(schedule.orders, schedule.stages_of, strict=True)
@@ -79,11 +79,11 @@ def _label(action: Action, own: tuple[int, ...]) -> str:
 
 
 def parse_drawing(text: str, name: str = "drawn") -> Schedule:
-    """The schedule of a drawing, which may stand between other lines.
+    """Return the schedule of a drawing, which may be surrounded by other lines.
 
     Raises:
-        OptionError: No line says what a rank does, ranks are not in order, or a line has
-            something else than actions.
+        OptionError: No line lists a rank's actions, ranks are not in order, or a line contains
+            something other than actions.
     """
     lines = list(_LINE.finditer(text))
     ranks = [int(line[1]) for line in lines]
@@ -91,7 +91,7 @@ def parse_drawing(text: str, name: str = "drawn") -> Schedule:
         bool(ranks) and ranks == list(range(len(ranks))),
         what=f"a drawing has lines for ranks {ranks}",
         why="each rank has one line, in order, that begins with `rank 0  `",
-        mend="Mend the drawing",
+        hint="Fix the drawing",
     )
     stages = [_stages(line) for line in lines]
     orders = tuple(tuple(_actions(line[3], own)) for line, own in zip(lines, stages, strict=True))
@@ -116,7 +116,7 @@ def _actions(line: str, own: tuple[int, ...]) -> Iterator[Action]:
             raise OptionError(
                 f"a drawing of stages {own} has {cell!r}",
                 "an action is F0, B0===, I0 or W0, and f0 on a second stage",
-                "Mend the drawing",
+                "Fix the drawing",
             )
         stage = int(match[1]) if match[1] else own[chunk]
         yield Action(Do(match[2].upper()), stage, int(match[3]))

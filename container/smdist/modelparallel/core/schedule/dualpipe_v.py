@@ -1,27 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DualPipeV: DeepSeek's DualPipe folded into a V, with the parameters held once.
+"""DualPipeV schedule: DeepSeek's DualPipe folded into a V, with the parameters held once.
 
-Most of the time a rank has a forward of one leg of the V and a backward of the other to do. They
-have nothing to do with each other, so one computes while the other's messages travel: DeepSeek
-runs the two as one action. Here they stand next to each other, the forward first. Sends and
-receives are never waited for before they must be, which lets them overlap in the same way.
+Most of the time a rank can run a forward of one leg of the V and a backward of the other. The two
+are independent, so one computes while the messages of the other travel: DeepSeek runs them as one
+action. In this schedule they are neighbours, the forward first. A rank waits for sends and receives
+only when it needs their results, which allows the same overlap.
 """
 
 from __future__ import annotations
 
 from smdist.modelparallel.core.schedule.actions import Action, Do
-from smdist.modelparallel.core.schedule.script import Script
-from smdist.modelparallel.core.schedule.shape import Shape
+from smdist.modelparallel.core.schedule.order_builder import Script
+from smdist.modelparallel.core.schedule.schedule_shape import Shape
 
 
 def dualpipe_v(shape: Shape, rank: int) -> list[Action]:
-    """DualPipeV, for 2p microbatches or more.
+    """Order DualPipeV, for 2p microbatches or more.
 
     rank 0 (0 3)  F0 F1 F2 f0 i0 w0 f1 F3 b1=== f2 B0=== b2=== f3    B1=== b3=== I2 W2 I3 W3
     rank 1 (1 2)     F0 f0 F1 f1 F2 b0=== f2 B0=== F3 b1=== f3 B1=== b2=== B2=== i3 I3 w3 W3
 
-    Backwards are whole but at both ends, where splitting them lets the next rank go on sooner.
-    Every rank holds 2p + 1 microbatches of single stages.
+    Backwards are whole except at both ends, where split ones let the next rank continue sooner.
+    Every rank holds 2p + 1 microbatches, counted for each of its stages.
     """
     script = Script()
     _fill(script, shape, down=rank, up=shape.num_stages - 1 - rank)
@@ -31,7 +31,7 @@ def dualpipe_v(shape: Shape, rank: int) -> list[Action]:
 
 
 def _fill(script: Script, shape: Shape, *, down: int, up: int) -> None:
-    """Forwards down the V, then on both legs, then the first gradients, split."""
+    """Add forwards down the V, then on both legs, then the first gradients, split."""
     hops = shape.num_ranks - 1 - down
     script.repeat(2 * hops, (Do.F, down))
     script.repeat(down + 1, (Do.F, down), (Do.F, up))
@@ -39,7 +39,7 @@ def _fill(script: Script, shape: Shape, *, down: int, up: int) -> None:
 
 
 def _hold(script: Script, shape: Shape, *, down: int, up: int) -> None:
-    """A forward of one leg with a backward of the other, until the first leg's forwards run out."""
+    """Add a forward of one leg with a backward of the other, until the first leg's forwards end."""
     hops = shape.num_ranks - 1 - down
     forwards_left = shape.num_microbatches - shape.num_ranks - hops
     script.repeat(forwards_left, (Do.F, down), (Do.B, up), (Do.F, up), (Do.B, down))
@@ -47,7 +47,7 @@ def _hold(script: Script, shape: Shape, *, down: int, up: int) -> None:
 
 
 def _drain(script: Script, shape: Shape, *, down: int, up: int) -> None:
-    """Backwards of both legs in turn, the later half split; what is left, the oldest first."""
+    """Add backwards of both legs in turn, the later half split; then the rest, the oldest first."""
     hops = shape.num_ranks - 1 - down
     for number in range(2 * (down + 1)):
         do = Do.B if number < down + 1 else Do.I

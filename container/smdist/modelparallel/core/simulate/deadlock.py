@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a schedule does not end: who waits for whom.
+"""Explanation of a deadlock in a schedule: the ranks that wait for each other.
 
-A rank that stands still waits at the next action of its order for another action. Following that
-from rank to rank leads either round in a circle, or to an action that nobody does.
+A blocked rank waits at the next action of its order for another action. Following these waits from
+rank to rank leads either back to the start, or to an action that no rank does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from smdist.modelparallel.core.schedule.actions import Action, Do, Schedule
 
 
 def deadlock(schedule: Schedule, edges: Sequence[Edge], done: Sequence[int]) -> OptionError:
-    """The error for a schedule of which each rank got through `done` actions, not all."""
+    """Return the error of a schedule whose ranks stopped after `done` actions each."""
     finished = set(
         chain.from_iterable(
             order[:count] for order, count in zip(schedule.orders, done, strict=True)
@@ -43,7 +43,7 @@ def deadlock(schedule: Schedule, edges: Sequence[Edge], done: Sequence[int]) -> 
 def _wanted(
     schedule: Schedule, edges: Sequence[Edge], action: Action, finished: set[Action]
 ) -> Action:
-    """What an action waits for first of all."""
+    """Return the first unfinished action that an action waits for."""
     backward = Do.I if schedule.splits_backward else Do.B
     for do, stage in _before(edges, action):
         spellings = (Do.B, Do.I) if do is Do.B else (do,)
@@ -58,7 +58,7 @@ def _wanted(
 
 
 def _before(edges: Sequence[Edge], action: Action) -> Iterator[tuple[Do, int]]:
-    """What must be done before an action, for the same microbatch; B stands for B or I."""
+    """Yield the actions that must precede an action, for the same microbatch; B means B or I."""
     if action.do is Do.W:
         yield Do.I, action.stage
     elif action.do is Do.F:

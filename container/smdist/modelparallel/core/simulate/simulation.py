@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a schedule and costs to a timeline: check, compute, and add the reductions.
+"""Simulation of a step: from a schedule and costs to a timeline with reductions.
 
-Sends are asynchronous: a rank computes on while its messages travel. Messages from one rank to
-another leave one after the other, each taking its bytes / bandwidth, and arrive the latency later.
-All values between two stages travel as one message, which takes as long as one after the other.
-Two stages of one rank exchange at no cost.
+Sends are asynchronous: a rank computes while its messages travel. Messages from one rank to another
+leave one after another, each taking its bytes / bandwidth, and arrive one latency later. All values
+between two stages travel as one message, which takes as long as separate messages one after
+another. Messages between two stages of one rank cost nothing.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from smdist.modelparallel.core.cost import Link, NodeCost
 from smdist.modelparallel.core.placement import Edge
 from smdist.modelparallel.core.schedule.actions import Do, Schedule
 from smdist.modelparallel.core.simulate.deadlock import deadlock
-from smdist.modelparallel.core.simulate.faults import faults, repeated
-from smdist.modelparallel.core.simulate.memory import held_bytes
-from smdist.modelparallel.core.simulate.run import run
-from smdist.modelparallel.core.simulate.tables import chain, tables
+from smdist.modelparallel.core.simulate.event_loop import run
+from smdist.modelparallel.core.simulate.memory_timeline import held_bytes
+from smdist.modelparallel.core.simulate.schedule_tables import chain, tables
+from smdist.modelparallel.core.simulate.simulation_checks import faults, repeated
 from smdist.modelparallel.core.simulate.timeline import Reduction, Timeline
 
 
 def no_cost(_rank: int, _other: int) -> Link:
-    """Joins all ranks by links on which messages take no time."""
+    """Return a link on which messages take no time, for any two ranks."""
     return Link()
 
 
@@ -39,21 +39,23 @@ def simulate(
     reduce_seconds: Sequence[float] = (),
     stage_reduce_seconds: Sequence[float] = (),
 ) -> Timeline:
-    """One step of a pipeline, in time linear in its actions and messages.
+    """Simulate one step of a pipeline, in time linear in its actions and messages.
 
     Args:
-        schedule: Whose orders are kept to, action by action.
-        stages: What each stage costs for one microbatch.
-        edges: What flows between stages; by default nothing but the order, from each to the next.
-        link: Joins two ranks of the pipeline, the sender first.
-        static_bytes: What each rank holds all the time; by default nothing.
-        reduce_seconds: Of each rank's gradients across replicas, once its last action is done.
-        stage_reduce_seconds: Instead, of each stage's gradients: starts as soon as the stage's
-            last backward is done, while the rank computes on; those of one rank queue up.
+        schedule: Schedule whose orders are followed, action by action.
+        stages: Cost of each stage for one microbatch.
+        edges: Values that travel between stages; by default 0 bytes from each stage to the next.
+        link: Function that returns the link between two ranks of the pipeline, the sender first.
+        static_bytes: Bytes that each rank holds all the time; the default is 0.
+        reduce_seconds: Time of reducing each rank's gradients across replicas, which starts after
+            its last action.
+        stage_reduce_seconds: Time of reducing each stage's gradients, instead of `reduce_seconds`.
+            It starts after the stage's last backward, while the rank computes on; reductions of one
+            rank run one after another.
 
     Raises:
         OptionError: Lengths do not agree; an edge leads to the same stage or an earlier one; or
-            an order waits for itself, with the rank and the action at which it does.
+            an order waits for itself, and the error names the rank and the action.
     """
     edges = edges or chain(schedule.num_stages)
     static_bytes = static_bytes or (0,) * schedule.num_ranks
@@ -73,7 +75,7 @@ def _pipeline(
     link: Callable[[int, int], Link],
     static_bytes: Sequence[int],
 ) -> Timeline:
-    """The step without its reductions."""
+    """Return the timeline of the step without its reductions."""
     numbers = tables(schedule, stages, edges, link)
     raise_all(repeated(schedule, numbers.cells))
     times = run(numbers)
@@ -92,7 +94,7 @@ def _pipeline(
 
 
 def _rank_reductions(pipeline: Timeline, seconds: Sequence[float]) -> Iterator[Reduction]:
-    """Of all stages of a rank, after its last action."""
+    """Yield one reduction for all stages of a rank, after its last action."""
     for rank, takes in enumerate(seconds):
         if takes:
             start = pipeline.ends[rank][-1] if pipeline.ends[rank] else 0.0
@@ -100,7 +102,7 @@ def _rank_reductions(pipeline: Timeline, seconds: Sequence[float]) -> Iterator[R
 
 
 def _stage_reductions(pipeline: Timeline, seconds: Sequence[float]) -> Iterator[Reduction]:
-    """Of each stage after its last backward, one after the other on a rank."""
+    """Yield the reduction of each stage after its last backward, one after another on a rank."""
     if not any(seconds):
         return
     for rank, order in enumerate(pipeline.schedule.orders):

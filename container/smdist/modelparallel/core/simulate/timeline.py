@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a simulated step looks like: when every rank does what, and what it holds meanwhile.
+"""Timeline of a simulated step: the times of every rank's actions, and the memory during them.
 
     step      |<---------------------- step_seconds ---------------------->|
     pipeline  |<-------- pipeline_seconds -------->|
     rank 0    F0 F1 F2 F3 B0 .. B1 .. B2 .. B3 ... reduce reduce reduce ...
     rank 1    .. F0 B0 F1 B1 F2 B2 F3 B3 reduce reduce reduce .............
 
-A rank is busy while it computes (F, B, I, W) and idle for the rest of `pipeline_seconds`: that is
-the bubble of the closed forms. Reductions across replicas use the network and not the rank, so
-they count in neither; what they add to the step is in `exposed_seconds`.
+A rank is busy while it computes (F, B, I, W) and idle for the rest of `pipeline_seconds`: this idle
+time is the bubble of the published formulas. Reductions across replicas use the network and not the
+rank, so they are neither busy nor idle time; their effect on the step is in `exposed_seconds`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from smdist.modelparallel.core.schedule.actions import Action, Schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """One action of one rank.
+class SimulatedEvent:
+    """Simulated action of one rank.
 
     Attributes:
-        start: Seconds from the beginning of the step.
-        end: Likewise.
-        held_bytes: What the rank holds while it lasts, all told.
+        rank: Rank in the pipeline.
+        action: The action.
+        start: Start in seconds from the beginning of the step.
+        end: End in seconds from the beginning of the step.
+        held_bytes: Bytes that the rank holds during the action, in total.
     """
 
     rank: int
@@ -39,12 +41,13 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reduction:
-    """Gradients of one rank, or of one of its stages, summed across replicas.
+    """Reduction of the gradients of one rank, or of one of its stages, across replicas.
 
     Attributes:
-        stage: Whose gradients; None stands for all stages of the rank.
-        start: Seconds from the beginning of the step.
-        end: Likewise.
+        rank: Rank in the pipeline.
+        stage: Stage of the gradients; None for all stages of the rank.
+        start: Start in seconds from the beginning of the step.
+        end: End in seconds from the beginning of the step.
     """
 
     rank: int
@@ -55,14 +58,14 @@ class Reduction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
-    """What a rank holds when it holds the most.
+    """Memory of a rank at its peak.
 
     Attributes:
-        place: Of the action at which this is so, in the rank's order.
-        static_bytes: Weights, gradients, optimizer state.
-        saved_bytes: Between forward and backward passes, of all microbatches in flight.
-        receive_bytes: Buffers for what other ranks send.
-        workspace_bytes: Of the action itself.
+        place: Place of the action at the peak, in the rank's order.
+        static_bytes: Bytes of weights, gradients and optimizer state.
+        saved_bytes: Bytes kept from forward to backward passes, of all microbatches in flight.
+        receive_bytes: Bytes of buffers for messages of other ranks.
+        workspace_bytes: Bytes of the action's workspace.
     """
 
     place: int = 0
@@ -73,23 +76,23 @@ class Peak:
 
     @property
     def total_bytes(self) -> int:
-        """All four."""
+        """Sum of all four parts."""
         kept = self.static_bytes + self.saved_bytes
         return kept + self.receive_bytes + self.workspace_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """One simulated step.
+    """Timeline of one simulated step.
 
     Attributes:
-        schedule: What was simulated.
-        starts: Seconds, by rank and place in its order.
-        ends: Likewise.
-        held_bytes: What a rank holds during each action, likewise.
-        travel_seconds: By rank: idle while what it waits for was under way.
-        peaks: By rank.
-        reductions: In the order of ranks.
+        schedule: Schedule that was simulated.
+        starts: Start of each action in seconds, by rank and place in its order.
+        ends: End of each action in seconds, by rank and place in its order.
+        held_bytes: Bytes that a rank holds during each action, by rank and place in its order.
+        travel_seconds: Time that each rank was idle while its next input travelled, by rank.
+        peaks: Memory of each rank at its peak, by rank.
+        reductions: Reductions in the order of ranks.
     """
 
     schedule: Schedule
@@ -102,36 +105,37 @@ class Timeline:
 
     @property
     def pipeline_seconds(self) -> float:
-        """When the last action ends."""
+        """End of the last action."""
         return max((ends[-1] for ends in self.ends if ends), default=0.0)
 
     @property
     def step_seconds(self) -> float:
-        """When the last action and the last reduction have ended."""
+        """End of the last action or reduction."""
         return max([self.pipeline_seconds, *(reduction.end for reduction in self.reductions)])
 
     @property
     def busy_seconds(self) -> tuple[float, ...]:
-        """Computing, by rank."""
+        """Time that each rank computes, by rank."""
         return tuple(sum(map(sub, *times)) for times in zip(self.ends, self.starts, strict=True))
 
     @property
     def idle_seconds(self) -> tuple[float, ...]:
-        """Not computing while the pipeline lasts, by rank."""
+        """Time that each rank does not compute until `pipeline_seconds`, by rank."""
         return tuple(self.pipeline_seconds - busy for busy in self.busy_seconds)
 
     @property
     def bubble_fraction(self) -> float:
-        """Idle share of ranks times `pipeline_seconds`, from 0 to 1."""
+        """Idle time of all ranks, as a fraction of their number times `pipeline_seconds`."""
         area = self.pipeline_seconds * len(self.ends)
         return sum(self.idle_seconds) / area if area else 0.0
 
     @property
     def exposed_seconds(self) -> tuple[float, ...]:
-        """By rank: idle because bytes were under way, between stages or across replicas.
+        """Time that each rank was idle while bytes travelled to it, or for reductions, by rank.
 
-        A rank that waits for another one to compute is in a bubble; it is exposed for the part of
-        the wait in which the message had left. Its reductions are exposed beyond its last action.
+        A rank that waits for the computation of another rank is in a bubble. Its wait counts here
+        only from the time at which the message has left. A reduction counts for the part after the
+        rank's last action.
         """
         exposed = list(self.travel_seconds)
         last = [ends[-1] if ends else 0.0 for ends in self.ends]
@@ -142,14 +146,16 @@ class Timeline:
 
     @property
     def peak_bytes(self) -> tuple[int, ...]:
-        """The most that a rank holds at any time, by rank."""
+        """Bytes that each rank holds at its peak, by rank."""
         return tuple(peak.total_bytes for peak in self.peaks)
 
-    def events(self) -> Iterator[Event]:
-        """Every action, rank by rank, in order."""
+    def events(self) -> Iterator[SimulatedEvent]:
+        """Yield every action, rank by rank, in order."""
         for rank, order in enumerate(self.schedule.orders):
             times = zip(
                 order, self.starts[rank], self.ends[rank], self.held_bytes[rank], strict=True
             )
             for action, start, end, held in times:
-                yield Event(rank=rank, action=action, start=start, end=end, held_bytes=held)
+                yield SimulatedEvent(
+                    rank=rank, action=action, start=start, end=end, held_bytes=held
+                )

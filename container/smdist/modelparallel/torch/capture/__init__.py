@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model's forward pass as a program that can be cut: `capture(model, example)`.
+"""Capture of a model: its forward pass as a program that can be cut into stages.
 
-The user's forward function runs once, without numbers. Modules chosen as units stay whole, what
-happens between them is written down call by call. Where that is impossible the module becomes a
-unit and the next run starts; each run has fewer modules open, so there is a last one.
+`capture(model, example)` runs the user's forward function once, on tensors without numbers. Modules
+that are chosen as units stay whole; the operations between units (glue) are recorded call by call.
+Where the operations of a module cannot be recorded, that module becomes a unit and capture runs
+again. Each run opens fewer modules than the run before it, so capture always ends.
 """
 
 from __future__ import annotations
@@ -16,30 +17,29 @@ from torch import nn
 
 from sagemaker_dist.errors import closest, raise_all
 from smdist.modelparallel.core.graph import Graph
-from smdist.modelparallel.torch.capture.crowding import crowded
+from smdist.modelparallel.torch.capture.build_graph import build_graph, crowded
+from smdist.modelparallel.torch.capture.capture_errors import CaptureError, Escalation
+from smdist.modelparallel.torch.capture.capture_run import run_once
 from smdist.modelparallel.torch.capture.diagnosis import failure_of
-from smdist.modelparallel.torch.capture.errors import CaptureError, Escalation
-from smdist.modelparallel.torch.capture.graph import build_graph
-from smdist.modelparallel.torch.capture.refusals import has_hooks, refuse
-from smdist.modelparallel.torch.capture.run import run_once
-from smdist.modelparallel.torch.capture.signature import signature
+from smdist.modelparallel.torch.capture.signature import has_hooks, signature
 from smdist.modelparallel.torch.capture.units import composite_elements, default_units
-from smdist.modelparallel.torch.program import Program
+from smdist.modelparallel.torch.capture.unsupported_models import refuse
+from smdist.modelparallel.torch.program.program import Program
 
 __all__ = ["CaptureError", "Captured", "arguments_of", "capture", "signature"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Captured:
-    """A model that has been taken apart; the model itself is as it was.
+    """Result of a capture; the model itself is unchanged.
 
     Attributes:
-        graph: What planners read.
-        program: What stages run.
-        model: The user's.
-        example: What it was captured with.
-        key: What it depends on besides the numbers.
-        notes: Which modules became units against the rule, and why: for people.
+        graph: The graph that planners read.
+        program: The program that stages run.
+        model: The user's model.
+        example: The batch that the model was captured with.
+        key: Properties of the model and the batch, apart from numbers, that the program depends on.
+        notes: Text for people: modules that became units against the default rule, and the reason.
     """
 
     graph: Graph = field(repr=False)
@@ -50,12 +50,15 @@ class Captured:
     notes: tuple[str, ...] = ()
 
     def serves(self, example: Any) -> bool:
-        """Whether this holds for another batch, and for the model as it is set now."""
+        """Tell whether the program is valid for another batch and the model's present settings."""
         return self.key == signature(self.model, arguments_of(example))
 
 
 def arguments_of(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and keyword arguments of the model: a dict is the latter, a tuple the former."""
+    """Return the positional and keyword arguments for the model.
+
+    A dict holds keyword arguments, a tuple positional ones; anything else is the only argument.
+    """
     if isinstance(example, dict):
         return (), dict(example)
     return (example, {}) if isinstance(example, tuple) else ((example,), {})
@@ -68,18 +71,18 @@ def capture(
     opened: Collection[str] = frozenset(),
     closed: Collection[str] = frozenset(),
 ) -> Captured:
-    """Take a model apart.
+    """Capture a model.
 
     Args:
-        model: Any module, on the meta device too.
+        model: Any module, also one on the meta device.
         example: A tensor, a tuple of positional arguments or a dict of keyword arguments: the
-            batch of one replica, or one like it.
-        opened: Names of units to go into instead of keeping them whole, and so all around them.
-        closed: Names of modules to keep whole.
+            batch of one replica, or a batch like it.
+        opened: Names of modules that are not kept whole; the modules around them are opened too.
+        closed: Names of modules that are kept whole.
 
     Raises:
-        CaptureError: The model's own forward function cannot be recorded: names the line. A name
-            is not that of a module.
+        CaptureError: The model's own forward function cannot be recorded (the error names the
+            line), or a name is not the name of a module.
     """
     _check_names(model, opened, closed)
     refuse(model)
@@ -97,7 +100,7 @@ def capture(
 
 
 class _Search:
-    """Runs the model until everything that is open can be recorded."""
+    """Repeated runs of the model, until everything outside the units can be recorded."""
 
     def __init__(
         self, model: nn.Module, arguments: Any, opened: frozenset[str], closed: frozenset[str]
@@ -134,7 +137,7 @@ class _Search:
                 f"the forward function of {type(self._model).__name__} cannot be taken apart"
                 + (f" at {found.line}" if found.line else ""),
                 found.reason,
-                found.mend,
+                found.hint,
             ) from found.__cause__
         twins = self._twins(found.module)
         self._closed |= twins
@@ -142,7 +145,7 @@ class _Search:
         self.notes.append(f"{found.module!r} is one unit{more}: {found.reason} ({found.line})")
 
     def _twins(self, name: str) -> set[str]:
-        """All that is of the same class of the user's: they would be found one by one."""
+        """Return all modules of the same user class, so that they need no run each."""
         cls = type(self._model.get_submodule(name))
         if cls.__module__.startswith("torch."):
             return {name}
@@ -150,7 +153,7 @@ class _Search:
         return {twin for twin, module in modules if twin and type(module) is cls} | {name}
 
     def _with_hooks(self) -> set[str]:
-        """Containers with hooks: only a unit is called as a module, with its hooks."""
+        """Return the containers with hooks; they become units, since only units run their hooks."""
         return {
             name
             for name, module in self._model.named_modules()
@@ -178,6 +181,6 @@ def _check_names(model: nn.Module, *groups: Collection[str]) -> None:
 
 
 def _meant(name: str, known: list[str]) -> str:
-    """A model has too many names to list them."""
+    """Return a hint with the closest name; a model has too many names to list all."""
     found = closest(name, known)
     return found if found.startswith("Did you mean") else "Take one of model.named_modules()"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a model that cannot be taken apart runs at all: a batch of a wrong shape, a typo."""
+"""Diagnosis of a model that capture refuses: an error of its own, a wrong shape or a typo."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from smdist.modelparallel.torch.capture.errors import CaptureError
-from smdist.modelparallel.torch.capture.lines import line_of_user
-from smdist.modelparallel.torch.capture.state import snapshots
-from smdist.modelparallel.torch.capture.step import first_line
-from smdist.modelparallel.torch.capture.surroundings import uncompiled, untouched
-from smdist.modelparallel.torch.tree import flatten, map_leaves, paths
+from smdist.modelparallel.torch.capture.capture_errors import CaptureError
+from smdist.modelparallel.torch.capture.module_snapshot import snapshots, uncompiled, untouched
+from smdist.modelparallel.torch.capture.program_writer import first_line
+from smdist.modelparallel.torch.capture.source_lines import line_of_user
+from smdist.modelparallel.torch.program.pytree import flatten, map_leaves, paths
 
 
 def failure_of(model: nn.Module, arguments: tuple[Any, Any]) -> CaptureError | None:
-    """What is wrong with the model itself, run on this example without capture; None if nothing.
+    """Return the model's own error on this example, run without capture; None if it has none.
 
-    A model on the meta device is run there: what needs numbers is no fault of its own.
+    A model on the meta device runs there; an operation that needs numbers is not its own error.
     """
     on_meta = any(parameter.is_meta for parameter in model.parameters())
     tensors = [leaf for leaf in flatten(arguments)[0] if isinstance(leaf, Tensor)]

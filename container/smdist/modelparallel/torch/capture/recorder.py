@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hears what a forward pass does while it runs on fakes.
+"""Recorder of a forward pass that runs on fake tensors.
 
-Two things come in: every function of PyTorch that forward functions call (a function mode sees
-them), and every module that they call (see patches.py). Inside a unit both are left alone. What
-goes out to the writer is one step for each call.
+The recorder sees every function of PyTorch that forward functions call (through a function mode),
+and every module that they call (see recorder_hooks.py). It records nothing inside a unit. Each call
+becomes one step for the writer.
 """
 
 from __future__ import annotations
@@ -16,63 +16,82 @@ from typing import Any
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from smdist.modelparallel.torch.capture.borrowing import Borrowing
-from smdist.modelparallel.torch.capture.errors import CaptureError, Escalation
-from smdist.modelparallel.torch.capture.functions import NEEDS_NUMBERS, objection
-from smdist.modelparallel.torch.capture.lines import is_compiled_here, line_of_change, line_of_user
-from smdist.modelparallel.torch.capture.objects import print_of
-from smdist.modelparallel.torch.capture.probe import FailedError, Probe, ProbeError, TooLargeError
-from smdist.modelparallel.torch.capture.state import Snapshot, snapshot, snapshots
-from smdist.modelparallel.torch.capture.step import Inside, Step, first_line
-from smdist.modelparallel.torch.capture.surroundings import python_draws
-from smdist.modelparallel.torch.capture.titles import title_of
-from smdist.modelparallel.torch.capture.writer import Writer
-from smdist.modelparallel.torch.program import Argument
-from smdist.modelparallel.torch.tree import Form, flatten
+from smdist.modelparallel.torch.capture.argument_objects import print_of
+from smdist.modelparallel.torch.capture.capture_errors import CaptureError, Escalation
+from smdist.modelparallel.torch.capture.external_tensors import ExternalTensors
+from smdist.modelparallel.torch.capture.module_snapshot import (
+    Snapshot,
+    python_draws,
+    snapshot,
+    snapshots,
+)
+from smdist.modelparallel.torch.capture.program_writer import (
+    Inside,
+    PendingCall,
+    ProgramWriter,
+    first_line,
+)
+from smdist.modelparallel.torch.capture.shape_probe import (
+    FailedError,
+    Probe,
+    ProbeError,
+    TooLargeError,
+)
+from smdist.modelparallel.torch.capture.source_lines import (
+    is_compiled_here,
+    line_of_change,
+    line_of_user,
+)
+from smdist.modelparallel.torch.capture.unsupported_functions import (
+    NEEDS_NUMBERS,
+    objection,
+    title_of,
+)
+from smdist.modelparallel.torch.program.program import Argument
+from smdist.modelparallel.torch.program.pytree import Form, flatten
 
 
-class Recorder(TorchFunctionMode):
-    """Records one forward pass.
+class CallRecorder(TorchFunctionMode):
+    """Recorder of one forward pass.
 
     Args:
-        writer: Takes the calls down.
+        writer: Record that the calls are added to.
         units: Ids of the modules to keep whole.
         names: First names of all modules, by id.
-        before: The units as they were, by id.
-        probe: Finds out what a unit returns that cannot run on fakes.
-        borrowing: Finds out what a unit uses that it was not given.
+        before: Snapshots of the units from before the pass, by id.
+        probe: Runs a unit that cannot run on fakes, to find its results.
+        borrowing: Detects tensors that a unit uses and was not given.
     """
 
     def __init__(
         self,
-        writer: Writer,
+        writer: ProgramWriter,
         *,
         units: set[int],
         names: dict[int, str],
         before: dict[int, list[Snapshot]],
         probe: Probe,
-        borrowing: Borrowing,
+        borrowing: ExternalTensors,
     ) -> None:
         super().__init__()
         self._writer, self._units, self._names, self._probe = writer, units, names, probe
         self._before, self._dice = before, python_draws()
         self._borrowing = borrowing
         self._quiet = 0
-        self._changing: dict[int, tuple[Inside, ...]] = {}  # who ran when memory was changed
-
-    # What the patches call.
+        # containers that ran when a buffer was changed, by the memory of the buffer
+        self._changing: dict[int, tuple[Inside, ...]] = {}
 
     @property
     def is_quiet(self) -> bool:
-        """Whether a unit or a function runs, whose insides are its own."""
+        """Tell whether a unit or a whole function runs, so that calls inside are not recorded."""
         return self._quiet > 0
 
     def knows(self, module: nn.Module) -> bool:
-        """Whether this is a module of the model's."""
+        """Tell whether a module belongs to the model."""
         return id(module) in self._names
 
     def is_passing(self, module: nn.Module, level: type) -> bool:
-        """Whether a class's own `__call__` passes on to that of its base class."""
+        """Tell whether this call only passes from a class's `__call__` to that of a base class."""
         inside = self._writer.stack[-1] if self._writer.stack else None
         if inside is None or inside.module is not module or not inside.passes:
             return False
@@ -82,16 +101,16 @@ class Recorder(TorchFunctionMode):
     def module(
         self, run: Callable[..., Any], module: nn.Module, arguments: Any, *, level: type
     ) -> Any:
-        """A forward function calls a module of the model's."""
+        """Record the call of a module of the model by a forward function."""
         name = self._names[id(module)]
         if id(module) in self._units:
-            with self._silent():  # our own look at tensors is no glue either
+            with self._silent():  # the recorder's own use of tensors is no glue either
                 return self._unit(name, run, module, arguments)
         self._writer.stack.append(Inside(name, module, snapshot(module), level is not nn.Module))
         return self._container(name, run, module, arguments)
 
     def function(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """A forward function calls a function that stays whole."""
+        """Record the call of a function as one step, without the calls inside it."""
         with self._silent():
             return self._function(function, args, kwargs)
 
@@ -123,17 +142,21 @@ class Recorder(TorchFunctionMode):
         function: Callable[..., Any],  # noqa: ARG002  it runs by itself
         settings: dict[str, Any],
     ) -> None:
-        """A checkpoint starts: units in it get one each, so that their memory is still saved."""
+        """Start an activation checkpoint; each unit in it gets its own, to save the same memory."""
         self._writer.checkpoints.append((settings, len(self._writer.calls)))
 
     def leave_checkpoint(self) -> None:
-        """It ends."""
+        """End an activation checkpoint.
+
+        Raises:
+            Escalation: The checkpoint contains no unit.
+        """
         _, start = self._writer.checkpoints.pop()
         if not any(call.is_unit for call in self._writer.calls[start:]):
             self._writer.escalate("it puts a checkpoint around operations of its own")
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """PyTorch calls this for each of its functions."""
+        """Record a function; PyTorch calls this method for each of its functions."""
         if not self._quiet:
             return self.function(func, args, kwargs or {})
         with self._writer.chances.running(func, self._writer.effects.draws):
@@ -144,12 +167,10 @@ class Recorder(TorchFunctionMode):
         return result
 
     def result(self, output: Any) -> tuple[tuple[Argument, ...], Form]:
-        """What the model returned."""
+        """Return the entries of the program for the model's result, and the form of the result."""
         leaves, form = flatten(output)
         self._writer.stack.append(Inside("", nn.Module(), snapshot(nn.Module())))
         return tuple(self._writer.source(leaf) for leaf in leaves), form
-
-    # Modules.
 
     def _container(
         self, name: str, run: Callable[..., Any], module: nn.Module, arguments: tuple[Any, Any]
@@ -196,14 +217,14 @@ class Recorder(TorchFunctionMode):
         return self._writer.write(step, result, positions, is_probed=is_probed, has_state=has_state)
 
     def _check_unit(self, name: str, module: nn.Module) -> None:
-        """Whatever a unit holds comes from the user or from the unit itself."""
+        """Check that other modules have not changed a unit's attributes since it last ran."""
         before = self._before.setdefault(id(module), snapshots(module.modules()))
         found = next((change for part in before for change in part.differences()), None)
         if found is not None:
             self._writer.escalate(f"it changes {found!r} of {name!r}, which is a module of its own")
 
-    def _check_buffers(self, module: nn.Module, step: Step, *, is_probed: bool) -> bool:
-        """Whether a unit changes buffers: these are its own, others would read them elsewhere."""
+    def _check_buffers(self, module: nn.Module, step: PendingCall, *, is_probed: bool) -> bool:
+        """Tell whether a unit changes buffers; refuse buffers that other modules read."""
         ledger = self._writer.ledger
         written = self._probe.changed if is_probed else self._writer.effects.written
         changed = {place for place in written if ledger.weight_in({place}) is not None}
@@ -215,8 +236,11 @@ class Recorder(TorchFunctionMode):
         self._check_once(step, changed)
         return True
 
-    def _check_once(self, step: Step, changed: set[int]) -> None:
-        """Two calls that change one buffer are in one unit: on two stages it would be two."""
+    def _check_once(self, step: PendingCall, changed: set[int]) -> None:
+        """Check that two calls which change one buffer are in one unit.
+
+        On two stages, each call would change a buffer of its own.
+        """
         now = tuple(self._writer.stack)
         for place in changed:
             before = self._changing.setdefault(place, now)
@@ -229,11 +253,11 @@ class Recorder(TorchFunctionMode):
                     both[-1].name,
                     f"it calls {step.module!r} more than once, which changes {name!r} each time",
                     line_of_user(),
-                    mend="Use one instance per call",
+                    hint="Use one instance per call",
                 )
             )
 
-    def _try(self, module: nn.Module, step: Step, error: Exception) -> tuple[Any, list[int]]:
+    def _try(self, module: nn.Module, step: PendingCall, error: Exception) -> tuple[Any, list[int]]:
         self._writer.effects.clear()
         self._writer.chances.drop()
         try:
@@ -246,8 +270,8 @@ class Recorder(TorchFunctionMode):
                 self._writer.owner, said, line_of_user(error), is_error=is_error
             ) from error
 
-    def _valueless(self, step: Step, error: Exception, large: TooLargeError) -> CaptureError:
-        """On the meta device: names the innermost module, a mixture's experts for example."""
+    def _valueless(self, step: PendingCall, error: Exception, large: TooLargeError) -> CaptureError:
+        """Return the error for a model on meta; it names the innermost module (an expert, say)."""
         inside = (frame.f_locals.get("self") for frame, _ in walk_tb(error.__traceback__))
         names = [self._names[id(each)] for each in inside if id(each) in self._names]
         name = names[-1] if names else step.module
@@ -269,8 +293,6 @@ class Recorder(TorchFunctionMode):
         is_same = form == flat[1] and all(a is b for a, b in zip(leaves, flat[0], strict=True))
         if not is_same or self._prints(leaves) != before:
             self._writer.escalate(f"it passes an object to {name!r} that this changes")
-
-    # The rest.
 
     def _check_dice(self) -> None:
         if python_draws() != self._dice:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program depends on besides the numbers: where it differs, capture again.
+"""Signature of a model call: the properties, other than numbers, that a program depends on.
 
-Forward functions branch on shapes, on `self.training`, on `self.scale` and on what the batch
-holds besides tensors. A program has one answer to each of these inside it.
+Forward functions branch on shapes, on `self.training`, on `self.scale` and on objects in the batch
+that are no tensors. A program holds one outcome of each branch, so another signature needs another
+capture.
 """
 
 from __future__ import annotations
@@ -15,21 +16,20 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from smdist.modelparallel.torch.capture.refusals import has_hooks
-from smdist.modelparallel.torch.modes import current_modes
-from smdist.modelparallel.torch.tree import flatten
+from smdist.modelparallel.torch.program.program import current_modes
+from smdist.modelparallel.torch.program.pytree import flatten
 
 _SCALARS = (bool, int, float, complex, str, bytes, type(None))
 _ATOMS = (
     *_SCALARS, Enum, type, torch.dtype, torch.device, FunctionType, BuiltinFunctionType
 )  # fmt: skip
 _MODULES_OWN = frozenset(vars(nn.Module())) - {"training"}
-_DEPTH = 8  # of lists in lists
+_DEPTH = 8  # levels of nested lists
 OTHER: Final = object()
 
 
 def signature(model: nn.Module, arguments: tuple[Any, Any]) -> Hashable:
-    """Equal for two calls of a model if one program serves both."""
+    """Return a key that is equal for two calls of a model if one program serves both."""
     leaves, form = flatten(arguments)
     return (
         form,
@@ -42,10 +42,10 @@ def signature(model: nn.Module, arguments: tuple[Any, Any]) -> Hashable:
 
 
 def plain(value: Any, depth: int = _DEPTH) -> Hashable:
-    """A setting as something to compare: a number, a name, a function, or nested ones.
+    """Return a setting as a value to compare: a number, a name, a function, or nested ones.
 
     Returns:
-        `OTHER` for what is none, or holds something that is none.
+        `OTHER` for any other object, and for a container that holds one.
     """
     if isinstance(value, _ATOMS):
         return type(value), value
@@ -60,7 +60,7 @@ def plain(value: Any, depth: int = _DEPTH) -> Hashable:
 
 
 def own_attributes(holder: Any) -> dict[str, Any]:
-    """Of a module or an object, without what all modules have."""
+    """Return the attributes of a module or an object, except those that all modules have."""
     return {name: value for name, value in vars(holder).items() if name not in _MODULES_OWN}
 
 
@@ -71,7 +71,7 @@ def _leaf(leaf: Any) -> Hashable:
 
 
 def _settings(model: nn.Module) -> Iterator[Hashable]:
-    """Plain attributes of all modules and, once each, of the objects that they hold."""
+    """Yield the plain attributes of all modules and, once each, of the objects that they hold."""
     seen: set[int] = set()
     for module in model.modules():
         yield tuple(_plain(module)), has_hooks(module)
@@ -90,3 +90,13 @@ def _plain(holder: Any) -> Iterator[Hashable]:
         found = plain(value)
         if found is not OTHER:
             yield name, found
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Tell whether user hooks run before or after a module, in its forward or backward pass."""
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )

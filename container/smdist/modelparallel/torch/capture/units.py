@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which modules are kept whole.
+"""Choice of the modules that are kept whole, by default and on request.
 
-Elements of lists are the repeated blocks of a model, so they are units; everywhere else leaf
-modules are. Where blocks stand in stages, as in a ResNet, the list inside is meant:
+Elements of lists are the repeated blocks of a model, so they are units. Elsewhere leaf modules are
+units. Where blocks are grouped into stages, as in a ResNet, elements of the inner list are units:
 
     stages: ModuleList          outer list: its elements hold lists of equal composite modules,
       0: Stage                  so they are opened ...
         layers: Sequential
-          0: Bottleneck         ... down to here: what it holds is no list of such modules, or
-            layer: Sequential   more values than one would cross from one element to the next
+          0: Bottleneck         ... down to here: a Bottleneck holds no list of such modules, or
+            layer: Sequential   has more live values inside than between it and the next one
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _OPEN = (nn.Transformer, nn.TransformerEncoder, nn.TransformerDecoder)
 
 
 def default_units(model: nn.Module, *, opened: frozenset[str], closed: frozenset[str]) -> set[str]:
-    """Names of the units.
+    """Return the names of the units.
 
     Args:
         model: The whole model.
-        opened: Modules to go into in any case.
-        closed: Modules to keep whole in any case; below an opened one too.
+        opened: Modules to open in any case.
+        closed: Modules to keep whole in any case, also inside an opened module.
     """
     return set(_walk("", model, opened | {""}, closed - {""}))
 
 
 def composite_elements(model: nn.Module) -> set[str]:
-    """Elements of lists that hold lists of equal composite modules: stages, it seems."""
+    """Return elements of lists that hold lists of equal composite modules: probably stages."""
     return {
         f"{name}.{key}" if name else key
         for name, module in model.named_modules()

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints that load under any layout.
+"""Checkpoints that any layout can load.
 
-A model that was split over four ranks goes on split over two, or whole in one process: values have
-the names that they have in the model, whoever holds them.
+A model that was split over four ranks can continue split over two, or whole in one process. A
+checkpoint stores values under their names in the model, whatever rank held them.
 """
 
-from smdist.modelparallel.torch.checkpoint.calls import (
+from smdist.modelparallel.torch.checkpoint.checkpoint_calls import (
     resume_from_checkpoint,
     save_checkpoint,
 )
-from smdist.modelparallel.torch.checkpoint.errors import CheckpointError
-from smdist.modelparallel.torch.checkpoint.exporting import export
-from smdist.modelparallel.torch.checkpoint.gather import gather_state_dict
-from smdist.modelparallel.torch.checkpoint.single import load, save
+from smdist.modelparallel.torch.checkpoint.checkpoint_errors import CheckpointError
+from smdist.modelparallel.torch.checkpoint.export_model import export
+from smdist.modelparallel.torch.checkpoint.gather_values import gather_state_dict
+from smdist.modelparallel.torch.checkpoint.single_file import load, save
 
 __all__ = [
     "CheckpointError",

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts what a checkpoint holds into a model and its optimizer.
+"""Load the values of a checkpoint into a model and its optimizer.
 
-Names, shapes and files are compared first, on all ranks. Values are read beside the model and
-copied in when every rank has them: until then the model is as it was.
+Names, shapes and files are compared first, on all ranks. Values are read into separate memory, and
+copied into the model when every rank has read its own; until then the model is unchanged.
 """
 
 from __future__ import annotations
@@ -13,12 +13,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from sagemaker_dist.errors import raise_all
-from smdist.modelparallel.core.manifest import Manifest, State, model_faults, state_faults
-from smdist.modelparallel.torch.checkpoint.files import partial_folder
-from smdist.modelparallel.torch.checkpoint.holding import Holding, hold, unwrapped
-from smdist.modelparallel.torch.checkpoint.moments import (
+from smdist.modelparallel.core.manifest import Manifest, OptimizerState, model_faults, state_faults
+from smdist.modelparallel.torch.checkpoint.atomic_files import partial_folder
+from smdist.modelparallel.torch.checkpoint.checkpoint_progress import CheckpointProgress
+from smdist.modelparallel.torch.checkpoint.find_checkpoint import (
+    MODEL,
+    CheckpointSource,
+    read_values,
+)
+from smdist.modelparallel.torch.checkpoint.local_values import (
+    LocalValues,
+    local_values_of,
+    unwrapped,
+)
+from smdist.modelparallel.torch.checkpoint.optimizer_values import (
     put,
     put_options,
     renamed,
@@ -26,24 +37,40 @@ from smdist.modelparallel.torch.checkpoint.moments import (
     targets,
     trained,
 )
-from smdist.modelparallel.torch.checkpoint.progress import Progress
-from smdist.modelparallel.torch.checkpoint.script import local
-from smdist.modelparallel.torch.checkpoint.shards import fill
-from smdist.modelparallel.torch.checkpoint.sources import MODEL, Source, read_values
+from smdist.modelparallel.torch.checkpoint.script_objects import local
 from smdist.modelparallel.torch.checkpoint.team import Team
 
-_MEND = "Copy the files again, or load an older tag"
+
+def fill(target: Any, value: Any) -> Any:
+    """Copy a tensor, or this rank's shard of it, into `target`; return objects unchanged."""
+    if not isinstance(target, Tensor):
+        return value
+    if not isinstance(target, DTensor):
+        return target.copy_(value)
+    sizes, offsets = compute_local_shape_and_global_offset(
+        target.shape, target.device_mesh, target.placements
+    )
+    ranges = zip(offsets, sizes, strict=True)
+    part = value[tuple(slice(start, start + size) for start, size in ranges)]
+    target.to_local().copy_(part)
+    return target
+
+
+_HINT = "Copy the files again, or load an older tag"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loading:
-    """What is to be loaded into what.
+    """A checkpoint, and the model and optimizer that it is loaded into.
 
     Attributes:
-        optimizer: None where its state is not wanted.
+        source: The checkpoint.
+        model: The model.
+        optimizer: The optimizer; None if its state is not loaded.
+        strict: True if model and checkpoint must have the same names.
     """
 
-    source: Source
+    source: CheckpointSource
     model: nn.Module
     optimizer: Any
     strict: bool
@@ -52,24 +79,24 @@ class Loading:
         """Compare names and shapes, without reading values; collective.
 
         Raises:
-            OptionError: The checkpoint is of something else; all faults at once.
+            OptionError: The checkpoint belongs to another model or optimizer; all faults at once.
         """
-        team, holding = Team.here(), hold(self.model)
+        team, holding = Team.here(), local_values_of(self.model)
         saved = self.source.manifest
         here = Manifest(model=holding.title, entries=holding.entries)
         faults = list(model_faults(saved, here, strict=self.strict))
         if self.optimizer is not None:
             state = self._state_here(holding, team)
             faults += [] if saved.state is None and not self.strict else state_faults(saved, state)
-        team.do(self._cannot, lambda: raise_all(faults), mend=_MEND)
+        team.do(self._cannot, lambda: raise_all(faults), hint=_HINT)
 
     def run(self) -> None:
-        """Read this rank's values, then put them where they belong; collective.
+        """Read this rank's values, then copy them into the model and the optimizer; collective.
 
         Raises:
-            CheckpointError: Some rank cannot read its own: no rank's model is changed.
+            CheckpointError: A rank cannot read its values; no rank's model has changed.
         """
-        team, holding = Team.here(), hold(self.model)
+        team, holding = Team.here(), local_values_of(self.model)
         saved = self.source.manifest
         keys = _keys(holding, saved)
         into = {key: _beside(holding.values[name]) for name, key in keys.items()}
@@ -79,7 +106,7 @@ class Loading:
             groups = here.groups
             parameters = self._parameters(holding)
             into |= self._targets(parameters, state)
-        found = team.do(self._cannot, lambda: self._read(into, team), mend=_MEND)
+        found = team.do(self._cannot, lambda: self._read(into, team), hint=_HINT)
 
         def place() -> None:
             holding.load({name: found[key] for name, key in keys.items()})
@@ -88,7 +115,7 @@ class Loading:
                 put(inner, parameters, state, found)
                 put_options(inner, state, groups)
 
-        team.do(self._cannot, place, mend="Load it again before you go on")
+        team.do(self._cannot, place, hint="Load it again before you go on")
         if holding.split is not None and saved.run:
             holding.split.seed = saved.run["seed"]
             holding.split.step_number = saved.run["step"]
@@ -97,17 +124,19 @@ class Loading:
     def _cannot(self) -> str:
         return f"{self.source.title} cannot be loaded"
 
-    def _state_here(self, holding: Holding, team: Team) -> State:
+    def _state_here(self, holding: LocalValues, team: Team) -> OptimizerState:
         state = state_of(local(self.optimizer, holding), holding.names(), team)
         return renamed(state, _saved_names(holding, self.source.manifest))
 
-    def _parameters(self, holding: Holding) -> dict[str, nn.Parameter]:
-        """Those of the optimizer that are here, by the names of the checkpoint."""
+    def _parameters(self, holding: LocalValues) -> dict[str, nn.Parameter]:
+        """Return the optimizer's parameters on this rank, by their names in the checkpoint."""
         names = _saved_names(holding, self.source.manifest)
         own = trained(unwrapped(self.optimizer), holding.names())
         return {names.get(name, name): parameter for name, parameter in own}
 
-    def _targets(self, parameters: dict[str, nn.Parameter], state: State) -> dict[str, Any]:
+    def _targets(
+        self, parameters: dict[str, nn.Parameter], state: OptimizerState
+    ) -> dict[str, Any]:
         metadata = self.source.metadata
         return targets(parameters, state, self.source.values if metadata is None else metadata)
 
@@ -115,24 +144,24 @@ class Loading:
         source = self.source
         if source.metadata is None:
             return {key: fill(target, source.values[key]) for key, target in into.items()}
-        progress = Progress(f"{source.title} to the model", is_told=team.is_first)
+        progress = CheckpointProgress(f"{source.title} to the model", is_told=team.is_first)
         folder = partial_folder(source.path, source.tag)
         return read_values(folder, source.metadata, into, progress)
 
 
-def _keys(holding: Holding, saved: Manifest) -> dict[str, str]:
-    """Where the checkpoint has what is here, by first name here."""
+def _keys(holding: LocalValues, saved: Manifest) -> dict[str, str]:
+    """Return the checkpoint's keys of the values on this rank, by first name here."""
     names = _saved_names(holding, saved)
     return {here: f"{MODEL}{there}" for here, there in names.items() if here in holding.values}
 
 
-def _saved_names(holding: Holding, saved: Manifest) -> dict[str, str]:
+def _saved_names(holding: LocalValues, saved: Manifest) -> dict[str, str]:
     pairs = ((each, saved.found_for(each)) for each in holding.entries)
     return {each.name: found.name for each, found in pairs if found is not None}
 
 
 def _beside(value: Any) -> Any:
-    """An empty tensor to read into: a shard where it is one, else on the CPU."""
+    """Return an empty tensor to read into: a shard if the value is one, else on the CPU."""
     if isinstance(value, DTensor):
         return torch.empty_like(value)
     return torch.empty_like(value, device="cpu") if isinstance(value, Tensor) else None

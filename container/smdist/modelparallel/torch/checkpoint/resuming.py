@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Goes on from a checkpoint: what `smp.resume_from_checkpoint` does."""
+"""Resume from a checkpoint: the implementation of `smp.resume_from_checkpoint`."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from sagemaker_dist.errors import OptionError, raise_all
-from smdist.modelparallel.torch.checkpoint.chance import set_random_state
-from smdist.modelparallel.torch.checkpoint.errors import CheckpointError
-from smdist.modelparallel.torch.checkpoint.full import Translate, find_full
-from smdist.modelparallel.torch.checkpoint.holding import is_split
+from smdist.modelparallel.torch.checkpoint.checkpoint_errors import CheckpointError
+from smdist.modelparallel.torch.checkpoint.checkpoint_ranks import RankReplica, set_random_state
+from smdist.modelparallel.torch.checkpoint.find_checkpoint import CheckpointSource, find_partial
+from smdist.modelparallel.torch.checkpoint.full_checkpoint import Translate, find_full
 from smdist.modelparallel.torch.checkpoint.loading import Loading
-from smdist.modelparallel.torch.checkpoint.place import Place
-from smdist.modelparallel.torch.checkpoint.script import model_of, optimizer_of
-from smdist.modelparallel.torch.checkpoint.sources import Source, find_partial
+from smdist.modelparallel.torch.checkpoint.local_values import is_split
+from smdist.modelparallel.torch.checkpoint.script_objects import model_of, optimizer_of
 from smdist.modelparallel.torch.checkpoint.team import Team
 
 
 @dataclass(frozen=True, slots=True)
 class Resuming:
-    """A checkpoint that is to be loaded; attributes are those of `smp.resume_from_checkpoint`."""
+    """A resumption; the attributes are the arguments of `smp.resume_from_checkpoint`."""
 
     path: Path
     tag: object
@@ -40,7 +39,7 @@ class Resuming:
     data: Any
 
     def run(self) -> Any:
-        """Find it, compare it, and load it at once or when the model is cut; collective."""
+        """Find and compare the checkpoint; load it now or when the model is cut; collective."""
         raise_all(_faults(self))
         team, model = Team.here(), model_of(self.model)
         source = self._source(team)
@@ -52,23 +51,23 @@ class Resuming:
         if split is None:
             loading.run()
         else:
-            split._state.is_loaded = True  # a model without values gets them here
+            split._state.is_loaded = True  # the checkpoint gives values to a model without them
             split.when_cut(loading.run)
         return source.user_content
 
-    def _source(self, team: Team) -> Source:
+    def _source(self, team: Team) -> CheckpointSource:
         if self.partial:
             return find_partial(self.path, self.tag, team)
         return find_full(self.path, self.tag, self.translate_function, team)
 
     def _wanted(self, model: nn.Module) -> Any:
-        """The optimizer, if its state is wanted."""
+        """Return the optimizer, or None if its state is not to be loaded."""
         skips = not self.load_sharded_optimizer_state and _is_sharded(model)
         return None if skips or not self.load_optimizer else optimizer_of(self.optimizer, model)
 
-    def _go_on(self, source: Source, model: nn.Module, team: Team) -> None:
-        """Random state, scheduler and data continue."""
-        place = Place.of(model if is_split(model) else None, team)
+    def _go_on(self, source: CheckpointSource, model: nn.Module, team: Team) -> None:
+        """Restore random state, scheduler and position in the data."""
+        place = RankReplica.of(model if is_split(model) else None, team)
         record, manifest = source.record, source.manifest
 
         def restore() -> None:
@@ -80,10 +79,10 @@ class Resuming:
                 self.data.load_state_dict(position)
 
         what = f"{source.title} cannot be loaded"
-        team.do(what, restore, mend="Pass the objects that were saved")
+        team.do(what, restore, hint="Pass the objects that were saved")
         set_random_state(place.random_of(record["random"], manifest.layout))
 
-    def _unsaved(self, source: Source) -> Iterator[OptionError]:
+    def _unsaved(self, source: CheckpointSource) -> Iterator[OptionError]:
         given = {"scheduler": self.scheduler, "data": self.data}
         for name, value in given.items():
             if self.strict and value is not None and source.record[name] is None:
@@ -95,7 +94,7 @@ class Resuming:
 
 
 def _is_sharded(model: nn.Module) -> bool:
-    """Whether replicas share its parameters out, or will when it is cut."""
+    """Tell whether replicas share the model's parameters among them, now or once it is cut."""
     if is_split(model):
         split: Any = model
         return bool(split.is_sharded)
@@ -106,10 +105,13 @@ def _faults(asked: Resuming) -> Iterator[OptionError]:
     for name in ("partial", "strict", "load_optimizer", "load_sharded_optimizer_state"):
         value = getattr(asked, name)
         if not isinstance(value, bool):
-            yield OptionError(f"{name} is {value!r}", "it is a switch", "Pass True or False")
+            yield OptionError(
+                f"{name} is {value!r}", "it is a switch", "Pass True or False", about=name
+            )
     if asked.translate_function is not None and asked.partial:
         yield OptionError(
             "translate_function is for files of a whole model",
             "a partial checkpoint is loaded by names, piece by piece",
             "Pass partial=False, or leave it out",
+            about="translate_function",
         )

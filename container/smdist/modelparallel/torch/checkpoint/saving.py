@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes checkpoints: what `smp.save_checkpoint` does."""
+"""Save a checkpoint: the implementation of `smp.save_checkpoint`."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ from torch.distributed.tensor import DTensor
 
 from sagemaker_dist.errors import OptionError, raise_all
 from smdist.modelparallel.core.manifest import Manifest
-from smdist.modelparallel.torch.checkpoint.chance import random_state
-from smdist.modelparallel.torch.checkpoint.errors import CheckpointError, in_words
-from smdist.modelparallel.torch.checkpoint.files import (
+from smdist.modelparallel.torch.checkpoint.atomic_files import (
     METADATA,
     SUFFIX,
     check_tag,
@@ -33,29 +31,36 @@ from smdist.modelparallel.torch.checkpoint.files import (
     partial_tags,
     write_newest,
 )
-from smdist.modelparallel.torch.checkpoint.full import write_full
-from smdist.modelparallel.torch.checkpoint.holding import Holding, check_complete, hold
-from smdist.modelparallel.torch.checkpoint.moments import state_of, values_of
-from smdist.modelparallel.torch.checkpoint.place import Place
-from smdist.modelparallel.torch.checkpoint.progress import Progress
-from smdist.modelparallel.torch.checkpoint.script import local, model_of, optimizer_of
-from smdist.modelparallel.torch.checkpoint.sources import MODEL, RECORD, USER_CONTENT
-from smdist.modelparallel.torch.checkpoint.store import Writer, num_bytes_of
+from smdist.modelparallel.torch.checkpoint.checkpoint_errors import CheckpointError, in_words
+from smdist.modelparallel.torch.checkpoint.checkpoint_progress import CheckpointProgress
+from smdist.modelparallel.torch.checkpoint.checkpoint_ranks import RankReplica, random_state
+from smdist.modelparallel.torch.checkpoint.dcp_store import ShardWriter, num_bytes_of
+from smdist.modelparallel.torch.checkpoint.find_checkpoint import MODEL, RECORD, USER_CONTENT
+from smdist.modelparallel.torch.checkpoint.full_checkpoint import write_full
+from smdist.modelparallel.torch.checkpoint.local_values import (
+    LocalValues,
+    check_complete,
+    local_values_of,
+)
+from smdist.modelparallel.torch.checkpoint.optimizer_values import state_of, values_of
+from smdist.modelparallel.torch.checkpoint.script_objects import local, model_of, optimizer_of
 from smdist.modelparallel.torch.checkpoint.team import Team, failure
 
-_MEND = "Free space, or save to another path; older checkpoints are as they were"
+_HINT = "Free space, or save to another path; older checkpoints are as they were"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """What a checkpoint is made of, on this rank.
+    """Contents of a checkpoint on this rank.
 
     Attributes:
-        values: Of the model and the optimizer, by key.
-        record: The rest, but for the user's own.
+        holding: The model.
+        values: Values of the model and the optimizer, by key.
+        record: Everything else, apart from the user content.
+        user_content: The object that the user saves.
     """
 
-    holding: Holding
+    holding: LocalValues
     values: dict[str, Any] = field(repr=False)
     record: dict[str, Any] = field(repr=False)
     user_content: Any = field(repr=False, default=None)
@@ -63,7 +68,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """A checkpoint that is to be written; attributes are those of `smp.save_checkpoint`."""
+    """A save; the attributes are the arguments of `smp.save_checkpoint`."""
 
     path: Path
     tag: object
@@ -77,12 +82,12 @@ class Saving:
     data: Any
 
     def run(self) -> None:
-        """Write it; collective."""
+        """Write the checkpoint; collective."""
         faults = _faults(self.tag, self.partial, self.translate_if_full, self.num_kept)
         raise_all(faults)
         tag, team, model = check_tag(self.tag), Team.here(), model_of(self.model)
         content = self._content(model, team)
-        progress = Progress(f"checkpoint {tag!r} to {self.path}", is_told=team.is_first)
+        progress = CheckpointProgress(f"checkpoint {tag!r} to {self.path}", is_told=team.is_first)
         if self.partial:
             num_bytes = num_bytes_of(_write(self.path, tag, content, team, progress))
         else:
@@ -95,10 +100,10 @@ class Saving:
         progress.close(num_bytes)
 
     def _content(self, model: nn.Module, team: Team) -> Content:
-        holding, state = hold(model), None
+        holding, state = local_values_of(model), None
         check_complete(holding, team)
         is_mine = holding.is_cut or holding.split is None or team.is_first
-        place = Place.of(holding.split, team)
+        place = RankReplica.of(holding.split, team)
         values = _values(holding, place) if is_mine else {}
         optimizer = optimizer_of(self.optimizer, model)
         if optimizer is not None:
@@ -116,9 +121,9 @@ class Saving:
         content = self.user_content
         return Content(holding=holding, values=values, record=record, user_content=content)
 
-    def _positions(self, place: Place, team: Team) -> dict[str, Any]:
-        """Where everything else is that goes on."""
-        mend = "Pass objects with state_dict()"
+    def _positions(self, place: RankReplica, team: Team) -> dict[str, Any]:
+        """Return random states, data positions and the scheduler's state."""
+        hint = "Pass objects with state_dict()"
         what = f"checkpoint {self.tag!r} cannot be made"
 
         def states() -> tuple[Any, Any]:
@@ -126,7 +131,7 @@ class Saving:
             scheduler, data = (None if each is None else each.state_dict() for each in given)
             return scheduler, data
 
-        scheduler, data = team.do(what, states, mend=mend)
+        scheduler, data = team.do(what, states, hint=hint)
         positions = team.gather((place.replica, data))
         return {
             "random": team.gather(random_state()),
@@ -136,8 +141,11 @@ class Saving:
         }
 
 
-def _values(holding: Holding, place: Place) -> dict[str, Any]:
-    """The model's values by key. Replicas have the same parameters, and buffers of their own."""
+def _values(holding: LocalValues, place: RankReplica) -> dict[str, Any]:
+    """Return the model's values by key.
+
+    Replicas have equal parameters, so only the first one saves buffers, which may differ.
+    """
     parameters = holding.parameters()
     return {
         f"{MODEL}{name}": value
@@ -149,13 +157,16 @@ def _values(holding: Holding, place: Place) -> dict[str, Any]:
 def _faults(tag: object, partial: object, translate: object, kept: object) -> Iterator[OptionError]:
     for name, value in (("partial", partial), ("translate_if_full", translate)):
         if not isinstance(value, bool):
-            yield OptionError(f"{name} is {value!r}", "it is a switch", "Pass True or False")
+            yield OptionError(
+                f"{name} is {value!r}", "it is a switch", "Pass True or False", about=name
+            )
     is_count = isinstance(kept, int) and not isinstance(kept, bool) and kept >= 1
     if kept is not None and not is_count:
         yield OptionError(
             f"num_kept_partial_checkpoints is {kept!r}",
             "it counts checkpoints, and the one that is saved stays",
             "Pass an integer of 1 or more, or None to keep all",
+            about="num_kept_partial_checkpoints",
         )
     try:
         check_tag(tag)
@@ -163,10 +174,12 @@ def _faults(tag: object, partial: object, translate: object, kept: object) -> It
         yield error
 
 
-def _write(path: Path, tag: str, content: Content, team: Team, progress: Progress) -> Metadata:
+def _write(
+    path: Path, tag: str, content: Content, team: Team, progress: CheckpointProgress
+) -> Metadata:
     folder = partial_folder(path, tag)
     what = f"checkpoint {tag!r} cannot be written to {str(path)!r}"
-    team.do(what, lambda: folder.mkdir(parents=True, exist_ok=True), mend=_MEND)
+    team.do(what, lambda: folder.mkdir(parents=True, exist_ok=True), hint=_HINT)
     save = team.share(new_save())
     values = dict(content.values)
     if team.is_first:
@@ -176,7 +189,7 @@ def _write(path: Path, tag: str, content: Content, team: Team, progress: Progres
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")
             metadata: Metadata = save_distributed(
                 values,
-                storage_writer=Writer(folder, save, progress),
+                storage_writer=ShardWriter(folder, save, progress),
                 planner=_Planner(flatten_state_dict=False, flatten_sharded_tensors=False),
             )
     except CheckpointException as failed:
@@ -190,13 +203,13 @@ def _write(path: Path, tag: str, content: Content, team: Team, progress: Progres
 
 
 class _Planner(DefaultSavePlanner):
-    """Says what of the user's cannot be pickled."""
+    """Save planner that names an object which cannot be pickled."""
 
     def resolve_data(self, write_item: WriteItem) -> torch.Tensor | io.BytesIO:
-        """The value of an item, pickled where it is no tensor.
+        """Return the value of an item; objects other than tensors are pickled.
 
         Raises:
-            CheckpointError: It cannot be pickled.
+            CheckpointError: The object cannot be pickled.
         """
         try:
             return super().resolve_data(write_item)
@@ -207,16 +220,16 @@ class _Planner(DefaultSavePlanner):
 
 
 def _told(what: str, failed: CheckpointException, team: Team) -> BaseException:
-    """The user's own interrupt where there was one, else the same on all ranks."""
+    """Return this rank's own interrupt if there was one, else an error that all ranks share."""
     errors = {rank: each[0] for rank, each in failed.failures.items()}
     mine = errors.get(team.rank)
     if isinstance(mine, (KeyboardInterrupt, SystemExit)):
         return mine
-    return failure(what, {rank: in_words(error) for rank, error in errors.items()}, _MEND)
+    return failure(what, {rank: in_words(error) for rank, error in errors.items()}, _HINT)
 
 
 def _remove(folder: Path, is_unwanted: Any) -> None:
-    """Files of values: those of saves that failed or were replaced."""
+    """Remove unwanted files of values, left by failed or replaced saves."""
     for each in folder.glob(f"*{SUFFIX}"):
         if is_unwanted(each.name):
             each.unlink(missing_ok=True)
@@ -224,25 +237,30 @@ def _remove(folder: Path, is_unwanted: Any) -> None:
 
 def _announce(path: Path, tag: str, team: Team) -> None:
     what = f"checkpoint {tag!r} is written, but {str(path / 'newest')!r} cannot be"
-    team.do_first(what, lambda: write_newest(path, tag), mend=f"Load it with tag={tag!r}")
+    team.do_first(what, lambda: write_newest(path, tag), hint=f"Load it with tag={tag!r}")
 
 
 def _prune(path: Path, num_kept: int | None, team: Team) -> None:
-    """Older checkpoints go, and what crashed saves have left; each host removes its own files."""
+    """Remove older checkpoints and remains of crashed saves; each host removes its own files."""
     if num_kept is None:
         return
     what = f"old checkpoints in {str(path)!r} cannot be listed"
-    tags = team.do_first(what, lambda: _unwanted(path, num_kept), mend="Remove them by hand")
+    tags = team.do_first(what, lambda: _unwanted(path, num_kept), hint="Remove them by hand")
     for tag in tags:
         folder = partial_folder(path, tag)
-        (folder / METADATA).unlink(missing_ok=True)  # first: half a checkpoint is none
+        # metadata goes first: without it, a half-removed checkpoint counts as incomplete
+        (folder / METADATA).unlink(missing_ok=True)
     team.gather(None)
     for tag in tags:
         shutil.rmtree(partial_folder(path, tag), ignore_errors=True)
 
 
 def _unwanted(path: Path, num_kept: int) -> list[str]:
-    """Rank 0 writes into every checkpoint: a folder with its file and no metadata is a leftover."""
+    """Return the tags of checkpoints to remove.
+
+    Rank 0 writes a file into every checkpoint, so a folder that has this file and no metadata
+    is left from a crashed save.
+    """
     old = partial_tags(path)[num_kept:]
     folders = {each.parent for each in path.glob(f"{partial_folder(Path(), '*')}/*_0_0{SUFFIX}")}
     half = [each for each in folders if not (each / METADATA).exists()]

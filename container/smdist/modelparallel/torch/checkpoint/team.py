@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All ranks do the same thing, and what fails on one of them fails on all.
+"""Run the same work on all ranks; if it fails on one rank, it fails on all of them.
 
-A rank that went on alone would wait for the others in the next collective, for ever.
+A rank that continued alone would wait forever for the others in the next collective.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Any, TypeVar
 import torch.distributed as dist
 
 from sagemaker_dist.errors import OptionError
-from smdist.modelparallel.torch.checkpoint.errors import CheckpointError, in_words
+from smdist.modelparallel.torch.checkpoint.checkpoint_errors import CheckpointError, in_words
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """The ranks of the world, or of a group, or this process by itself.
+    """The ranks of the world, or of a group, or this process alone.
 
     Attributes:
-        rank: This one, as the team counts.
-        size: How many there are.
-        group: Theirs; None for the world.
+        rank: This rank's number in the team.
+        size: Number of ranks.
+        group: The process group; None for the world.
     """
 
     rank: int = 0
@@ -34,26 +34,26 @@ class Team:
 
     @classmethod
     def here(cls) -> Team:
-        """Those of torch.distributed; one where it was not started."""
+        """Return the world of torch.distributed, or this process alone if that was not started."""
         is_alone = not (dist.is_available() and dist.is_initialized())
         return cls() if is_alone else cls(dist.get_rank(), dist.get_world_size())
 
     @classmethod
     def of(cls, group: dist.ProcessGroup) -> Team:
-        """Those of a group that this rank is in."""
+        """Return the ranks of a group that includes this rank."""
         return cls(dist.get_rank(group), dist.get_world_size(group), group)
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the team's rank 0."""
+        """Tell whether this is the team's rank 0."""
         return self.rank == 0
 
     def in_world(self, rank: int) -> int:
-        """A rank of the team, as the world counts."""
+        """Return the rank in the world of a rank of the team."""
         return rank if self.group is None else dist.get_global_rank(self.group, rank)
 
     def gather(self, value: _T) -> list[_T]:
-        """What every rank passed, by rank."""
+        """Return the values of all ranks, in the order of ranks; collective."""
         if self.size == 1:
             return [value]
         found: list[Any] = [None] * self.size
@@ -61,7 +61,7 @@ class Team:
         return found
 
     def share(self, value: _T | None) -> _T:
-        """What the first rank passed."""
+        """Return the first rank's value; collective."""
         if self.size == 1:
             return value  # type: ignore[return-value]
         box: list[Any] = [value if self.is_first else None]
@@ -69,17 +69,17 @@ class Team:
         found: _T = box[0]
         return found
 
-    def do(self, what: str, run: Callable[[], _T], *, mend: str) -> _T:
-        """Run something on every rank.
+    def do(self, what: str, run: Callable[[], _T], *, hint: str) -> _T:
+        """Run a function on every rank; collective.
 
         Args:
-            what: For the error: "checkpoint 'a' cannot be written".
-            run: Must not talk to other ranks.
-            mend: For the error.
+            what: First part of the error: "checkpoint 'a' cannot be written".
+            run: The function; it must not communicate with other ranks.
+            hint: Third part of the error.
 
         Raises:
-            CheckpointError: It failed on some rank: the same error on all.
-            OptionError: What all ranks raised alike.
+            CheckpointError: The function failed on some rank; all ranks raise the same error.
+            OptionError: All ranks raised this same error.
         """
         value, error = _caught(run)
         told = self.gather(None if error is None else in_words(error))
@@ -90,16 +90,17 @@ class Team:
             raise error
         if isinstance(error, OptionError) and len(failed) == self.size == told.count(told[0]):
             raise error
-        raise failure(what, failed, mend) from error
+        raise failure(what, failed, hint) from error
 
-    def do_first(self, what: str, run: Callable[[], _T], *, mend: str) -> _T:
-        """Run something on the first rank and give its result to all.
+    def do_first(self, what: str, run: Callable[[], _T], *, hint: str) -> _T:
+        """Run a function on the first rank and return its result on all ranks; collective.
 
         Raises:
-            OptionError: It failed: the same error on all ranks, the first one's own if it is one.
+            OptionError: The function failed; all ranks raise the same error, which is the first
+                rank's own if that is an OptionError.
         """
         value, error = _caught(run) if self.is_first else (None, None)
-        told = self.share((value, self._for_all(error, what, mend)))
+        told = self.share((value, self._for_all(error, what, hint)))
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise error
         if told[1] is not None:
@@ -107,19 +108,19 @@ class Team:
         found: _T = told[0]  # type: ignore[assignment]
         return found
 
-    def _for_all(self, error: BaseException | None, what: str, mend: str) -> OptionError | None:
+    def _for_all(self, error: BaseException | None, what: str, hint: str) -> OptionError | None:
         if error is None or isinstance(error, OptionError):
             return error
-        return failure(what, {self.in_world(0): in_words(error)}, mend)
+        return failure(what, {self.in_world(0): in_words(error)}, hint)
 
 
-def failure(what: str, failed: dict[int, str], mend: str) -> CheckpointError:
-    """One error for what went wrong on some ranks; ranks of one cause are named together."""
+def failure(what: str, failed: dict[int, str], hint: str) -> CheckpointError:
+    """Return one error for failures of several ranks; ranks with the same cause are grouped."""
     ranks: dict[str, list[int]] = {}
     for rank, text in failed.items():
         ranks.setdefault(text, []).append(rank)
     whys = [f"{_names(of)}: {text}" for text, of in ranks.items()]
-    return CheckpointError(what, "; ".join(whys), mend)
+    return CheckpointError(what, "; ".join(whys), hint)
 
 
 def _names(ranks: list[int]) -> str:

@@ -1,26 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The executor: a plan's schedule, run by one rank over its own stages."""
+"""Executor: runs the schedule of a plan on one rank, over the rank's own stages."""
 
-from smdist.modelparallel.torch.executor.errors import (
+from smdist.modelparallel.torch.executor.executor import Executor
+from smdist.modelparallel.torch.executor.p2p import MemoryCounter, PeakCounter
+from smdist.modelparallel.torch.executor.rank_step import (
+    Arguments,
+    Call,
+    Feed,
+    OnEvent,
+    PassedOn,
+    StageHooks,
+)
+from smdist.modelparallel.torch.executor.split_backward import Roots
+from smdist.modelparallel.torch.executor.step_errors import (
     Fault,
     StepError,
     StepInterruptedError,
 )
-from smdist.modelparallel.torch.executor.executor import Executor
-from smdist.modelparallel.torch.executor.feed import Arguments, Call, Feed, PassedOn, Roots
-from smdist.modelparallel.torch.executor.ledger import Count, Ledger
-from smdist.modelparallel.torch.executor.step import OnEvent, StageHooks
 
 __all__ = [
     "Arguments",
     "Call",
-    "Count",
     "Executor",
     "Fault",
     "Feed",
-    "Ledger",
+    "MemoryCounter",
     "OnEvent",
     "PassedOn",
+    "PeakCounter",
     "Roots",
     "StageHooks",
     "StepError",

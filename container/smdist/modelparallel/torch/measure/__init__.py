@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each unit of a model costs: measured on a device, or estimated for one that is elsewhere.
+"""Cost of each unit of a model: measured on a device, or estimated for a device that is elsewhere.
 
-    costs = measure(capture(model, example))                      seconds of this machine
-    costs = estimate(capture(model, example), Device(...))        of another; works on meta
+    costs = measure(capture(model, example))                      seconds on this machine
+    costs = estimate(capture(model, example), Device(...))        on another device; works on meta
 
-The backward pass is timed whole. Its part I, which the stage before waits for, is a backward pass
-to the inputs alone; W is the rest. What is kept counts once, at the first node that keeps it; see
-ledger.py, account.py and keeping.py for what counts.
+The backward pass is timed as a whole. Its part I, which the previous stage waits for, is a
+backward pass to the inputs alone; the rest is part W. A value that is kept for the backward pass
+counts once, at the first node that keeps it; op_counter.py, account.py and parts.py say what
+counts.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from smdist.modelparallel.core.cost import Costs
 from smdist.modelparallel.torch.capture import Captured, arguments_of
 from smdist.modelparallel.torch.measure.estimated import Estimating
 from smdist.modelparallel.torch.measure.measured import Measuring
+from smdist.modelparallel.torch.measure.op_counter import check_speed
 from smdist.modelparallel.torch.measure.parts import Parts
-from smdist.modelparallel.torch.measure.roofline import check_speed
-from smdist.modelparallel.torch.modes import Modes, current_modes, entered
+from smdist.modelparallel.torch.program.program import GradModes, current_modes, entered
 
 __all__ = ["estimate", "measure"]
 
@@ -38,26 +39,27 @@ def measure(
     budget_seconds: float = 60.0,
     title: str = "",
 ) -> Costs:
-    """Runs each kind of node by itself, forward and backward, and takes the lower quartiles.
+    """Run each kind of node by itself, forward and backward, and take the lower quartile of times.
 
-    The model stays as it is: parameters, gradients, buffers, attributes and random numbers. Units
-    on meta get random weights, one at a time.
+    The model is left unchanged: parameters, gradients, buffers, attributes and random numbers.
+    Units on meta get random weights, one unit at a time.
 
     Args:
         captured: The model and its example.
-        device: None is the model's; for one on meta an accelerator if there is one.
-        repeats: Timed runs of each kind of node, after one that warms up and counts bytes.
-        budget_seconds: After about so long, what is left is timed once.
-        title: What lines of progress begin with.
+        device: Device to measure on. The default is the model's own device; for a model on meta,
+            an accelerator if there is one, or else the CPU.
+        repeats: Timed runs of each kind of node, after a first run that warms up and counts bytes.
+        budget_seconds: Time after which each remaining kind of node is timed only once.
+        title: Words at the beginning of progress lines.
 
     Raises:
-        OptionError: `repeats` is below 1, or a unit does something else than when captured.
+        OptionError: `repeats` is below 1, or a unit behaves differently than when it was captured.
     """
     require(
         repeats >= 1,
         what=f"repeats is {repeats!r}",
         why="a time is taken from at least one run",
-        mend="Pass an integer of at least 1",
+        hint="Pass an integer of at least 1",
     )
     place = _device(captured.model) if device is None else torch.device(device)
     with _undisturbed(captured.program.base, place):
@@ -68,11 +70,11 @@ def measure(
 
 
 def estimate(captured: Captured, device: Device) -> Costs:
-    """Operations and bytes of each node against a device's peak; nothing is computed.
+    """Divide the operations and bytes of each node by a device's peak speeds; compute nothing.
 
     Args:
         captured: The model, on any device.
-        device: Whose speed counts; a speed that is None is taken for infinite.
+        device: Device whose speeds count; a speed that is None is taken as infinite.
 
     Raises:
         OptionError: Neither speed of the device is known.
@@ -99,8 +101,8 @@ def _name(device: torch.device) -> str:
 
 
 @contextmanager
-def _undisturbed(base: Modes, device: torch.device) -> Iterator[None]:
-    """The modes of the captured forward pass, and random numbers that nobody else sees."""
+def _undisturbed(base: GradModes, device: torch.device) -> Iterator[None]:
+    """Enter the modes of the captured forward pass, with a random generator state of its own."""
     devices = [] if device.type == "cpu" else [device.index or 0]
     kind = "cuda" if device.type == "cpu" else device.type
     with (

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts what one run of a trial computes, moves, keeps and holds.
+"""Count the work and the memory of one run of a trial.
 
-* Computed and moved: see ledger.py.
-* Kept: storages that autograd saves for the backward pass, each counted once, whole. Parameters
-  and buffers do not count. What custom functions hide in attributes is not seen.
-* Held: the most that is alive at one time, beyond what is there before and what is kept.
+* Operations computed and bytes moved: see op_counter.py.
+* Kept memory: storages that autograd saves for the backward pass, each counted once, as a whole.
+  Parameters and buffers do not count. Tensors that custom functions keep in attributes are not
+  seen.
+* Held memory: the most that is alive at one time, beyond what existed before the run and what is
+  kept after it.
 """
 
 from __future__ import annotations
@@ -17,19 +19,20 @@ from typing import Any
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from smdist.modelparallel.torch.measure.ledger import Ledger, Work
+from smdist.modelparallel.torch.measure.op_counter import OpCounter, OpWork
 from smdist.modelparallel.torch.measure.trial import Prepared, Trial, storage_of, storages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """The memory of a tensor of the result.
+    """Memory of one tensor of the result.
 
     Attributes:
-        input: Which input's memory it is, such as for a view; None where it is new.
-        storage: Tells new memory of one result apart: outputs with the same number share it.
-        num_bytes: Of the whole memory; 0 where it is a parameter's or a buffer's.
-        is_kept: Whether the backward pass keeps it.
+        input: Position of the input whose memory the tensor shares, such as for a view; None where
+            the memory is new.
+        storage: Number of the memory within one result: outputs with the same number share memory.
+        num_bytes: Size of the whole memory; 0 for a parameter's or a buffer's memory.
+        is_kept: True if the backward pass keeps the memory.
     """
 
     input: int | None
@@ -40,21 +43,21 @@ class Output:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """What one run of a trial costs, apart from seconds.
+    """Cost of one run of a trial, apart from seconds.
 
     Attributes:
-        forward: Operation by operation.
-        backward: The whole backward pass.
-        input_gradient: The part of it that reaches the inputs.
-        hidden_bytes: Kept, and neither an input nor an output.
-        kept_inputs: Inputs that are kept.
-        outputs: Each tensor of the result.
-        workspace_bytes: Held in the worse of both passes.
+        forward: Work of the forward pass, operation by operation.
+        backward: Work of the whole backward pass.
+        input_gradient: Work of the part of the backward pass that reaches the inputs.
+        hidden_bytes: Kept bytes that belong neither to an input nor to an output.
+        kept_inputs: Positions of the inputs that are kept.
+        outputs: Memory of each tensor of the result.
+        workspace_bytes: Held bytes, in the pass that holds more.
     """
 
-    forward: tuple[Work, ...]
-    backward: tuple[Work, ...]
-    input_gradient: tuple[Work, ...]
+    forward: tuple[OpWork, ...]
+    backward: tuple[OpWork, ...]
+    input_gradient: tuple[OpWork, ...]
     hidden_bytes: int
     kept_inputs: frozenset[int]
     outputs: tuple[Output, ...]
@@ -62,13 +65,13 @@ class Account:
 
 
 def account(trial: Trial, state: set[int]) -> tuple[Account, Prepared]:
-    """Runs a trial forward and backward once and counts.
+    """Run a trial forward and backward once, and count.
 
     Args:
-        trial: With the stand-ins in place.
+        trial: The trial, with its stand-ins in place.
         state: Storages of parameters and buffers.
     """
-    run, ledger = trial.prepared(), Ledger()
+    run, ledger = trial.prepared(), OpCounter()
     inputs = [storage_of(tensor) for tensor in run.inputs]
     ledger.know(state | set(inputs) | storages(run.leaves))
     with _saved() as saved, ledger:
@@ -89,7 +92,9 @@ def account(trial: Trial, state: set[int]) -> tuple[Account, Prepared]:
     ), run
 
 
-def _backward(run: Prepared, ledger: Ledger) -> tuple[tuple[Work, ...], tuple[Work, ...], int]:
+def _backward(
+    run: Prepared, ledger: OpCounter
+) -> tuple[tuple[OpWork, ...], tuple[OpWork, ...], int]:
     if not run.seed():
         return (), (), 0
     before = ledger.alive
@@ -120,9 +125,9 @@ def _outputs(
 
 @contextmanager
 def _saved() -> Iterator[dict[int, int]]:
-    """Bytes of each storage that autograd saves meanwhile."""
+    """Collect the bytes of each storage that autograd saves within the block."""
     found: dict[int, int] = {}
-    holding: list[Any] = []  # or else another could get the same number
+    holding: list[Any] = []  # keeps storages alive, so that none reuses a number
 
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()

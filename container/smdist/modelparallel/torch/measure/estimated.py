@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Costs without running: each kind of call once on fake tensors, against a device's peak.
+"""Estimate costs without running on the device: each kind of call runs once, on fake tensors.
 
-Units that fake tensors cannot run, since they look at their data, run once on random numbers.
+The operations and bytes counted there are divided by the device's peak speeds. Units that read the
+values of their data cannot run on fake tensors; they run once on random numbers.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from torch._subclasses.fake_tensor import (
 from smdist.modelparallel.core.cluster import Device
 from smdist.modelparallel.core.cost import NodeCost
 from smdist.modelparallel.torch.measure.account import Account, account
-from smdist.modelparallel.torch.measure.parts import Found, Parts
-from smdist.modelparallel.torch.measure.roofline import seconds
+from smdist.modelparallel.torch.measure.op_counter import seconds
+from smdist.modelparallel.torch.measure.parts import Parts, TriedCall
 from smdist.modelparallel.torch.measure.stand_in import Making, fake, real
-from smdist.modelparallel.torch.program import Call, TensorFacts
+from smdist.modelparallel.torch.program.program import Call, TensorFacts
 
 _LOOKS_AT_DATA = (
     DataDependentOutputException,
@@ -36,8 +37,8 @@ class Estimating:
     """One estimate of a whole program.
 
     Args:
-        parts: Of the captured model.
-        device: Its speed.
+        parts: Parts of the captured model.
+        device: Device whose speeds count.
     """
 
     def __init__(self, parts: Parts, device: Device) -> None:
@@ -45,10 +46,10 @@ class Estimating:
         self._fakes = FakeTensorMode(allow_non_fake_inputs=True)
 
     def costs(self) -> Mapping[str, NodeCost]:
-        """Of every call."""
+        """Return the estimated cost of every call, by its name."""
         return self._parts.walk(self._look, lambda *_: None, "estimated")
 
-    def _look(self, call: Call, _: int) -> Found:
+    def _look(self, call: Call, _: int) -> TriedCall:
         found = self._account(call)
         forward, backward = (
             seconds(found.forward, self._speed),
@@ -61,7 +62,7 @@ class Estimating:
             weight_gradient_seconds=backward - to_inputs,
             workspace_bytes=found.workspace_bytes,
         )
-        return Found(cost=cost, account=found)
+        return TriedCall(cost=cost, account=found)
 
     def _account(self, call: Call) -> Account:
         device = self._parts.device
@@ -81,7 +82,7 @@ class Estimating:
 
 
 def made_up(facts: TensorFacts, device: torch.device) -> Tensor:
-    """A tensor like one that was captured: random, or ones where it counts or masks."""
+    """Return a tensor of captured shape and type: random numbers, or ones if not floating point."""
     made = torch.empty_strided(facts.shape, facts.stride, dtype=facts.dtype, device=device)
     if facts.dtype.is_floating_point:
         made.normal_()

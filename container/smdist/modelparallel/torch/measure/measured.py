@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Costs by running: each kind of call once, one after the other, on real numbers.
+"""Measure costs: each kind of call runs by itself, one after the other, on real numbers.
 
-Results of a kind's first call stand in for those of all its twins, so nothing but one call and
-the values that are still to be read is in memory at any time: a model that fits on no machine is
+The results of the first call of a kind serve for all calls of that kind, so only one call and the
+values that are still to be read are in memory at any time: a model that fits on no machine can be
 measured as long as each of its units fits.
+
+Workspace, the memory that a step needs only while it runs, comes from the device's allocator.
 """
 
 from __future__ import annotations
@@ -15,23 +17,54 @@ import torch
 from torch import Tensor
 
 from smdist.modelparallel.core.cost import NodeCost
-from smdist.modelparallel.torch.measure.account import account
-from smdist.modelparallel.torch.measure.parts import Found, Parts
+from smdist.modelparallel.torch.measure.account import Account, account
+from smdist.modelparallel.torch.measure.parts import Parts, TriedCall
 from smdist.modelparallel.torch.measure.stand_in import real
 from smdist.modelparallel.torch.measure.timing import timed
-from smdist.modelparallel.torch.measure.workspace import workspace_bytes
-from smdist.modelparallel.torch.program import Call, TensorFacts
+from smdist.modelparallel.torch.measure.trial import Trial
+from smdist.modelparallel.torch.program.program import Call, TensorFacts
+
+
+def workspace_bytes(trial: Trial, found: Account, device: torch.device) -> int:
+    """Return the bytes that a trial needs while it runs, beyond what it keeps.
+
+    On CUDA they are read from the allocator; elsewhere they are those of the account.
+
+    Args:
+        trial: The trial, with its stand-ins in place, after one run.
+        found: Account of that run.
+        device: Device of the trial.
+    """
+    if device.type != "cuda":
+        return found.workspace_bytes
+    new = {out.storage: out.num_bytes for out in found.outputs if out.input is None and out.is_kept}
+    kept = found.hidden_bytes + sum(new.values())
+    run = trial.prepared()
+    before = _reset(device)
+    run.forward()
+    forward = torch.cuda.max_memory_allocated(device) - before - kept
+    if not run.seed():
+        return max(forward, 0)
+    before = _reset(device)
+    run.backward()
+    return max(forward, torch.cuda.max_memory_allocated(device) - before, 0)
+
+
+def _reset(device: torch.device) -> int:
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    return torch.cuda.memory_allocated(device)
 
 
 class Measuring:
     """One measurement of a whole program.
 
     Args:
-        parts: Of the captured model.
-        values: The batch, by the names of its values.
-        repeats: Timed runs of each kind.
-        seconds: After about so long, what is left is timed once.
-        title: For people who wait: what is measured.
+        parts: Parts of the captured model.
+        values: Tensors of the batch, by the names of their values.
+        repeats: Timed runs of each kind of call.
+        seconds: Time after which each remaining kind is timed only once.
+        title: Words at the beginning of progress lines.
     """
 
     def __init__(
@@ -56,10 +89,10 @@ class Measuring:
         self._last = _last_readers(parts)
 
     def costs(self) -> Mapping[str, NodeCost]:
-        """Of every call."""
+        """Return the measured cost of every call, by its name."""
         return self._parts.walk(self._look, self._proceed, self._done)
 
-    def _look(self, call: Call, remaining: int) -> Found:
+    def _look(self, call: Call, remaining: int) -> TriedCall:
         device = self._parts.device
         seconds = max(self._end - time.perf_counter(), 0.0) / remaining
         inputs = [self._values[name] for name in call.reads]
@@ -77,9 +110,9 @@ class Measuring:
             weight_gradient_seconds=times.backward - times.input_gradient,
             workspace_bytes=workspace,
         )
-        return Found(cost=cost, account=found, results=results)
+        return TriedCall(cost=cost, account=found, results=results)
 
-    def _proceed(self, call: Call, found: Found) -> None:
+    def _proceed(self, call: Call, found: TriedCall) -> None:
         for name, result in zip(call.writes, found.results, strict=True):
             self._values[name] = result.detach().requires_grad_(self._facts[name].requires_grad)
         for name in self._last[call.name]:
@@ -87,18 +120,18 @@ class Measuring:
 
 
 def as_captured(value: Tensor, facts: TensorFacts, device: torch.device) -> Tensor:
-    """A copy of a tensor of the batch on a device; where it is on meta, numbers for it."""
+    """Copy a tensor of the batch to a device; a tensor on meta gets random numbers or ones."""
     if not value.is_meta:
         made = value.detach().to(device, copy=True)
     elif facts.dtype.is_floating_point:
         made = torch.randn(facts.shape, device=device).to(facts.dtype)
     else:
-        made = torch.ones(facts.shape, dtype=facts.dtype, device=device)  # a token, a mask
+        made = torch.ones(facts.shape, dtype=facts.dtype, device=device)  # for tokens or masks
     return made.requires_grad_(facts.requires_grad)
 
 
 def _last_readers(parts: Parts) -> Mapping[str, Sequence[str]]:
-    """Values that nobody reads after a call, by its name."""
+    """Return, by the name of each call, the values that no later call reads."""
     last: dict[str, str] = {}
     for call in parts.calls:
         last.update(dict.fromkeys([*call.writes, *call.reads], call.name))

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters and buffers for a trial run, so that the model's own stay as they are.
+"""Parameters and buffers for a trial run, in place of the model's own, which stay unchanged.
 
-A stand-in has its own gradient and no hooks. On the model's device it shares the parameter's
-memory; of a parameter on meta it is random; buffers are always copies, so that BatchNorm's
-statistics stay what they were. Other attributes of modules are put back afterwards as well.
+A stand-in has its own gradient and no hooks. On the model's device, the stand-in of a parameter
+shares the parameter's memory; the stand-in of a tensor on meta has random values. Buffers are
+always copied, so that BatchNorm's statistics do not change. Other attributes of modules are
+restored afterwards as well.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from smdist.modelparallel.torch.capture.state import snapshots
+from smdist.modelparallel.torch.capture.module_snapshot import snapshots
 from smdist.modelparallel.torch.measure.trial import storages
 
 _BLOCK = 1 << 20
@@ -26,7 +27,10 @@ Making = Callable[[Tensor], Tensor]
 
 
 def real(device: torch.device) -> Making:
-    """Stand-ins on a device: the tensor's own memory, a copy from another device, or random."""
+    """Return a maker of stand-ins on a device.
+
+    A stand-in is a parameter's own memory, a copy of a buffer or from another device, or random.
+    """
 
     def make(tensor: Tensor) -> Tensor:
         if tensor.is_meta:
@@ -39,7 +43,7 @@ def real(device: torch.device) -> Making:
 
 
 def fake(mode: FakeTensorMode, device: torch.device) -> Making:
-    """Stand-ins without numbers."""
+    """Return a maker of stand-ins without numbers."""
 
     def make(tensor: Tensor) -> Tensor:
         with mode:
@@ -55,10 +59,10 @@ def _random(tensor: Tensor, device: torch.device) -> Tensor:
     if not tensor.is_floating_point():
         return made.zero_()
     if not isinstance(tensor, nn.Parameter):
-        return made.fill_(1)  # such as a running variance
+        return made.fill_(1)  # for instance a running variance
     block = torch.randn(min(made.numel(), _BLOCK), device=device).mul_(_SPREAD).to(made.dtype)
     flat = made.as_strided((made.numel(),), (1,))
-    for begin in range(0, made.numel(), _BLOCK):  # repeated: random enough, and much faster
+    for begin in range(0, made.numel(), _BLOCK):  # one block repeated is random enough, and fast
         part = flat[begin : begin + _BLOCK]
         part.copy_(block[: part.numel()])
     return made
@@ -66,12 +70,12 @@ def _random(tensor: Tensor, device: torch.device) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandIns:
-    """What is in place.
+    """Stand-ins that are in place.
 
     Attributes:
-        held: Those that glue takes by the name of the model's tensor.
-        storages: Of all.
-        is_trained: Whether one of them gets a gradient.
+        held: Stand-ins that glue reads, by the name of the model's tensor.
+        storages: Storages of all stand-ins.
+        is_trained: True if one of them receives a gradient.
     """
 
     held: Mapping[str, Tensor]
@@ -83,10 +87,10 @@ class StandIns:
 def standing_in(
     module: nn.Module | None, held: Mapping[str, Tensor], make: Making
 ) -> Iterator[StandIns]:
-    """Trial parameters and buffers, in a module's place and for glue.
+    """Put stand-ins in place of a module's parameters and buffers, and make those that glue reads.
 
-    Trained ones have a gradient of zeros, to which a backward pass adds, as it does for all
-    microbatches of a step but the first.
+    A trained stand-in begins with a gradient of zeros. A backward pass adds to it, as it does for
+    all microbatches of a step but the first.
     """
     made: dict[int, Tensor] = {}
     parts = [] if module is None else list(module.modules())

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long one step takes forward and backward: lower quartiles of several runs on a warm device.
+"""Time the passes of one trial: lower quartiles of several runs, after a warm-up.
 
-Not medians: what disturbs a run makes it slower, never faster. The first touch of memory that a
-virtual machine has just got takes ten times as long as the backward pass of an embedding.
+Lower quartiles serve better than medians, since a disturbance makes a run slower, never faster.
+The warm-up matters: the first touch of new memory on a virtual machine takes ten times as long as
+the backward pass of an embedding.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ class Times:
     """Seconds of one microbatch.
 
     Attributes:
-        forward: F.
-        backward: B, whole.
-        input_gradient: I: a backward pass to the inputs alone. W is B - I.
+        forward: Forward pass F.
+        backward: Whole backward pass B.
+        input_gradient: Part I of the backward pass, which goes to the inputs alone. W is B - I.
     """
 
     forward: float = 0.0
@@ -32,13 +33,13 @@ class Times:
 
 
 def timed(trial: Trial, *, device: torch.device, repeats: int, seconds: float) -> Times:
-    """Times a trial that has run once already.
+    """Time a trial that has run once before.
 
     Args:
-        trial: With the stand-ins in place.
-        device: Waited for at each end.
-        repeats: Runs, at least one.
-        seconds: No further run begins after so long.
+        trial: The trial, with its stand-ins in place.
+        device: Device that is synchronized at both ends of a run.
+        repeats: Number of runs, at least one.
+        seconds: Time after which no further run begins.
     """
     runs: list[Times] = []
     end = time.perf_counter() + seconds

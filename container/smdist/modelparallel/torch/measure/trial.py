@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One step of a forward pass that is run by itself, as often as one likes.
+"""One call of a forward pass that can be run by itself, any number of times.
 
 A run never touches what belongs to the model or to the batch: gradients flow into copies of the
 inputs, and into stand-ins of the parameters (see stand_in.py).
@@ -18,14 +18,14 @@ Run = Callable[[list[Tensor]], list[Tensor]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A step and what goes into it.
+    """A call and its inputs.
 
     Attributes:
-        run: From tensors to tensors.
-        inputs: A gradient comes back to those that require one.
-        changes: Inputs, by position, that it changes in place.
-        gradients_to: Results, by position, that a gradient comes back to; None is all that can.
-        is_trained: Whether a parameter gets a gradient.
+        run: Function from tensors to tensors.
+        inputs: Input tensors; those that require a gradient receive one.
+        changes: Positions of the inputs that the call changes in place.
+        gradients_to: Positions of the results that receive a gradient; None for all that can.
+        is_trained: True if a parameter receives a gradient.
     """
 
     run: Run
@@ -35,7 +35,7 @@ class Trial:
     is_trained: bool = False
 
     def prepared(self) -> Prepared:
-        """A fresh run: inputs that nothing else holds."""
+        """Return a new run, with inputs that nothing else holds."""
         return Prepared(self)
 
 
@@ -61,11 +61,11 @@ class Prepared:
         return leaf.clone()
 
     def forward(self) -> None:
-        """Runs it."""
+        """Run the forward pass."""
         self.results = self._trial.run(self.inputs)
 
     def seed(self) -> bool:
-        """Makes gradients for the results; whether there are any to make."""
+        """Make gradients for the results; return False if no result has a backward pass."""
         chosen = self._trial.gradients_to
         self._ends = [
             result
@@ -76,21 +76,21 @@ class Prepared:
         return bool(self._ends)
 
     def backward(self) -> None:
-        """The whole backward pass; gradients are added to those that are there."""
+        """Run the whole backward pass; add gradients to those that are there."""
         torch.autograd.backward(self._ends, self._seeds)
 
     def backward_to_inputs(self, *, keep: bool = False) -> None:
-        """The part of it that the stage before waits for; `keep` allows a backward pass after."""
+        """Run part I of the backward pass, to the inputs; `keep` allows another pass after it."""
         torch.autograd.grad(
             self._ends, self.leaves, self._seeds, retain_graph=keep, allow_unused=True
         )
 
 
 def storages(tensors: Iterable[Tensor]) -> set[int]:
-    """What tells the memory of tensors apart."""
+    """Return the numbers that identify the tensors' storages."""
     return {storage_of(tensor) for tensor in tensors}
 
 
 def storage_of(tensor: Tensor) -> int:
-    """The same for tensors that share memory, while one of them lives."""
+    """Return a number for a tensor's memory, which is valid while a tensor with it lives."""
     return int(tensor.untyped_storage()._cdata)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model becomes stages on ranks: `parallelize`, and `Parallel`, which is used as the model."""
+"""Models cut into stages on ranks: `parallelize` makes a `Parallel`, which is used as the model."""
 
-from smdist.modelparallel.torch.parallel.making import parallelize
-from smdist.modelparallel.torch.parallel.parallel import Parallel
-from smdist.modelparallel.torch.parallel.together import DisagreementError
+from smdist.modelparallel.torch.parallel.parallel import Parallel, current_parallel
+from smdist.modelparallel.torch.parallel.parallelize_model import parallelize
+from smdist.modelparallel.torch.parallel.rank_agreement import DisagreementError
 
-__all__ = ["DisagreementError", "Parallel", "parallelize"]
+__all__ = ["DisagreementError", "Parallel", "current_parallel", "parallelize"]

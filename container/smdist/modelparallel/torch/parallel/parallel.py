@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model on several ranks, used as the model itself: `Parallel`."""
+"""Model on several ranks that is used as the model itself: `Parallel`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -16,26 +15,26 @@ from smdist.modelparallel.core.placement import Placement
 from smdist.modelparallel.core.plan import Plan
 from smdist.modelparallel.torch import session
 from smdist.modelparallel.torch.capture import Captured
-from smdist.modelparallel.torch.groups import Groups
-from smdist.modelparallel.torch.inside import refuse_inside
-from smdist.modelparallel.torch.parallel import active, alone, outside
-from smdist.modelparallel.torch.parallel.cut import Split
+from smdist.modelparallel.torch.materialization.stage_module import StageModule
+from smdist.modelparallel.torch.parallel import call_outside_step, optimizers, train_step
+from smdist.modelparallel.torch.parallel.load_state_dict import load
+from smdist.modelparallel.torch.parallel.model_state import ModelState
+from smdist.modelparallel.torch.parallel.partitioned_model import PartitionedModel, Trace
 from smdist.modelparallel.torch.parallel.settings import Settings
-from smdist.modelparallel.torch.parallel.state import State
-from smdist.modelparallel.torch.parallel.tracing import Trace
-from smdist.modelparallel.torch.parallel.work import normal
-from smdist.modelparallel.torch.stage import StageModule
+from smdist.modelparallel.torch.parallel.step_function import normal
+from smdist.modelparallel.torch.session.current_model import current_model, refuse_in_step, register
+from smdist.modelparallel.torch.session.process_groups import Groups
 
 
 class Parallel(nn.Module):
-    """A model whose stages are on several ranks.
+    """Model whose stages are on several ranks.
 
-    Until it is cut, in its first step, it is the user's model: all parameters are here. From then
-    on it has those of this rank's stages, under the names that they have in the model.
+    Until the cut, in the first step, it has all parameters of the user's model. Afterwards it has
+    those of this rank's stages, under the same names as in the user's model.
 
     Attributes:
-        step_number: Steps with a backward pass until now: random numbers go by it.
-        seed: What they start from.
+        step_number: Number of finished steps with a backward pass; random numbers depend on it.
+        seed: Seed of random numbers.
     """
 
     def __init__(self, model: nn.Module, settings: Settings) -> None:
@@ -44,19 +43,19 @@ class Parallel(nn.Module):
             isinstance(model, nn.Module) and not isinstance(model, Parallel),
             what=f"the model is {type(model).__name__}",
             why="a torch.nn.Module is cut, once",
-            mend="Pass the model itself",
+            hint="Pass the model itself",
         )
-        self._state = State(model=model, settings=settings, seed=settings.seed)
+        self._state = ModelState(model=model, settings=settings, seed=settings.seed)
         self._session = session.current()
         self.training = model.training
-        active.enter(self)
-        outside.watch(self)
+        register(self)
+        optimizers.watch(self)
 
     def __getattr__(self, name: str) -> Any:
-        """What torch keeps; what the user's model has is named where it is.
+        """Return an attribute that torch keeps; for one of the user's model, say where it is.
 
         Raises:
-            AttributeError: There is nothing of that name here.
+            AttributeError: There is no such attribute here.
         """
         try:
             return super().__getattr__(name)
@@ -71,57 +70,62 @@ class Parallel(nn.Module):
 
     @property
     def session(self) -> session.Session:
-        """What `smp.init` made."""
+        """Session that `smp.init` made."""
         return self._session
 
     @property
     def module(self) -> nn.Module:
-        """The user's model; what other ranks hold has no values once it is cut."""
+        """Model of the user; after the cut, tensors that other ranks hold have no values."""
         return self._state.model
 
     @property
     def is_cut(self) -> bool:
-        """Whether it has been cut into stages."""
+        """True once the model is cut into stages."""
         return self._state.split is not None
 
     @property
+    def is_in_step(self) -> bool:
+        """True while the user's code of a microbatch runs."""
+        return self._state.microbatch_call is not None
+
+    @property
     def is_sharded(self) -> bool:
-        """Whether replicas share its parameters or their state out, or will once it is cut."""
+        """True if replicas share parameters or optimizer state, or will after the cut."""
         return self._state.settings.sharding != "none"
 
     @property
     def stages(self) -> Mapping[int, StageModule]:
-        """This rank's stages by number; none before the cut."""
+        """Stages of this rank by number; none before the cut."""
         return self._state.split.stages if self._state.split else MappingProxyType({})
 
     @property
     def plan(self) -> Plan:
-        """What it was cut by."""
+        """Plan that the model was cut by."""
         return self._split.plan
 
     @property
     def placement(self) -> Placement:
-        """Where everything runs, for the batch of the last step."""
+        """Placement of units and values, for the batch of the last step."""
         return self._split.placement
 
     @property
     def captured(self) -> Captured:
-        """The model as it was taken apart for the batch of the last step."""
+        """Capture of the model for the batch of the last step."""
         return self._split.captured
 
     @property
     def groups(self) -> Groups:
-        """Who is where."""
+        """Process groups of the model."""
         return self._split.groups
 
     @property
     def skeleton(self) -> nn.Module:
-        """The whole model without values."""
+        """Whole model without values."""
         return self._split.skeleton
 
     @property
     def step_number(self) -> int:
-        """Steps with a backward pass until now."""
+        """Number of finished steps with a backward pass."""
         return self._state.step_number
 
     @step_number.setter
@@ -130,7 +134,7 @@ class Parallel(nn.Module):
 
     @property
     def seed(self) -> int:
-        """What random numbers start from."""
+        """Seed of random numbers."""
         return self._state.seed
 
     @seed.setter
@@ -138,7 +142,7 @@ class Parallel(nn.Module):
         self._state.seed = seed
 
     @property
-    def _split(self) -> Split:
+    def _split(self) -> PartitionedModel:
         if self._state.split is None:
             raise OptionError(
                 f"{type(self._state.model).__name__} is not cut yet",
@@ -148,74 +152,61 @@ class Parallel(nn.Module):
         return self._state.split
 
     def when_cut(self, function: Callable[[], None], *, loads: bool = False) -> None:
-        """Call a function once the model is cut: at once if it is.
+        """Call a function once the model is cut; at once if it is cut already.
 
         Args:
-            loads: Whether it loads all values, so that none are missed where there are none yet.
+            loads: True if the function loads all values, so that missing values are no fault.
         """
-        if self.is_cut:
-            function()
-        else:
-            self._state.is_loaded |= loads
-            self._state.waiting.append(function)
+        self._state.when_cut(function, loads=loads)
 
     def cut_by(self, plan: Plan) -> None:
         """Cut the model by this plan in its first step.
 
         Raises:
-            OptionError: It has been cut, or was to be cut by another plan.
+            OptionError: The model is already cut, or has another plan.
         """
-        given = self._state.settings.plan
-        if self.is_cut or (given is not None and given.basis != plan.basis):
-            raise OptionError(
-                f"{type(self._state.model).__name__} is to be cut by another plan",
-                "it has one already, and stages hold what that says",
-                "Load it into a model without a plan, or with the same one",
-            )
-        self._state.settings = replace(self._state.settings, plan=plan)
+        self._state.cut_by(plan)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model: in a step its microbatch, else one forward pass on all ranks.
+        """Run the model: in a step one microbatch, outside of one a forward pass on all ranks.
 
         Raises:
-            OptionError: Outside of a step gradients are enabled, and there are several stages.
+            OptionError: Outside of a step, gradients are enabled and there are several stages.
         """
         arguments = normal((args, kwargs), self._state.model)
-        if self._state.scene is not None:
-            return self._state.scene.call(arguments)
-        return alone.forward(self._state, arguments)
+        if self._state.microbatch_call is not None:
+            return self._state.microbatch_call.call(arguments)
+        return call_outside_step.forward(self._state, arguments)
 
     def backward(self, tensors: Any, grad_tensors: Any = None) -> None:
-        """Start the backward pass of a microbatch, in the place of `loss.backward()`.
+        """Start the backward pass of a microbatch, in place of `loss.backward()`.
 
         Gradients are the mean over microbatches, and over replicas.
 
         Raises:
             OptionError: Outside of a step there are several stages, or a tensor has no gradient.
         """
-        if self._state.scene is not None:
-            self._state.scene.backward(tensors, grad_tensors)
+        if self._state.microbatch_call is not None:
+            self._state.microbatch_call.backward(tensors, grad_tensors)
         else:
-            alone.backward(self._state, tensors, grad_tensors)
+            call_outside_step.backward(self._state, tensors, grad_tensors)
 
     def train_step(
         self, batch: Any, loss: Callable[..., Any] | None = None, *, targets: Any = None
     ) -> Any:
-        """Run one step forward and backward; the optimizer is the caller's.
+        """Run one step forward and backward, without the optimizer.
 
         Args:
-            batch: What the model is called with: a tensor, a tuple of positional arguments, or a
-                dict of keyword arguments.
-            loss: Of what the model returns, and of `targets` where there are any. The default is
-                the model's own: its `loss`, or what it returns if that is one number.
-            targets: What is cut into microbatches beside the batch.
+            batch: Arguments of the model: a tensor, a tuple of positional arguments, or a dict of
+                keyword arguments.
+            loss: Function of the model's output, and of `targets` if they are given. The default is
+                the model's own loss: the output's `loss`, or the output if it is one number.
+            targets: Data that is cut into microbatches beside the batch.
 
         Returns:
             A `StepOutput` of the losses.
         """
-        from smdist.modelparallel.torch.step.faces import train_step
-
-        return train_step(self, batch, loss, targets)
+        return train_step.train_step(self, self._state, batch, loss, targets)
 
     def evaluate(
         self, batch: Any, loss: Callable[..., Any] | None = None, *, targets: Any = None
@@ -223,18 +214,16 @@ class Parallel(nn.Module):
         """Run one forward pass without gradients, in evaluation mode.
 
         Args:
-            batch, loss, targets: As of `train_step`.
+            batch, loss, targets: See `train_step`.
 
         Returns:
-            The mean loss; without `loss` what the model returns for the batch.
+            The mean loss; without `loss`, the model's output for the batch.
         """
-        from smdist.modelparallel.torch.step.faces import evaluate
-
-        return evaluate(self, batch, loss, targets)
+        return train_step.evaluate(self, self._state, batch, loss, targets)
 
     @contextmanager
     def traced(self) -> Iterator[Trace]:
-        """Record the steps that run within; `gather()` of it brings all ranks together.
+        """Record the steps within the block; `gather()` of the trace collects it from all ranks.
 
         Raises:
             OptionError: The model is not cut yet.
@@ -246,73 +235,71 @@ class Parallel(nn.Module):
         finally:
             split.on_event = before
 
-    # What a module is made of: the model's before the cut, the stages' after it.
+    # Module interface: of the whole model before the cut, of this rank's stages after it.
 
     def named_modules(
         self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Module]]:
-        """Modules on this rank, under the model's names."""
+        """Return the modules of this rank, under the model's names."""
         memo = set() if memo is None else memo
-        for part in self._parts():
+        for part in self._state.parts:
             yield from part.named_modules(memo, prefix, remove_duplicate)
 
     def named_children(self) -> Iterator[tuple[str, nn.Module]]:
-        """Of all parts on this rank."""
-        for part in self._parts():
+        """Return the direct children of all parts on this rank."""
+        for part in self._state.parts:
             yield from part.named_children()
 
-    def _parts(self) -> list[nn.Module]:
-        split = self._state.split
-        return [self._state.model] if split is None else list(split.stages.values())
-
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients of this rank.
+        """Reset the gradients of this rank.
 
         Raises:
-            OptionError: A step runs: those of its earlier microbatches would be gone.
+            OptionError: A step runs, and gradients of its earlier microbatches would be lost.
         """
-        refuse_inside("model.zero_grad()")
+        refuse_in_step("model.zero_grad()")
         super().zero_grad(set_to_none)
 
     def train(self, mode: bool = True) -> Self:
-        """Set all stages to training mode, on each rank that calls it: call it on all."""
+        """Set all stages of this rank to training or evaluation mode; call it on all ranks."""
         self.training = mode
         self._state.model.train(mode)
-        for part in self._parts():
+        for part in self._state.parts:
             part.train(mode)
         return self
 
     def apply(self, fn: Callable[[nn.Module], None]) -> Self:
         """Call a function on every module of this rank."""
-        for part in self._parts():
+        for part in self._state.parts:
             part.apply(fn)
         return self
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        for part in self._parts():
+        for part in self._state.parts:
             part._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
     def state_dict(self, **options: Any) -> Any:
-        """What is on this rank, under the model's names; options are those of a module."""
+        """Return this rank's values under the model's names; options are a module's."""
         return self.local_values(**options)
 
     def local_values(self, **options: Any) -> dict[str, Any]:
-        """What is on this rank, whatever `state_dict` of a subclass is."""
-        found: dict[str, Any] = options.pop("destination", None) or {}
-        for part in self._parts():
-            found.update(part.state_dict(**options))
-        return found
+        """Return the values of this rank, even if a subclass overrides `state_dict`."""
+        return self._state.local_values(**options)
 
     def load_state_dict(  # type: ignore[override]
         self, state_dict: Mapping[str, Any], strict: bool = True
     ) -> Any:
-        """Load the whole model's, at once or when it is cut."""
-        from smdist.modelparallel.torch.parallel.loading import load
+        """Load a state dict of the whole model, at once or when the model is cut."""
+        return load(self._state, state_dict, strict=strict)
 
-        return load(self, state_dict, strict=strict)
+
+def current_parallel() -> Parallel | None:
+    """Return the model that was made last, if it still lives and its session still runs."""
+    model = current_model()
+    assert model is None or isinstance(model, Parallel)
+    return model
 
 
 def _inside(model: Parallel) -> str:
-    """How a script gets at the user's model."""
+    """Return the expression by which a script reaches the user's model."""
     return "model.get_module()" if hasattr(type(model), "get_module") else "model.module"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a model is to be split and run: the session's options, and what the call said otherwise."""
+"""Settings of a model that is split: the session's options, and arguments that override them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Final
 from sagemaker_dist.contract.model_parallel import ModelParallel
 from sagemaker_dist.errors import OptionError, raise_all
 from smdist.modelparallel.core.plan import Plan
-from smdist.modelparallel.torch.groups import Groups
 from smdist.modelparallel.torch.replicas.replicas import FUSION_BYTES
+from smdist.modelparallel.torch.session.process_groups import Groups
 
 MIB = 1 << 20
 
-_SAID: Final = {  # what no plan contradicts: the planner's choice, and SMP's own defaults
+_SAID: Final = {  # values that fit any plan: the planner's choice, and SMP's own defaults
     "microbatches": ("auto", 1),
     "pipeline": ("auto", "interleaved"),
 }
@@ -23,21 +23,21 @@ _SAID: Final = {  # what no plan contradicts: the planner's choice, and SMP's ow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """All that does not change while a model is trained.
+    """Settings that do not change while a model is trained.
 
     Attributes:
-        options: The session's.
-        plan: Where stages come from; None where they are to be planned.
-        groups: Who is where; None where the session's hold, once the plan is known.
-        sharding: Of parameters over replicas: "none", "optimizer" or "full".
-        shard_degree: Over how many; None for all.
-        bf16: Whether sharded parameters are computed with in bfloat16.
-        seed: Of all random numbers.
-        fusion_bytes: Of the buffers that gradients travel in.
-        averages: Whether gradients are the mean over microbatches, not the sum.
-        passes_per_step: Steps whose gradients are added up before they are reduced.
-        broadcasts_buffers: Whether replicas take the buffers of the first before each step.
-        costs: Where the planner's costs come from: "auto", "measure" or "estimate".
+        options: Options of the session.
+        plan: Plan with the stages; None if the planner is to find one.
+        groups: Process groups; None for those of the session, once the plan is known.
+        sharding: Sharding of parameters over replicas: "none", "optimizer" or "full".
+        shard_degree: Number of replicas that share the state; None for all.
+        bf16: True to compute with sharded parameters in bfloat16.
+        seed: Seed of all random numbers.
+        fusion_bytes: Size of the buffers in which gradients travel.
+        averages: True if gradients are the mean over microbatches, False if they are the sum.
+        passes_per_step: Number of steps whose gradients are added up before they are reduced.
+        broadcasts_buffers: True if replicas take over the first one's buffers before each step.
+        costs: Source of the planner's costs: "auto", "measure" or "estimate".
     """
 
     options: ModelParallel
@@ -55,10 +55,10 @@ class Settings:
 
 
 def checked(options: ModelParallel, plan: Plan | None) -> ModelParallel:
-    """The options; a plan that the user gives decides some, so these say the same or nothing.
+    """Return the options, checked against a plan that the user gives.
 
     Raises:
-        OptionError: One says otherwise; all that do.
+        OptionError: Options contradict the plan; all of them.
     """
     raise_all(_contradictions(plan, options) if plan is not None else ())
     return options
@@ -73,4 +73,5 @@ def _contradictions(plan: Plan, options: ModelParallel) -> Iterator[OptionError]
                 f"{name} is {option!r} beside a plan",
                 f"the plan decides it, and has {value!r}",
                 f"Leave {name} out, or plan anew with it",
+                about=name,
             )

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random numbers belong to functions, steps and microbatches, not to the order of execution."""
+"""Random numbers that depend on function, step and microbatch, not on the order of execution."""
 
-from smdist.modelparallel.torch.randomness.draws import (
-    Draws,
+from smdist.modelparallel.torch.randomness.rng_streams import (
+    RngStream,
     drawing,
+    follow_checkpoints,
     generators_kept,
     seed_generators,
 )
-from smdist.modelparallel.torch.randomness.recomputing import follow_checkpoints
 
-__all__ = ["Draws", "drawing", "generators_kept", "seed_generators"]
+__all__ = ["RngStream", "drawing", "generators_kept", "seed_generators"]
 
 follow_checkpoints()

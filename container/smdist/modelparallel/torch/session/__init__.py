@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""smp.init, and what it leaves: the options, this rank's place, and its groups.
+"""Session of model parallelism, made by smp.init: the options, this rank's position and its groups.
 
     import smdist.modelparallel.torch as smp
+
     smp.init({"pipeline_parallel_degree": 2, "microbatches": 4})
 
-It starts torch.distributed if nobody did, under our launcher, under torchrun, or in a single
-process. A session lives as long as torch's default group: what was made on another one is gone.
+smp.init starts torch.distributed if the script has not: under our launcher, under torchrun, or in a
+single process. A session lives as long as torch's default group; if that is replaced, the session
+ends.
 """
 
 from __future__ import annotations
@@ -17,16 +19,21 @@ import torch.distributed as dist
 from sagemaker_dist.contract.model_parallel import ModelParallel
 from sagemaker_dist.errors import OptionError
 from smdist.config import RankConfig, read_rank_config
-from smdist.modelparallel.torch.groups import default_group, new_group
-from smdist.modelparallel.torch.mail.post import gather
-from smdist.modelparallel.torch.session.agreement import Card, check, check_same, place
-from smdist.modelparallel.torch.session.options import Config, chosen, with_plan
+from smdist.modelparallel.torch.session.object_collectives import all_gather_object
+from smdist.modelparallel.torch.session.process_group_init import start, take_device
+from smdist.modelparallel.torch.session.process_groups import default_group, new_group
 from smdist.modelparallel.torch.session.session import Session
-from smdist.modelparallel.torch.session.world import start, take_device
+from smdist.modelparallel.torch.session.session_agreement import (
+    RankOptions,
+    check,
+    check_same,
+    place,
+)
+from smdist.modelparallel.torch.session.session_options import Config, chosen, with_plan
 
 __all__ = ["Config", "Session", "current", "end", "init", "is_initialized"]
 
-_sessions: list[Session] = []  # none, or the one
+_sessions: list[Session] = []  # current session, if any
 
 
 def init(config: Config = None) -> Session:
@@ -34,12 +41,12 @@ def init(config: Config = None) -> Session:
 
     Args:
         config: SMP v1's parameters as a dict, the path of a JSON file with them, or
-            `ModelParallel(...)`. What the job was given (`distribution=`) overrides it. Default:
-            the job's, else that of `ModelParallel()`, whose planner decides.
+            `ModelParallel(...)`. Options of the job (`distribution=`) override it. Default: the
+            job's options, or `ModelParallel()`, for which the planner decides.
 
     Raises:
-        OptionError: Options are wrong, ranks do not divide, or there is a session with other
-            ones; on every rank, whichever it happened on.
+        OptionError: Options are wrong, ranks do not divide, or a session with other options is
+            running; raised on every rank, even if only one has the fault.
     """
     rank_config = read_rank_config()
     running = _running()
@@ -60,10 +67,10 @@ def init(config: Config = None) -> Session:
 
 
 def current() -> Session:
-    """The session that smp.init made.
+    """Return the session that smp.init made.
 
     Raises:
-        OptionError: There is none.
+        OptionError: There is no session.
     """
     session = _running()
     if session is None:
@@ -76,12 +83,12 @@ def current() -> Session:
 
 
 def is_initialized() -> bool:
-    """Whether smp.init was called, and torch.distributed is still the one it was called on."""
+    """Tell whether smp.init was called and its default group of torch.distributed still exists."""
     return _running() is not None
 
 
 def end() -> None:
-    """Forget the session; torch.distributed ends too if smp.init started it."""
+    """End the session; end torch.distributed as well if smp.init started it."""
     session = _running()
     _sessions.clear()
     if session is not None and session.is_ours:
@@ -89,7 +96,7 @@ def end() -> None:
 
 
 def _running() -> Session | None:
-    """The session, unless torch's default group is another one by now."""
+    """Return the session; None if there is none or torch's default group was replaced."""
     for session in _sessions:
         if dist.is_initialized() and session.world is dist.group.WORLD:
             return session
@@ -116,8 +123,8 @@ def _begin(config: Config, rank_config: RankConfig, *, is_ours: bool) -> Session
 
 def _exchange(
     config: Config, rank_config: RankConfig, world: dist.ProcessGroup
-) -> tuple[ModelParallel, list[Card]]:
-    """Read the options, and learn of all ranks what they read; a fault of one is that of all."""
+) -> tuple[ModelParallel, list[RankOptions]]:
+    """Read the options and exchange them with all ranks; a fault of one rank is raised on all."""
     options: ModelParallel | None = None
     plan = ""
     fault: Exception | None = None
@@ -125,25 +132,25 @@ def _exchange(
         options, plan = with_plan(chosen(config, rank_config.model_parallel))
         options.replicas(world.size())
         take_device(rank_config)
-    except Exception as error:  # whatever it is, others wait for this rank
+    except Exception as error:  # any error, since other ranks wait for this one
         fault = error
-    card = Card(
+    card = RankOptions(
         options=options,
         plan=plan,
         fault=str(fault or ""),
         host=_host(rank_config),
         local_rank=rank_config.local_rank,
     )
-    cards = gather(card, world)
+    cards = all_gather_object(card, world)
     if fault is not None:
         raise fault
     check(cards)
-    assert options is not None  # or there was a fault
+    assert options is not None  # None only with a fault
     return options, cards
 
 
 def _host(rank_config: RankConfig) -> str:
-    from smdist.dataparallel.rendezvous.host import (
+    from smdist.dataparallel.rendezvous.host_identity import (
         host_identity,
     )
 

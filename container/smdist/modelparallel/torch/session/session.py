@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What smp.init leaves: the options, this rank's place, and its groups once they are known."""
+"""State of smp.init: the options, this rank's position, and its groups once they are known."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch.distributed as dist
 
 from sagemaker_dist.contract.model_parallel import ModelParallel
 from sagemaker_dist.errors import OptionError
-from smdist.modelparallel.core.layout import Axis, Layout
-from smdist.modelparallel.torch.groups import Groups, make_groups
-from smdist.modelparallel.torch.mail.post import gather
+from smdist.modelparallel.core.rank_layout import Axis, RankLayout
+from smdist.modelparallel.torch.session.object_collectives import all_gather_object
+from smdist.modelparallel.torch.session.process_groups import Groups, make_groups
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -19,11 +19,11 @@ class Session:
     """Model parallelism on this rank, from smp.init on.
 
     Attributes:
-        options: What smp.init and the job asked for.
-        world: torch's default group.
-        mail: The same ranks once more: smp.send, recv_from and broadcast go over it alone.
-        hosts: By rank, the number of its host.
-        is_ours: Whether smp.init started torch.distributed.
+        options: Options of smp.init and of the job.
+        world: Default group of torch.distributed.
+        mail: Second group of the same ranks, only for smp.send, recv_from and broadcast.
+        hosts: Number of each rank's host, by rank.
+        is_ours: True if smp.init started torch.distributed.
     """
 
     options: ModelParallel
@@ -37,30 +37,30 @@ class Session:
 
     @property
     def rank(self) -> int:
-        """This rank in the world."""
+        """Number of this rank in the world."""
         return self.world.rank()
 
     @property
     def size(self) -> int:
-        """Ranks of the world."""
+        """Number of ranks in the world."""
         return self.world.size()
 
     @property
     def seed(self) -> int:
-        """What random numbers start from."""
+        """Seed of random numbers."""
         return self.options.seed
 
     @property
     def is_decided(self) -> bool:
-        """Whether it is known yet how many ranks make a pipeline."""
+        """True once the number of ranks in a pipeline is known."""
         return self._groups is not None
 
     @property
     def groups(self) -> Groups:
-        """Where this rank is on each axis.
+        """Position and groups of this rank on each axis.
 
         Raises:
-            OptionError: The planner finds the degree, and has not yet.
+            OptionError: The planner has yet to find the pipeline degree.
         """
         if self._groups is None:
             raise OptionError(
@@ -71,25 +71,25 @@ class Session:
         return self._groups
 
     def members(self, axis: Axis) -> tuple[int, ...]:
-        """World ranks of this rank's group of an axis, in its order."""
+        """Return the world ranks of this rank's group of an axis, in group order."""
         return tuple(range(self.size)) if axis is Axis.WORLD else self.groups.members(axis)
 
     def group_of(self, axis: Axis) -> dist.ProcessGroup:
-        """This rank's group of an axis."""
+        """Return this rank's group of an axis."""
         return self.world if axis is Axis.WORLD else self.groups.of(axis)
 
     def decide(self, pipeline_parallel_degree: int) -> Groups:
-        """Make the groups of this degree; collective. Nothing happens if they are there.
+        """Make the groups for this pipeline degree; collective. Existing groups are returned.
 
         Raises:
-            OptionError: The degree does not divide the world, differs on another rank, or is
-                another than was decided.
+            OptionError: The degree does not divide the world, differs on another rank, or differs
+                from that of the existing groups.
         """
         if self._groups is not None:
             self._check_decided(self._groups, pipeline_parallel_degree)
             return self._groups
         self._check_agreed(pipeline_parallel_degree)
-        layout = Layout(
+        layout = RankLayout(
             size=self.size,
             pipeline_parallel_degree=pipeline_parallel_degree,
             placement_strategy=self.options.placement_strategy,
@@ -106,7 +106,7 @@ class Session:
             )
 
     def _check_agreed(self, degree: int) -> None:
-        degrees = gather(degree, self.world)
+        degrees = all_gather_object(degree, self.world)
         for rank, other in enumerate(degrees):
             if other != degrees[0]:
                 raise OptionError(

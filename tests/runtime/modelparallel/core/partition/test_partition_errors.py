@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests for a partition that cannot be met, and how to mend them."""
+"""Requests for a partition that cannot be met, and how to fix them."""
 
 import pytest
 from split_graphs import chain, costs

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from split_graphs import given, glue, graph, graphs, unit
 
 from sagemaker_dist.errors import OptionError
-from smdist.modelparallel.core.graph import Kind
+from smdist.modelparallel.core.graph import NodeKind
 from smdist.modelparallel.core.placement import Tie, place, placed_units, replicated
 
 
@@ -229,7 +229,7 @@ def test_nodes_run_where_the_rules_say(drawn):
 
         if each.name in free:
             assert reading == set(where)
-        elif each.kind is Kind.UNIT:
+        elif each.kind is NodeKind.UNIT:
             assert (stage_of[each.name],) == where
         else:
             assert 1 == len(where)

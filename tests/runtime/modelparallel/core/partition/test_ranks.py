@@ -12,9 +12,9 @@ from split_graphs import chain, costs, costs_of, graphs
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core.cost import Link, StateBytes
 from smdist.modelparallel.core.partition import next_to_open, partition
-from smdist.modelparallel.core.partition.aim import Aim
 from smdist.modelparallel.core.partition.chain import chain_of
-from smdist.modelparallel.core.partition.judge import Judge
+from smdist.modelparallel.core.partition.objective import Aim
+from smdist.modelparallel.core.partition.scoring import Judge
 from smdist.modelparallel.core.placement import placed_units
 
 NOTHING = StateBytes(weight=0, gradient=0, optimizer=0)

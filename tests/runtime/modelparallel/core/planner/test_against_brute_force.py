@@ -12,15 +12,15 @@ from split_graphs import given, graph, unit
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core.cluster import Cluster, Device
 from smdist.modelparallel.core.cost import Costs, Link, NodeCost
-from smdist.modelparallel.core.errors import PlanError
 from smdist.modelparallel.core.partition import assigned
 from smdist.modelparallel.core.placement import placed_units
+from smdist.modelparallel.core.plan_errors import PlanError
 from smdist.modelparallel.core.planner import Problem, find_plan
+from smdist.modelparallel.core.planner.candidate_pipeline import split
 from smdist.modelparallel.core.planner.candidates import candidates, microbatch_choices
+from smdist.modelparallel.core.planner.cost_samples import Samples
 from smdist.modelparallel.core.planner.cuts import rank_of_stages
 from smdist.modelparallel.core.planner.evaluate import Evaluator
-from smdist.modelparallel.core.planner.samples import Samples
-from smdist.modelparallel.core.planner.split import split
 
 KIB = 1 << 10
 ONE_A_RANK = ("1f1b", "simple", "interleaved", "zero_bubble")

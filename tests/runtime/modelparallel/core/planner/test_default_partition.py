@@ -4,7 +4,7 @@
 import pytest
 from plan_problems import Model, problem
 
-from smdist.modelparallel.core.errors import PlanError
+from smdist.modelparallel.core.plan_errors import PlanError
 from smdist.modelparallel.core.planner import find_plan
 
 MODEL = Model((1e-3,) * 2)  # wte, h.0, h.1, lm_head

@@ -11,11 +11,11 @@ from plan_problems import MIB, Model, problem
 
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core.cost import Link
-from smdist.modelparallel.core.errors import PlanError
+from smdist.modelparallel.core.plan_errors import PlanError
 from smdist.modelparallel.core.planner import find_plan
 from smdist.modelparallel.core.planner.candidates import candidates, microbatch_choices
+from smdist.modelparallel.core.planner.cost_samples import Samples
 from smdist.modelparallel.core.planner.evaluate import Evaluator
-from smdist.modelparallel.core.planner.samples import Samples
 
 NO_TIME = Link()
 

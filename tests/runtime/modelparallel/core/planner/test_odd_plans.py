@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from plan_problems import Model, problem
 
-from smdist.modelparallel.core.errors import PlanError
 from smdist.modelparallel.core.plan import Plan
-from smdist.modelparallel.core.plan.check import divisors
+from smdist.modelparallel.core.plan.plan_check import divisors
+from smdist.modelparallel.core.plan_errors import PlanError
 from smdist.modelparallel.core.planner import find_plan
-from smdist.modelparallel.core.planner.replay import renewed
+from smdist.modelparallel.core.planner.resimulate import renewed
 
 MODEL = Model(tied=True)
 HUGE = 10**400

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 from plan_problems import Model, problem
 
-from smdist.modelparallel.core.errors import PlanError
+from smdist.modelparallel.core.plan_errors import PlanError
 from smdist.modelparallel.core.planner import find_plan
-from smdist.modelparallel.core.planner.replay import renewed
+from smdist.modelparallel.core.planner.resimulate import renewed
 
 MODEL = Model((1e-3,) * 4, opens=[0, 1])
 

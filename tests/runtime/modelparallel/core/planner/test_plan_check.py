@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from plan_problems import Model, problem
 
-from smdist.modelparallel.core.errors import PlanError
+from smdist.modelparallel.core.plan_errors import PlanError
 from smdist.modelparallel.core.planner import find_plan
 
 MODEL = Model((1e-3,) * 4)

@@ -7,10 +7,10 @@ import pytest
 from plan_problems import Model, problem
 
 from sagemaker_dist.errors import OptionError
-from smdist.modelparallel.core.errors import PlanError
 from smdist.modelparallel.core.plan import Plan
+from smdist.modelparallel.core.plan_errors import PlanError
 from smdist.modelparallel.core.planner import find_plan
-from smdist.modelparallel.core.planner.replay import renewed
+from smdist.modelparallel.core.planner.resimulate import renewed
 
 MODEL = Model(tied=True)
 

@@ -6,7 +6,7 @@ import re
 import pytest
 from plan_problems import MIB, Model, problem
 
-from smdist.modelparallel.core.errors import PlanError
+from smdist.modelparallel.core.plan_errors import PlanError
 from smdist.modelparallel.core.planner import find_plan
 
 

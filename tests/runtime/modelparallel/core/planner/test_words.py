@@ -8,7 +8,7 @@ from plan_problems import Model, problem
 
 from smdist.modelparallel.core.partition.bottleneck import advice
 from smdist.modelparallel.core.partition.result import Bottleneck
-from smdist.modelparallel.core.plan.text import slower
+from smdist.modelparallel.core.plan.number_format import slower
 from smdist.modelparallel.core.planner import find_plan
 from smdist.modelparallel.core.planner.candidates import Candidate
 

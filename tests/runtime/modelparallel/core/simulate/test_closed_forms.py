@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipelines import cost
+from schedule_grid import grid
 
 from smdist.modelparallel.core.schedule import make_schedule, peak_in_flight
 from smdist.modelparallel.core.simulate import simulate
@@ -41,18 +42,31 @@ def bubble_seconds(name, p, m, v, *, f=1.0, i=1.0, w=1.0):
     return (p - 1) * (f + i + w) / v
 
 
-@pytest.mark.parametrize(("name", "v"), GRID)
-def test_the_whole_grid_takes_what_the_closed_form_says(name, v):
-    least = 2 if name == "dualpipe_v" else 1
-    shapes = [(p, m) for p in range(2, 17) for m in range(least * p, 4 * p + 1)]
-    off = [
+def off_the_closed_form(name, v, shapes):
+    return [
         (p, m, seconds, expected)
         for p, m in shapes
         if (seconds := step(name, p, m, v).step_seconds)
         != (expected := 3 * m + bubble_seconds(name, p, m, v))
     ]
 
-    assert not off
+
+@pytest.mark.parametrize(("name", "v"), GRID)
+def test_the_grid_takes_what_the_closed_form_says(name, v):
+    """Every m up to 4 ranks; from there those around whole rounds and their middle."""
+    shapes = [(each.num_ranks, each.num_microbatches) for each in grid(name, v)]
+
+    assert not off_the_closed_form(name, v, shapes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "v"), GRID)
+def test_the_whole_grid_takes_what_the_closed_form_says(name, v):
+    """2 to 16 ranks, and every m from p to 4p."""
+    least = 2 if name == "dualpipe_v" else 1
+    shapes = [(p, m) for p in range(2, 17) for m in range(least * p, 4 * p + 1)]
+
+    assert not off_the_closed_form(name, v, shapes)
 
 
 SECONDS = st.integers(1, 64).map(float)

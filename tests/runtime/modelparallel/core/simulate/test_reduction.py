@@ -8,7 +8,7 @@ import pytest
 from smdist.modelparallel.core.cluster import Cluster
 from smdist.modelparallel.core.cost import Link
 from smdist.modelparallel.core.simulate import (
-    Replicas,
+    ReplicaLinks,
     all_gather_seconds,
     all_reduce_seconds,
     reduce_scatter_seconds,
@@ -17,11 +17,11 @@ from smdist.modelparallel.core.simulate import (
 
 FAST = Link(latency_seconds=1, bytes_per_second=100)
 SLOW = Link(latency_seconds=50, bytes_per_second=10)
-HOSTS = Replicas(num_hosts=4, ranks_per_host=1, inside=FAST, across=SLOW)
+HOSTS = ReplicaLinks(num_hosts=4, ranks_per_host=1, inside=FAST, across=SLOW)
 
 
 def test_one_rank_has_nothing_to_sum():
-    alone = Replicas(num_hosts=1, ranks_per_host=1, inside=SLOW, across=SLOW)
+    alone = ReplicaLinks(num_hosts=1, ranks_per_host=1, inside=SLOW, across=SLOW)
 
     assert 0 == all_reduce_seconds(10**9, alone)
 
@@ -31,7 +31,7 @@ def test_hosts_send_each_byte_twice_but_for_their_own_shards():
 
 
 def test_ranks_of_one_host_stay_inside():
-    neighbours = Replicas(num_hosts=1, ranks_per_host=5, inside=FAST, across=SLOW)
+    neighbours = ReplicaLinks(num_hosts=1, ranks_per_host=5, inside=FAST, across=SLOW)
 
     assert 2 * 1 + 2 * (4 / 5) * 1000 / 100 == all_reduce_seconds(1000, neighbours)
 
@@ -78,7 +78,7 @@ def test_reduce_scatter_and_all_gather_make_an_all_reduce():
 )
 def test_replicas_are_counted_by_host(ranks, num_hosts, ranks_per_host, groups_per_host):
     cluster = Cluster(num_hosts=4, ranks_per_host=8, inside=FAST, across=SLOW)
-    expected = Replicas(
+    expected = ReplicaLinks(
         num_hosts=num_hosts,
         ranks_per_host=ranks_per_host,
         inside=FAST,

@@ -11,9 +11,9 @@ from smdist.modelparallel.core.cost import Link
 from smdist.modelparallel.core.record import Event, Track
 from smdist.modelparallel.core.schedule import make_schedule
 from smdist.modelparallel.core.simulate import simulate
-from smdist.modelparallel.core.simulate.replay import replay
-from smdist.modelparallel.core.simulate.tables import chain
-from smdist.modelparallel.picture.of_run import sheet_of_run
+from smdist.modelparallel.core.simulate.replay_run import replay
+from smdist.modelparallel.core.simulate.schedule_tables import chain
+from smdist.modelparallel.picture.run_sheet import sheet_of_run
 
 
 def tracks_of(timeline, *, steps=1, apart=1000.0):

@@ -6,7 +6,7 @@ import torch
 
 from smdist.modelparallel.core.placement import placed_units
 from smdist.modelparallel.torch.capture import capture
-from smdist.modelparallel.torch.verify import verify
+from smdist.modelparallel.torch.verification.verify import verify
 
 
 @pytest.fixture(autouse=True)

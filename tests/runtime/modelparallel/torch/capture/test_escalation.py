@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from smdist.modelparallel.torch.capture import CaptureError, capture, probe
+from smdist.modelparallel.torch.capture import CaptureError, capture, shape_probe
 
 BATCH = torch.ones(3, 4)
 
@@ -164,7 +164,7 @@ def test_a_number_that_depends_on_the_data_is_found_when_it_changes():
             h, number = self.rare(x * 1.0)
             return self.a(h) * number
 
-    from smdist.modelparallel.torch.verify import verify
+    from smdist.modelparallel.torch.verification.verify import verify
 
     with pytest.raises(ValueError, match=r"'rare' returned 1\.0 where it returned 0\.0"):
         verify(Model(), torch.full((3, 4), 1e6))
@@ -181,7 +181,7 @@ def test_a_unit_on_the_meta_device_gets_numbers_for_the_trial_alone():
 
 
 def test_a_unit_that_is_too_large_for_a_trial_is_refused(monkeypatch):
-    monkeypatch.setattr(probe, "LARGEST_BYTES", 79)
+    monkeypatch.setattr(shape_probe, "LARGEST_BYTES", 79)
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(4, 4), Picky(4, 4))
 
@@ -192,7 +192,7 @@ def test_a_unit_that_is_too_large_for_a_trial_is_refused(monkeypatch):
 
 def test_of_what_is_too_large_for_a_trial_the_innermost_module_is_named(monkeypatch):
     """Not the model around it, to which the search would come in the end."""
-    monkeypatch.setattr(probe, "LARGEST_BYTES", 79)
+    monkeypatch.setattr(shape_probe, "LARGEST_BYTES", 79)
     with torch.device("meta"):
         model = nn.Sequential(Boxed(Boxed(Picky(4, 4))))
 

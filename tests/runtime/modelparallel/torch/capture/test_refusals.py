@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that are refused at once, by an error that names the part and the mend."""
+"""Models that are refused at once, by an error that names the part and the hint."""
 
 import pytest
 import torch

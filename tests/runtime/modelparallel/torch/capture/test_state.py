@@ -311,7 +311,7 @@ def test_an_object_that_a_unit_writes_to_keeps_the_module_around_whole(units_of)
     assert ["first", "inner", "last"] == units_of(Boxed(Inner()), BATCH)
 
 
-def test_a_cache_of_keys_and_values_is_refused_with_its_mend():
+def test_a_cache_of_keys_and_values_is_refused_with_its_hint():
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(

@@ -17,7 +17,7 @@ from smdist.modelparallel.torch.checkpoint import (
     resume_from_checkpoint,
     save_checkpoint,
 )
-from smdist.modelparallel.torch.checkpoint.store import Writer
+from smdist.modelparallel.torch.checkpoint.dcp_store import ShardWriter
 
 
 def test_every_pair_goes_on_alike(world, tmp_path):
@@ -69,13 +69,16 @@ def fails_on_one_rank(rank, size, folder):
 
     with running("two", seed=0) as run:
         save_checkpoint(folder, "old", model=run.model, user_content="old")
-        write, Writer.write_data = Writer.write_data, full if rank == 1 else Writer.write_data
+        write, ShardWriter.write_data = (
+            ShardWriter.write_data,
+            full if rank == 1 else ShardWriter.write_data,
+        )
         try:
             save_checkpoint(folder, "new", model=run.model)
         except CheckpointError as error:
             text = str(error)
         finally:
-            Writer.write_data = write
+            ShardWriter.write_data = write
         return text, resume_from_checkpoint(folder, model=run.model)
 
 
@@ -164,9 +167,9 @@ def test_wrong_model_is_told_before_it_is_cut(world, tmp_path):
 
 def test_positions_of_other_replicas_are_refused(tmp_path):
     """Two replicas at two places in their data are not one."""
-    from smdist.modelparallel.torch.checkpoint.place import Place
+    from smdist.modelparallel.torch.checkpoint.checkpoint_ranks import RankReplica
 
-    place = Place(rank=0, replica=0, num_replicas=1, layout={}, run={})
+    place = RankReplica(rank=0, replica=0, num_replicas=1, layout={}, run={})
 
     assert {"at": 1} == place.data_of([(0, {"at": 1}), (1, {"at": 1})], 2)
     with pytest.raises(CheckpointError, match="data positions of 2 replicas, and there are 1"):

@@ -13,7 +13,7 @@ from splitting import Pipeline, Split
 from torch import nn
 
 from smdist.modelparallel.core.schedule import make_schedule
-from smdist.modelparallel.core.schedule.held import peak_in_flight
+from smdist.modelparallel.core.schedule.in_flight import peak_in_flight
 
 WIDTH = 64
 ROW_BYTES = 2 * WIDTH * 4  # two samples a microbatch
@@ -81,20 +81,20 @@ def split(schedule, microbatches, backend="smdist"):
 def peaks(rank, size, schedule, microbatches, backend):
     made = split(schedule, microbatches, backend)
     made.step()
-    ledger = made.executor.ledger
+    memory = made.executor.memory
     return {
-        "receive": ledger.receive_bytes.peak,
-        "send": ledger.send_bytes.peak,
-        "held": ledger.held.peak,
-        "now": (ledger.receive_bytes.now, ledger.send_bytes.now, ledger.held.now),
+        "receive": memory.receive_bytes.peak,
+        "send": memory.send_bytes.peak,
+        "held": memory.held.peak,
+        "now": (memory.receive_bytes.now, memory.send_bytes.now, memory.held.now),
     }
 
 
 def evaluating(rank, size):
     made = split("1f1b", 64)
     made.step(backward=False)
-    ledger = made.executor.ledger
-    return {"send": ledger.send_bytes.peak, "held": ledger.held.peak}
+    memory = made.executor.memory
+    return {"send": memory.send_bytes.peak, "held": memory.held.peak}
 
 
 class Bare(nn.Module):

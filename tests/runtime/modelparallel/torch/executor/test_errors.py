@@ -16,7 +16,7 @@ from torch import nn
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.torch.capture import arguments_of
 from smdist.modelparallel.torch.executor import Fault, PassedOn, StepError
-from smdist.modelparallel.torch.executor.errors import said
+from smdist.modelparallel.torch.executor.step_errors import said
 
 RANKS, SECONDS = 3, 10
 BACKENDS = ["smdist", "gloo"]
@@ -129,8 +129,7 @@ def test_a_rank_is_killed(world, backend):
     for rank in (0, 2):
         is_told, told = outcomes[rank]
         assert is_told, told
-        assert told["text"].startswith("rank 1 is gone: rank ")
-        assert "Look at the end of the log of rank 1:" in told["text"]
+        assert ("lost", 1) == (told["kind"], told["gone"])
         assert told["seconds"] < SECONDS
 
 
@@ -154,27 +153,42 @@ def test_what_is_not_an_action_is_guarded(world):
     assert all("ValueError: no sum" in told["text"] for told in found)
 
 
-def test_a_fault_is_read_from_what_others_say():
+def test_a_fault_travels_as_data():
+    """All fields, whatever the words are; and one text is golden."""
     fault = Fault(rank=5, pipeline_rank=1, action="1F3", module="h.4", why="it's 'so':\nsee")
-    error = StepError(fault)
     lost = replace(fault, gone=2)
+    error = StepError(fault)
 
-    assert fault == Fault.read(f"RuntimeError: {fault}")
-    assert lost == Fault.read(f"RuntimeError: {lost}")
-    assert str(lost).startswith("rank 2 is gone: rank 5 (pipeline rank 1) missed it in 1F3")
-    assert Fault.read("rank 5 closed its connection") is None
-    assert "rank 5 (pipeline rank 1) failed in 1F3 of 'h.4'" in str(error)
+    assert fault == Fault.decode(fault.encode())
+    assert lost == Fault.decode(lost.encode())
+    assert Fault.decode("") is None
+    assert Fault.decode('{"exception": "ValueError"}') is None
+    assert ("step", 5, None) == (error.kind, error.rank, error.gone)
+    assert ("lost", 5, 2) == (StepError(lost).kind, StepError(lost).rank, StepError(lost).gone)
+    assert (
+        "rank 2 is gone: rank 5 (pipeline rank 1) missed it in 1F3 of 'h.4': it's 'so':\nsee."
+        " Look at the end of the log of rank 2: it was killed, for memory perhaps, or it ended by"
+        " itself." == str(StepError(lost))
+    )
     assert str(error) == str(StepError(*error.args))
 
 
+@pytest.mark.parametrize("letter", ["x", "é", '"', "\n"])
+def test_a_long_reason_is_cut_to_what_travels(letter):
+    fault = Fault(rank=5, pipeline_rank=1, action="1F3", module="h.4", why=letter * 9000)
+
+    assert len(fault.encode().encode()) <= 4096
+    assert letter * 100 == Fault.decode(fault.encode()).why[:100]
+
+
 @pytest.mark.parametrize(
-    ("mend", "end"),
+    ("hint", "end"),
     [("Pass an even number", "Pass an even number. The log"), ("Even?", "Even? The log")],
 )
-def test_sentences_of_a_cause_end_once(mend, end):
-    cause = OptionError("width is 3", "heads are two", mend)
+def test_sentences_of_a_cause_end_once(hint, end):
+    cause = OptionError("width is 3", "heads are two", hint)
     fault = Fault(rank=0, pipeline_rank=0, action="0F0", module="h", why=said(cause))
-    texts = [str(StepError(each)) for each in (fault, Fault.read(f"RuntimeError: {fault}"))]
+    texts = [str(StepError(each)) for each in (fault, Fault.decode(fault.encode()))]
 
     assert {f"{fault.where}: OptionError: width is 3: heads are two. {end} of rank 0 has its"
             " traceback."} == set(texts)  # fmt: skip
@@ -294,6 +308,8 @@ def told(run):
         return {
             "place": (error.rank, error.pipeline_rank, error.action, error.module),
             "text": str(error),
+            "kind": error.kind,
+            "gone": error.gone,
             "seconds": time.monotonic() - begin,
             "causes": type(error.__cause__).__name__,
             "is_interrupt": isinstance(error, KeyboardInterrupt),

@@ -6,7 +6,7 @@ import torch
 import zoo
 from splitting import Pipeline, Split, merged, plain_step
 
-from smdist.modelparallel.torch.compare import worst
+from smdist.modelparallel.torch.verification.compare import worst
 
 TOLERANCE = 1e-6
 ROWS, MICROBATCHES = 8, 4

@@ -8,7 +8,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from sagemaker_dist.errors import OptionError
-from smdist.modelparallel.torch.executor.halves import backward_inputs
+from smdist.modelparallel.torch.executor.split_backward import backward_inputs
 
 
 @pytest.fixture(autouse=True)

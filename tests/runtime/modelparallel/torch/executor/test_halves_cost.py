@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from smdist.modelparallel.torch.executor.halves import backward_inputs
+from smdist.modelparallel.torch.executor.split_backward import backward_inputs
 
 
 class Block(nn.Module):

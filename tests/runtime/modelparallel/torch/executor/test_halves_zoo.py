@@ -6,10 +6,10 @@ import torch
 import zoo
 
 from smdist.modelparallel.torch.capture import arguments_of, capture
-from smdist.modelparallel.torch.executor.halves import backward_inputs
-from smdist.modelparallel.torch.randomness import Draws
-from smdist.modelparallel.torch.stage import StageModule
-from smdist.modelparallel.torch.verify_request import placement_of
+from smdist.modelparallel.torch.executor.split_backward import backward_inputs
+from smdist.modelparallel.torch.materialization.stage_module import StageModule
+from smdist.modelparallel.torch.randomness import RngStream
+from smdist.modelparallel.torch.verification.verify_request import placement_of
 
 STAGES = 3
 
@@ -40,7 +40,7 @@ def both_ways(stage, values, arguments):
             name: each.clone().requires_grad_(each.is_floating_point())
             for name, each in received.items()
         }
-        kept = stage(own, arguments, Draws().around)
+        kept = stage(own, arguments, RngStream().around)
         roots = _roots(stage, kept)
         early = {}
         if is_split:

@@ -8,7 +8,7 @@ import zoo
 from splitting import Pipeline, Split, merged, plain_step
 from torch import nn
 
-from smdist.modelparallel.torch.compare import worst
+from smdist.modelparallel.torch.verification.compare import worst
 
 TOLERANCE = 1e-6
 PIPELINES = (

@@ -7,7 +7,7 @@ import zoo
 from splitting import Pipeline, Split, merged, plain_step
 from torch import nn
 
-from smdist.modelparallel.torch.compare import worst
+from smdist.modelparallel.torch.verification.compare import worst
 
 PIPELINES = (Pipeline(schedule="1f1b"), Pipeline(schedule="zero_bubble"))
 
@@ -84,5 +84,5 @@ def evaluating(rank, size, backward):
 
     losses = split.executor.run(without_roots, draws=split.draws, backward=backward)
     gradients = {name: parameter.grad for name, parameter in split.parameters()}
-    held = split.executor.ledger.held.now
+    held = split.executor.memory.held.now
     return losses, gradients, held, split.step()

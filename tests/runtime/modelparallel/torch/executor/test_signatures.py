@@ -10,8 +10,8 @@ from torch import nn
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core.placement import place
 from smdist.modelparallel.torch.capture import capture
-from smdist.modelparallel.torch.compare import worst
-from smdist.modelparallel.torch.stage import StageModule
+from smdist.modelparallel.torch.materialization.stage_module import StageModule
+from smdist.modelparallel.torch.verification.compare import worst
 
 PIPELINE = Pipeline(schedule="interleaved_1f1b", virtual_stages=2)
 SHAPES = ((8, 12), (8, 7), (4, 12), (8, 12))  # rows, length

@@ -7,7 +7,7 @@ import zoo
 from splitting import Pipeline, Split, merged, plain_step
 from torch import nn
 
-from smdist.modelparallel.torch.compare import worst
+from smdist.modelparallel.torch.verification.compare import worst
 
 PIPELINE = Pipeline(schedule="simple", num_microbatches=8)
 

@@ -11,7 +11,7 @@ from recording import record
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core.placement import Edge
 from smdist.modelparallel.core.schedule import make_schedule
-from smdist.modelparallel.torch.executor.trace import Recorder, Run, gather
+from smdist.modelparallel.torch.executor.run_trace import Recorder, Run, gather
 
 PARTS = ("F", "B", "I", "W")
 

@@ -12,8 +12,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from smdist.modelparallel.core.cluster import Device
 from smdist.modelparallel.core.partition import partition
 from smdist.modelparallel.torch.capture import arguments_of, capture
+from smdist.modelparallel.torch.materialization.stage_module import StageModule
 from smdist.modelparallel.torch.measure import estimate, measure
-from smdist.modelparallel.torch.stage import StageModule
 
 DEVICE = Device(flops_per_second=1e12, bytes_per_second=1e11)
 

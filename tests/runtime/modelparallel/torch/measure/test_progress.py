@@ -3,17 +3,17 @@
 
 import pytest
 
-from smdist.modelparallel.torch.measure import progress
-from smdist.modelparallel.torch.measure.progress import Progress
+from smdist.modelparallel.torch.measure import parts
+from smdist.modelparallel.torch.measure.parts import MeasureProgress
 
 
 @pytest.fixture
 def at_once(monkeypatch):
-    monkeypatch.setattr(progress, "_SILENT_SECONDS", 0.0)
+    monkeypatch.setattr(parts, "_SILENT_SECONDS", 0.0)
 
 
 def test_a_short_measurement_says_nothing(capsys):
-    told = Progress(10, "measured")
+    told = MeasureProgress(10, "measured")
     told.tell(3, "h.0")
     told.close(4)
 
@@ -23,7 +23,7 @@ def test_a_short_measurement_says_nothing(capsys):
 @pytest.mark.usefixtures("at_once")
 def test_a_long_one_says_how_far_it_is(capsys):
     """A line for a file; the next comes after a while."""
-    told = Progress(10, "measured")
+    told = MeasureProgress(10, "measured")
     told.tell(3, "h.0")
     told.tell(4, "h.1")
 
@@ -32,8 +32,8 @@ def test_a_long_one_says_how_far_it_is(capsys):
 
 @pytest.mark.usefixtures("at_once")
 def test_a_terminal_has_one_line_that_is_cleared(capsys, monkeypatch):
-    monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: True)
-    told = Progress(10, "measured")
+    monkeypatch.setattr(parts.sys.stderr, "isatty", lambda: True)
+    told = MeasureProgress(10, "measured")
     told.tell(3, "h.0")
     told.close(4)
     written = capsys.readouterr().err

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from smdist.modelparallel.torch.measure.twins import module_kind
+from smdist.modelparallel.torch.measure.call_kinds import module_kind
 
 
 class Named(nn.Module):

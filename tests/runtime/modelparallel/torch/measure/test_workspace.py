@@ -6,7 +6,7 @@ import torch
 from measuring import accounted, standing_in, trial_of
 from torch import nn
 
-from smdist.modelparallel.torch.measure.workspace import workspace_bytes
+from smdist.modelparallel.torch.measure.measured import workspace_bytes
 
 KEPT = 4 * 8 * 8  # ReLU keeps its result
 

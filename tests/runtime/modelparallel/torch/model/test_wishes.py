@@ -3,7 +3,7 @@
 
 import pytest
 
-from smdist.modelparallel.torch.model.wishes import Wishes
+from smdist.modelparallel.torch.smp.distributed_model import ModelOptions
 
 PLAIN = {
     "trace_device": "gpu",
@@ -20,7 +20,7 @@ PLAIN = {
 
 
 def faults(**changed):
-    return [str(fault) for fault in Wishes(**{**PLAIN, **changed}).faults()]
+    return [str(fault) for fault in ModelOptions(**{**PLAIN, **changed}).faults()]
 
 
 def test_smps_defaults_are_right():
@@ -60,4 +60,4 @@ def test_all_faults_come_at_once():
     ],
 )
 def test_tracing_says_where_costs_come_from(changed, costs):
-    assert costs == Wishes(**{**PLAIN, **changed}).costs
+    assert costs == ModelOptions(**{**PLAIN, **changed}).costs

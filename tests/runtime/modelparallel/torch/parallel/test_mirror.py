@@ -11,7 +11,7 @@ from torch import nn
 import smdist.modelparallel.torch as smp
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.torch.capture import signature
-from smdist.modelparallel.torch.parallel.mirror import Mirror
+from smdist.modelparallel.torch.parallel.skeleton_sync import SkeletonSync
 
 
 class Rates:
@@ -76,7 +76,7 @@ def mirrored():
 @pytest.mark.parametrize("change", CHANGES[:-1])
 def test_each_change_is_taken_over_once(change):
     model, skeleton = mirrored()
-    mirror, before = Mirror(model, skeleton, ["a", "b", "c"]), signature(skeleton, ((), {}))
+    mirror, before = SkeletonSync(model, skeleton, ["a", "b", "c"]), signature(skeleton, ((), {}))
 
     change(model)
     for _ in range(2):
@@ -89,7 +89,7 @@ def test_each_change_is_taken_over_once(change):
 @pytest.mark.parametrize("name", ["cell", "buffered", "rates"])
 def test_an_object_in_the_place_of_another_is_refused_by_name(name):
     model, skeleton = mirrored()
-    mirror = Mirror(model, skeleton, ["a", "b", "c"])
+    mirror = SkeletonSync(model, skeleton, ["a", "b", "c"])
     setattr(model, name, copy.deepcopy(model.rates))
 
     with pytest.raises(OptionError, match=f"'{name}' is another"):
@@ -98,7 +98,7 @@ def test_an_object_in_the_place_of_another_is_refused_by_name(name):
 
 def test_what_modules_keep_for_themselves_is_theirs():
     model, skeleton = mirrored()
-    mirror = Mirror(model, skeleton, ["a", "b", "c"])
+    mirror = SkeletonSync(model, skeleton, ["a", "b", "c"])
     model.a.last, model.a.seen = torch.ones(2), [torch.ones(2)]
 
     mirror.update()

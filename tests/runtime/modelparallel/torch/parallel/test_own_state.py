@@ -12,7 +12,7 @@ from torch import nn
 
 import smdist.modelparallel.torch as smp
 from sagemaker_dist import ModelParallel
-from smdist.dataparallel.torch import reporting
+from smdist.dataparallel.torch import step_report
 from smdist.modelparallel.torch import session
 
 
@@ -131,8 +131,8 @@ def lines(rank, size):
     with splitting(size) as model, contextlib.redirect_stdout(said):
         for _ in range(3):
             model.train_step(torch.ones(4, 8), torch.Tensor.mean)
-        reporting.report(loss=0.5)
-        reporting.finish()
+        step_report.report(loss=0.5)
+        step_report.finish()
     return said.getvalue()
 
 

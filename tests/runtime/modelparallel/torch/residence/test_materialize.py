@@ -10,13 +10,13 @@ from torch import nn
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core.placement import place
 from smdist.modelparallel.torch.capture import capture
-from smdist.modelparallel.torch.residence import (
+from smdist.modelparallel.torch.materialization import (
     delay_param_initialization,
     materialize,
     model_creation,
 )
-from smdist.modelparallel.torch.stage import StageModule
-from smdist.modelparallel.torch.verify_request import placement_of
+from smdist.modelparallel.torch.materialization.stage_module import StageModule
+from smdist.modelparallel.torch.verification.verify_request import placement_of
 
 
 def bare(name="gpt2"):
@@ -102,7 +102,7 @@ def test_a_module_that_cannot_is_named():
     with pytest.raises(OptionError, match="'token' has no values") as caught:
         whole(model)
 
-    assert "Load a checkpoint" in caught.value.mend
+    assert "Load a checkpoint" in caught.value.hint
     assert ("token",) == materialize(model, {0: model}, strict=False)
     assert [0, 0] == model.token.tolist()
 

@@ -9,8 +9,8 @@ from torch import nn
 
 from smdist.modelparallel.core.placement import place
 from smdist.modelparallel.torch.capture import capture
-from smdist.modelparallel.torch.residence import release
-from smdist.modelparallel.torch.stage import StageModule
+from smdist.modelparallel.torch.materialization import release
+from smdist.modelparallel.torch.materialization.stage_module import StageModule
 
 
 def cut(model, example, stage_of, *own):

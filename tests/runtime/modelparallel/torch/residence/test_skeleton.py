@@ -9,9 +9,9 @@ import torch
 import zoo
 from torch import nn
 
-from smdist.modelparallel.torch.capture import capture, probe
-from smdist.modelparallel.torch.marks import marks_of, set_partition
-from smdist.modelparallel.torch.residence import skeleton
+from smdist.modelparallel.torch.capture import capture, shape_probe
+from smdist.modelparallel.torch.materialization import skeleton
+from smdist.modelparallel.torch.program.partition_marks import marks_of, set_partition
 
 HARD = ("gpt2", "dyn", "mixtral", "resnet")
 
@@ -39,7 +39,7 @@ def test_capture_of_a_skeleton_is_that_of_the_model(name):
 def test_large_units_of_a_skeleton_are_tried_all_the_same(monkeypatch):
     """The model has been on this machine, and zeros that take no memory stand for its weights."""
     specimen = zoo.tiny("mixtral")
-    monkeypatch.setattr(probe, "LARGEST_BYTES", 1)
+    monkeypatch.setattr(shape_probe, "LARGEST_BYTES", 1)
     bare = skeleton(specimen.model)
     expected = replace(capture(specimen.model, specimen.batch), model=bare)
 

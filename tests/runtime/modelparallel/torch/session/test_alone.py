@@ -14,14 +14,16 @@ LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 SECONDS = 60
 PLAIN = """
 import json, torch, torch.distributed as dist
-from smdist.modelparallel.torch import comm, identity, session
+from smdist.modelparallel.torch import session
+from smdist.modelparallel.torch.smp import comm
+from smdist.modelparallel.torch.smp import rank_functions as smp
 
 first = session.init({"partitions": 1, "microbatches": 4})
 facts = {
     "ours": first.is_ours,
     "backend": dist.get_backend(),
-    "ranks": [identity.rank(), identity.local_rank(), identity.pp_rank(), identity.dp_rank()],
-    "sizes": [identity.size(), identity.local_size(), identity.pp_size(), identity.mp_size()],
+    "ranks": [smp.rank(), smp.local_rank(), smp.pp_rank(), smp.dp_rank()],
+    "sizes": [smp.size(), smp.local_size(), smp.pp_size(), smp.mp_size()],
     "gathered": comm.allgather("x"),
 }
 tensor = torch.ones(3)
@@ -40,10 +42,12 @@ print(json.dumps(facts))
 """
 RANK = """
 import json, torch.distributed as dist
-from smdist.modelparallel.torch import comm, identity, session
+from smdist.modelparallel.torch import session
+from smdist.modelparallel.torch.smp import comm
+from smdist.modelparallel.torch.smp import rank_functions as smp
 
 session.init({"partitions": 2})
-facts = [identity.pp_rank(), identity.local_rank(), dist.get_backend(), comm.allgather("x")]
+facts = [smp.pp_rank(), smp.local_rank(), dist.get_backend(), comm.allgather("x")]
 session.end()
 print(json.dumps(facts + [dist.is_initialized()]))
 """

@@ -8,11 +8,18 @@ import torch
 import torch.distributed as dist
 
 from sagemaker_dist.errors import OptionError
-from smdist.modelparallel.core.layout import Axis
-from smdist.modelparallel.torch import comm, session
-from smdist.modelparallel.torch.comm import UnsentError
-from smdist.modelparallel.torch.identity import CommGroup, RankType, pp_rank, rank, rdp_rank
-from smdist.modelparallel.torch.mail import post
+from smdist.modelparallel.core.rank_layout import Axis
+from smdist.modelparallel.torch import session
+from smdist.modelparallel.torch.session import object_collectives
+from smdist.modelparallel.torch.smp import comm
+from smdist.modelparallel.torch.smp.comm import UnsentError
+from smdist.modelparallel.torch.smp.rank_functions import (
+    CommGroup,
+    RankType,
+    pp_rank,
+    rank,
+    rdp_rank,
+)
 
 PAIRS = {"partitions": 2}  # cluster: pipelines 0 1 and 2 3
 SIZES = (1, 500, 5_000, 500_000)
@@ -276,7 +283,11 @@ def _alone(number, size):
     comm.dp_barrier()
     comm.mp_barrier()
     mine = object()
-    return comm.share(mine, 0) is mine, comm.allgather(1), post.gather(2, dist.group.WORLD)
+    return (
+        comm.share(mine, 0) is mine,
+        comm.allgather(1),
+        object_collectives.all_gather_object(2, dist.group.WORLD),
+    )
 
 
 def test_one_rank_talks_to_nobody(world):

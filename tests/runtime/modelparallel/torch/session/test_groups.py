@@ -9,12 +9,12 @@ import torch
 import torch.distributed as dist
 
 from sagemaker_dist.errors import OptionError
-from smdist.modelparallel.core.layout import Axis, Layout
-from smdist.modelparallel.torch.groups import make_groups
+from smdist.modelparallel.core.rank_layout import Axis, RankLayout
+from smdist.modelparallel.torch.session.process_groups import make_groups
 
 
 def _layout(size, pp, strategy="cluster", tp=1):
-    return Layout(
+    return RankLayout(
         size=size,
         pipeline_parallel_degree=pp,
         tensor_parallel_degree=tp,

@@ -10,11 +10,12 @@ import torch.distributed as dist
 
 from sagemaker_dist.contract import ModelParallel, render
 from sagemaker_dist.errors import OptionError
-from smdist.modelparallel.core.layout import Axis
 from smdist.modelparallel.core.plan import Plan
 from smdist.modelparallel.core.plan.fingerprint import Fingerprint
-from smdist.modelparallel.torch import identity, session
-from smdist.modelparallel.torch.groups import new_group
+from smdist.modelparallel.core.rank_layout import Axis
+from smdist.modelparallel.torch import session
+from smdist.modelparallel.torch.session.process_groups import new_group
+from smdist.modelparallel.torch.smp import rank_functions
 
 TWO_STAGES = {"partitions": 2, "microbatches": 4, "placement_strategy": "spread"}
 SECONDS = 10
@@ -33,7 +34,7 @@ def _facts(rank, size):
         made.options == ModelParallel.from_smp(TWO_STAGES),
         made.is_ours,
         made.hosts,
-        (identity.local_rank(), identity.local_size()),
+        (rank_functions.local_rank(), rank_functions.local_size()),
         made.groups.coordinates,
     )
 
@@ -55,7 +56,7 @@ def _by_job(rank, size, document):
         alone = session.init().options
         session.end()
         beside = session.init({"partitions": 1, "microbatches": 3}).options
-        identity_of_stage = identity.pp_size()
+        identity_of_stage = rank_functions.pp_size()
     return alone, (beside.pipeline_parallel_degree, beside.microbatches), identity_of_stage
 
 
@@ -86,12 +87,26 @@ def _undecided(rank, size):
     made = session.init()
     early = [
         _refused(call)
-        for call in (identity.pp_rank, identity.get_dp_group, identity.get_mp_process_group)
+        for call in (
+            rank_functions.pp_rank,
+            rank_functions.get_dp_group,
+            rank_functions.get_mp_process_group,
+        )
     ]
-    before = made.is_decided, identity.rank(), identity.size(), identity.local_size()
+    before = (
+        made.is_decided,
+        rank_functions.rank(),
+        rank_functions.size(),
+        rank_functions.local_size(),
+    )
     groups = made.decide(2)
     late = _refused(lambda: made.decide(4)), made.decide(2) is groups
-    return early, before, late, (identity.pp_rank(), identity.pp_size(), identity.rdp_rank())
+    return (
+        early,
+        before,
+        late,
+        (rank_functions.pp_rank(), rank_functions.pp_size(), rank_functions.rdp_rank()),
+    )
 
 
 def test_a_degree_that_is_auto_is_decided_later(world):
@@ -165,7 +180,7 @@ def _gone(rank, size, path):
     dist.init_process_group("gloo", store=dist.FileStore(path, size), rank=rank, world_size=size)
     still = session.is_initialized()
     anew = session.init({"partitions": 1})
-    return nothing, still, anew.groups.pp_size, identity.rdp_size(), dist.get_backend()
+    return nothing, still, anew.groups.pp_size, rank_functions.rdp_size(), dist.get_backend()
 
 
 def test_a_session_ends_with_its_process_group(world, tmp_path):
@@ -211,7 +226,12 @@ def test_a_group_waits_as_long_as_the_default_group(world, tmp_path):
 
 def test_without_a_session_every_question_is_refused():
     """With the call that is missing."""
-    for ask in (session.current, identity.rank, identity.pp_rank, identity.get_mp_group):
+    for ask in (
+        session.current,
+        rank_functions.rank,
+        rank_functions.pp_rank,
+        rank_functions.get_mp_group,
+    ):
         assert "Call smp.init() first" in _refused(ask)
 
     assert not session.is_initialized()
@@ -223,17 +243,17 @@ def _names(rank, size):
     faults = []
     for axis in axes:
         members = list(made.members(Axis(axis)))
-        group = getattr(identity, f"get_{axis}_process_group")()
-        if members != getattr(identity, f"get_{axis}_group")():
+        group = getattr(rank_functions, f"get_{axis}_process_group")()
+        if members != getattr(rank_functions, f"get_{axis}_group")():
             faults.append((axis, "list"))
         if members != dist.get_process_group_ranks(group):
             faults.append((axis, "group"))
-        if members.index(rank) != getattr(identity, f"{axis}_rank")():
+        if members.index(rank) != getattr(rank_functions, f"{axis}_rank")():
             faults.append((axis, "rank"))
-        if len(members) != getattr(identity, f"{axis}_size")():
+        if len(members) != getattr(rank_functions, f"{axis}_size")():
             faults.append((axis, "size"))
-    whole = identity.get_world_process_group() is dist.group.WORLD
-    return faults, whole, identity.get_mp_group(), identity.get_dp_group()
+    whole = rank_functions.get_world_process_group() is dist.group.WORLD
+    return faults, whole, rank_functions.get_mp_group(), rank_functions.get_dp_group()
 
 
 def test_the_functions_of_smp_say_what_the_groups_are(world):
@@ -247,7 +267,7 @@ def test_the_functions_of_smp_say_what_the_groups_are(world):
 
 def _by_plan(rank, size, paths):
     made = session.init(ModelParallel(plan=paths[rank]))
-    return made.options.pipeline_parallel_degree, made.is_decided, identity.pp_size()
+    return made.options.pipeline_parallel_degree, made.is_decided, rank_functions.pp_size()
 
 
 def test_a_plan_says_how_many_ranks_make_a_pipeline(world, tmp_path):

@@ -5,7 +5,12 @@ import pytest
 import torch
 from torch import nn
 
-from smdist.modelparallel.torch.mail.letter import HEAD_BYTES, UnsentError, collect, pack
+from smdist.modelparallel.torch.session.object_collectives import (
+    HEAD_BYTES,
+    UnsentError,
+    collect,
+    pack,
+)
 
 
 def _delivered(obj):

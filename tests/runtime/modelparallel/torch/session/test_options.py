@@ -6,10 +6,10 @@ import logging
 
 import pytest
 
+from sagemaker_dist.contract.data_parallel import DataParallel
 from sagemaker_dist.contract.model_parallel import ModelParallel
-from sagemaker_dist.contract.options import DataParallel
 from sagemaker_dist.errors import OptionError, OptionErrors
-from smdist.modelparallel.torch.session.options import chosen, read
+from smdist.modelparallel.torch.session.session_options import chosen, read
 
 
 def test_nothing_is_the_planners():
@@ -204,7 +204,7 @@ def test_an_engine_for_ranks_that_run_already_is_refused():
         fault.what.split()[-1] for fault in caught.value.faults
     ]
     assert ["distribution=", "set SMDIST_LANES"] == [
-        fault.mend.removeprefix("Pass it to the job as ").split(", or ")[-1]
+        fault.hint.removeprefix("Pass it to the job as ").split(", or ")[-1]
         for fault in caught.value.faults
     ]
     assert (

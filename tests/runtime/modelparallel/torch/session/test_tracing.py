@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from smdist.modelparallel.torch.capture import CaptureError, capture
-from smdist.modelparallel.torch.tracing import is_tracing
+from smdist.modelparallel.torch.program.tracing_flag import is_tracing
 
 ANSWERS = []  # not the model's: forward functions that change their model are refused
 

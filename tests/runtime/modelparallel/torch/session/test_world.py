@@ -9,8 +9,8 @@ import torch.distributed as dist
 
 from sagemaker_dist.errors import OptionError
 from smdist.config import RankConfig
-from smdist.modelparallel.torch import groups
-from smdist.modelparallel.torch.session import world as worlds
+from smdist.modelparallel.torch.session import process_group_init as worlds
+from smdist.modelparallel.torch.session import process_groups
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_a_default_group_without_cpu_tensors_is_refused(monkeypatch):
         get_backend=lambda: "nccl",
         group=SimpleNamespace(WORLD=only_cuda),
     )
-    monkeypatch.setattr(groups, "dist", torchs)
+    monkeypatch.setattr(process_groups, "dist", torchs)
 
     with pytest.raises(OptionError, match=r"'nccl': .*cpu:smdist,cuda:nccl"):
-        groups.default_group()
+        process_groups.default_group()

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from sagemaker_dist.errors import OptionError
-from smdist.modelparallel.torch.step.output import StepOutput, gathered
+from smdist.modelparallel.torch.parallel.step_function import StepOutput, gathered
 
 PARTS = [torch.tensor([1.0, 2.0]), torch.tensor([3.0, 6.0])]
 

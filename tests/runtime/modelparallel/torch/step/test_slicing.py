@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sagemaker_dist.errors import OptionError, OptionErrors
-from smdist.modelparallel.torch.step.slicing import Slicing
+from smdist.modelparallel.torch.smp.step_decorator import Slicing
 
 ROWS = torch.arange(12).reshape(6, 2)
 Pair = namedtuple("Pair", "left right")

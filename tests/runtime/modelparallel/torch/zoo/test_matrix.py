@@ -8,7 +8,7 @@ import pytest
 import torch
 import zoo
 
-from smdist.modelparallel.torch.verify import verify
+from smdist.modelparallel.torch.verification.verify import verify
 
 TOLERANCE = 1e-6
 

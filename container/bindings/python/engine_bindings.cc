@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine_bindings.h"
+
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "smdist/engine.h"
+#include "smdist/errors.h"
+#include "smdist/probe.h"
+
+namespace py = pybind11;
+
+namespace smdist::python {
+namespace {
+
+Options options_from(int rank, int size, const std::string& address,
+                     const std::vector<std::string>& names, const std::vector<int>& hosts,
+                     const std::string& secret, const std::string& session, int pause,
+                     std::optional<size_t> arriving_bytes) {
+  Options options;
+  options.rank = rank;
+  options.size = size;
+  options.bind_address = address;
+  options.names = names;
+  options.hosts = hosts;
+  options.pause = std::chrono::microseconds(pause);
+  options.secret = secret;
+  options.tuning.arriving_bytes = arriving_bytes.value_or(options.tuning.arriving_bytes);
+  if (session.size() != options.session.size()) {
+    throw py::value_error("a session has " + std::to_string(options.session.size()) +
+                          " bytes, not " + std::to_string(session.size()));
+  }
+  std::copy(session.begin(), session.end(), options.session.begin());
+  options.log = [](const std::string& line) { fprintf(stderr, "smdist: %s\n", line.c_str()); };
+  return options;
+}
+
+// Returns an engine that is destroyed without the GIL. Its destructor waits for the completion
+// thread, whose callbacks may need the GIL.
+std::shared_ptr<Engine> make_engine(Options options) {
+  return {new Engine(std::move(options)), [](Engine* engine) {
+            if (!PyGILState_Check()) {
+              delete engine;
+              return;
+            }
+            const py::gil_scoped_release release;
+            delete engine;
+          }};
+}
+
+void bind_tuning(py::module_& module) {
+  py::class_<Fixed>(module, "Fixed", py::module_local())
+      .def(py::init<>())
+      .def_readwrite("lanes", &Fixed::lanes)
+      .def_readwrite("chunk_bytes", &Fixed::piece_bytes)
+      .def_readwrite("one_shot_bytes", &Fixed::one_shot_bytes)
+      .def_readwrite("single_owner_bytes", &Fixed::single_owner_bytes)
+      .def_readwrite("arriving_bytes", &Fixed::arriving_bytes)
+      .def_readwrite("shard_weights", &Fixed::shard_weights);
+  py::class_<Tuning>(module, "Tuning", py::module_local())
+      .def_readonly("lanes", &Tuning::lanes)
+      .def_readonly("chunk_bytes", &Tuning::piece_bytes)
+      .def_readonly("one_shot_bytes", &Tuning::one_shot_bytes)
+      .def_readonly("single_owner_bytes", &Tuning::single_owner_bytes)
+      .def_readonly("arriving_bytes", &Tuning::arriving_bytes);
+  py::class_<Findings>(module, "Findings", py::module_local())
+      .def_readonly("tuning", &Findings::tuning)
+      .def_readonly("seconds", &Findings::seconds)
+      .def_readonly("latency", &Findings::latency)
+      .def_readonly("bandwidth", &Findings::bandwidth);
+}
+
+std::tuple<std::string, uint16_t, std::string> endpoint_of(const Engine& engine) {
+  const Endpoint endpoint = engine.endpoint();
+  return {endpoint.host, endpoint.port, endpoint.local};
+}
+
+// Kind, culprit, operation, text and details of what ended the engine, or None.
+py::object fault_of(const Engine& engine) {
+  try {
+    const std::exception_ptr failure = engine.failure();
+    if (failure) std::rethrow_exception(failure);
+  } catch (const Error& error) {
+    const Fault* const fault = error.fault();
+    if (fault == nullptr) return py::none();
+    const auto text = [](const std::string& bytes) {  // may be cut inside of a character
+      return py::reinterpret_steal<py::str>(
+          PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));
+    };
+    return py::make_tuple(name_of(fault->kind), fault->culprit, fault->operation, text(fault->text),
+                          text(fault->details));
+  }
+  return py::none();
+}
+
+Findings probe_with(Engine& engine, int rank, const std::vector<int>& hosts, const Fixed& fixed,
+                    double patience_seconds) {
+  const auto patience = std::chrono::milliseconds(static_cast<int64_t>(patience_seconds * 1000));
+  return probe(engine, {rank, static_cast<int>(hosts.size()), hosts}, fixed, patience);
+}
+
+void join(Engine& engine,
+          const std::vector<std::tuple<std::string, uint16_t, std::string>>& peers) {
+  std::vector<Endpoint> endpoints;
+  for (const auto& [host, port, local] : peers) endpoints.push_back({host, port, local});
+  engine.join(endpoints);
+}
+
+}  // namespace
+
+void bind_engine(py::module_& module) {
+  bind_tuning(module);
+  py::class_<Engine, std::shared_ptr<Engine>>(module, "Engine", py::module_local())
+      .def(py::init([](int rank, int size, const std::string& address,
+                       const std::vector<std::string>& names, const std::vector<int>& hosts,
+                       const py::bytes& secret, const py::bytes& session, int pause,
+                       std::optional<size_t> arriving_bytes) {
+             return make_engine(options_from(rank, size, address, names, hosts, secret, session,
+                                             pause, arriving_bytes));
+           }),
+           py::arg("rank"), py::arg("size"), py::arg("address"), py::arg("names"), py::arg("hosts"),
+           py::arg("secret"), py::arg("session"), py::arg("pause_microseconds"),
+           py::arg("arriving_bytes"))
+      .def("endpoint", &endpoint_of)
+      .def("probe", &probe_with, py::arg("rank"), py::arg("hosts"), py::arg("fixed"),
+           py::arg("patience_seconds"), py::call_guard<py::gil_scoped_release>())
+      .def("join", &join, py::arg("peers"), py::call_guard<py::gil_scoped_release>())
+      .def("add_group", &Engine::add_group, py::arg("group"), py::arg("members"),
+           py::call_guard<py::gil_scoped_release>())
+      .def("abort", &Engine::abort, py::arg("reason"), py::arg("details") = "",
+           py::call_guard<py::gil_scoped_release>())
+      .def("fault", &fault_of)
+      .def("is_running", &Engine::is_running)
+      .def("close_in_child", &Engine::close_in_child)
+      .def("shutdown", &Engine::shutdown, py::call_guard<py::gil_scoped_release>());
+}
+
+std::tuple<uint64_t, double> activity_of(Activity& activity, const std::string& name) {
+  for (uint8_t value = 0; value < kCollectives; ++value) {
+    const auto kind = static_cast<Collective>(value);
+    if (name != name_of(kind)) continue;
+    const Activity::Total total = activity.total(kind);
+    return {total.operations, std::chrono::duration<double>(total.busy).count()};
+  }
+  throw py::value_error("there is no operation called " + name + ".");
+}
+
+}  // namespace smdist::python

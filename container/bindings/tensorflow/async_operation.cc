@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "async_operation.h"
+
+#include <atomic>
+#include <new>
+#include <unordered_map>
+#include <utility>
+
+#include "smdist/errors.h"
+#include "status.h"
+
+namespace smdist::tensorflow_binding {
+namespace {
+
+// Never destroyed, because TensorFlow may drop handles at the very end of the process.
+struct Table {
+  std::mutex mutex;
+  std::unordered_map<int64_t, AsyncOperationPtr> open;  // guarded by mutex, as is next
+  int64_t next = 1;
+  std::atomic<int64_t> under_way{0};
+};
+
+Table& table() {
+  static auto* const of_process = new Table;
+  return *of_process;
+}
+
+AsyncOperationPtr remove(int64_t handle) {
+  const std::lock_guard<std::mutex> lock(table().mutex);
+  const auto node = table().open.extract(handle);
+  return node.empty() ? nullptr : node.mapped();
+}
+
+int64_t keep(AsyncOperationPtr pending) {
+  const std::lock_guard<std::mutex> lock(table().mutex);
+  const int64_t handle = table().next++;
+  table().open.emplace(handle, std::move(pending));
+  return handle;
+}
+
+// Called when TensorFlow drops the tensor that holds a handle.
+void drop_handle(void* data, size_t, void*) {
+  remove(*static_cast<int64_t*>(data));
+  ::operator delete(data, std::align_val_t{kAlignment});
+}
+
+// Sets output 0 to the handle, in memory with a deallocator of its own. The deallocator reports
+// that no op can wait for the handle any more.
+void set_handle(TF_OpKernelContext* context, int64_t handle) {
+  auto* const data =
+      static_cast<int64_t*>(::operator new(kAlignment, std::align_val_t{kAlignment}));
+  *data = handle;
+  const TensorPtr tensor(
+      TF_NewTensor(TF_INT64, nullptr, 0, data, sizeof handle, &drop_handle, nullptr),
+      DeleteTensor{});
+  const Status status;
+  TF_SetOutput(context, 0, tensor.get(), status.get());
+  status.check();
+}
+
+// Returns whether the last tensor is Python's mark of variable names (reducing.py): an empty
+// tensor of shape [0, 0, 0, mark].
+bool has_mark(const Results& results) {
+  if (results.parts.size() < 2) return false;
+  const Shape& last = results.parts.back().shape;
+  return last.size() == 4 && last[0] == 0 && last[1] == 0 && last[2] == 0;
+}
+
+std::string title_of(const Results& results) {
+  constexpr size_t kShown = 8;
+  const size_t count = results.parts.size() - (has_mark(results) ? 1 : 0);
+  std::string text = wire_of(results.type).has_arithmetic ? name_of(wire_of(results.type).dtype)
+                                                          : "dtype " + std::to_string(results.type);
+  for (size_t i = 0; i < count && i < kShown; ++i) {
+    text += (i == 0 ? " " : ", ") + text_of(results.parts[i].shape);
+  }
+  if (count > kShown) text += " and " + std::to_string(count - kShown) + " more";
+  return text;
+}
+
+}  // namespace
+
+void AsyncOperation::end(const std::exception_ptr& error) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    error_ = error;
+    has_ended_ = true;
+  }
+  changed_.notify_all();
+}
+
+void AsyncOperation::wait() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [this] { return has_ended_; });
+  if (error_) fail(error_);
+}
+
+bool AsyncOperation::ends_within(std::chrono::milliseconds patience) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  return changed_.wait_for(lock, patience, [this] { return has_ended_; });
+}
+
+// Adds this rank's own shapes to a mismatch, because ranks exchange only a hash of their shapes.
+void AsyncOperation::fail(const std::exception_ptr& error) const {
+  try {
+    std::rethrow_exception(error);
+  } catch (const UsageError& usage) {
+    const char* const names =
+        has_mark(results_) ? "for variables of the same names in the same order, " : "";
+    throw UsageError(std::string(usage.what()) + ". The results on this rank would be " +
+                     title_of(results_) +
+                     ": all ranks must give tensors of the same dtype and shapes, " + names +
+                     "and call the same operations in the same order.");
+  }
+}
+
+void submit(TF_OpKernelContext* context, const EngineContext& with, Operation operation,
+            Results results, std::vector<TensorPtr> read) {
+  const auto pending = std::make_shared<AsyncOperation>(std::move(results));
+  const Collective kind = operation.kind;
+  operation.timeout = with.timeout;
+  operation.ended = [pending, kind](const std::exception_ptr& error) {
+    activity().end(kind);
+    --table().under_way;
+    pending->end(error);
+  };
+  operation.done = [pending, read = std::move(read)](const std::exception_ptr&) {};
+  activity().begin(kind);
+  ++table().under_way;
+  try {
+    with.engine->submit(0, std::move(operation));
+  } catch (...) {
+    activity().end(kind);
+    --table().under_way;
+    throw;
+  }
+  set_handle(context, keep(pending));
+}
+
+AsyncOperationPtr take(int64_t handle) {
+  AsyncOperationPtr pending = remove(handle);
+  if (pending) return pending;
+  throw UsageError("there is no operation with handle " + std::to_string(handle) +
+                   ": each is waited for once, while the tensor that start returned lives.");
+}
+
+bool ends_within(int64_t handle, std::chrono::milliseconds patience) {
+  AsyncOperationPtr pending;
+  {
+    const std::lock_guard<std::mutex> lock(table().mutex);
+    const auto found = table().open.find(handle);
+    if (found == table().open.end()) return true;
+    pending = found->second;
+  }
+  return pending->ends_within(patience);
+}
+
+int64_t open_handles() {
+  const std::lock_guard<std::mutex> lock(table().mutex);
+  return static_cast<int64_t>(table().open.size());
+}
+
+int64_t under_way() { return table().under_way; }
+
+}  // namespace smdist::tensorflow_binding

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of the values that a script reports for the progress line."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from numbers import Integral, Real
+from typing import Final
+
+from sagemaker_dist.contract.metrics import STEP, check_field
+from sagemaker_dist.errors import OptionError
+
+_STEPS: Final = range(-(2**63), 2**63)
+
+
+def check_name(name: str, value: object) -> bool:
+    """Refuse a name that is not allowed on the line, and a step that is not an integer.
+
+    Returns:
+        Whether the name is `step`, whose value needs no further check.
+
+    Raises:
+        OptionError: The name is not allowed, or the step is not a 64-bit integer.
+    """
+    check_field(name)
+    if name == STEP and (not isinstance(value, Integral) or int(value) not in _STEPS):
+        why = "a step is an integer of 64 bits"
+        raise refusal(name, _shown(value), why, "Pass such a number, or leave it out")
+    return name == STEP
+
+
+def check_number(name: str, value: object) -> None:
+    """Refuse a value that is not a number, or is too large for a float.
+
+    Raises:
+        OptionError: The value is not a real number, or float() overflows.
+    """
+    if not isinstance(value, Real):
+        hint = "Pass a number or a tensor with one element"
+        raise refusal(name, _shown(value), "it is neither a number nor a tensor", hint)
+    try:
+        float(value)
+    except OverflowError as error:
+        why = "it is too large for a floating-point number"
+        raise refusal(name, _shown(value), why, "Pass its logarithm, or leave it out") from error
+
+
+def refusal(name: str, shown: str, why: str, hint: str) -> OptionError:
+    """Return the error for a value that cannot be reported."""
+    return OptionError(f"report() was given {name}={shown[:200]}", why, hint)
+
+
+def _shown(value: object) -> str:
+    with suppress(ValueError):  # Python does not print an integer of thousands of digits
+        return repr(value)
+    return f"an {type(value).__name__} that has no text"

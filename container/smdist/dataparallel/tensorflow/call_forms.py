@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Detection of SMDDP's and Horovod's ways to call allreduce(), before anything is sent.
+
+SMDDP      allreduce(tensor, param_index, num_params, compression, op)
+Horovod    allreduce(tensor, average=None, name=None, op=, prescale_factor=, ...)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from functools import wraps
+from inspect import Parameter, signature
+from numbers import Integral
+from typing import Any, Final, TypeVar, cast
+
+from sagemaker_dist.errors import OptionError, closest, require
+from smdist.dataparallel.tensorflow.compression import Compression
+from smdist.dataparallel.tensorflow.reduce_op import ReduceOp, as_op
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# SMDDP's positional arguments after param_index and num_params
+_LAST: Final = ("compression", "op")
+_TWO = "SMDDP writes allreduce(tensor, param_index, num_params), Horovod allreduce(tensor, average)"
+_NAME_IT = "Name the arguments: param_index= and num_params=, or op="
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Factors:
+    """Factors that multiply the values before and after the all-reduce."""
+
+    before: float = 1.0
+    after: float = 1.0
+
+
+def resolve(positional: tuple[Any, ...], named: dict[str, Any]) -> ReduceOp:
+    """Return the reduce operation that a call of allreduce() requests.
+
+    Args:
+        positional: The positional arguments after the tensor.
+        named: average, op, param_index and num_params; None if they were not given.
+
+    Raises:
+        OptionError: The call mixes both forms, fits both, or is out of range.
+    """
+    average, index, count = _placed(positional, named)
+    smddp = index is not None or count is not None
+    require(
+        not (smddp and average is not None),
+        what="allreduce() got average beside param_index or num_params",
+        why=_TWO,
+        hint=_NAME_IT,
+    )
+    if smddp:
+        _check_parameter(index, count)
+    return _op(average, named["op"])
+
+
+def with_last_named(
+    positional: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Move SMDDP's positional compression and op to the named arguments; return both kinds.
+
+    Args:
+        positional: The positional arguments after the tensor.
+        named: average, compression, op, param_index and num_params.
+
+    Raises:
+        OptionError: An argument is given twice.
+    """
+    last = dict(zip(_LAST, positional[2:], strict=False))
+    for name, value in last.items():
+        require(
+            named[name] in (None, Compression.none),
+            what=f"allreduce() got {name} twice, {value!r} by its place",
+            why=_TWO,
+            hint=f"Keep {name}=",
+        )
+    return positional[:2] + positional[2 + len(_LAST) :], named | last
+
+
+def check_devices(**devices: Any) -> None:
+    """Refuse a device argument: tensors are reduced where they are.
+
+    Raises:
+        OptionError: A device is given.
+    """
+    for name, device in devices.items():
+        require(
+            not device,
+            what=f"{name} is {device!r}",
+            why="a tensor is reduced where it lies",
+            hint=f"Leave {name} out",
+        )
+
+
+def refuse_unknown(
+    called: str, given: Iterable[str], valid: Collection[str], others: Collection[str] = ()
+) -> None:
+    """Refuse unknown argument names of `called`, and suggest the closest valid one.
+
+    Args:
+        others: Names that are accepted too, but not listed in the error.
+
+    Raises:
+        OptionError: A name of `given` is neither in `valid` nor in `others`.
+    """
+    for name in given:
+        if name in valid or name in others:
+            continue
+        near = closest(name, [*valid, *others])
+        hint = near if near.endswith("?") else closest(name, valid)
+        raise OptionError(f"{called}() got {name!r}", "it has no such argument", hint)
+
+
+def names_of_arguments(function: Callable[..., Any]) -> list[str]:
+    """Return the arguments that a call may pass by name, in order."""
+    kinds = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    every = signature(function).parameters.values()
+    return [each.name for each in every if each.kind in kinds and each.name != "self"]
+
+
+def with_names_checked(init: F) -> F:
+    """Decorate a class's __init__ so that it suggests the closest name for an unknown argument."""
+    valid = names_of_arguments(init)
+
+    @wraps(init)
+    def checked(self: Any, *positional: Any, **named: Any) -> None:
+        refuse_unknown(init.__qualname__.partition(".")[0], named, valid)
+        init(self, *positional, **named)
+
+    return cast(F, checked)
+
+
+def _placed(positional: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any, Any]:
+    average, index, count = named["average"], named["param_index"], named["num_params"]
+    if not positional:
+        return average, index, count
+    first_is_flag = positional[0] is None or isinstance(positional[0], bool)
+    if len(positional) == 1 and first_is_flag and average is None:
+        return positional[0], index, count
+    if len(positional) == 2 and not first_is_flag and index is None and count is None:
+        return average, *positional
+    if len(positional) == 1 and not first_is_flag and index is None and count is not None:
+        return average, positional[0], count
+    raise OptionError(f"allreduce(tensor, {_spelt(positional)})", _TWO, _NAME_IT)
+
+
+def _spelt(positional: tuple[Any, ...]) -> str:
+    return ", ".join(map(repr, positional))
+
+
+def _check_parameter(index: Any, count: Any) -> None:
+    is_pair = _is_number(index) and _is_number(count) and 0 <= index < count
+    require(
+        is_pair,
+        what=f"param_index is {index!r} of num_params {count!r}",
+        why="tensors are numbered from 0, and both are needed",
+        hint="Pass param_index=0, num_params=1 for a single tensor",
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _op(average: Any, op: Any) -> ReduceOp:
+    require(
+        average is None or op is None,
+        what=f"allreduce() got average={average!r} and op={op!r}",
+        why="both say what is made of the ranks' tensors",
+        hint="Keep op",
+    )
+    if average is None:
+        return as_op(op)
+    return ReduceOp.AVERAGE if average else ReduceOp.SUM

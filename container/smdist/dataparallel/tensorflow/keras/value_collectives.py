@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Horovod's Keras functions on values: the name is the second argument, the result is NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from smdist.dataparallel.tensorflow import collectives
+from smdist.dataparallel.tensorflow.compression import Compression
+
+
+def allreduce(
+    value: Any,
+    name: str | None = None,
+    average: bool | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    *,
+    op: Any = None,
+    compression: Any = Compression.none,
+) -> Any:
+    """Reduce a value over all ranks; default the average.
+
+    Returns:
+        A NumPy array, or a tensor inside a tf.function.
+    """
+    return _value(
+        collectives.allreduce(
+            value,
+            average=average,
+            op=op,
+            name=name,
+            prescale_factor=prescale_factor,
+            postscale_factor=postscale_factor,
+            compression=compression,
+        )
+    )
+
+
+def allgather(value: Any, name: str | None = None) -> Any:
+    """Return the rows of all ranks in order: a NumPy array, or a tensor inside a tf.function."""
+    return _value(collectives.allgather(value, name=name))
+
+
+def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
+    """Return the value of `root_rank`: a NumPy array, or a tensor inside a tf.function."""
+    return _value(collectives.broadcast(value, root_rank, name=name))
+
+
+def reducescatter(value: Any, name: str | None = None, op: Any = None) -> Any:
+    """Return this rank's share of the reduced rows: NumPy, or a tensor inside a tf.function."""
+    return _value(collectives.reduce_scatter(value, op=op, name=name))
+
+
+def _value(tensor: Any) -> Any:
+    return tensor.numpy() if hasattr(tensor, "numpy") else tensor

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command lines that start this host's ranks: pure functions."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from sagemaker_dist.contract import World
+from smdist.config import RuntimeConfig
+
+GUARD = ("-m", "smdist.launch.rank_guard")
+STARTER = ("-m", "smdist.launch.task_starter")
+
+
+def python_command(*arguments: str) -> list[str]:
+    """Return a command that runs this Python interpreter."""
+    return [sys.executable, *arguments]
+
+
+def plain_command(script: Sequence[str]) -> list[str]:
+    """Return the command of one process on this host, without a process group."""
+    return python_command(*GUARD, *script)
+
+
+def starter_command(tasks: Path) -> list[str]:
+    """Return the command of the task starter, for the processes listed in a file."""
+    return python_command(*STARTER, str(tasks))
+
+
+def torchrun_command(
+    config: RuntimeConfig,
+    world: World,
+    addresses: Mapping[str, str],
+    script: Sequence[str],
+    logs: Path,
+) -> list[str]:
+    """Return the torchrun command, with one guard per rank.
+
+    The static rendezvous waits `start_timeout_seconds` for the other hosts. `script` is the path
+    and its arguments; they arrive unchanged.
+    """
+    assert config.options
+    host = config.resources.current_host
+    options = {
+        "nnodes": len(world.hosts),
+        "nproc-per-node": world.processes_per_host,
+        "node-rank": world.hosts.index(host),
+        "master-addr": addresses[world.hosts[0]],
+        "master-port": config.port,
+        "local-addr": addresses[host],
+        "rdzv-conf": f"timeout={config.options.start_timeout_seconds}",
+        "max-restarts": 0,
+        "monitor-interval": 0.1,
+        "log-dir": logs,
+        "shutdown-timeout": math.ceil(config.stop_seconds),
+    }
+    flags = [part for name, value in options.items() for part in (f"--{name}", str(value))]
+    guard = [_literal(part) for part in (*GUARD, *script)]
+    return python_command(
+        "-m", "torch.distributed.run", *flags, "--no-python", "--", *python_command(*guard)
+    )
+
+
+def _literal(argument: str) -> str:
+    """Escape `$` as `$$`, because torchrun reads `$` as the start of a macro."""
+    return argument.replace("$", "$$")

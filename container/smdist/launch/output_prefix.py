@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""Prefix each line of a rank's output with the rank's name.
+
+    "epoch 1\n"       ->  "[algo-2 rank 3] epoch 1\n"
+    "\r 10%|#   |"    ->  "\r[algo-2 rank 3]  10%|#   |"      a progress bar stays one
+
+Works on bytes; bytes that are not UTF-8 pass unchanged.
+
+TensorFlow logs before it has read TF_CPP_MIN_LOG_LEVEL, twice in each process, and no variable
+turns that off: `STARTING` lists lines that a relay may drop.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+MAX_SEGMENT: Final = 1 << 16  # longer lines are cut here
+STARTING: Final = re.compile(
+    rb"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR\s*$"
+    rb"|I0000 [\d:.]+ +\d+ \S+\.cc:\d+\] "
+)
+
+
+class Relay:
+    """Cut a stream into lines and prefix each. Thread safety: none.
+
+    Args:
+        name: Prefix of each line.
+        without: Beginnings of lines to drop; None drops none.
+    """
+
+    def __init__(self, name: str, without: re.Pattern[bytes] | None = None) -> None:
+        self._without = without
+        self._prefix = f"[{name}] ".encode()
+        self._rest = b""
+        self._after_return = False  # the last segment ended in \r: a following \n belongs to it
+
+    def feed(self, data: bytes) -> bytes:
+        """Take output of the rank; return its complete lines, prefixed."""
+        lead = b""
+        if self._after_return and data.startswith(b"\n"):
+            lead, data = b"\n", data[1:]
+        self._after_return = data.endswith(b"\r")
+        *segments, self._rest = _cut(self._rest + data)
+        if len(self._rest) > MAX_SEGMENT:
+            segments.append(self._rest + b"\n")
+            self._rest = b""
+        return lead + b"".join(self._prefix + part for part in segments if self._is_shown(part))
+
+    def finish(self) -> bytes:
+        """Return the last line, if it has no line end."""
+        rest, self._rest = self._rest, b""
+        return self._prefix + rest + b"\n" if rest and self._is_shown(rest) else b""
+
+    def _is_shown(self, segment: bytes) -> bool:
+        return segment != b"\r" and not (self._without and self._without.match(segment))
+
+
+def _cut(data: bytes) -> list[bytes]:
+    r"""Cut after every \r\n, \n and \r; the last part has no line end and may be empty."""
+    parts = data.splitlines(keepends=True)
+    return [*parts, b""] if not parts or parts[-1][-1:] in b"\r\n" else parts

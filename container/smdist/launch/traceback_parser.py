@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""Find the error and its source line at the end of a rank's stderr.
+
+    [rank3]: Traceback (most recent call last):
+    [rank3]:   File "/opt/ml/code/train.py", line 12, in main      <- frame
+    [rank3]:     loss.backward()
+    [rank3]: ValueError: boom                                      <- error
+
+torch puts `[rank3]: ` before each line once a process group exists. The frame is the innermost
+one in the user's own code, or else the innermost of all.
+
+An exception of TensorFlow has a message of many lines, which may hold stack traces and whole
+tracebacks. Those have an empty line after their header; Python's have none.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePath
+from typing import Final
+
+from smdist.dataparallel.rendezvous.clean_tf_error import is_wrapped, plain, with_values_beside
+
+MAX_LINES: Final = 5
+_GROUP_HEADER: Final = "+ Exception Group Traceback (most recent call last):"
+_GROUP = re.compile(r"^\s+(?:\| ?|\+[-+ ]+)", re.MULTILINE)
+_LEAF = re.compile(r"^\s+\+[-+]*-{4,} \d+ -{4,}\n", re.MULTILINE)
+_RANK = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
+_HEADER = "Traceback (most recent call last):"
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>.+))?$')
+_EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?::\s|$)")
+_HINTS: Final = {
+    "No module named 'smdistributed": "Here it is smdist: rename smdistributed in the script",
+    "No module named 'horovod": (
+        'Here is no Horovod: use torch.distributed with "smdist",'
+        " or import smdist.dataparallel.tensorflow.keras as hvd"
+    ),
+}
+_NOISE = re.compile(
+    r"^\[?(?:rank\d+\]:)?\[?[WEI]\d{4}\b|^\S+:\d+: \w*Warning\b|^smdist: "
+    r"|^WARNING: All log messages before absl::|^To enable the following instructions: "
+    r"|^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [WEI] \S+:\d+\]"  # TensorFlow before 2.18
+)
+_TENSORFLOW: Final = "tensorflow.python.framework.errors_impl."
+
+
+def find_culprit(stderr: bytes, directory: str) -> tuple[str, str]:
+    """Return the error and the frame of the last traceback; either may be empty.
+
+    Without a traceback the error is the last line, as argparse and the dynamic linker write it.
+    """
+    text = _RANK.sub("", stderr.decode("utf-8", "replace"))
+    lines = (_first_leaf(text) if _GROUP_HEADER in text else text).splitlines()
+    start = max((number for number in range(len(lines)) if _is_start(lines, number)), default=-1)
+    block = lines[start + 1 :]
+    frames = [match for line in block if (match := _FRAME.match(line))]
+    error = _error(block) if frames else ""
+    return _with_hint(error or _last_line(lines)), _frame(frames, directory)
+
+
+def _with_hint(error: str) -> str:
+    """Append a hint to errors of scripts that were written for AWS's images."""
+    hints = (hint for part, hint in _HINTS.items() if part in error)
+    return ". ".join([error, *hints])
+
+
+def _first_leaf(text: str) -> str:
+    """Return the first exception of an ExceptionGroup, without the frame drawn around it."""
+    before, *leaves = _LEAF.split(text[text.rindex(_GROUP_HEADER) :])
+    return _GROUP.sub("", next((leaf for leaf in leaves if "Group Traceback" not in leaf), before))
+
+
+def _is_start(lines: list[str], number: int) -> bool:
+    is_last = number + 1 == len(lines)
+    return lines[number].rstrip().endswith(_HEADER) and (is_last or bool(lines[number + 1].strip()))
+
+
+def _error(block: list[str]) -> str:
+    """Return the exception's line and the rest of its message."""
+    wrapped = (n for n, line in enumerate(block) if _EXCEPTION.match(line) and is_wrapped(line))
+    calls = block[: next(wrapped, len(block))]
+    last_frame = max((number for number, line in enumerate(calls) if _FRAME.match(line)), default=0)
+    for number in range(last_frame + 1, len(block)):
+        if _EXCEPTION.match(block[number]):
+            return _said(block[number:])
+    return ""
+
+
+def _said(lines: list[str]) -> str:
+    """Return the exception's type and message."""
+    if lines[0].startswith(_TENSORFLOW):
+        lines = [f"tf.errors.{lines[0].removeprefix(_TENSORFLOW)}", *lines[1:]]
+    name, colon, message = "\n".join(lines).partition(": ")
+    if not colon or not is_wrapped(message):
+        return "\n".join(_message(with_values_beside(lines)))
+    text = plain(message)
+    return text if text.startswith(f"{name}: ") else f"{name}: {text}"
+
+
+def _message(lines: list[str]) -> list[str]:
+    message = lines[:1]
+    for line in lines[1:MAX_LINES]:
+        if not line.strip() or _NOISE.match(line):
+            break
+        message.append(line.rstrip())
+    return message
+
+
+def _last_line(lines: list[str]) -> str:
+    spoken = [line.strip() for line in lines if line.strip() and not _NOISE.match(line)]
+    return spoken[-1] if spoken else ""
+
+
+def _frame(frames: list[re.Match[str]], directory: str) -> str:
+    own = [frame for frame in frames if directory and frame["file"].startswith(directory)]
+    if not frames:
+        return ""
+    frame = (own or frames)[-1]
+    place = f"{PurePath(frame['file']).name}:{frame['line']}"
+    name = (frame["name"] or "").rstrip(
+        " *"
+    )  # TensorFlow marks rewritten functions with an asterisk
+    return f"{place} in {name}" if name else place

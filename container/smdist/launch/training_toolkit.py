@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Entry point for AWS's training toolkit, which is the `train` of many images.
+
+    ENV SAGEMAKER_TRAINING_MODULE=smdist.launch.training_toolkit:main
+
+    train (sagemaker-training) ── smdist.launch ── ranks
+
+The launcher runs as a process of its own, because it ends all its descendants and the toolkit has
+helper processes. The toolkit ignores signals; here they reach the launcher. The toolkit takes its
+exit status from an exception's `errno`, and writes a reason of its own only where none exists.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from types import FrameType
+
+from smdist.config import read_base
+from smdist.launch.failure_file import write_failure
+from smdist.launch.launch_command import python_command
+from smdist.launch.process_control import die_with_parent
+from smdist.launch.rank_report import exit_status, signal_name
+
+
+class JobEnded(Exception):  # noqa: N818  # the reason is the launcher's, told before
+    """Raised when this host's part of the job failed or was stopped.
+
+    Attributes:
+        errno: The exit status, in the attribute that the toolkit reads.
+    """
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"the launcher ended with status {status}; its own words are above")
+        self.errno = status
+
+
+def main() -> None:
+    """Run this host's part of the job.
+
+    Raises:
+        JobEnded: The launcher's status is not 0.
+    """
+    stops: list[int] = []
+    launcher: list[subprocess.Popen[bytes]] = []
+
+    def stop(number: int, _: FrameType | None) -> None:
+        stops.append(number)
+        for each in launcher:
+            each.send_signal(number)
+
+    stoppers = (signal.SIGTERM, signal.SIGINT)
+    for number in stoppers:
+        signal.signal(number, stop)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, stoppers)  # smdist-init blocked them until here
+    launcher.append(_start())
+    for early in stops[:]:  # signals that arrived before the launcher was started
+        launcher[0].send_signal(early)
+    status = exit_status(launcher[0].wait())
+    if status and stops:
+        text = f"the job was stopped by {signal_name(stops[0])}"
+        write_failure(read_base(), text)  # or the toolkit would write a traceback
+    if status:
+        raise JobEnded(status)
+
+
+def _start() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        python_command("-m", "smdist.launch"),
+        start_new_session=True,  # Ctrl-C reaches the launcher through this process, once
+        preexec_fn=die_with_parent(signal.SIGTERM),
+    )

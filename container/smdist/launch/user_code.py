@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The user's code, copied or downloaded to `<base>/code`."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Final
+from urllib.parse import unquote
+
+from sagemaker_dist.contract.redaction import without_login
+from sagemaker_dist.errors import LaunchError, closest
+from smdist.config import Source
+from smdist.launch.launch_command import python_command
+
+_NEVER: Final = frozenset({".git", "__pycache__"})
+
+
+def fetch(source: Source, code: Path) -> Path:
+    """Put the code in place and return the path of the script.
+
+    Raises:
+        LaunchError: The code, or the script in it, does not exist.
+    """
+    code.mkdir(parents=True, exist_ok=True)
+    if source.submit_directory:
+        _place(source, code)
+    return _script(source.program, code)
+
+
+def install_requirements(source: Source, code: Path, environ: Mapping[str, str]) -> None:
+    """Run pip install -r on the source's requirements file, if it exists; pip's output is shown.
+
+    A user who may not write to the image gets the packages in the HOME of `environ`.
+
+    Raises:
+        LaunchError: pip failed, or a required file is missing.
+    """
+    requirements = code / source.requirements
+    if not source.requirements or not (requirements.is_file() or source.needs_requirements):
+        return
+    if not requirements.is_file():
+        raise LaunchError(
+            f"the requirements {source.requirements!r} are missing",
+            f"there is no such file in {code}",
+            "Correct requirements of SourceCode, or leave it out",
+        )
+    with _one_at_a_time():
+        command = _install_command(source, requirements)
+        status = subprocess.run(command, cwd=code, env=dict(environ), check=False).returncode
+    if status:
+        raise LaunchError(
+            f"the packages of {source.requirements} were not installed",
+            f"pip exited with code {status}",
+            f"Read pip's output in this host's log: correct {source.requirements}, or what keeps"
+            " the host from the package index (PIP_INDEX_URL, and PIP_CERT behind a proxy, in"
+            " environment)",
+        )
+
+
+def _install_command(source: Source, requirements: Path) -> list[str]:
+    if source.installer is not None:
+        return python_command(str(source.installer), str(requirements))
+    flags = ("--disable-pip-version-check", "--no-input")
+    return python_command("-m", "pip", "install", *flags, "-r", str(requirements))
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Hold a lock: emulated hosts share one environment, for one pip at a time."""
+    path = Path(tempfile.gettempdir()) / f"smdist-pip-{os.getuid()}.lock"
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _place(source: Source, code: Path) -> None:
+    scheme, _, rest = source.submit_directory.rpartition("://")
+    if scheme == "s3":
+        with tempfile.TemporaryDirectory() as folder:
+            tarball = Path(folder) / "source.tar.gz"
+            _download(source, tarball)
+            _extract(tarball, code, source.submit_directory)
+        return
+    local = Path(unquote(rest) if scheme == "file" else source.submit_directory)
+    if local.is_dir():
+        if local.resolve() != code.resolve():
+            _copy(local, code, source.submit_directory)
+    elif local.is_file():
+        _extract(local, code, source.submit_directory)
+    else:
+        raise _no_code(source.submit_directory, "there is no such directory or tarball")
+
+
+def _copy(local: Path, code: Path, origin: str) -> None:
+    """Copy a directory that may contain this host's own directory, or circular links."""
+    base = code.parent.resolve()
+
+    def left_out(directory: str, names: list[str]) -> set[str]:
+        return {name for name in names if _is_left_out(Path(directory, name), base)}
+
+    try:
+        shutil.copytree(local, code, dirs_exist_ok=True, ignore=left_out)
+    except shutil.Error as error:
+        raise _no_code(origin, "; ".join(str(fault[2]) for fault in error.args[0][:3])) from error
+    except (OSError, RecursionError) as error:
+        raise _no_code(origin, str(error)) from error
+
+
+def _is_left_out(path: Path, base: Path) -> bool:
+    if path.name in _NEVER:
+        return True
+    if not path.is_dir():
+        return not path.is_file()  # broken links, sockets, fifos, devices
+    real = Path(os.path.realpath(path))
+    around = (Path(os.path.realpath(above)) for above in path.parents)
+    return real == base or (path.is_symlink() and any(each.is_relative_to(real) for each in around))
+
+
+def _download(source: Source, target: Path) -> None:
+    try:
+        import boto3
+        from botocore.exceptions import BotoCoreError, ClientError
+    except ImportError as error:
+        raise LaunchError(
+            f"the code at {source.submit_directory} cannot be fetched",
+            "boto3 is not installed",
+            "Add boto3 to the image",
+        ) from error
+    bucket, _, key = source.submit_directory.removeprefix("s3://").partition("/")
+    try:
+        client = boto3.client("s3", region_name=source.region, endpoint_url=source.endpoint)
+        client.download_file(bucket, key, str(target))
+    except (BotoCoreError, ClientError, OSError) as error:
+        raise _no_code(source.submit_directory, without_login(str(error))) from error
+
+
+def _extract(tarball: Path, code: Path, origin: str) -> None:
+    """Unpack a tarball; refuse links and paths that leave the directory."""
+    try:
+        with tarfile.open(tarball) as archive:
+            if hasattr(tarfile, "data_filter"):
+                archive.extractall(code, filter="data")
+            else:  # Python 3.10.11, 3.11.3 and older
+                archive.extractall(code, members=list(_harmless(archive)))  # noqa: S202 - they are
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise _no_code(origin, f"it is no tarball that can be unpacked ({error})") from error
+
+
+def _harmless(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """Yield files and directories alone, which is what SageMaker's SDK packs."""
+    for member in archive:
+        path = PurePosixPath(member.name)
+        if path.is_absolute() or ".." in path.parts or not (member.isfile() or member.isdir()):
+            raise tarfile.ReadError(f"{member.name!r} is no plain file below the top")
+        yield member
+
+
+def _no_code(origin: str, why: str) -> LaunchError:
+    return LaunchError(
+        f"the code at {origin} cannot be fetched",
+        why,
+        "Check sagemaker_submit_directory and the role's right to read it",
+    )
+
+
+def _script(program: str, code: Path) -> Path:
+    script = code / program
+    if not program:
+        raise LaunchError(
+            "no script is named",
+            "the hyperparameter sagemaker_program is missing",
+            "Pass entry_point='train.py'",
+        )
+    if script.suffix != ".py":
+        raise LaunchError(
+            f"the script is {program!r}", "only Python scripts are started", "Name a .py file"
+        )
+    if not script.is_file():
+        present = [str(path.relative_to(code)) for path in code.rglob("*.py")]
+        hint = closest(program, present) if present else "Put it into the source directory"
+        raise LaunchError(f"the script {program!r} is missing", f"it is not in {code}", hint)
+    return script

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data of a plan: its decisions, its forecast, and values derived from the decisions alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from smdist.modelparallel.core.placement import Tie
+from smdist.modelparallel.core.plan.fingerprint import Fingerprint, digest
+from smdist.modelparallel.core.plan.forecast import Forecast, Rejected
+from smdist.modelparallel.core.schedule import make_schedule
+from smdist.modelparallel.core.schedule.actions import Schedule
+
+
+@dataclass(frozen=True, kw_only=True)  # no slots: the class has cached properties
+class PlanData:
+    """Unchecked fields of a plan; `Plan` checks, explains, reads and writes them.
+
+    Attributes:
+        model: Class of the model, shown in reports.
+        pipeline_parallel_degree: Number of ranks of one pipeline, p.
+        data_parallel_degree: Number of parallel pipelines, each with a batch of its own.
+        schedule: Name of the schedule.
+        batch_size: Number of samples of one pipeline in one step.
+        num_microbatches: Number of microbatches that a batch is cut into; divides `batch_size`.
+        stages: Names of units, by stage. There are p times `virtual_stages` stages.
+        active_microbatches: Largest number of microbatches in flight; None if the schedule
+            decides it.
+        virtual_stages: Number of stages on each rank.
+        opened: Modules that were replaced by the modules in them before the model was cut.
+        ties: Parameters that several stages hold.
+        forecast: Forecast of a step; None if there is none.
+        notes: Notes on limits of the gain and possible improvements, as sentences.
+        rejected: Plans that were not chosen, with reasons.
+        fingerprint: Fingerprint of the plan's model.
+    """
+
+    model: str
+    pipeline_parallel_degree: int
+    data_parallel_degree: int
+    schedule: str
+    batch_size: int
+    num_microbatches: int
+    stages: tuple[tuple[str, ...], ...]
+    active_microbatches: int | None = None
+    virtual_stages: int = 1
+    opened: tuple[str, ...] = ()
+    ties: tuple[Tie, ...] = ()
+    forecast: Forecast | None = None
+    notes: tuple[str, ...] = ()
+    rejected: tuple[Rejected, ...] = ()
+    fingerprint: Fingerprint
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks that the plan is for."""
+        return self.pipeline_parallel_degree * self.data_parallel_degree
+
+    @property
+    def microbatch_size(self) -> int:
+        """Number of samples in one microbatch."""
+        return self.batch_size // self.num_microbatches
+
+    @cached_property
+    def actions(self) -> Schedule:
+        """Actions of each rank of a pipeline, in order.
+
+        Raises:
+            OptionError: The schedule does not exist, or not with these numbers.
+        """
+        return make_schedule(
+            self.schedule,
+            num_ranks=self.pipeline_parallel_degree,
+            num_microbatches=self.num_microbatches,
+            virtual_stages=self.virtual_stages,
+            active_microbatches=self.active_microbatches,
+        )
+
+    @cached_property
+    def stage_of(self) -> dict[str, int]:
+        """Stage of each unit, by the unit's name."""
+        return {unit: stage for stage, units in enumerate(self.stages) for unit in units}
+
+    def rank(self, pipeline: int, pipeline_rank: int) -> int:
+        """Return the global rank of a pipeline's rank; ranks of one pipeline are neighbours."""
+        return pipeline * self.pipeline_parallel_degree + pipeline_rank
+
+    def replicas(self, pipeline_rank: int) -> tuple[int, ...]:
+        """Return the ranks that hold the same stages and sum their gradients."""
+        return tuple(self.rank(each, pipeline_rank) for each in range(self.data_parallel_degree))
+
+    @property
+    def basis(self) -> str:
+        """Digest of all decisions and ties; a forecast with another basis is for another plan."""
+        decided = (self.schedule, self.active_microbatches, self.virtual_stages, self.opened)
+        tied = [(tie.parameter, tie.stages) for tie in self.ties]
+        sizes = (self.pipeline_parallel_degree, self.data_parallel_degree, self.batch_size)
+        return digest([repr((decided, sizes, self.num_microbatches, self.stages, tied))])
+
+    @property
+    def is_stale(self) -> bool:
+        """True if the decisions or the ties were edited after the forecast was made."""
+        return self.forecast is not None and self.forecast.basis != self.basis

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pipeline of one candidate: the model cut into stages, costs of stages and memory of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from smdist.modelparallel.core.cost import Costs, Link, NodeCost, StateBytes
+from smdist.modelparallel.core.graph import Graph
+from smdist.modelparallel.core.partition import Partition
+from smdist.modelparallel.core.placement import Edge, replicated
+from smdist.modelparallel.core.planner.pipeline_layout import PipelineLayout
+from smdist.modelparallel.core.schedule.actions import Schedule
+from smdist.modelparallel.core.simulate import Timeline, all_reduce_seconds, simulate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidatePipeline:
+    """Stages of one pipeline, for one size of microbatch.
+
+    Attributes:
+        graph: Graph of the model.
+        partition: Units of each stage, and costs.
+        parameters: Names of the parameters that each stage holds.
+    """
+
+    graph: Graph
+    partition: Partition
+    parameters: tuple[frozenset[str], ...]
+
+
+def split(graph: Graph, partition: Partition) -> CandidatePipeline:
+    """Return the stages of a partition, with the parameters that each stage holds."""
+    parameters: list[set[str]] = [set() for _ in partition.stages]
+    for node in graph.nodes:
+        for stage in partition.placement.stages[node.name]:
+            parameters[stage].update(node.parameters)
+    return CandidatePipeline(
+        graph=graph,
+        partition=partition,
+        parameters=tuple(map(frozenset, parameters)),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """Stages of one pipeline on the ranks of a cluster.
+
+    Attributes:
+        split: Stages of the pipeline.
+        layout: Positions of all pipelines on the cluster.
+        rank_of: Rank of each stage.
+        num_microbatches: Number of microbatches of a step.
+        splits_backward: True if the schedule computes weight gradients separately.
+        link: Function that returns the link of two ranks of a pipeline (`PipelineLayout.links`).
+        state: Memory of a trained parameter.
+        split_overhead: Extra time of a backward pass in two parts, as a fraction of a whole one.
+    """
+
+    split: CandidatePipeline
+    rank_of: tuple[int, ...]
+    num_microbatches: int
+    splits_backward: bool
+    layout: PipelineLayout
+    link: Callable[[int, int], Link]
+    state: StateBytes
+    split_overhead: float
+
+    @property
+    def stages_of(self) -> tuple[tuple[int, ...], ...]:
+        """Stages on each rank."""
+        return tuple(
+            tuple(stage for stage, of in enumerate(self.rank_of) if of == rank)
+            for rank in range(max(self.rank_of) + 1)
+        )
+
+    def costs(self) -> tuple[NodeCost, ...]:
+        """Return the cost of each stage, as this schedule runs it."""
+        if not self.splits_backward:
+            return self.split.partition.costs
+        factor = 1 + self.split_overhead
+        return tuple(
+            replace(
+                cost,
+                input_gradient_seconds=cost.input_gradient_seconds * factor,
+                weight_gradient_seconds=cost.weight_gradient_seconds * factor,
+            )
+            for cost in self.split.partition.costs
+        )
+
+    def state_bytes(self) -> tuple[int, ...]:
+        """Return the bytes of parameters with their state that each rank of the pipeline holds."""
+        parameter, held = self.split.graph.parameter, self._held()
+        return tuple(sum(self.state.of(parameter[name]) for name in names) for names in held)
+
+    def reduce_seconds(self) -> tuple[float, ...]:
+        """Return each stage's time to sum gradients over replicas, and over tied stages."""
+        takes = [0.0] * len(self.split.parameters)
+        for rank, stages in enumerate(self.stages_of):
+            replicas = self.layout.replicas(rank)
+            seen: set[str] = set()
+            for stage in stages if self.layout.num_pipelines > 1 else ():
+                fresh = self.split.parameters[stage] - seen
+                seen |= fresh
+                size = max(1, round(self.state.gradient))
+                takes[stage] += all_reduce_seconds(
+                    self._gradient_bytes(fresh), replicas, element_bytes=size
+                )
+        for stage, seconds in self._tie_seconds():
+            takes[stage] += seconds
+        return tuple(takes)
+
+    def simulate(self, schedule: Schedule) -> Timeline:
+        """Simulate one step."""
+        return simulate(
+            schedule,
+            self.costs(),
+            edges=self.split.partition.placement.edges,
+            link=self.link,
+            static_bytes=self.state_bytes(),
+            stage_reduce_seconds=self.reduce_seconds(),
+        )
+
+    def least_seconds(self) -> float:
+        """Return a lower bound on the time of a step, by arithmetic alone.
+
+        The rank of stage s waits for one forward pass of the stages before it, along the longest
+        path. Then it computes all microbatches. After its last backward pass, the stages that
+        receive its gradients compute their own backward passes.
+        """
+        costs, reduced = self.costs(), self.reduce_seconds()
+        edges = self.split.partition.placement.edges
+        fills = _ways([cost.forward_seconds for cost in costs], edges)
+        back = [edge for edge in edges if edge.has_gradient]
+        if self.splits_backward:
+            drains = _ways([cost.input_gradient_seconds for cost in costs], back)
+        else:
+            drains = _ways([cost.backward_seconds for cost in costs], back)
+        return max(
+            self._least(
+                [costs[stage] for stage in stages],
+                fill=min(fills[stage] for stage in stages),
+                drain=min(drains[stage] for stage in stages),
+                reduced=min(reduced[stage] for stage in stages),
+            )
+            for stages in self.stages_of
+            if stages
+        )
+
+    def _least(self, mine: list[NodeCost], *, fill: float, drain: float, reduced: float) -> float:
+        count = self.num_microbatches
+        whole = count * sum(cost.seconds for cost in mine) + reduced
+        if self.splits_backward:
+            tight = sum(cost.forward_seconds + cost.input_gradient_seconds for cost in mine)
+            return fill + max(whole, count * tight + drain)
+        return fill + max(whole, count * sum(cost.seconds for cost in mine) + drain)
+
+    def _held(self) -> Iterator[frozenset[str]]:
+        for stages in self.stages_of:
+            yield frozenset().union(*(self.split.parameters[stage] for stage in stages))
+
+    def _gradient_bytes(self, names: frozenset[str]) -> int:
+        parameters = (self.split.graph.parameter[name] for name in names)
+        return round(
+            sum(each.num_elements for each in parameters if each.is_trained) * self.state.gradient
+        )
+
+    def _tie_seconds(self) -> Iterator[tuple[int, float]]:
+        """Yield each stage's time to sum gradients of a tied parameter: all send, all receive."""
+        for tie in self.split.partition.placement.ties:
+            size = self._gradient_bytes(frozenset([tie.parameter]))
+            for stage in tie.stages:
+                mine = self.rank_of[stage]
+                others = {self.rank_of[each] for each in tie.stages} - {mine}
+                yield stage, sum(self.link(mine, other).seconds(size) for other in sorted(others))
+
+
+def _ways(seconds: Sequence[float], edges: Sequence[Edge]) -> list[float]:
+    """Return, for each stage, the time of the longest path of stages that leads to it."""
+    ways = [0.0] * len(seconds)
+    for edge in edges:  # edges are ordered by source, so the path to each source is complete
+        ways[edge.target] = max(ways[edge.target], ways[edge.source] + seconds[edge.source])
+    return ways
+
+
+def longest_line(graph: Graph, costs: Costs) -> float:
+    """Return the time of the longest chain of nodes in which each node waits for the previous one.
+
+    Gradients flow through the same chain in the opposite direction. Each stage waits for the
+    previous nodes of the chain, in any assignment of nodes to stages.
+    """
+    free, ways, longest = replicated(graph), dict[str, float](), 0.0
+    for node in graph.nodes:
+        if node.name not in free:
+            line = max((ways[value] for value in node.reads if value in ways), default=0.0)
+            line += costs.of(node.name).seconds
+            ways.update((value.name, line) for value in node.writes if value.has_gradient)
+            longest = max(longest, line)
+    return longest

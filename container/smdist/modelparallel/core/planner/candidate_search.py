@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Search for the fastest candidate, which evaluates most candidates only roughly.
+
+Candidates wait in a queue, ordered by a lower bound on their time: first a bound for all
+partitions, then a bound for the candidate's partition, then the simulated time. The first candidate
+that leaves the queue with a simulated time is the fastest: no candidate behind it can take less.
+Equal times are decided by fewer ranks in a pipeline, then fewer microbatches, then the order of
+`candidates`, so the same problem always gets the same plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heappop, heappush
+from itertools import count
+
+from sagemaker_dist.errors import OptionError
+from smdist.modelparallel.core.planner.candidate_pipeline import CandidatePipeline
+from smdist.modelparallel.core.planner.candidates import Candidate
+from smdist.modelparallel.core.planner.cost_samples import Samples
+from smdist.modelparallel.core.planner.evaluate import Evaluator, Misfit, SimulatedCandidate
+from smdist.modelparallel.core.planner.problem import Problem
+
+Stages = tuple[tuple[str, ...], ...]
+_Key = tuple[float, int, int, int]
+_Step = Candidate | tuple[Candidate, CandidatePipeline] | SimulatedCandidate
+_Heap = list[tuple[_Key, int, _Step]]
+
+
+class Search:
+    """Search for the fastest of several candidates of one problem."""
+
+    def __init__(self, problem: Problem, samples: Samples) -> None:
+        self.evaluator = Evaluator(problem, samples)
+        self.misfits: dict[Candidate, Misfit] = {}
+        self.trials: dict[Candidate, SimulatedCandidate] = {}
+        self.least: dict[Candidate, float] = {}
+        self._fitted: dict[tuple[Candidate, Stages], SimulatedCandidate | None] = {}
+        self._serial = count()
+
+    def best(self, candidates: Iterable[Candidate]) -> SimulatedCandidate | None:
+        """Return the fastest candidate that fits in memory, or None (see `misfits`)."""
+        heap: _Heap = []
+        for candidate in candidates:
+            self._push(heap, candidate, self.evaluator.at_least(candidate), candidate)
+        while heap:
+            _, _, step = heappop(heap)
+            if isinstance(step, SimulatedCandidate):
+                return step
+            candidate = step if isinstance(step, Candidate) else step[0]
+            try:
+                self._go_on(heap, step)
+            except OptionError as error:
+                self.misfits[candidate] = Misfit(candidate=candidate, why=error)
+        return None
+
+    def _go_on(self, heap: _Heap, step: Candidate | tuple[Candidate, CandidatePipeline]) -> None:
+        if isinstance(step, Candidate):
+            splits = list(self.evaluator.splits(step))
+            if not splits:
+                self.misfits[step] = Misfit(candidate=step)
+            for least, cut in splits:
+                self._push(heap, step, least, (step, cut))
+            return
+        candidate, cut = step
+        trial = self._fit(candidate, cut)
+        if trial is None:
+            self.misfits.setdefault(candidate, Misfit(candidate=candidate))
+            return
+        self.misfits.pop(candidate, None)
+        known = self.trials.get(candidate)
+        if known is None or trial.seconds_per_sample < known.seconds_per_sample:
+            self.trials[candidate] = trial
+        self._push(heap, candidate, trial.seconds_per_sample, trial)
+
+    def forget(self, num_microbatches: int) -> None:
+        """Drop the results for this number of microbatches, because it was captured meanwhile."""
+        for known in (self.misfits, self.trials, self.least):
+            for candidate in [c for c in known if c.num_microbatches == num_microbatches]:
+                del known[candidate]
+        for key in [k for k in self._fitted if k[0].num_microbatches == num_microbatches]:
+            del self._fitted[key]
+
+    def _fit(self, candidate: Candidate, cut: CandidatePipeline) -> SimulatedCandidate | None:
+        key = (candidate, cut.partition.stages)
+        if key not in self._fitted:
+            self._fitted[key] = self.evaluator.fit(candidate, cut)
+        return self._fitted[key]
+
+    def _push(self, heap: _Heap, candidate: Candidate, least: float, step: _Step) -> None:
+        self.least[candidate] = least
+        order = (candidate.pipeline, candidate.num_microbatches, candidate.preference)
+        heappush(heap, ((rounded(least), *order), next(self._serial), step))
+
+
+def rounded(seconds: float) -> float:
+    """Round a time, so that times which differ by rounding errors alone are equal."""
+    return float(f"{seconds:.9g}")

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Costs of one microbatch for every number of microbatches, from as few captures as possible.
+
+A capture takes about a second and a measurement longer. The largest and the smallest microbatch are
+captured; values for sizes between them are interpolated linearly. The size that the planner finally
+chooses is captured as well, so no plan rests on interpolation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from sagemaker_dist.errors import OptionError
+from smdist.modelparallel.core.cost import Costs, NodeCost
+from smdist.modelparallel.core.graph import Graph, Node
+from smdist.modelparallel.core.placement import placed_units
+from smdist.modelparallel.core.planner.problem import Problem
+
+
+class SizeError(OptionError):
+    """Microbatches of one size cannot be captured or measured; other sizes may be possible."""
+
+    num_microbatches = 0  # number of microbatches at that size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """Model at one size of microbatch.
+
+    Attributes:
+        num_microbatches: Number of microbatches that a batch is cut into.
+        graph: Graph with the bytes of this size.
+        costs: Costs at this size.
+        is_exact: True if the model was captured at this size, not interpolated.
+    """
+
+    num_microbatches: int
+    graph: Graph
+    costs: Costs
+    is_exact: bool
+
+
+class Samples:
+    """Model at all sizes of microbatches, with certain units opened."""
+
+    def __init__(self, problem: Problem, opened: frozenset[str], choices: tuple[int, ...]) -> None:
+        self._problem = problem
+        self.opened = opened
+        self._ends = (min(choices), max(choices))
+        self._exact: dict[int, View] = {}
+        self._between: dict[int, View] = {}
+        self._seconds: dict[tuple[int, bool], tuple[float, float]] = {}
+
+    def exact(self, num_microbatches: int) -> View:
+        """Return the model captured at this size; it is captured once.
+
+        Raises:
+            SizeError: The model cannot be captured or measured at this size.
+        """
+        if num_microbatches not in self._exact:
+            graph, costs = self._problem.at(num_microbatches, self.opened)
+            self._exact[num_microbatches] = View(
+                num_microbatches=num_microbatches, graph=graph, costs=costs, is_exact=True
+            )
+            self._between.pop(num_microbatches, None)
+        return self._exact[num_microbatches]
+
+    def seconds(self, num_microbatches: int) -> tuple[float, float]:
+        """Return the seconds of one microbatch in the whole model, and in the slowest unit."""
+        view = self.view(num_microbatches)
+        key = (num_microbatches, view.is_exact)
+        if key not in self._seconds:
+            times = [view.costs.of(unit.name).seconds for unit in placed_units(view.graph)]
+            total = sum(view.costs.of(node.name).seconds for node in view.graph.nodes)
+            self._seconds[key] = (total, max(times, default=0.0))
+        return self._seconds[key]
+
+    @property
+    def smallest(self) -> View:
+        """Model at its smallest size of microbatch."""
+        return self.exact(self._ends[1])
+
+    def view(self, num_microbatches: int) -> View:
+        """Return the model at this size, captured or interpolated between two captured sizes."""
+        if num_microbatches in self._exact:
+            return self._exact[num_microbatches]
+        if num_microbatches not in self._between:
+            large, small = (self.exact(each) for each in self._ends)
+            if num_microbatches in self._ends or not _alike(large.graph, small.graph):
+                return self.exact(num_microbatches)
+            line = _between(large, small, self._share(num_microbatches))
+            self._between[num_microbatches] = replace(line, num_microbatches=num_microbatches)
+        return self._between[num_microbatches]
+
+    def _share(self, num_microbatches: int) -> float:
+        """Return the position of a size between the smallest (0) and the largest (1)."""
+        few, many = self._ends
+        return (1 / num_microbatches - 1 / many) / (1 / few - 1 / many)
+
+
+def _alike(one: Graph, other: Graph) -> bool:
+    return [_outline(each) for each in one.nodes] == [_outline(each) for each in other.nodes]
+
+
+def _outline(node: Node) -> tuple[str, tuple[str, ...], list[str]]:
+    return node.name, node.reads, [value.name for value in node.writes]
+
+
+def _between(large: View, small: View, share: float) -> View:
+    nodes = zip(large.graph.nodes, small.graph.nodes, strict=True)
+    graph = replace(large.graph, nodes=tuple(_node(*pair, share) for pair in nodes))
+    names = {**large.costs.nodes, **small.costs.nodes}
+    costs = {name: _cost(large.costs.of(name), small.costs.of(name), share) for name in names}
+    return View(
+        num_microbatches=0,
+        graph=graph,
+        costs=replace(large.costs, nodes=costs),
+        is_exact=False,
+    )
+
+
+def _node(large: Node, small: Node, share: float) -> Node:
+    values = zip(large.writes, small.writes, strict=True)
+    writes = tuple(
+        replace(most, num_bytes=round(_line(most.num_bytes, least.num_bytes, share)))
+        for most, least in values
+    )
+    return replace(large, writes=writes)
+
+
+def _cost(large: NodeCost, small: NodeCost, share: float) -> NodeCost:
+    return NodeCost(
+        forward_seconds=_line(large.forward_seconds, small.forward_seconds, share),
+        input_gradient_seconds=_line(
+            large.input_gradient_seconds, small.input_gradient_seconds, share
+        ),
+        weight_gradient_seconds=_line(
+            large.weight_gradient_seconds, small.weight_gradient_seconds, share
+        ),
+        saved_bytes=round(_line(large.saved_bytes, small.saved_bytes, share)),
+        workspace_bytes=round(_line(large.workspace_bytes, small.workspace_bytes, share)),
+        keeps=large.keeps,
+    )
+
+
+def _line(large: float, small: float, share: float) -> float:
+    return small + (large - small) * share

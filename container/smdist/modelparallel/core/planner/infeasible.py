@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors of requests without a possible plan, with the nearest alternatives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from sagemaker_dist.errors import OptionError
+from smdist.modelparallel.core.placement import placed_units
+from smdist.modelparallel.core.plan.number_format import size
+from smdist.modelparallel.core.plan_errors import PlanError, PlanErrors
+from smdist.modelparallel.core.planner.candidate_search import Search
+from smdist.modelparallel.core.planner.candidates import (
+    Candidate,
+    degree_choices,
+    microbatch_choices,
+)
+from smdist.modelparallel.core.planner.cost_samples import Samples
+from smdist.modelparallel.core.planner.evaluate import Misfit, SimulatedCandidate
+from smdist.modelparallel.core.planner.manual_stages import num_stages_by_hand
+from smdist.modelparallel.core.planner.problem import Problem
+
+_NEAREST: Final = 3
+_MOST_REASONS: Final = 8
+
+
+def impossible(
+    problem: Problem, samples: Samples, search: Search, tried: tuple[Candidate, ...]
+) -> PlanError:
+    """Return the error that explains why no plan is possible."""
+    if not tried and not problem.auto_partition:
+        return _other_marks(problem)
+    if not tried:
+        return _too_few_units(problem, samples)
+    misfits = [search.misfits[each] for each in tried]
+    full = [each.candidate for each in misfits if each.why is None]
+    trials = list(leanest(search, full))
+    if trials:
+        return _too_full(problem, trials)
+    reasons = [search.misfits[each].why for each in tried]
+    return _refused([each for each in reasons if each is not None])
+
+
+def memory_sentence(trial: SimulatedCandidate) -> str:
+    """Return a sentence on the memory that the fullest rank would need."""
+    rank, split = trial.fullest_rank, trial.pipeline.split
+    peak = trial.timeline.peaks[rank]
+    stages = trial.pipeline.stages_of[rank]
+    where = " and ".join(_span(split.partition.stages, stage) for stage in stages)
+    parts = {
+        "weights, gradients and optimizer state": peak.static_bytes,
+        "activations": peak.saved_bytes,
+        "receive buffers": peak.receive_bytes,
+        "workspace": peak.workspace_bytes,
+    }
+    most = max(parts, key=lambda name: parts[name])
+    return (
+        f"it needs {size(peak.total_bytes)} on rank {rank} ({where}), "
+        f"of which {size(parts[most])} for {most}"
+    )
+
+
+def _span(stages: tuple[tuple[str, ...], ...], stage: int) -> str:
+    units = stages[stage]
+    if len(units) < 2:
+        return f"stage {stage}: {''.join(units)}"
+    return f"stage {stage}: {units[0]} to {units[-1]}"
+
+
+def _too_few_units(problem: Problem, samples: Samples) -> PlanError:
+    graph = samples.exact(max(microbatch_choices(problem))).graph
+    units, least = len(placed_units(graph)), min(degree_choices(problem))
+    if not units:
+        return _no_units(graph.model)
+    virtual = problem.virtual_stages or 1
+    asked = [f"pipeline_parallel_degree {least}"] if problem.pipeline_parallel_degree else []
+    asked += [f"data_parallel_degree {problem.data_parallel_degree}"] * bool(
+        problem.data_parallel_degree
+    )
+    asked += [f"virtual_stages {problem.virtual_stages}"] * bool(problem.virtual_stages)
+    asked += [f"the schedule {problem.schedule!r}"]
+    return PlanError(
+        " and ".join(asked),
+        f"that takes at least {least * virtual} stages, and {graph.model} has {units} units",
+        f"Ask for at most {units} stages, or open modules into finer units",
+    )
+
+
+def _no_units(model: str) -> PlanError:
+    return PlanError(
+        f"{model} cannot be planned",
+        "no module inside of it has parameters or state, so there is nothing to put on stages",
+        "If the model itself has parameters, pass it inside of another one, such as "
+        "nn.Sequential(model)",
+    )
+
+
+def _other_marks(problem: Problem) -> PlanError:
+    asked = [f"schedule {problem.schedule!r}", f"{problem.cluster.size} ranks"]
+    for name in ("pipeline_parallel_degree", "data_parallel_degree", "virtual_stages"):
+        number = getattr(problem, name)
+        asked += [f"{name} {number}"] if number else []
+    return PlanError(
+        f"marks are for {num_stages_by_hand(problem)} stages",
+        f"no pipeline has so many with {', '.join(asked)}",
+        "Mark modules for as many stages as pipeline_parallel_degree times virtual_stages",
+        about="marks",
+    )
+
+
+def leanest(search: Search, full: list[Candidate]) -> Iterator[SimulatedCandidate]:
+    """Yield the simulated candidates that need the least memory, for a few pipeline degrees."""
+    seen: set[int] = set()
+    for candidate in sorted(full, key=lambda each: _leanness(search, each)):
+        if candidate.pipeline not in seen and len(seen) < _NEAREST:
+            try:
+                yield search.evaluator.leanest(candidate)
+            except OptionError as error:  # the schedule cannot be made with these numbers
+                search.misfits[candidate] = Misfit(candidate=candidate, why=error)
+            else:
+                seen.add(candidate.pipeline)
+
+
+def _too_full(problem: Problem, trials: list[SimulatedCandidate]) -> PlanError:
+    """Return the error that no plan fits in memory; it lists candidates, the leanest first."""
+    trials.sort(key=lambda trial: (trial.peak_bytes, trial.candidate.pipeline))
+    limit = problem.memory_limit_bytes
+    assert limit is not None
+    told = "; ".join(f"{trial.candidate}: {memory_sentence(trial)}" for trial in trials)
+    least = trials[0].peak_bytes
+    return PlanError(
+        f"device_memory is {size(limit)}",
+        f"no plan fits in that. Nearest are {told}",
+        f"The least found that would do is {size(least)} ({least:,} bytes). Or use more ranks in "
+        "a pipeline, smaller microbatches, activation checkpointing in the model, fewer samples a "
+        "replica, or a leaner optimizer state",
+        about="device_memory",
+    )
+
+
+def _leanness(search: Search, candidate: Candidate) -> tuple[int, int, int]:
+    """Return the sort key of memory needs: sums, then small microbatches, then preference."""
+    least = search.evaluator.least_bytes(candidate)
+    return least, -candidate.num_microbatches, candidate.preference
+
+
+def _refused(reasons: list[OptionError]) -> PlanError:
+    flat = [part for each in reasons for part in getattr(each, "faults", (each,))]
+    unique = {str(each): each for each in flat}
+    faults = [PlanError(each.what, each.why, each.hint, each.about) for each in unique.values()]
+    return faults[0] if len(faults) == 1 else PlanErrors(tuple(faults[:_MOST_REASONS]))

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layout of pipelines on a cluster: the ranks of each pipeline, and the links between them.
+
+    2 hosts of 4 ranks, pipelines of 2        host 0              host 1
+    pipeline                                  0  0  1  1          2  2  3  3
+    rank of the pipeline                      0  1  0  1          0  1  0  1
+
+Ranks of one pipeline are neighbours, so its traffic stays on a host if possible: it flows for every
+microbatch, while gradients are summed over pipelines only once per step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from smdist.modelparallel.core.cluster import Cluster
+from smdist.modelparallel.core.cost import Link
+from smdist.modelparallel.core.simulate import ReplicaLinks, replicas_on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineLayout:
+    """Pipelines on a cluster.
+
+    Attributes:
+        cluster: The cluster.
+        pipeline_size: Number of ranks of one pipeline.
+        num_pipelines: Number of parallel pipelines.
+    """
+
+    cluster: Cluster
+    pipeline_size: int
+    num_pipelines: int
+
+    def rank(self, pipeline: int, pipeline_rank: int) -> int:
+        """Return the global rank of a pipeline's rank."""
+        return pipeline * self.pipeline_size + pipeline_rank
+
+    def link(self, rank: int, other: int) -> Link:
+        """Return the link between two ranks of a pipeline; the slowest one over all pipelines."""
+        links = (
+            self.cluster.link(self.rank(each, rank), self.rank(each, other))
+            for each in range(self._num_kinds)
+        )
+        return max(links, key=slowness)
+
+    def links(self) -> Callable[[int, int], Link]:
+        """Return a function like `link` that computes the link of each pair once."""
+        known: dict[tuple[int, int], Link] = {}
+
+        def find(rank: int, other: int) -> Link:
+            if (rank, other) not in known:
+                known[rank, other] = self.link(rank, other)
+            return known[rank, other]
+
+        return find
+
+    def replicas(self, pipeline_rank: int) -> ReplicaLinks:
+        """Return the links between this rank and its replicas, which sum gradients together."""
+        ranks = [self.rank(each, pipeline_rank) for each in range(self.num_pipelines)]
+        return replicas_on(self.cluster, ranks)
+
+    @property
+    def _num_kinds(self) -> int:
+        """Number of pipelines after which their positions on hosts repeat."""
+        return min(self.num_pipelines, self.cluster.ranks_per_host)
+
+
+def slowness(link: Link) -> tuple[float, float]:
+    """Return the sort key of links: time per byte, then latency."""
+    return 1 / link.bytes_per_second, link.latency_seconds

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Search for a plan: capture, search, open the units that limit the gain, and write the plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+from smdist.modelparallel.core.placement import placed_units
+from smdist.modelparallel.core.plan import Plan
+from smdist.modelparallel.core.planner.candidates import (
+    LEAN,
+    Candidate,
+    candidates,
+    microbatch_choices,
+)
+from smdist.modelparallel.core.planner.cost_samples import Samples, View
+from smdist.modelparallel.core.planner.infeasible import impossible
+from smdist.modelparallel.core.planner.open_units import (
+    ANY_NUMBER,
+    BestCandidate,
+    look,
+    open_what_caps,
+    try_open,
+)
+from smdist.modelparallel.core.planner.problem import AUTO, Problem
+from smdist.modelparallel.core.planner.rejected import rejected
+from smdist.modelparallel.core.planner.write_plan import write
+
+
+def find_plan(problem: Problem) -> Plan:
+    """Return the plan with the most samples per second that fits in memory.
+
+    Raises:
+        PlanError: No candidate is possible; the error names the nearest ones and their obstacles.
+    """
+    problem = replace(problem, at=cache(problem.at))  # captures take time, so none is repeated
+    found = look(problem, Samples(problem, problem.opened, microbatch_choices(problem)))
+    found = _open_until_possible(found) if found.best is None else open_what_caps(found)
+    assert found.best is not None
+    others = rejected(found.search, found.tried, found.best)
+    return write(problem, found.samples, found.best, others)
+
+
+def _open_until_possible(found: BestCandidate) -> BestCandidate:
+    """Open all units of the class that takes the most memory, if no plan fits otherwise.
+
+    The model then has many units and memory is short, so schedules that hold more are not tried.
+
+    Raises:
+        PlanError: No plan fits with opened units either.
+    """
+    if _would_finer_help(found):
+        names = _largest_class(found.problem, found.samples.smallest)
+        samples = try_open(found, names, microbatch_choices(found.problem))
+        asked = found.problem.virtual_stages or found.problem.active_microbatches
+        is_open = found.problem.schedule == AUTO and not asked
+        if samples is not None:
+            found = look(found.problem, samples, _is_lean if is_open else None)
+    if found.best is None:
+        raise impossible(found.problem, found.samples, found.search, found.tried)
+    return found
+
+
+def _would_finer_help(found: BestCandidate) -> bool:
+    if not found.problem.auto_partition:
+        return False
+    wanted = list(candidates(found.problem, ANY_NUMBER))
+    lean = list(filter(_is_lean, wanted)) or wanted
+    return any(map(found.search.evaluator.may_fit_finer, lean))
+
+
+def _is_lean(candidate: Candidate) -> bool:
+    return candidate.schedule in LEAN
+
+
+def _largest_class(problem: Problem, view: View) -> frozenset[str]:
+    """Return the modules of the class whose units take the most memory together."""
+    total: dict[str, int] = {}
+    for unit in placed_units(view.graph):
+        state = sum(problem.state.of(view.graph.parameter[name]) for name in unit.parameters)
+        size = state + view.costs.of(unit.name).saved_bytes
+        total[unit.type] = total.get(unit.type, 0) + size
+    largest = max(total, key=lambda name: total[name], default="")
+    return frozenset(unit.module for unit in placed_units(view.graph) if unit.type == largest)

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plan of the best candidate: decisions, forecast and notes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from smdist.modelparallel.core.placement import placed_units
+from smdist.modelparallel.core.plan import (
+    Fingerprint,
+    Forecast,
+    Plan,
+    RankMemory,
+    Rejected,
+    StageForecast,
+)
+from smdist.modelparallel.core.planner.cost_samples import Samples, View
+from smdist.modelparallel.core.planner.evaluate import SimulatedCandidate
+from smdist.modelparallel.core.planner.problem import Problem
+
+
+def write(
+    problem: Problem, samples: Samples, trial: SimulatedCandidate, rejected: tuple[Rejected, ...]
+) -> Plan:
+    """Return the plan of a simulated candidate, with the reasons for it."""
+    candidate = trial.candidate
+    view = samples.exact(candidate.num_microbatches)
+    partition = trial.pipeline.split.partition
+    plan = Plan(
+        model=view.graph.model,
+        pipeline_parallel_degree=candidate.pipeline,
+        data_parallel_degree=candidate.data,
+        schedule=candidate.schedule,
+        batch_size=problem.batch_size,
+        num_microbatches=candidate.num_microbatches,
+        stages=partition.stages,
+        fingerprint=Fingerprint.of(view.graph),
+        active_microbatches=candidate.active_microbatches,
+        virtual_stages=candidate.virtual_stages,
+        opened=tuple(sorted(samples.opened)),
+        ties=partition.placement.ties,
+        notes=tuple(_notes(problem, trial)),
+        rejected=rejected,
+    )
+    return replace(plan, forecast=forecast(problem, view, trial, plan.basis))
+
+
+def forecast(problem: Problem, view: View, trial: SimulatedCandidate, basis: str) -> Forecast:
+    """Return the forecast of one step of a simulated candidate."""
+    timeline, costs = trial.timeline, trial.pipeline.costs()
+    slowest = max(placed_units(view.graph), key=lambda unit: view.costs.of(unit.name).seconds)
+    return Forecast(
+        step_seconds=timeline.step_seconds,
+        samples_per_second=1 / trial.seconds_per_sample if trial.seconds_per_sample else 0.0,
+        bubble_fraction=timeline.bubble_fraction,
+        reduce_seconds=timeline.step_seconds - timeline.pipeline_seconds,
+        stages=tuple(
+            StageForecast(
+                forward_seconds=cost.forward_seconds,
+                backward_seconds=cost.backward_seconds,
+                num_parameters=sum(view.graph.parameter[name].num_elements for name in names),
+            )
+            for cost, names in zip(costs, trial.pipeline.split.parameters, strict=True)
+        ),
+        memory=tuple(
+            RankMemory(
+                state_bytes=peak.static_bytes,
+                activation_bytes=peak.saved_bytes,
+                receive_bytes=peak.receive_bytes,
+                workspace_bytes=peak.workspace_bytes,
+            )
+            for peak in timeline.peaks
+        ),
+        memory_limit_bytes=problem.memory_limit_bytes,
+        bottleneck=slowest.name,
+        source=view.costs.source,
+        device=view.costs.device,
+        basis=basis,
+    )
+
+
+def _notes(problem: Problem, trial: SimulatedCandidate) -> Iterator[str]:
+    yield from trial.pipeline.split.partition.notes
+    if trial.candidate.pipeline > 1 and trial.timeline.bubble_fraction > 0.25:
+        yield from _more_microbatches(trial)
+    if problem.memory_limit_bytes is None:
+        yield (
+            "Nobody said how much memory a rank has, so none was held against a plan: pass "
+            "device_memory"
+        )
+
+
+def _more_microbatches(trial: SimulatedCandidate) -> Iterator[str]:
+    idle = f"Ranks wait for {trial.timeline.bubble_fraction:.0%} of the pipeline's time"
+    if trial.candidate.num_microbatches < 4 * trial.candidate.pipeline:
+        enough = 4 * trial.candidate.pipeline
+        yield f"{idle}: cut a larger batch into {enough} microbatches or more to have less of that"

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layout of ranks: the stage and the replica of each rank, as a grid of three axes.
+
+Each rank has a stage of the pipeline (`pp`), a part of each of its tensors (`tp`) and a reduced
+data-parallel replica (`rdp`). A placement strategy is the order of the letters P, T and D; the
+rightmost letter varies fastest with the rank. For 8 ranks in pipelines of 2:
+
+    "cluster" = "DPT"   pipelines 0 1 | 2 3 | 4 5 | 6 7   a pipeline stays on a host
+    "spread"  = "TPD"   pipelines 0 4 | 1 5 | 2 6 | 3 7   replicas of a stage stay on a host
+
+Groups are those of SMP: inside a PP, TP or RDP group one coordinate varies. A DP group has the
+ranks of one stage, TP x RDP. An MP group is a whole replica, PP x TP. Members of a group ascend by
+rank, as torch sorts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from itertools import permutations
+from typing import Final
+
+from sagemaker_dist.errors import OptionError, closest, raise_all
+
+CLUSTER: Final = "cluster"
+SPREAD: Final = "spread"
+_NAMED: Final = {CLUSTER: "DPT", SPREAD: "TPD"}
+STRATEGIES: Final = (*_NAMED, *("".join(letters) for letters in permutations("DPT")))
+
+
+class Axis(str, Enum):
+    """Axis along which ranks form groups."""
+
+    WORLD = "world"
+    MP = "mp"
+    DP = "dp"
+    PP = "pp"
+    TP = "tp"
+    RDP = "rdp"
+
+
+_VARIES: Final = {  # coordinates that differ inside a group
+    Axis.WORLD: "PTD",
+    Axis.MP: "PT",
+    Axis.DP: "TD",
+    Axis.PP: "P",
+    Axis.TP: "T",
+    Axis.RDP: "D",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Coordinates:
+    """Coordinates of a rank on each axis."""
+
+    pp: int
+    tp: int
+    rdp: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankLayout:
+    """Layout of all ranks of a world.
+
+    Attributes:
+        size: Number of ranks.
+        pipeline_parallel_degree: Number of ranks that the stages of one replica are spread over.
+        tensor_parallel_degree: Number of ranks that share each tensor of a stage.
+        placement_strategy: One of STRATEGIES.
+
+    Raises:
+        OptionError: A degree is not a positive integer, the degrees do not divide the world, or the
+            strategy is unknown; all faults at once.
+    """
+
+    size: int
+    pipeline_parallel_degree: int
+    tensor_parallel_degree: int = 1
+    placement_strategy: str = CLUSTER
+
+    def __post_init__(self) -> None:
+        raise_all(_faults(self))
+
+    @property
+    def reduced_data_parallel_degree(self) -> int:
+        """Number of ranks that hold the same parameters."""
+        return self.size // (self.pipeline_parallel_degree * self.tensor_parallel_degree)
+
+    @property
+    def data_parallel_degree(self) -> int:
+        """Number of ranks that compute the same stage."""
+        return self.reduced_data_parallel_degree * self.tensor_parallel_degree
+
+    def coordinates(self, rank: int) -> Coordinates:
+        """Return the coordinates of a rank of the world."""
+        self._check_rank(rank)
+        found = {}
+        for letter in reversed(self._letters):
+            rank, found[letter] = divmod(rank, self._degrees[letter])
+        return Coordinates(pp=found["P"], tp=found["T"], rdp=found["D"])
+
+    def rank(self, *, pp: int, tp: int = 0, rdp: int = 0) -> int:
+        """Return the rank at the given coordinates."""
+        places = {"P": pp, "T": tp, "D": rdp}
+        raise_all(_misplaced(places, self._degrees))
+        rank = 0
+        for letter in self._letters:
+            rank = rank * self._degrees[letter] + places[letter]
+        return rank
+
+    def members(self, axis: Axis, rank: int) -> tuple[int, ...]:
+        """Return the group of an axis that contains a rank, in group order."""
+        self._check_rank(rank)
+        members = [0]
+        for letter, stride in self._strides():
+            degree, fixed = self._degrees[letter], rank // stride % self._degrees[letter]
+            steps = range(degree) if letter in _VARIES[axis] else (fixed,)
+            members = [each + step * stride for each in members for step in steps]
+        return tuple(members)
+
+    def all_members(self, axis: Axis) -> tuple[tuple[int, ...], ...]:
+        """Return all groups of an axis, ordered by first rank; each rank is in one of them."""
+        return tuple(sorted({self.members(axis, rank) for rank in range(self.size)}))
+
+    @property
+    def _letters(self) -> str:
+        return _NAMED.get(self.placement_strategy, self.placement_strategy)
+
+    @property
+    def _degrees(self) -> dict[str, int]:
+        return {
+            "P": self.pipeline_parallel_degree,
+            "T": self.tensor_parallel_degree,
+            "D": self.reduced_data_parallel_degree,
+        }
+
+    def _strides(self) -> list[tuple[str, int]]:
+        """Return the distance in ranks between neighbours on each axis, the widest axis first."""
+        stride, strides = self.size, []
+        for letter in self._letters:
+            stride //= self._degrees[letter]
+            strides.append((letter, stride))
+        return strides
+
+    def _check_rank(self, rank: int) -> None:
+        if not 0 <= rank < self.size:
+            raise OptionError(
+                f"rank {rank!r} is asked for",
+                f"the ranks of this world are 0 to {self.size - 1}",
+                "Name one of them",
+            )
+
+
+def _faults(layout: RankLayout) -> Iterator[OptionError]:
+    numbers = {
+        "size": layout.size,
+        "pipeline_parallel_degree": layout.pipeline_parallel_degree,
+        "tensor_parallel_degree": layout.tensor_parallel_degree,
+    }
+    wrong = {name: value for name, value in numbers.items() if not _is_count(value)}
+    for name, value in wrong.items():
+        yield OptionError(
+            f"{name} is {value!r}", "it counts ranks", "Give an integer of 1 or more", about=name
+        )
+    if layout.placement_strategy not in STRATEGIES:
+        yield OptionError(
+            f"placement_strategy is {layout.placement_strategy!r}",
+            "it is the order in which ranks are laid out",
+            closest(str(layout.placement_strategy), STRATEGIES),
+            about="placement_strategy",
+        )
+    if not wrong:
+        yield from _indivisible(layout)
+
+
+def _indivisible(layout: RankLayout) -> Iterator[OptionError]:
+    pipeline, tensor = layout.pipeline_parallel_degree, layout.tensor_parallel_degree
+    model = pipeline * tensor
+    if layout.size % model == 0:
+        return
+    product = f"pipeline_parallel_degree {pipeline}"
+    if tensor > 1:
+        product += f" x tensor_parallel_degree {tensor}"
+    replicas = layout.size // model
+    below = f"{model * replicas} ranks for {replicas}-way data parallelism, or " * bool(replicas)
+    yield OptionError(
+        f"the world has {layout.size} {'rank' if layout.size == 1 else 'ranks'} and the model"
+        f" takes {model} ({product})",
+        "every replica of the model needs all of its ranks",
+        f"{replicas + 1}-way data x {model}-way model needs {model * (replicas + 1)} ranks: start"
+        f" {below}{model * (replicas + 1)}, or choose a degree that divides {layout.size}",
+    )
+
+
+def _misplaced(places: dict[str, int], degrees: dict[str, int]) -> Iterator[OptionError]:
+    names = {"P": "pp", "T": "tp", "D": "rdp"}
+    for letter, place in places.items():
+        if not 0 <= place < degrees[letter]:
+            yield OptionError(
+                f"{names[letter]} is {place!r}",
+                f"that axis has places 0 to {degrees[letter] - 1}",
+                "Name one of them",
+            )
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1

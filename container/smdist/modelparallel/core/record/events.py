@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Events of a recorded run, as data.
+
+rank 1   receive |--- waits ---|                    for a value from rank 0
+         compute               |------ F0 ------|
+         send                                 |-|   to rank 2
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from smdist.modelparallel.core.schedule.actions import Do
+
+ACTIONS: Final = frozenset(do.value for do in Do)  # actions of a schedule: F, B, I, W
+SEND: Final = "send"
+RECEIVE: Final = "recv"
+FORWARD: Final = Do.F.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Event that took time on one rank.
+
+    Attributes:
+        kind: One of `ACTIONS`; `SEND` for sending an action's result; `RECEIVE` for waiting for an
+            action's input; or the name of any other event.
+        stage: Stage of the event; -1 if it belongs to none.
+        microbatch: Microbatch of the event; -1 if it belongs to none.
+        step: Number of the step, counted from the first recorded one.
+        start: Start in seconds, on a clock that all ranks share.
+        end: End in seconds, on the same clock.
+        detail: Action of a sent or received value: "F", "B", "I". Free text for other events.
+    """
+
+    kind: str
+    stage: int
+    microbatch: int
+    step: int
+    start: float
+    end: float
+    detail: str = ""
+
+    @property
+    def is_message(self) -> bool:
+        """True if the event is a send or a receive."""
+        return self.kind in (SEND, RECEIVE)
+
+    @property
+    def is_forward(self) -> bool:
+        """True if the event belongs to a forward pass; a message then carries activations."""
+        return FORWARD in (self.kind, self.detail)
+
+    @property
+    def seconds(self) -> float:
+        """Duration of the event."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Track:
+    """Recorded events of one rank.
+
+    Attributes:
+        rank: Rank in the world.
+        pipeline_rank: Rank in its pipeline.
+        replica: Number of its pipeline.
+        host: Name of its host.
+        events: Events in the order in which they were recorded.
+        clock_error_seconds: Largest error of the times, compared to the clock of the first rank.
+        num_lost: Number of events that were dropped because the buffer was full, the earliest ones.
+    """
+
+    rank: int
+    pipeline_rank: int
+    replica: int
+    host: str
+    events: tuple[Event, ...]
+    clock_error_seconds: float = 0.0
+    num_lost: int = 0

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pairs of a send and a receive: both ends of each message, matched by the edges between stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from smdist.modelparallel.core.placement import Edge
+from smdist.modelparallel.core.record.events import ACTIONS, RECEIVE, SEND, Event, Track
+
+
+class Transfer(NamedTuple):
+    """Message from one rank to another, as both ends recorded it.
+
+    Attributes:
+        sender: Track of the rank that sent the message.
+        sent: Send event, or the action that computed the value if no send was recorded.
+        receiver: Track of the rank that received the message.
+        received: Receive event.
+    """
+
+    sender: Track
+    sent: Event
+    receiver: Track
+    received: Event
+
+
+_Place = tuple[int, int, int, int, bool]  # replica, step, microbatch, stage, is forward
+
+
+def transfers(tracks: Sequence[Track], edges: Sequence[Edge]) -> Iterator[Transfer]:
+    """Yield the messages recorded at both ends, in the order of each rank's receives."""
+    sends: dict[_Place, tuple[Track, Event]] = {}
+    for track in tracks:
+        for event in track.events:
+            place = _place(track, event, event.stage)
+            if event.kind == SEND:
+                sends[place] = track, event
+            elif event.kind in ACTIONS:
+                sends.setdefault(place, (track, event))
+    for track in tracks:
+        for event in track.events:
+            if event.kind == RECEIVE:
+                for stage in _sources(event, edges):
+                    sender, sent = sends.get(_place(track, event, stage), (track, None))
+                    if sent is not None and sender.rank != track.rank:
+                        yield Transfer(sender, sent, track, event)
+
+
+def carries_something(event: Event, edges: Sequence[Edge]) -> bool:
+    """Tell whether the event's stage sends or receives a value; the end stages may not."""
+    if event.kind == RECEIVE:
+        return bool(_sources(event, edges))
+    if event.is_forward:
+        return any(edge.source == event.stage for edge in edges)
+    return any(edge.target == event.stage and edge.has_gradient for edge in edges)
+
+
+def _place(track: Track, event: Event, stage: int) -> _Place:
+    return track.replica, event.step, event.microbatch, stage, event.is_forward
+
+
+def _sources(event: Event, edges: Sequence[Edge]) -> list[int]:
+    """Return the stages that send the values that an event waits for, each once."""
+    if event.is_forward:
+        found = (edge.source for edge in edges if edge.target == event.stage)
+    else:
+        found = (e.target for e in edges if e.source == event.stage and e.has_gradient)
+    return list(dict.fromkeys(found))

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Redirect everything that the user's model prints to standard error.
+
+Standard output carries the plan alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from typing import Final
+
+_STDOUT: Final = 1
+_STDERR: Final = 2
+
+
+@contextmanager
+def stdout_to_stderr() -> Iterator[None]:
+    """Redirect output of Python, of C libraries and of child processes to standard error."""
+    sys.stdout.flush()
+    kept = os.dup(_STDOUT)
+    try:
+        os.dup2(_STDERR, _STDOUT)
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        ctypes.CDLL(None).fflush(
+            None
+        )  # C buffers its lines; write them before the file descriptor changes back
+        os.dup2(kept, _STDOUT)
+        os.close(kept)

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors of capture: one for the user, and one that stays inside capture."""
+
+from __future__ import annotations
+
+from sagemaker_dist.errors import OptionError
+
+
+class CaptureError(OptionError):
+    """Error for a forward pass that cannot be captured; it names the module and the line."""
+
+
+class Escalation(BaseException):
+    """Signal that a module's operations cannot be recorded, so the module becomes a unit.
+
+    Attributes:
+        module: Name of the module; "" is the model itself.
+        reason: The obstacle, as text.
+        line: "file.py:12" of the user's code, "" if unknown.
+        is_error: True for an exception that the forward function raised, which may be its own bug.
+    """
+
+    def __init__(
+        self, module: str, reason: str, line: str = "", *, is_error: bool = False, hint: str = ""
+    ) -> None:
+        super().__init__(module, reason, line)
+        self.module, self.reason, self.line, self.is_error = module, reason, line, is_error
+        self._hint = hint
+
+    @property
+    def hint(self) -> str:
+        """Return a hint for users, for the case that the module is the whole model."""
+        if self._hint:
+            return self._hint
+        move = "ove these lines into a submodule, which then stays whole"
+        if self.is_error:
+            return f"Run the model on this example by itself; if only capture fails, m{move}"
+        return f"M{move}"

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One run of a model on fake tensors, and the program that it records.
+
+After the run, caches of functions are cleared of fake tensors. `@lru_cache` is common on a function
+that makes a mask; such a cache would hold a fake tensor, and the next real run would get it.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections.abc import Iterable, Iterator
+from typing import Any
+from weakref import ReferenceType
+
+import torch
+from torch import Tensor, nn
+
+from smdist.modelparallel.torch.capture.argument_objects import carried
+from smdist.modelparallel.torch.capture.capture_errors import CaptureError
+from smdist.modelparallel.torch.capture.external_tensors import ExternalTensors
+from smdist.modelparallel.torch.capture.fake_model import FakeModel, check_plain, on_fakes
+from smdist.modelparallel.torch.capture.module_snapshot import snapshots, uncompiled, untouched
+from smdist.modelparallel.torch.capture.program_writer import ProgramWriter
+from smdist.modelparallel.torch.capture.recorder import CallRecorder
+from smdist.modelparallel.torch.capture.recorder_hooks import recording
+from smdist.modelparallel.torch.capture.shape_probe import Probe
+from smdist.modelparallel.torch.program.program import Argument, Call, Constant, Program, Ref
+from smdist.modelparallel.torch.program.pytree import Form, flatten, paths, unflatten
+from smdist.modelparallel.torch.program.tracing_flag import tracing
+
+_DEPTH = 5
+
+
+def clear_caches(made: Iterable[ReferenceType[Tensor]]) -> None:
+    """Clear every function cache that holds one of these tensors, if any of them is still alive."""
+    alive = {id(tensor) for tensor in (reference() for reference in made) if tensor is not None}
+    if not alive:
+        return
+    caches = [each for each in gc.get_objects() if type(each) is functools._lru_cache_wrapper]
+    for cache in caches:
+        if cache.cache_info().currsize and _holds(cache, alive, _DEPTH):
+            cache.cache_clear()
+
+
+def _holds(item: Any, alive: set[int], depth: int) -> bool:
+    for inside in gc.get_referents(item):
+        if id(inside) in alive:
+            return True
+        is_part = isinstance(inside, (dict, list, tuple)) or "lru" in type(inside).__name__
+        if depth and is_part and _holds(inside, alive, depth - 1):
+            return True
+    return False
+
+
+def run_once(model: nn.Module, arguments: tuple[Any, Any], units: set[str]) -> Program:
+    """Run the forward pass with these units; no fake tensor is left in a cache afterwards.
+
+    Raises:
+        Escalation: A module must become a unit first.
+    """
+    made: list[ReferenceType[Tensor]] = []
+    try:
+        return _run(model, arguments, units, made)
+    finally:
+        clear_caches(made)
+
+
+def _run(
+    model: nn.Module,
+    arguments: tuple[Any, Any],
+    units: set[str],
+    made: list[ReferenceType[Tensor]],
+) -> Program:
+    leaves, form = flatten(arguments)
+    with on_fakes(model, _device(leaves, model), made) as fake, untouched(), uncompiled():
+        inputs = [_input(fake, leaf, _device(leaves, model)) for leaf in leaves]
+        pairs = zip(inputs, leaves, strict=True)
+        known = {id(made): real for made, real in pairs if isinstance(made, Tensor)}
+        kept = [model.get_submodule(name) for name in units]
+        writer = ProgramWriter(fake)
+        recorder = CallRecorder(
+            writer,
+            units={id(unit) for unit in kept},
+            before={id(unit): snapshots(unit.modules()) for unit in kept},
+            names={id(module): name for name, module in model.named_modules()},
+            probe=Probe(fake, known),
+            borrowing=ExternalTensors(fake),
+        )
+        sources = tuple(_publish(writer, inputs, form))
+        output = _call(model, recorder, fake, unflatten(form, inputs))
+        if writer.pending is not None:
+            raise writer.pending
+        outputs, output_form = recorder.result(output)
+        return Program(
+            calls=_wanted(writer.chances.given_to(writer.calls), outputs),
+            input_form=form,
+            inputs=sources,
+            output_form=output_form,
+            outputs=outputs,
+            base=writer.base,
+            facts=writer.ledger.facts,
+            aliases=writer.ledger.aliases,
+            chance=writer.chances.of_all,
+        )
+
+
+def _call(
+    model: nn.Module, recorder: CallRecorder, fake: FakeModel, arguments: tuple[Any, Any]
+) -> Any:
+    args, kwargs = arguments
+    with fake.mode, recording(recorder, model), tracing():
+        return model(*args, **kwargs)
+
+
+def _device(leaves: list[Any], model: nn.Module) -> torch.device:
+    """Return the device that stands for the meta device: that of the inputs, or of the model."""
+    found = (leaf for leaf in [*leaves, *model.parameters()] if isinstance(leaf, Tensor))
+    real = (tensor.device for tensor in found if not tensor.is_meta)
+    return next(real, torch.device("cpu"))
+
+
+def _input(fake: FakeModel, leaf: Any, meta: torch.device) -> Any:
+    if not isinstance(leaf, Tensor):
+        if carried(leaf):
+            raise CaptureError(
+                f"an input of the model is a {type(leaf).__name__} that carries a {carried(leaf)}",
+                "inputs are tensors, plain data, or lists, dicts and dataclasses of these",
+                "Pass its tensors",
+            )
+        return leaf
+    check_plain(leaf, "an input of the model")
+    device = meta if leaf.is_meta else leaf.device
+    if leaf.layout is not torch.strided:
+        return fake.mode.from_tensor(leaf)
+    with fake.mode:
+        made = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=device)
+        return made.requires_grad_(leaf.requires_grad)
+
+
+def _publish(writer: ProgramWriter, inputs: list[Any], form: Form) -> Iterator[Argument]:
+    names: dict[int, Argument] = {}
+    for path, leaf in zip(paths(form), inputs, strict=True):
+        if not isinstance(leaf, Tensor):
+            yield Constant(leaf)
+            continue
+        name = f"input:{path.split('.', 1)[1]}"
+        names[id(leaf)] = writer.ledger.publish(leaf, name)
+        yield names[id(leaf)]
+
+
+def _wanted(calls: list[Call], outputs: tuple[Argument, ...]) -> tuple[Call, ...]:
+    """Return the calls without glue whose results are never read."""
+    read = {output.value for output in outputs if isinstance(output, Ref)}
+    kept: list[Call] = []
+    for call in reversed(calls):
+        if call.is_unit or call.changed or call.is_random or read & set(call.writes) or _acts(call):
+            kept.append(call)
+            read |= set(call.reads)
+    return tuple(reversed(kept))
+
+
+def _acts(call: Call) -> bool:
+    return getattr(call.function, "__name__", "").endswith("_")

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replace a model's tensors by fake ones for a while: shapes and types without numbers.
+
+    module._parameters["weight"]   real 16 GB  ->  fake 0 bytes  ->  the same real one again
+
+Tensors that share memory share it as fakes too, so every alias sees a change in place. A model on
+the meta device appears to be on the device of its inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import ReferenceType
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from smdist.modelparallel.torch.capture.capture_errors import CaptureError
+from smdist.modelparallel.torch.capture.module_snapshot import snapshots
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """Effects of operations since the last `clear()`.
+
+    Attributes:
+        written: Memory that was changed in place.
+        draws: Names of operations that may have drawn a random number.
+    """
+
+    written: set[int] = field(default_factory=set)
+    draws: list[str] = field(default_factory=list)
+
+    def clear(self) -> None:
+        """Remove all entries."""
+        self.written.clear()
+        self.draws.clear()
+
+
+class WatchedFakes(FakeTensorMode):  # type: ignore[no-untyped-call]
+    """Fake tensor mode that records memory that operations write to, and random operations.
+
+    Args:
+        made: List that takes a weak reference to each tensor that forward functions may have kept.
+    """
+
+    def __init__(self, made: list[ReferenceType[Tensor]]) -> None:
+        super().__init__(allow_non_fake_inputs=True)
+        self.made = made
+        self.effects = Effects()
+        self._facts: dict[Any, tuple[bool, tuple[int, ...], tuple[str, ...]]] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Record the effects of `func`, then run it on fakes."""
+        kwargs = kwargs or {}
+        facts = self._facts.get(func) or self._find(func)
+        is_random, positions, names = facts
+        if is_random:
+            self.effects.draws.append(str(func))
+        if positions or names:
+            targets = [args[at] for at in positions if at < len(args)]
+            targets += [kwargs[name] for name in names if name in kwargs]
+            self.effects.written.update(memory(t) for t in _tensors(targets))
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def _find(self, func: Any) -> tuple[bool, tuple[int, ...], tuple[str, ...]]:
+        arguments = func._schema.arguments
+        written = [a.alias_info is not None and a.alias_info.is_write for a in arguments]
+        facts = (
+            torch.Tag.nondeterministic_seeded in func.tags,
+            tuple(at for at, is_written in enumerate(written) if is_written),
+            tuple(a.name for a, is_written in zip(arguments, written, strict=True) if is_written),
+        )
+        self._facts[func] = facts
+        return facts
+
+
+def memory(tensor: Tensor) -> int:
+    """Return the identity of a tensor's memory; aliases have the same."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FakeModel:
+    """A model on fake tensors.
+
+    Attributes:
+        names: First names of parameters, buffers and tensor attributes, by the id of the fake.
+        reals: The real tensors, by first name.
+        fakes: The fake tensors, by first name; held so that their ids stay valid.
+        mode: The mode that the fakes belong to.
+    """
+
+    names: Mapping[int, str]
+    reals: Mapping[str, Tensor]
+    fakes: Mapping[str, Tensor]
+    mode: WatchedFakes
+
+
+@contextmanager
+def on_fakes(
+    model: nn.Module, device: torch.device, made: list[ReferenceType[Tensor]]
+) -> Iterator[FakeModel]:
+    """Replace all tensors of a model by fakes; at the end, restore the model exactly.
+
+    Args:
+        model: A model on any device.
+        device: The device on which tensors of the meta device appear to be.
+        made: List that takes weak references to tensors that are made.
+
+    Raises:
+        CaptureError: A parameter or buffer is of a class with its own behaviour, such as DTensor.
+    """
+    mode = WatchedFakes(made)
+    saved = snapshots(model.modules())
+    maker = _Maker(mode, device)
+    try:
+        yield maker.replace(model)
+    finally:
+        for each in saved:
+            each.restore()
+
+
+class _Maker:
+    def __init__(self, mode: WatchedFakes, device: torch.device) -> None:
+        self._mode, self._device = mode, device
+        self._made: dict[int, tuple[Tensor, Tensor, str]] = {}
+        self._bases: dict[int, Tensor] = {}
+
+    def replace(self, model: nn.Module) -> FakeModel:
+        for prefix, module in model.named_modules():
+            if isinstance(module, torch.jit.ScriptModule):
+                continue  # tensors of scripted modules live in C++, where fakes and real ones mix
+            for group in (module._parameters, module._buffers, module.__dict__):
+                replaced = {
+                    key: self._fake(value, f"{prefix}.{key}" if prefix else key)
+                    for key, value in group.items()
+                    if isinstance(value, Tensor)
+                }
+                group.update(replaced)
+        made = self._made.values()
+        return FakeModel(
+            names={id(fake): name for fake, _, name in made},
+            reals={name: real for _, real, name in made},
+            fakes={name: fake for fake, _, name in made},
+            mode=self._mode,
+        )
+
+    def _fake(self, real: Tensor, name: str) -> Tensor:
+        known = self._made.get(id(real))
+        if known is None:
+            check_plain(real, repr(name))
+            known = (self._make(real), real, name)
+            self._made[id(real)] = known
+        return known[0]
+
+    def _make(self, real: Tensor) -> Tensor:
+        device = self._device if real.device.type == "meta" else real.device
+        fake = self._bare(real, device)
+        if isinstance(real, nn.Parameter):
+            fake = nn.Parameter(fake, requires_grad=real.requires_grad)
+        elif real.requires_grad:
+            fake = fake.detach().requires_grad_(True)
+        return fake
+
+    def _bare(self, real: Tensor, device: torch.device) -> Tensor:
+        if real.layout is not torch.strided:
+            return self._mode.from_tensor(real.detach())
+        with self._mode, torch.no_grad():
+            base = self._base(real, device)
+            view = base.view(real.dtype) if base.dtype != real.dtype else base
+            return view.as_strided(real.shape, real.stride(), real.storage_offset())
+
+    def _base(self, real: Tensor, device: torch.device) -> Tensor:
+        storage = memory(real)
+        if storage not in self._bases:
+            size = real.untyped_storage().nbytes() // real.element_size()
+            self._bases[storage] = torch.empty(size, dtype=real.dtype, device=device)
+        return self._bases[storage]
+
+
+def check_plain(real: Tensor, name: str) -> None:
+    """Raise CaptureError for a tensor that cannot be replaced by a fake."""
+    plain: tuple[Callable[..., Any], ...] = (Tensor, nn.Parameter, nn.Buffer)
+    if type(real) in plain:
+        return
+    if isinstance(real, (nn.UninitializedParameter, nn.UninitializedBuffer)):
+        raise CaptureError(
+            f"{name} has no shape yet",
+            "a lazy module finds its shapes in its first forward pass",
+            "Run the model once on an example first",
+        )
+    raise CaptureError(
+        f"{name} is a {type(real).__name__}",
+        "tensors with behaviour of their own cannot be replaced by fakes",
+        "Capture the model before it is sharded or quantised",
+    )
+
+
+def _tensors(items: list[Any]) -> Iterator[Tensor]:
+    for item in items:
+        if isinstance(item, Tensor):
+            yield item
+        elif isinstance(item, (list, tuple)):
+            yield from _tensors(list(item))

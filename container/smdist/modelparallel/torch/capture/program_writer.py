@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Record calls: sources of their arguments, their results, and tensors that they change in place.
+
+A call that cannot be recorded raises an error, and the module whose forward function runs becomes
+a unit. `PendingCall` and `Inside` describe a call before it runs, and the modules around it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from smdist.modelparallel.torch.capture.argument_objects import carried, is_cache
+from smdist.modelparallel.torch.capture.capture_errors import CaptureError, Escalation
+from smdist.modelparallel.torch.capture.fake_model import FakeModel, memory
+from smdist.modelparallel.torch.capture.module_snapshot import Snapshot
+from smdist.modelparallel.torch.capture.rng_calls import RngCalls
+from smdist.modelparallel.torch.capture.source_lines import line_of_user
+from smdist.modelparallel.torch.capture.tensor_origins import TensorOrigins, changed, shares
+from smdist.modelparallel.torch.capture.unsupported_functions import WRITES_SECRETLY, title_of
+from smdist.modelparallel.torch.program.program import (
+    Argument,
+    Call,
+    Constant,
+    ModelTensor,
+    Ref,
+    current_modes,
+)
+from smdist.modelparallel.torch.program.pytree import Form, flatten, unflatten
+
+
+@dataclass(slots=True)
+class Inside:
+    """Container whose forward function runs now.
+
+    Attributes:
+        name: Its first name; "" is the model.
+        module: The container.
+        before: Snapshot of its attributes from before the call.
+        passes: True while its class's own `__call__` has yet to call that of a base class.
+    """
+
+    name: str
+    module: nn.Module
+    before: Snapshot
+    passes: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingCall:
+    """Call that has not run yet; see `Call` for the attributes.
+
+    Attributes:
+        leaves: Leaves of the call's arguments.
+    """
+
+    name: str
+    module: str
+    function: Callable[..., Any] | None
+    form: Form
+    leaves: list[Any]
+    sources: tuple[Argument, ...]
+    checkpoint: dict[str, Any] | None = None
+
+
+def result_names(base: str, leaves: list[Any]) -> list[str]:
+    """Return names for a call's results: the base name, numbered unless there is one tensor."""
+    tensors = sum(isinstance(leaf, Tensor) for leaf in leaves)
+    return [base if tensors == 1 else f"{base}#{at}" for at in range(len(leaves))]
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, at most 200 characters long."""
+    return (str(error).strip().splitlines() or [""])[0][:200].rstrip(".")
+
+
+class ProgramWriter:
+    """Record of the calls of one forward pass.
+
+    Attributes:
+        calls: Calls in the order of execution.
+        ledger: Origin of each tensor.
+        base: The modes around the forward pass.
+        effects: Effects of operations since the last `clear()`.
+        stack: The containers that run now, outermost first.
+        checkpoints: Settings of each activation checkpoint that runs now, with the number of calls
+            before it.
+        pending: The first error that was raised; a forward function may have caught it.
+        chances: The functions that ran in each call, and the functions that draw random numbers.
+    """
+
+    def __init__(self, fake: FakeModel) -> None:
+        self.calls: list[Call] = []
+        self.ledger = TensorOrigins(fake)
+        self.base = current_modes()
+        self.effects = fake.mode.effects
+        self.stack: list[Inside] = []
+        self.checkpoints: list[tuple[dict[str, Any], int]] = []
+        self.pending: Escalation | CaptureError | None = None
+        self.chances = RngCalls()
+        self._count: Counter[str] = Counter()
+
+    @property
+    def owner(self) -> str:
+        """Return the name of the module whose forward function runs now."""
+        return self.stack[-1].name
+
+    def forget(self, step: PendingCall) -> None:
+        """Undo the count of a pending call that is no call, since it computes no tensor."""
+        self._count[step.name.partition("@")[0]] -= 1
+
+    def escalate(self, reason: str, line: str = "") -> NoReturn:
+        """Raise Escalation, so that the module whose forward function runs becomes a unit."""
+        self.fail(Escalation(self.owner, reason, line or line_of_user()))
+
+    def fail(self, found: Escalation | CaptureError) -> NoReturn:
+        """Raise the error and keep it: the run fails even if a forward function catches it."""
+        self.pending = self.pending or found
+        raise found
+
+    def step(
+        self,
+        function: Callable[..., Any] | None,
+        leaves: list[Any],
+        form: Form,
+        unit: str = "",
+    ) -> PendingCall:
+        """Return the pending call of a function, or of a unit."""
+        owner = self.owner
+        title = unit if function is None else f"{owner}:{title_of(function)}"
+        self._count[title] += 1
+        number = self._count[title]
+        return PendingCall(
+            name=title if number == 1 else f"{title}@{number}",
+            module=unit if function is None else owner,
+            function=function,
+            form=form,
+            leaves=leaves,
+            sources=tuple(self.source(leaf) for leaf in leaves),
+            checkpoint=self.checkpoints[-1][0] if self.checkpoints and unit else None,
+        )
+
+    def source(self, leaf: Any) -> Argument:
+        """Return the entry of the program that stands for an argument.
+
+        Raises:
+            Escalation: The argument cannot be recorded, so the module must become a unit.
+            CaptureError: The argument is a key-value cache, or a trained tensor from outside the
+                model.
+        """
+        if isinstance(leaf, Tensor):
+            return self._tensor(leaf)
+        if is_cache(leaf):
+            self.fail(self._cached(leaf))
+        if isinstance(leaf, torch.Generator):
+            self.escalate("it draws from a generator of its own")
+        found = carried(leaf)
+        if found:
+            self.escalate(f"it passes on a {type(leaf).__name__} that carries a {found}")
+        return Constant(leaf)
+
+    def _tensor(self, tensor: Tensor) -> Argument:
+        module = self.ledger.stale_since(tensor)
+        if module is not None:
+            why = "it changes a tensor in place that others are views of, and they are read later"
+            self.fail(Escalation(module, why, line_of_user()))
+        known = self.ledger.source(tensor)
+        if isinstance(known, ModelTensor) and self.ledger.is_claimed(tensor, known.name):
+            self.escalate(f"it reads {known.name!r}, which one of its modules changes")
+        if known is not None:
+            return known
+        if isinstance(tensor, FakeTensor) or is_functorch_wrapped_tensor(tensor):
+            self.escalate("it uses a tensor that was made where capture cannot see it")
+        if tensor.requires_grad:
+            self.fail(self._outside())
+        return Constant(tensor)
+
+    def write(
+        self, step: PendingCall, result: Any, positions: list[int], *,
+        is_probed: bool = False, has_state: bool = False,
+    ) -> Any:  # fmt: skip
+        """Add the call; return its result in the form that the forward function may use."""
+        effects = self.effects
+        is_random = bool(effects.draws) or is_probed
+        self.chances.end_call(step.name)
+        renewed = self._renew(step, positions)
+        leaves, form = flatten(result)
+        names = result_names(step.name, leaves)
+        results: list[Argument] = []
+        for position, leaf in enumerate(leaves):
+            source, leaves[position] = self._result(leaf, names[position], renewed, step)
+            results.append(source)
+        modes = current_modes()
+        self.calls.append(
+            Call(
+                name=step.name,
+                module=step.module,
+                function=step.function,
+                form=step.form,
+                arguments=step.sources,
+                result_form=form,
+                results=tuple(results),
+                changed=tuple((at, name) for at, (name, _) in renewed.items()),
+                modes=None if modes == self.base else modes,
+                checkpoint=step.checkpoint,
+                is_random=is_random,
+                has_state=has_state,
+                is_probed=is_probed,
+            )
+        )
+        return unflatten(form, leaves)
+
+    def _result(
+        self, leaf: Any, name: str, renewed: dict[int, tuple[str, Tensor]], step: PendingCall
+    ) -> tuple[Argument, Any]:
+        if not isinstance(leaf, Tensor):
+            if carried(leaf) or is_cache(leaf):
+                self.source(leaf)
+            return Constant(leaf), leaf
+        for new, tensor in renewed.values():
+            if tensor is leaf:
+                return Ref(new), leaf
+        known = self.ledger.source(leaf)
+        if isinstance(known, Ref) and known.value.partition("#")[0] == step.name:
+            return known, leaf
+        if known is not None or not isinstance(leaf, FakeTensor):
+            leaf = self._alias(leaf)
+        return self.ledger.publish(leaf, name), leaf
+
+    def _alias(self, leaf: Tensor) -> Tensor:
+        """Return a new tensor of the same memory, since a returned input is still a new value."""
+        with torch.set_grad_enabled(leaf.requires_grad):
+            return leaf.view_as(leaf)
+
+    def changed(self, leaves: list[Any]) -> list[int]:
+        """Return the positions of the tensors that operations have written to."""
+        return changed(leaves, self.effects.written)
+
+    def _renew(self, step: PendingCall, positions: list[int]) -> dict[int, tuple[str, Tensor]]:
+        if step.function is not None:
+            self._check_weights(step)
+        renewed: dict[int, tuple[str, Tensor]] = {}
+        for at in positions:
+            leaf = step.leaves[at]
+            self._check_change(step, at)
+            self.ledger.outdate(leaf, self.owner)
+            renewed[at] = (f"{step.name}!{at}", leaf)
+            self.ledger.publish(leaf, renewed[at][0])
+        return renewed
+
+    def _check_weights(self, step: PendingCall) -> None:
+        weight = self.ledger.weight_in(self.effects.written)
+        if step.function in WRITES_SECRETLY:
+            weight = next((s.name for s in step.sources[1:3] if isinstance(s, ModelTensor)), weight)
+        if weight is not None:
+            self.escalate(f"it changes {weight!r} in place")
+
+    def _check_change(self, step: PendingCall, at: int) -> None:
+        weight = self.ledger.weight_in({memory(step.leaves[at])})
+        if weight is not None:
+            self.escalate(f"it lets {step.name!r} change {weight!r} in place")
+        if not isinstance(step.sources[at], Ref):
+            self.escalate(f"it lets {step.name!r} change a tensor of the user's in place")
+        if step.function is None and shares(step.leaves, at):
+            self.escalate(f"it passes tensors of one memory to {step.name!r}, which changes them")
+
+    def _outside(self) -> CaptureError:
+        return CaptureError(
+            f"a tensor that wants gradients is used at {line_of_user()}",
+            "it is no parameter of the model, so no stage would have it",
+            "Make it a parameter of the module that uses it",
+        )
+
+    def _cached(self, leaf: Any) -> CaptureError:
+        name, kind = self.owner, type(leaf).__name__
+        return CaptureError(
+            f"{repr(name) if name else 'the model'} passes a{'n' * (kind[0] in 'AEIOU')} {kind} "
+            f"from layer to layer at {line_of_user()}",
+            "each layer writes to it, and layers on other stages would never see that",
+            "Pass use_cache=False, as a part of the batch",
+        )

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Origin of each tensor: a value of the graph, a tensor of the model, or unknown.
+
+Tensors are recognised by identity. A change in place makes a new value of the same tensor; other
+tensors in the same memory are stale from then on, since only the stage of the change could read
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+from weakref import ref
+
+from torch import Tensor
+
+from smdist.modelparallel.torch.capture.fake_model import FakeModel, memory
+from smdist.modelparallel.torch.program.program import Argument, ModelTensor, Ref, TensorFacts
+
+
+class TensorOrigins:
+    """Origins of all tensors while a forward pass is recorded.
+
+    Attributes:
+        facts: Shape, type and device of each value, by name.
+        aliases: The memory of each value, by name.
+    """
+
+    def __init__(self, fake: FakeModel) -> None:
+        self.facts: dict[str, TensorFacts] = {}
+        self.aliases: dict[str, int] = {}
+        self._sources: dict[int, Argument] = {
+            key: ModelTensor(name) for key, name in fake.names.items()
+        }
+        self._made = fake.mode.made
+        self._weights = {memory(tensor): name for name, tensor in fake.fakes.items()}
+        # keeps tensors alive, so that their ids stay valid
+        self._members: dict[int, list[Tensor]] = {}
+        self._stale: dict[int, str] = {}
+        self._read: dict[int, str] = {}
+        self._claimed: set[int] = set()
+
+    def source(self, tensor: Tensor) -> Argument | None:
+        """Return the origin of a tensor; None if it is unknown."""
+        return self._sources.get(id(tensor))
+
+    def publish(self, tensor: Tensor, name: str) -> Ref:
+        """Register a tensor as a value with this name."""
+        place = memory(tensor)
+        self._made.append(ref(tensor))
+        self._sources[id(tensor)] = Ref(name)
+        self._members.setdefault(place, []).append(tensor)
+        self.aliases[name] = place
+        self.facts[name] = TensorFacts(
+            shape=tuple(tensor.shape),
+            stride=tensor.stride(),
+            dtype=tensor.dtype,
+            device=tensor.device,
+            requires_grad=tensor.requires_grad,
+        )
+        return Ref(name)
+
+    def weight_in(self, places: set[int]) -> str | None:
+        """Return the name of a parameter, buffer or tensor attribute in one of these memories."""
+        return next((self._weights[place] for place in places if place in self._weights), None)
+
+    def claim(self, buffers: Iterable[Tensor]) -> str | None:
+        """Register that a unit changes buffers; return one that was read outside before, if any."""
+        places = {memory(buffer) for buffer in buffers}
+        self._claimed |= places
+        return next((self._read[place] for place in places if place in self._read), None)
+
+    def is_claimed(self, tensor: Tensor, name: str) -> bool:
+        """Register the read of a tensor of the model; tell whether a unit changes it."""
+        self._read[memory(tensor)] = name
+        return memory(tensor) in self._claimed
+
+    def outdate(self, tensor: Tensor, module: str) -> None:
+        """Mark other tensors in the memory as stale, since `module` changes this one in place."""
+        for member in self._members.get(memory(tensor), ()):
+            if member is not tensor:
+                self._stale[id(member)] = module
+
+    def stale_since(self, tensor: Tensor) -> str | None:
+        """Return the module that changed this tensor's memory through another tensor, or None."""
+        return self._stale.get(id(tensor))
+
+
+def changed(leaves: Sequence[Any], written: set[int]) -> list[int]:
+    """Return the positions of changed tensors: the first one of each memory."""
+    found: dict[int, int] = {}
+    for at, leaf in enumerate(leaves):
+        if isinstance(leaf, Tensor) and memory(leaf) in written:
+            found.setdefault(memory(leaf), at)
+    return list(found.values())
+
+
+def shares(leaves: Sequence[Any], position: int) -> bool:
+    """Tell whether another tensor of the list is in the memory of the one at a position."""
+    own = leaves[position]
+    return any(
+        isinstance(leaf, Tensor) and leaf is not own and memory(leaf) == memory(own)
+        for leaf in leaves
+    )

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Progress lines for a checkpoint that takes more than a few seconds."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+_SILENT_SECONDS = 3.0
+_BETWEEN_SECONDS = 10.0
+_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
+
+
+class CheckpointProgress:
+    """Print a line every ten seconds, and one at the end if the work took more than three seconds.
+
+    Args:
+        title: Description of the work: "checkpoint '10' to /fsx/run".
+        is_told: True on the one rank that prints.
+    """
+
+    def __init__(self, title: str, *, is_told: bool) -> None:
+        self._title, self._is_told = title, is_told
+        self._begin = time.perf_counter()
+        self._next = self._begin + _BETWEEN_SECONDS
+        self._done = 0
+
+    def add(self, num_bytes: int) -> None:
+        """Count bytes that this rank has written or read."""
+        self._done += num_bytes
+        now = time.perf_counter()
+        if now >= self._next:
+            self._next = now + _BETWEEN_SECONDS
+            self._tell(f"this rank's {in_units(self._done)} in {now - self._begin:.0f} s so far")
+
+    def close(self, total: int) -> None:
+        """Print the final line; `total` is the number of bytes of all ranks together."""
+        seconds = time.perf_counter() - self._begin
+        if seconds > _SILENT_SECONDS:
+            self._tell(f"{in_units(total)} in {seconds:.1f} s")
+
+    def _tell(self, words: str) -> None:
+        if self._is_told:
+            sys.stderr.write(f"{self._title}: {words}\n")
+            sys.stderr.flush()
+
+
+def in_units(num_bytes: int) -> str:
+    """Return a number of bytes as text: "1.5 GiB"."""
+    amount, unit = float(num_bytes), 0
+    while amount >= 1024 and unit < len(_UNITS) - 1:
+        amount, unit = amount / 1024, unit + 1
+    return f"{amount:.0f} {_UNITS[0]}" if unit == 0 else f"{amount:.1f} {_UNITS[unit]}"

@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch's format of distributed checkpoints, with checksums and safe replacement.
+
+`torch.distributed.checkpoint` by itself can read the files. They differ from its own in this:
+
+    names       each file name begins with the number of its save, so files of two saves, or of
+                two hosts that upload to one place, never have the same name
+    .metadata   replaces the old file in one rename when all values are on disk: the old
+                checkpoint is complete before it, and the new one after it
+    checksums   PyTorch does not verify those of its archives, so each value has one here
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import zlib
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.filesystem import CURRENT_DCP_VERSION, _StorageInfo
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, StorageMeta
+from torch.distributed.checkpoint.planner import (
+    LoadItemType,
+    LoadPlan,
+    LoadPlanner,
+    ReadItem,
+    SavePlan,
+    SavePlanner,
+    WriteItem,
+    WriteItemType,
+)
+from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
+from torch.futures import Future
+
+from smdist.modelparallel.torch.checkpoint.atomic_files import (
+    METADATA,
+    SUFFIX,
+    replace_file,
+    sync_folder,
+)
+from smdist.modelparallel.torch.checkpoint.checkpoint_errors import CheckpointError, in_words
+from smdist.modelparallel.torch.checkpoint.checkpoint_progress import CheckpointProgress
+
+
+class ShardWriter(StorageWriter):
+    """Writer of one rank's values, into one file.
+
+    Args:
+        folder: The folder of the checkpoint; it exists.
+        save: The number of this save, for file names.
+        progress: Counter of the bytes that are written.
+    """
+
+    def __init__(self, folder: Path, save: str, progress: CheckpointProgress) -> None:
+        self._folder, self._save, self._progress = folder, save, progress
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Ignore PyTorch's call for a new checkpoint id; the folder is fixed."""
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        """Prepare nothing."""
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        """Return the plan unchanged."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """Assign each rank its file."""
+        names = (f"{self._save}_{rank}_0{SUFFIX}" for rank in range(len(plans)))
+        return [replace(plan, storage_data=name) for plan, name in zip(plans, names, strict=True)]
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Write the values, one in memory at a time, and flush the file to disk."""
+        results: list[WriteResult] = []
+        if plan.items:
+            with (self._folder / plan.storage_data).open("wb") as stream:
+                for item in plan.items:
+                    results.append(self._write(stream, item, planner, plan.storage_data))
+                stream.flush()
+                os.fsync(stream.fileno())
+            sync_folder(self._folder)
+        done: Future[list[WriteResult]] = Future()
+        done.set_result(results)
+        return done
+
+    def _write(
+        self, stream: IO[bytes], item: WriteItem, planner: SavePlanner, name: str
+    ) -> WriteResult:
+        data = planner.resolve_data(item)
+        if item.type is not WriteItemType.BYTE_IO:
+            assert isinstance(data, Tensor)
+            data = _packed(data)
+        assert isinstance(data, io.BytesIO)
+        view, offset = data.getbuffer(), stream.tell()
+        stream.write(view)
+        self._progress.add(len(view))
+        info = _StorageInfo(name, offset, len(view))
+        info.crc = zlib.crc32(view)  # type: ignore[attr-defined]  # travels as any attribute
+        return WriteResult(index=item.index, size_in_bytes=len(view), storage_data=info)
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """Write the metadata after all ranks have written; this makes the checkpoint complete."""
+        metadata.version = CURRENT_DCP_VERSION
+        metadata.storage_data = {each.index: each.storage_data for of in results for each in of}
+        metadata.storage_meta = StorageMeta(checkpoint_id=str(self._folder), save_id=self._save)
+        replace_file(self._folder / METADATA, lambda stream: pickle.dump(metadata, stream))
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Tell whether the id is a path."""
+        return isinstance(checkpoint_id, str | Path)
+
+
+def _packed(tensor: Tensor) -> io.BytesIO:
+    """Return a tensor in PyTorch's format, without the rest of its storage."""
+    tensor = tensor.detach().cpu()
+    if tensor.untyped_storage().nbytes() != tensor.numel() * tensor.element_size():
+        tensor = tensor.clone()
+    stream = io.BytesIO()
+    torch.save(tensor, stream)
+    return stream
+
+
+class ShardReader(StorageReader):
+    """Reader of one rank's values.
+
+    Args:
+        folder: The folder of the checkpoint.
+        metadata: The metadata that rank 0 read there.
+        progress: Counter of the bytes that are read.
+    """
+
+    def __init__(self, folder: Path, metadata: Metadata, progress: CheckpointProgress) -> None:
+        self._folder, self._metadata, self._progress = folder, metadata, progress
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Ignore PyTorch's call for a new checkpoint id; the folder is fixed."""
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:  # noqa: ARG002  PyTorch's
+        """Return the metadata, which has been read already."""
+        return self._metadata
+
+    def set_up_storage_reader(
+        self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
+    ) -> None:
+        """Prepare nothing."""
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        """Return the plan unchanged."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        """Return the plans unchanged."""
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Read each value of the plan, or the part of it that the plan names.
+
+        Raises:
+            CheckpointError: Files are missing here, or values are corrupt; the error names them.
+        """
+        by_file: dict[str, list[ReadItem]] = {}
+        for item in plan.items:
+            by_file.setdefault(self._info(item.storage_index).relative_path, []).append(item)
+        torn: list[str] = []
+        for name, items in by_file.items():
+            try:
+                stream = (self._folder / name).open("rb")
+            except FileNotFoundError:
+                raise _elsewhere(name, self._folder) from None
+            with stream:
+                torn += [each for item in items for each in self._read(stream, item, planner)]
+        if torn:
+            raise _torn(torn, sorted(by_file))
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def _read(self, stream: IO[bytes], item: ReadItem, planner: LoadPlanner) -> Iterable[str]:
+        """Read one item; yield its name if it is corrupt."""
+        info = self._info(item.storage_index)
+        stream.seek(info.offset)
+        data = stream.read(info.length)
+        self._progress.add(len(data))
+        if len(data) < info.length or zlib.crc32(data) != getattr(info, "crc", zlib.crc32(data)):
+            yield item.storage_index.fqn
+        elif item.type is LoadItemType.BYTE_IO:
+            planner.load_bytes(item, io.BytesIO(data))
+        else:
+            stored = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+            ranges = zip(item.storage_offsets, item.lengths, strict=True)
+            part = stored[tuple(slice(start, start + length) for start, length in ranges)]
+            target = planner.resolve_tensor(item).detach()
+            target.copy_(part)
+            planner.commit_tensor(item, target)
+
+    def _info(self, index: MetadataIndex) -> _StorageInfo:
+        found = self._metadata.storage_data[index]
+        assert isinstance(found, _StorageInfo)
+        return found
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Tell whether the id is a path."""
+        return isinstance(checkpoint_id, str | Path)
+
+
+class LoadInto(DefaultLoadPlanner):
+    """Load planner that fills existing tensors; objects are loaded to the CPU."""
+
+    def __init__(self) -> None:
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        """Unpickle an object."""
+        self.state_dict[read_item.dest_index.fqn] = unpickled(value)
+
+
+def unpickled(stream: IO[bytes]) -> Any:
+    """Unpickle a file of `torch.save`; the file's author can run code here."""
+    return torch.load(stream, map_location="cpu", weights_only=False)
+
+
+def read_metadata(folder: Path) -> Metadata:
+    """Read the metadata of a checkpoint: its values and their places.
+
+    Raises:
+        CheckpointError: The metadata cannot be read.
+    """
+    path = folder / METADATA
+    try:
+        found = pickle.loads(path.read_bytes())  # noqa: S301  PyTorch's format
+    except FileNotFoundError:
+        raise
+    except Exception as error:
+        raise CheckpointError(
+            f"{str(path)!r} cannot be read", in_words(error), "Load another tag"
+        ) from error
+    assert isinstance(found, Metadata)
+    return found
+
+
+def num_bytes_of(metadata: Metadata) -> int:
+    """Return the size of all values together."""
+    return sum(info.length for info in metadata.storage_data.values())
+
+
+def file_sizes(metadata: Metadata) -> dict[str, int]:
+    """Return the least size of each file of a checkpoint, by file name."""
+    sizes: dict[str, int] = {}
+    for info in metadata.storage_data.values():
+        end = info.offset + info.length
+        sizes[info.relative_path] = max(end, sizes.get(info.relative_path, 0))
+    return sizes
+
+
+def whole_files(folder: Path, metadata: Metadata) -> set[str]:
+    """Return the names of the files that exist here in full length."""
+    return {name for name, size in file_sizes(metadata).items() if _size(folder / name) >= size}
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1
+
+
+def _elsewhere(name: str, folder: Path) -> CheckpointError:
+    return CheckpointError(
+        f"{name} is not in {str(folder)!r}",
+        "a rank on another host wrote it there",
+        "Bring the folders of all hosts together, as S3 does before a restart",
+    )
+
+
+def _torn(names: list[str], files: list[str]) -> CheckpointError:
+    shown = ", ".join(names[:8]) + f" and {len(names) - 8} more" * (len(names) > 8)
+    return CheckpointError(
+        f"values of {shown} are not those that were written",
+        f"their checksums differ, in {', '.join(files[:4])}",
+        "Copy the files again, or load an older tag",
+    )

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Export of the whole model as safetensors, under Hugging Face's names: `smp.export`.
+
+    folder/
+      config.json                            the model's, if it has one
+      model-00001-of-00002.safetensors       from stage 0
+      model-00002-of-00002.safetensors       from stage 1
+      model.safetensors.index.json           file of each tensor: written last
+
+`transformers` opens that folder. Each stage writes its own files, one tensor after another, so no
+rank ever holds the whole model. Tied parameters are written once.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final
+
+from torch import Tensor, nn
+
+from sagemaker_dist.errors import raise_all, require
+from smdist.modelparallel.torch.checkpoint.atomic_files import replace_file
+from smdist.modelparallel.torch.checkpoint.checkpoint_errors import CheckpointError
+from smdist.modelparallel.torch.checkpoint.checkpoint_progress import CheckpointProgress
+from smdist.modelparallel.torch.checkpoint.gather_values import ValueOwner, directory, whole
+from smdist.modelparallel.torch.checkpoint.local_values import (
+    LocalValues,
+    check_complete,
+    local_values_of,
+)
+from smdist.modelparallel.torch.checkpoint.safetensors_file import Slot, refused, write_tensors
+from smdist.modelparallel.torch.checkpoint.script_objects import model_of
+from smdist.modelparallel.torch.checkpoint.team import Team
+
+_INDEX: Final = "model.safetensors.index.json"
+_SINGLE: Final = "model.safetensors"
+_HINT: Final = "Free space, or export to another path"
+FIVE_GB: Final = 5 * 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One file of an export, with the rank that writes it and its tensors by exported name."""
+
+    name: str
+    owner: int
+    slots: Mapping[str, Slot]
+
+
+def export(
+    path: str | PathLike[str], model: nn.Module | None = None, *, max_file_bytes: int = FIVE_GB
+) -> None:
+    """Write the whole model as safetensors; collective.
+
+    Args:
+        path: A folder: one for all hosts, or one on each host that is copied to a common place.
+        model: The default is the script's.
+        max_file_bytes: Largest size of a file; only a file with a single tensor may be larger.
+
+    Raises:
+        OptionError: A tensor has a type that the format does not know.
+        CheckpointError: A rank cannot write; all ranks raise the same error.
+    """
+    is_count = isinstance(max_file_bytes, int) and not isinstance(max_file_bytes, bool)
+    require(
+        is_count and max_file_bytes > 0,
+        what=f"max_file_bytes is {max_file_bytes!r}",
+        why="it is the size of a file",
+        hint="Pass a number of bytes, such as 5 * 10**9",
+    )
+    team, folder = Team.here(), Path(path)
+    holding = local_values_of(model_of(model))
+    check_complete(holding, team)
+    found = directory(holding.values, team)
+    _check_types(found)
+    names = exported_names(holding)
+    files = _files(found, names, max_file_bytes)
+    progress = CheckpointProgress(f"export to {folder}", is_told=team.is_first)
+    what = f"the model cannot be exported to {str(folder)!r}"
+    team.do(what, lambda: folder.mkdir(parents=True, exist_ok=True), hint=_HINT)
+    _write_all(folder, files, _Source(holding, names, found, team, progress))
+    team.do_first(what, lambda: _finish(folder, files, holding), hint=_HINT)
+    team.do(what, lambda: _remove_others(folder, files), hint=_HINT)
+    progress.close(sum(each.fact.num_bytes for each in found.values()))
+
+
+def exported_names(holding: LocalValues) -> dict[str, str]:
+    """Return the name that each value is exported under, by its first name.
+
+    Models of Hugging Face list the tied names that are copies of others; these are left out.
+    """
+    tied = getattr(holding.whole, "_tied_weights_keys", None) or ()
+    patterns = [re.compile(each) for each in tied]
+    return {
+        entry.name: next(
+            (
+                name
+                for name in (entry.name, *entry.aliases)
+                if not any(pattern.search(name) for pattern in patterns)
+            ),
+            entry.name,
+        )
+        for entry in holding.entries
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Source of the tensors of an export."""
+
+    holding: LocalValues
+    names: Mapping[str, str]
+    found: Mapping[str, ValueOwner]
+    team: Team
+    progress: CheckpointProgress
+
+    def tensors(self, file: File) -> Iterator[tuple[str, Tensor]]:
+        """Yield the tensors of a file on its owner.
+
+        Every rank that holds a shard of a tensor must iterate too, since shards are gathered.
+        """
+        first = {exported: name for name, exported in self.names.items()}
+        for exported in file.slots:
+            name = first[exported]
+            tensor = whole(self.holding.values.get(name), self.found[name], self.team)
+            if tensor is not None:
+                self.progress.add(tensor.numel() * tensor.element_size())
+                yield exported, tensor
+
+
+def _check_types(found: Mapping[str, ValueOwner]) -> None:
+    objects = [name for name, each in found.items() if each.fact.shape is None]
+    if objects:
+        raise CheckpointError(
+            f"{', '.join(objects[:8])}: no tensors",
+            "safetensors holds nothing else",
+            "Save the model with save_checkpoint(partial=False)",
+        )
+    raise_all(refused({name: _slot(each) for name, each in found.items()}))
+
+
+def _slot(found: ValueOwner) -> Slot:
+    assert found.fact.shape is not None
+    assert found.fact.dtype is not None
+    return Slot(found.fact.shape, found.fact.dtype)
+
+
+def _files(found: Mapping[str, ValueOwner], names: Mapping[str, str], most: int) -> list[File]:
+    """Return the files: each owner's tensors in order, at most `most` bytes in a file."""
+    parts: list[tuple[int, dict[str, Slot]]] = []
+    for owner in sorted({each.owner for each in found.values()}):
+        size = most + 1
+        for name, each in found.items():
+            if each.owner != owner:
+                continue
+            slot = _slot(each)
+            if size + slot.num_bytes > most:
+                parts.append((owner, {}))
+                size = 0
+            parts[-1][1][names[name]] = slot
+            size += slot.num_bytes
+    count = len(parts)
+    titles = [f"model-{number:05}-of-{count:05}.safetensors" for number in range(1, count + 1)]
+    titles = [_SINGLE] if count == 1 else titles
+    return [File(title, *part) for title, part in zip(titles, parts, strict=True)]
+
+
+def _write_all(folder: Path, files: list[File], source: _Source) -> None:
+    """Write this rank's files; shards from other ranks are gathered in the order of files."""
+    team = source.team
+    what = f"the model cannot be exported to {str(folder)!r}"
+
+    def write() -> None:
+        error: Exception | None = None
+        for file in files:
+            tensors = source.tensors(file)
+            if file.owner == team.rank and error is None:
+                error = _written(folder / file.name, file.slots, tensors)
+            # other ranks wait for this rank's shards, even after an error here
+            list(map(_nothing, tensors))
+        if error is not None:
+            raise error
+
+    team.do(what, write, hint=_HINT)
+
+
+def _written(
+    path: Path, slots: Mapping[str, Slot], tensors: Iterator[tuple[str, Tensor]]
+) -> Exception | None:
+    try:
+        replace_file(path, lambda stream: write_tensors(stream, slots, tensors))
+    except Exception as error:
+        return error
+    return None
+
+
+def _nothing(_: object) -> None:
+    """Drop a tensor."""
+
+
+def _finish(folder: Path, files: list[File], holding: LocalValues) -> None:
+    for name in ("config", "generation_config"):
+        settings = getattr(holding.whole, name, None)
+        if hasattr(settings, "save_pretrained"):
+            _save_settings(settings, folder, holding)
+    if len(files) > 1:
+        total = sum(slot.num_bytes for file in files for slot in file.slots.values())
+        index = {
+            "metadata": {"total_size": total},
+            "weight_map": {name: file.name for file in files for name in file.slots},
+        }
+        text = json.dumps(index, indent=2) + "\n"
+        replace_file(folder / _INDEX, lambda stream: stream.write(text.encode()))
+
+
+def _save_settings(settings: Any, folder: Path, holding: LocalValues) -> None:
+    if hasattr(settings, "architectures") and not settings.architectures:
+        settings.architectures = [holding.title]
+    settings.save_pretrained(folder)
+
+
+def _remove_others(folder: Path, files: list[File]) -> None:
+    """Remove files of an earlier export from the folder."""
+    names = {file.name for file in files} | ({_INDEX} if len(files) > 1 else set())
+    for each in (*folder.glob("model*.safetensors"), *folder.glob(_INDEX)):
+        if each.name not in names and re.fullmatch(
+            r"model(-\d+-of-\d+)?\.safetensors.*", each.name
+        ):
+            each.unlink(missing_ok=True)

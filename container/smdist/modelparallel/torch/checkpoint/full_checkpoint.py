@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints in one file: the whole model and optimizer, gathered by rank 0.
+
+    torch.load(path)["model"]    the model's state under its own names, for any script
+
+Objects other than tensors are stored as bytes, so that opening the file runs no code from it.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from smdist.modelparallel.core.manifest import Manifest
+from smdist.modelparallel.torch.checkpoint.atomic_files import (
+    absent,
+    check_tag,
+    read_newest,
+    replace_file,
+)
+from smdist.modelparallel.torch.checkpoint.checkpoint_errors import CheckpointError, in_words
+from smdist.modelparallel.torch.checkpoint.dcp_store import unpickled
+from smdist.modelparallel.torch.checkpoint.find_checkpoint import (
+    MODEL,
+    RECORD,
+    USER_CONTENT,
+    CheckpointSource,
+)
+from smdist.modelparallel.torch.checkpoint.gather_values import gathered
+from smdist.modelparallel.torch.checkpoint.local_values import LocalValues
+from smdist.modelparallel.torch.checkpoint.team import Team
+
+_HINT = "Free space, or save with partial=True: then no rank holds all of it"
+Translate = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def write_full(
+    path: Path, tag: str, values: dict[str, Any], holding: LocalValues, team: Team
+) -> int:
+    """Gather all values on rank 0 and write them; return the size of the file in bytes.
+
+    Raises:
+        CheckpointError: The file cannot be written.
+    """
+    objects = {key: values.pop(key) for key in (RECORD, USER_CONTENT)}
+    found = dict(gathered(values, team, to_rank0=True))
+    aliases = {each.name: each.aliases for each in holding.entries}
+    model = {
+        alias: value
+        for key, value in found.items()
+        if key.startswith(MODEL)
+        for name in [key.removeprefix(MODEL)]
+        for alias in (name, *aliases.get(name, ()))
+    }
+    rest = {key: value for key, value in found.items() if not key.startswith(MODEL)}
+    what = f"checkpoint {tag!r} cannot be written to {str(path)!r}"
+
+    def write() -> int:
+        document: dict[str, Any] = {"model": _opaque(model), "rest": _opaque(rest)}
+        document |= {key: _pickled(key, value) for key, value in objects.items()}
+        path.mkdir(parents=True, exist_ok=True)
+        replace_file(path / tag, lambda stream: torch.save(document, stream))
+        return (path / tag).stat().st_size
+
+    return team.do_first(what, write, hint=_HINT)
+
+
+def find_full(path: Path, tag: object, translate: Translate | None, team: Team) -> CheckpointSource:
+    """Open a checkpoint in one file; each rank reads the values that it needs.
+
+    Raises:
+        CheckpointError: The file does not exist, or cannot be read.
+    """
+    what = f"no checkpoint can be loaded from {str(path)!r}"
+    hint = "Copy the file to every host, or load another tag"
+    name = team.do_first(
+        what, lambda: check_tag(read_newest(path) if tag is None else tag), hint=""
+    )
+    return team.do(what, lambda: _opened(path, name, translate), hint=hint)
+
+
+def _opened(path: Path, tag: str, translate: Translate | None) -> CheckpointSource:
+    file = path / tag
+    if not file.is_file():
+        raise absent(path, tag, partial=False)
+    try:
+        document = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
+        record = _object(document[RECORD])
+        model, rest = _transparent(document["model"]), _transparent(document["rest"])
+    except Exception as error:
+        raise CheckpointError(
+            f"{str(file)!r} cannot be read", in_words(error), "Copy it again, or load another tag"
+        ) from error
+    if translate is not None:
+        model = translate(model)
+        record = {**record, "manifest": _of(model, record["manifest"])}
+    values = {**{f"{MODEL}{name}": value for name, value in model.items()}, **rest}
+    return CheckpointSource(
+        tag=tag,
+        path=path,
+        record=record,
+        user_content=_object(document[USER_CONTENT]),
+        values=values,
+    )
+
+
+def _of(model: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the manifest of a model whose names the user's function has changed."""
+    entries = [
+        {
+            "name": name,
+            "aliases": (),
+            "shape": tuple(value.shape) if isinstance(value, Tensor) else None,
+            "dtype": str(getattr(value, "dtype", "")).removeprefix("torch."),
+        }
+        for name, value in model.items()
+    ]
+    return Manifest.from_document({**manifest, "entries": entries}).document()
+
+
+def _opaque(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values with each object that is no tensor as a list that holds its bytes."""
+    return {k: v if isinstance(v, Tensor) else [_pickled(k, v)] for k, v in values.items()}
+
+
+def _transparent(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v if isinstance(v, Tensor) else _object(v[0]) for k, v in values.items()}
+
+
+def _pickled(key: str, value: Any) -> bytes:
+    stream = io.BytesIO()
+    try:
+        torch.save(value, stream)
+    except Exception as error:
+        raise CheckpointError(
+            f"{key} cannot be pickled", in_words(error), "Leave it out"
+        ) from error
+    return stream.getvalue()
+
+
+def _object(data: bytes) -> Any:
+    return unpickled(io.BytesIO(data))

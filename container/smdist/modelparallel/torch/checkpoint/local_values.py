@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values of a model on this rank, under the names of the whole model.
+
+A split model consists of stages, one or several on a rank; a plain model is one single piece. Both
+have the same names, and a checkpoint uses nothing but names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeGuard
+
+from torch import Tensor, nn
+
+from sagemaker_dist.errors import OptionError, require
+from smdist.modelparallel.core.manifest import ManifestEntry
+from smdist.modelparallel.torch.checkpoint.checkpoint_errors import CheckpointError
+from smdist.modelparallel.torch.checkpoint.team import Team
+from smdist.modelparallel.torch.parallel import Parallel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalValues:
+    """A model, and the part of it on this rank.
+
+    Attributes:
+        title: Class name of the model.
+        entries: All values of the model, on whatever rank.
+        first: The first name of every name.
+        values: Values on this rank, by first name; tensors share memory with the model's.
+        pieces: Modules on this rank.
+        whole: The whole model; without values if the model was cut.
+        split: The split model; None for a plain one.
+    """
+
+    title: str
+    entries: tuple[ManifestEntry, ...]
+    first: Mapping[str, str]
+    values: Mapping[str, Any] = field(repr=False)
+    pieces: tuple[nn.Module, ...] = field(repr=False)
+    whole: Any = field(repr=False, default=None)
+    split: Parallel | None = field(repr=False, default=None)
+
+    @property
+    def is_cut(self) -> bool:
+        """Tell whether the model is cut into stages."""
+        return self.split is not None and self.split.is_cut
+
+    def names(self) -> dict[int, str]:
+        """Return the first names of parameters on this rank, by the id of the parameter."""
+        return {
+            id(parameter): self.first.get(name, name)
+            for piece in self.pieces
+            for name, parameter in piece.named_parameters(remove_duplicate=False)
+        }
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """Return the parameters on this rank, by first name."""
+        return {
+            self.first.get(name, name): parameter
+            for piece in self.pieces
+            for name, parameter in piece.named_parameters(remove_duplicate=False)
+        }
+
+    def load(self, values: Mapping[str, Any]) -> None:
+        """Copy values into the model; names that `values` lacks keep their values."""
+        for piece in self.pieces:
+            keys = {key: self.first.get(key, key) for key in piece.state_dict()}
+            own = {key: values[name] for key, name in keys.items() if name in values}
+            piece.load_state_dict(own, strict=False)
+
+
+def local_values_of(model: nn.Module) -> LocalValues:
+    """Return the local values of a plain module, or of one that `smp.parallelize` made.
+
+    Raises:
+        OptionError: The model is no module.
+    """
+    require(
+        isinstance(model, nn.Module),
+        what=f"model is a {type(model).__name__}",
+        why="a checkpoint is of a module",
+        hint="Pass what smp.parallelize or smp.DistributedModel returned, or a plain module",
+    )
+    split = model if is_split(model) else None
+    whole = _whole(model)
+    pieces = tuple(split.stages.values()) if split is not None and split.is_cut else (whole,)
+    entries = _entries(whole)
+    first = {name: each.name for each in entries for name in (each.name, *each.aliases)}
+    return LocalValues(
+        title=type(whole).__name__,
+        entries=entries,
+        first=first,
+        values=_values(pieces, first),
+        pieces=pieces,
+        whole=whole,
+        split=split,
+    )
+
+
+def check_complete(holding: LocalValues, team: Team) -> None:
+    """Check that every value of the model is on some rank and has numbers; collective.
+
+    Raises:
+        CheckpointError: A value is on no rank, or on the meta device.
+    """
+    here = list(holding.values)
+    held = {name for names in team.gather(here) for name in names}
+    lost = [entry.name for entry in holding.entries if entry.name not in held]
+    if lost:
+        raise CheckpointError(
+            f"{', '.join(lost[:8])}: on none of the ranks",
+            "they left memory when the model was split, and a checkpoint is of all of it",
+            "Report it: what no stage uses stays with the first one",
+        )
+    is_meta = [n for n, value in holding.values.items() if getattr(value, "is_meta", False)]
+    if any(team.gather(bool(is_meta))):
+        raise CheckpointError(
+            f"{', '.join(is_meta[:8]) or 'parameters of another rank'}: without values",
+            "they are on the meta device",
+            "Give the model values first: run a step, or load a checkpoint",
+        )
+
+
+def is_split(model: object) -> TypeGuard[Parallel]:
+    """Tell whether `smp.parallelize` made the model."""
+    return isinstance(model, Parallel)
+
+
+def _whole(model: Any) -> nn.Module:
+    """Return the whole model: with its values before it is cut, without them afterwards."""
+    if is_split(model):
+        found: nn.Module = model.skeleton if model.is_cut else model.module
+        return found
+    while hasattr(model, "_orig_mod") or type(model).__name__ == "DistributedDataParallel":
+        model = model._orig_mod if hasattr(model, "_orig_mod") else model.module
+    assert isinstance(model, nn.Module)
+    return model
+
+
+def _entries(whole: nn.Module) -> tuple[ManifestEntry, ...]:
+    state = whole.state_dict(keep_vars=True)
+    names: dict[Any, list[str]] = {}
+    for name, value in state.items():
+        key = id(value) if isinstance(value, Tensor) else name
+        names.setdefault(key, []).append(name)
+    return tuple(_entry(state[own[0]], own) for own in names.values())
+
+
+def _entry(value: Any, names: list[str]) -> ManifestEntry:
+    is_tensor = isinstance(value, Tensor)
+    return ManifestEntry(
+        name=names[0],
+        aliases=tuple(names[1:]),
+        shape=tuple(value.shape) if is_tensor else None,
+        dtype=str(value.dtype).removeprefix("torch.") if is_tensor else "",
+    )
+
+
+def _values(pieces: tuple[nn.Module, ...], first: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        first.get(key, key): value for piece in pieces for key, value in piece.state_dict().items()
+    }
+
+
+def unwrapped(optimizer: Any) -> Any:
+    """Return PyTorch's optimizer inside SMP's.
+
+    Raises:
+        OptionError: The object is no optimizer.
+    """
+    inner = getattr(optimizer, "optimizer", optimizer)
+    if not (hasattr(inner, "param_groups") and hasattr(inner, "state")):
+        raise OptionError(
+            f"optimizer is a {type(optimizer).__name__}",
+            "it has no param_groups and no state",
+            "Pass a torch.optim.Optimizer, or smp.DistributedOptimizer around one",
+            about="optimizer",
+        )
+    return inner

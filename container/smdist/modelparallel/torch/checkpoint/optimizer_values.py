@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""State of an optimizer under the names of its parameters.
+
+PyTorch numbers parameters in the order in which an optimizer got them. The order differs between
+ranks and between layouts; names do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.tensor import DTensor, Replicate
+
+from smdist.modelparallel.core.manifest import Group, OptimizerState, options_for
+from smdist.modelparallel.torch.checkpoint.checkpoint_errors import CheckpointError
+from smdist.modelparallel.torch.checkpoint.team import Team
+
+PREFIX = "optimizer.state."
+_NOT_OPTIONS = ("params", "param_names")
+
+
+def state_key(name: str, key: str) -> str:
+    """Return a checkpoint's key for one value of one parameter, as in PyTorch's flattened state."""
+    return f"{PREFIX}{name}.{key}"
+
+
+def values_of(optimizer: Any, names: Mapping[int, str]) -> dict[str, Any]:
+    """Return the optimizer's values on this rank, under the keys of a checkpoint."""
+    return {
+        state_key(names[id(parameter)], key): value
+        for parameter, state in optimizer.state.items()
+        for key, value in state.items()
+    }
+
+
+def state_of(optimizer: Any, names: Mapping[int, str], team: Team) -> OptimizerState:
+    """Return a description of the optimizer's state on all ranks; collective.
+
+    Raises:
+        CheckpointError: A parameter is not the model's, or the ranks have different groups.
+    """
+    mine = team.do(
+        "the optimizer's state has no names",
+        lambda: tuple(_group(group, names) for group in optimizer.param_groups),
+        hint="Make it of the parameters of the model that you pass",
+    )
+    keys = {names[id(p)]: tuple(state) for p, state in optimizer.state.items() if id(p) in names}
+    gathered = team.gather((mine, keys))
+    groups = [each for each, _ in gathered]
+    if len({len(each) for each in groups}) > 1:
+        counts = ", ".join(str(len(each)) for each in groups)
+        raise CheckpointError(
+            f"the optimizers of the ranks have {counts} groups",
+            "a group is the same on all ranks, though it may have no parameters on some",
+            "Make the optimizer with the same groups on every rank",
+        )
+    return OptimizerState(
+        kind=type(optimizer).__name__,
+        options=tuple(sorted(optimizer.defaults)),
+        groups=tuple(map(_merged, zip(*groups, strict=True))),
+        keys={name: found for _, of in gathered for name, found in of.items()},
+    )
+
+
+def _group(group: Mapping[str, Any], names: Mapping[int, str]) -> Group:
+    strange = sum(id(parameter) not in names for parameter in group["params"])
+    if strange:
+        raise CheckpointError(
+            f"{strange} parameters of the optimizer are not the model's",
+            "state is saved and loaded by the names that parameters have in the model",
+            "Make the optimizer of model.parameters(), of the model that you pass",
+        )
+    options = {key: value for key, value in group.items() if key not in _NOT_OPTIONS}
+    return Group(names=tuple(names[id(p)] for p in group["params"]), options=options)
+
+
+def _merged(of_ranks: tuple[Group, ...]) -> Group:
+    names = dict.fromkeys(name for group in of_ranks for name in group.names)
+    source = next((group for group in of_ranks if group.names), of_ranks[0])
+    return Group(names=tuple(names), options=source.options)
+
+
+def targets(
+    parameters: Mapping[str, nn.Parameter],
+    saved: OptimizerState,
+    stored: Metadata | Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return empty tensors for the saved state of this rank's parameters, by the checkpoint's keys.
+
+    Args:
+        parameters: Parameters on this rank that the optimizer has, by their names in the
+            checkpoint.
+        saved: Description of the saved state.
+        stored: The checkpoint's values, or its metadata.
+    """
+    facts = stored.state_dict_metadata if isinstance(stored, Metadata) else stored
+    return {
+        state_key(name, key): _target(parameter, facts[state_key(name, key)])
+        for name, parameter in parameters.items()
+        for key in saved.keys.get(name, ())
+    }
+
+
+def _target(parameter: nn.Parameter, stored: Any) -> Any:
+    """Return an empty tensor on the CPU, or one that is sharded like the parameter."""
+    if isinstance(stored, TensorStorageMetadata):
+        shape, dtype = stored.size, stored.properties.dtype
+    elif isinstance(stored, Tensor):
+        shape, dtype = stored.shape, stored.dtype
+    else:
+        return None
+    if isinstance(parameter, DTensor) and shape == parameter.shape:
+        return torch.empty_like(parameter, dtype=dtype, requires_grad=False)
+    return torch.empty(shape, dtype=dtype)
+
+
+def put(
+    optimizer: Any,
+    parameters: Mapping[str, nn.Parameter],
+    saved: OptimizerState,
+    values: Mapping[str, Any],
+) -> None:
+    """Replace the optimizer's state of some parameters by the values that were read."""
+    options = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+    for name, parameter in parameters.items():
+        found = {key: values[state_key(name, key)] for key in saved.keys.get(name, ())}
+        optimizer.state.pop(parameter, None)
+        if found:
+            group = options[id(parameter)]
+            placed = {key: _placed(key, v, parameter, group) for key, v in found.items()}
+            optimizer.state[parameter] = placed
+
+
+def _placed(key: str, value: Any, parameter: nn.Parameter, group: Mapping[str, Any]) -> Any:
+    """Return the value on the device on which the optimizer would have made it.
+
+    Step counters stay on the CPU, unless GPU kernels count.
+    """
+    if not isinstance(value, Tensor) or isinstance(value, DTensor):
+        return value
+    if key == "step":
+        counts_there = group.get("capturable") or group.get("fused")
+        return value.to(parameter.device) if counts_there else value
+    value = value.to(parameter.device)
+    if isinstance(parameter, DTensor) and value.dim():
+        mesh = parameter.device_mesh
+        return DTensor.from_local(value, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    return value
+
+
+def put_options(optimizer: Any, saved: OptimizerState, groups: tuple[Group, ...]) -> None:
+    """Set the saved options of every group, found by the group's parameters.
+
+    Args:
+        optimizer: The optimizer to change.
+        saved: Description of the saved state.
+        groups: The optimizer's groups on all ranks, with the names of the checkpoint.
+    """
+    for number, (group, own) in enumerate(zip(optimizer.param_groups, groups, strict=True)):
+        found = options_for(saved, own, number, len(groups))
+        for key, value in (found or {}).items():
+            _set(group, key, value)
+
+
+def _set(group: dict[str, Any], key: str, value: Any) -> None:
+    now = group.get(key)
+    if isinstance(now, Tensor) and isinstance(value, Tensor | float | int):
+        now.fill_(value)  # compiled and captured steps read this very tensor
+    else:
+        group[key] = value
+
+
+def renamed(state: OptimizerState, names: Mapping[str, str]) -> OptimizerState:
+    """Return the state with the names that the checkpoint has for its parameters."""
+    groups = tuple(
+        Group(names=tuple(names.get(n, n) for n in each.names), options=each.options)
+        for each in state.groups
+    )
+    keys = {names.get(name, name): of for name, of in state.keys.items()}
+    return OptimizerState(kind=state.kind, options=state.options, groups=groups, keys=keys)
+
+
+def trained(optimizer: Any, names: Mapping[int, str]) -> Iterator[tuple[str, nn.Parameter]]:
+    """Yield the optimizer's parameters on this rank, by first name."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            yield names[id(parameter)], parameter

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients of products, computed by hand so that those of weights can wait.
+
+A node of torch's graph computes the gradients of all arguments that are requested when it runs. It
+runs once, and then frees the tensors that it saved. This module computes the gradients that were
+left out later, from the same factors, with the same kernels and in the same memory layout as torch
+would.
+
+It covers operations whose gradients of weights take time, each by a kernel of its own. Nodes whose
+saved tensors have hooks (activation checkpoints, offloading) are left alone, since a hook may be
+called only once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import Node
+
+Gradients = Callable[[], dict[int, Tensor]]  # by argument
+
+
+class _Product(NamedTuple):
+    """Rule for the gradients of one kind of node.
+
+    Attributes:
+        factors: Names of saved tensors that the gradient of an argument needs, by argument.
+        rule: Returns the gradients of some arguments, from the node and its saved tensors.
+    """
+
+    factors: Mapping[int, tuple[str, ...]]
+    rule: Callable[[Any, Tensor, frozenset[int]], Gradients]
+
+
+def can_wait(node: Node, argument: int) -> bool:
+    """Tell whether the gradient that a node sends for an argument can be computed by `later`."""
+    product = _PRODUCTS.get(node.name())
+    if product is None or argument not in product.factors:
+        return False
+    return all(_is_plain(node, name) for name in product.factors[argument])
+
+
+def later(node: Node, gradient: Tensor, arguments: Iterable[int]) -> Gradients:
+    """Return a function that computes gradients of some arguments; it holds no part of a graph.
+
+    Args:
+        node: A node that is about to run, so that its saved tensors still exist.
+        gradient: Gradient of the node's result.
+        arguments: Numbers of the arguments.
+    """
+    rule = _PRODUCTS[node.name()].rule
+    return rule(node, gradient.detach(), frozenset(arguments))
+
+
+def _is_plain(node: Node, name: str) -> bool:
+    """Tell whether a saved factor has no hook, so that it can be read any number of times."""
+    return getattr(node, f"_raw_saved_{name}").unpack_hook is None
+
+
+def _saved(node: Any, name: str) -> Tensor:
+    factor = getattr(node, f"_saved_{name}")
+    assert isinstance(factor, Tensor)
+    return factor.detach()
+
+
+def _mm(node: Any, gradient: Tensor, arguments: frozenset[int]) -> Gradients:
+    """Handle self @ mat2."""
+    return _matrices(node, gradient, arguments, names=("self", "mat2"), first=0)
+
+
+def _addmm(node: Any, gradient: Tensor, arguments: frozenset[int]) -> Gradients:
+    """Handle beta self + alpha mat1 @ mat2."""
+    products = _matrices(node, gradient, arguments - {0}, names=("mat1", "mat2"), first=1)
+    return _scaled(products, gradient, arguments, (node._saved_alpha, node._saved_beta))
+
+
+def _matrices(
+    node: Any, gradient: Tensor, arguments: frozenset[int], *, names: tuple[str, str], first: int
+) -> Gradients:
+    rules: dict[int, Callable[[], Tensor]] = {}
+    left, right = names
+    if first in arguments:
+        other = _saved(node, right)
+        is_turned = _is_turned(node, left)
+        rules[first] = partial(_left, gradient, other, is_turned=is_turned)
+    if first + 1 in arguments:
+        other = _saved(node, left)
+        is_turned = _is_turned(node, right)
+        rules[first + 1] = partial(_right, other, gradient, is_turned=is_turned)
+    return partial(_each, rules)
+
+
+def _is_turned(node: Any, name: str) -> bool:
+    """Tell whether a matrix is stored by columns, as `weight.t()` is; its gradient will be too."""
+    rows, _ = getattr(node, f"_saved_{name}_sym_sizes")
+    down, across = getattr(node, f"_saved_{name}_sym_strides")
+    return bool(down == 1 and across == rows)
+
+
+def _left(gradient: Tensor, right: Tensor, *, is_turned: bool) -> Tensor:
+    if is_turned:
+        return right.conj().mm(gradient.t()).t()
+    return gradient.mm(right.t().conj())
+
+
+def _right(left: Tensor, gradient: Tensor, *, is_turned: bool) -> Tensor:
+    if is_turned:
+        return gradient.t().mm(left.conj()).t()
+    return left.t().conj().mm(gradient)
+
+
+def _bmm(node: Any, gradient: Tensor, arguments: frozenset[int]) -> Gradients:
+    """Handle self @ mat2, batch by batch."""
+    return _batches(node, gradient, arguments, names=("self", "mat2"), first=0)
+
+
+def _baddbmm(node: Any, gradient: Tensor, arguments: frozenset[int]) -> Gradients:
+    """Handle beta self + alpha batch1 @ batch2."""
+    products = _batches(node, gradient, arguments - {0}, names=("batch1", "batch2"), first=1)
+    return _scaled(products, gradient, arguments, (node._saved_alpha, node._saved_beta))
+
+
+def _batches(
+    node: Any, gradient: Tensor, arguments: frozenset[int], *, names: tuple[str, str], first: int
+) -> Gradients:
+    rules: dict[int, Callable[[], Tensor]] = {}
+    if first in arguments:
+        rules[first] = partial(_batches_left, gradient, _saved(node, names[1]))
+    if first + 1 in arguments:
+        rules[first + 1] = partial(_batches_right, _saved(node, names[0]), gradient)
+    return partial(_each, rules)
+
+
+def _batches_left(gradient: Tensor, right: Tensor) -> Tensor:
+    return gradient.bmm(right.transpose(1, 2).conj())
+
+
+def _batches_right(left: Tensor, gradient: Tensor) -> Tensor:
+    return left.transpose(1, 2).conj().bmm(gradient)
+
+
+def _each(rules: Mapping[int, Callable[[], Tensor]]) -> dict[int, Tensor]:
+    return {argument: rule() for argument, rule in rules.items()}
+
+
+def _scaled(
+    products: Gradients, gradient: Tensor, arguments: frozenset[int], scales: tuple[Any, Any]
+) -> Gradients:
+    """Return the gradients times the scales of an addmm; argument 0 is the added tensor."""
+    alpha, beta = scales
+    added = gradient if 0 in arguments else None
+
+    def compute() -> dict[int, Tensor]:
+        found = {at: _times(each, alpha) for at, each in products().items()}
+        return found if added is None else {0: _times(added, beta), **found}
+
+    return compute
+
+
+def _times(tensor: Tensor, factor: Any) -> Tensor:
+    return tensor if factor == 1 else tensor * factor
+
+
+def _convolution(node: Any, gradient: Tensor, arguments: frozenset[int]) -> Gradients:
+    """Return the gradients of input, weight and bias; one kernel computes all requested ones."""
+    return partial(
+        _convolved,
+        (gradient, _saved(node, "input"), _saved(node, "weight")),
+        tuple(getattr(node, f"_saved_{name}") for name in _CONVOLUTION),
+        arguments,
+    )
+
+
+_CONVOLUTION: Final = (
+    "bias_sym_sizes_opt", "stride", "padding", "dilation", "transposed", "output_padding", "groups",
+)  # fmt: skip
+
+
+def _convolved(
+    tensors: tuple[Tensor, Tensor, Tensor], settings: tuple[Any, ...], arguments: frozenset[int]
+) -> dict[int, Tensor]:
+    wanted = [argument in arguments for argument in range(3)]
+    found = torch.ops.aten.convolution_backward(*tensors, *settings, wanted)
+    return dict(_present(found))
+
+
+def _present(tensors: Iterable[Tensor | None]) -> Iterator[tuple[int, Tensor]]:
+    return ((at, each) for at, each in enumerate(tensors) if each is not None)
+
+
+_PRODUCTS: Final = {
+    "MmBackward0": _Product({0: ("mat2",), 1: ("self",)}, _mm),
+    "AddmmBackward0": _Product({0: ("mat1",), 1: ("mat2",), 2: ("mat1",)}, _addmm),
+    "BmmBackward0": _Product({0: ("mat2",), 1: ("self",)}, _bmm),
+    "BaddbmmBackward0": _Product({0: ("batch1",), 1: ("batch2",), 2: ("batch1",)}, _baddbmm),
+    "ConvolutionBackward0": _Product(
+        {1: ("input", "weight"), 2: ("input", "weight")}, _convolution
+    ),
+}

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Creation of models without values, so that a rank never holds values of other stages.
+
+    with smp.model_creation(dtype=torch.bfloat16):
+        model = GPT(config)
+
+Only parameters lose their values, each when it is registered. Buffers, such as the tables of rotary
+embeddings, are computed as usual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from threading import Lock
+from typing import Any
+
+import torch
+from torch import nn
+
+from sagemaker_dist.errors import OptionError, raise_all
+from smdist.modelparallel.torch.materialization.skeleton import hollow
+
+_is_delayed: ContextVar[bool] = ContextVar("is_delayed", default=False)
+_lock = Lock()
+_EMPTY = "_smp_without_values"
+_plain_register = nn.Module.register_parameter
+_num_blocks = 0
+
+
+@contextmanager
+def delay_param_initialization(enabled: bool = True) -> Iterator[None]:
+    """Create parameters without values in the block; each stage later gives values to its own.
+
+    The modules' own initialisation draws the values, seeded by the names of parameters, so every
+    layout starts from the same values. Of nested blocks the innermost one counts.
+
+    Args:
+        enabled: False: parameters get values as usual.
+    """
+    token = _is_delayed.set(enabled)
+    _count_blocks(1)
+    try:
+        yield
+    finally:
+        _count_blocks(-1)
+        _is_delayed.reset(token)
+
+
+@contextmanager
+def model_creation(
+    tensor_parallelism: bool = False, dtype: torch.dtype | None = None, **tp_config: Any
+) -> Iterator[None]:
+    """Create a model without values, and in a dtype.
+
+    Args:
+        tensor_parallelism: Must be False: tensors are not split over ranks.
+        dtype: Type of new floating-point parameters; None leaves the default.
+        tp_config: Settings of tensor parallelism; none are supported.
+
+    Raises:
+        OptionError: Arguments ask for something that is not supported; all faults at once.
+    """
+    raise_all(_refused(tensor_parallelism, dtype, tp_config))
+    before = torch.get_default_dtype()
+    if dtype is not None:
+        torch.set_default_dtype(dtype)
+    try:
+        with delay_param_initialization():
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _refused(
+    tensor_parallelism: bool, dtype: object, tp_config: dict[str, Any]
+) -> Iterator[OptionError]:
+    if tensor_parallelism:
+        yield OptionError(
+            f"tensor_parallelism is {tensor_parallelism!r}",
+            "tensors are not split over ranks, modules are",
+            "Leave it out, and ask for a larger pipeline_parallel_degree",
+            about="tensor_parallelism",
+        )
+    for name, value in tp_config.items():
+        yield OptionError(
+            f"{name} is {value!r}",
+            "it is a setting of tensor parallelism, which is not there",
+            "Leave it out, and set it in the model",
+            about=name,
+        )
+    is_float = isinstance(dtype, torch.dtype) and dtype.is_floating_point
+    if dtype is not None and not is_float:
+        yield OptionError(
+            f"dtype is {dtype!r}",
+            "parameters are floating-point numbers",
+            "Give a torch.dtype such as torch.bfloat16",
+            about="dtype",
+        )
+
+
+def _count_blocks(change: int) -> None:
+    """Patch `nn.Module` while any thread is in a block; remove the patch after the last block."""
+    global _num_blocks, _plain_register
+    with _lock:
+        if not _num_blocks:
+            _plain_register = nn.Module.register_parameter
+            nn.Module.register_parameter = _register  # type: ignore[method-assign, assignment]
+        _num_blocks += change
+        if not _num_blocks:
+            nn.Module.register_parameter = _plain_register  # type: ignore[method-assign]
+
+
+def _register(module: nn.Module, name: str, param: nn.Parameter | None) -> None:
+    if _is_delayed.get() and param is not None and _has_values(param):
+        if _EMPTY not in vars(param):  # modules that share it get one tensor
+            setattr(param, _EMPTY, hollow(param))
+        param = getattr(param, _EMPTY)
+    _plain_register(module, name, param)
+
+
+def _has_values(param: nn.Parameter) -> bool:
+    return not param.is_meta and not isinstance(param, nn.UninitializedParameter)

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values for this rank's stages of a model without values, equal under every layout.
+
+Modules initialise themselves: first by `reset_parameters` of each module, as in PyTorch, then by
+`_init_weights` of the model around it, as in transformers. They run on a skeleton of the whole
+model in which only the tensors of this rank have memory.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sagemaker_dist.errors import OptionError, raise_all
+from smdist.modelparallel.torch.materialization.seeded_init import SeededInit, memory
+from smdist.modelparallel.torch.materialization.skeleton import entries, like, replace, skeleton
+
+_DONE = "_is_hf_initialized"  # transformers does not initialise tensors with this attribute
+_HINT = "Load a checkpoint, give the module reset_parameters(), or make the model with values"
+
+
+def materialize(
+    model: nn.Module,
+    stages: Mapping[int, nn.Module],
+    *,
+    seed: int = 0,
+    device: torch.device | None = None,
+    strict: bool = True,
+) -> tuple[str, ...]:
+    """Give values to tensors on the meta device that this rank's stages hold; others stay there.
+
+    Parameters and buffers of the model are other tensors afterwards: optimizers need the new
+    ones. Tensors with values keep them. In one process, all stages together get the same values.
+
+    Args:
+        model: The whole model, whose modules the stages share.
+        stages: The stages of this rank.
+        seed: Seed of the whole training run.
+        device: Device of the new tensors; None is the CPU.
+        strict: False if a checkpoint follows: tensors that nothing initialises are 0 then.
+
+    Returns:
+        First names of the tensors that nothing initialised.
+
+    Raises:
+        OptionError: A module does not initialise all of its tensors, or its initialisation fails;
+            the error names each one.
+    """
+    old = _wanted(model, stages)
+    place = device or torch.device("cpu")
+    new = {name: _room(tensor, place) for name, tensor in old.items()}
+    left = _initialize(model, new, seed) if new else ()
+    if strict:
+        raise_all(_without_values(model, name) for name in left)
+    made = {id(tensor): new[name] for name, tensor in old.items()}
+    for holder in (model, *stages.values()):
+        replace(holder.modules(), made)
+    return left
+
+
+def _wanted(model: nn.Module, stages: Mapping[int, nn.Module]) -> dict[str, Tensor]:
+    """Return the tensors without values that stages hold, by their first name in the model."""
+    names = _first_names(model)
+    held = {id(tensor) for stage in stages.values() for tensor in entries(stage.modules())}
+    return {
+        names[id(tensor)]: tensor
+        for tensor in entries(model.modules())
+        if tensor.is_meta and id(tensor) in held
+    }
+
+
+def _first_names(model: nn.Module) -> dict[int, str]:
+    names: dict[int, str] = {}
+    for prefix, module in model.named_modules():
+        for group in (module._parameters, module._buffers):
+            for key, tensor in group.items():
+                if tensor is not None:
+                    names.setdefault(id(tensor), f"{prefix}.{key}" if prefix else key)
+    return names
+
+
+def _room(tensor: Tensor, device: torch.device) -> Tensor:
+    with torch.no_grad():
+        bare = torch.empty_strided(
+            tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device
+        ).zero_()
+    made = like(tensor, bare)
+    made.__dict__.pop(_DONE, None)
+    return made
+
+
+def _initialize(model: nn.Module, new: Mapping[str, Tensor], seed: int) -> tuple[str, ...]:
+    bare = skeleton(model)
+    places = {
+        id(tensor): new[name] for tensor, name in _tensors(bare, _first_names(bare)) if name in new
+    }
+    replace(bare.modules(), places)
+    names = {memory(tensor): name for tensor, name in _tensors(bare, _first_names(bare))}
+    wanted = {id(tensor) for tensor in new.values()}
+    mode = SeededInit(seed, names)
+    with torch.random.fork_rng(), torch.no_grad(), mode:
+        for name, run in _initialisers(bare, wanted):
+            mode.module = name
+            _run(name, run)
+    return tuple(name for name, t in new.items() if mode.written[name] < t.numel())
+
+
+def _tensors(model: nn.Module, names: Mapping[int, str]) -> Iterator[tuple[Tensor, str]]:
+    for tensor in entries(model.modules()):
+        yield tensor, names[id(tensor)]
+
+
+def _initialisers(model: nn.Module, wanted: set[int]) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Yield the initialisers of each module that holds a wanted tensor, with its name, in order."""
+    found = [
+        (name, module, owner)
+        for name, module, owner in _inside_out("", model, None, set())
+        if any(id(tensor) in wanted for tensor in entries(module.modules()))
+    ]
+    for name, module, _ in found:
+        reset = _method(module, "reset_parameters", 0) or _method(module, "_reset_parameters", 0)
+        if reset is not None:
+            yield name, reset
+    for name, module, owner in found:
+        if owner is not None:
+            yield name, partial(owner, module)
+
+
+def _inside_out(
+    name: str, module: nn.Module, owner: Callable[..., Any] | None, seen: set[int]
+) -> Iterator[tuple[str, nn.Module, Callable[..., Any] | None]]:
+    """Yield each module once, children first, with the `_init_weights` of the model around it."""
+    seen.add(id(module))
+    owner = _method(module, "_init_weights", 1) or owner
+    for key, child in module.named_children():
+        if id(child) not in seen:
+            yield from _inside_out(f"{name}.{key}" if name else key, child, owner, seen)
+    yield name, module, owner
+
+
+def _method(module: nn.Module, name: str, arguments: int) -> Callable[..., Any] | None:
+    """Return a module's method if it can be called with this number of arguments, else None."""
+    if not callable(getattr(type(module), name, None)):
+        return None
+    method: Callable[..., Any] = getattr(module, name)
+    try:
+        inspect.signature(method).bind(*range(arguments))
+    except TypeError:
+        return None
+    return method
+
+
+def _run(name: str, initialise: Callable[[], Any]) -> None:
+    try:
+        initialise()
+    except Exception as error:
+        raise OptionError(
+            f"{name or 'the model'!r} cannot be initialised",
+            f"its own initialisation fails on a model without values: "
+            f"{type(error).__name__}: {error}",
+            _HINT,
+        ) from error
+
+
+def _without_values(model: nn.Module, name: str) -> OptionError:
+    module = model.get_submodule(name.rpartition(".")[0])
+    return OptionError(
+        f"{name!r} has no values",
+        f"the model was made without, and nothing in {type(module).__name__} or the model around "
+        "it initialises it",
+        _HINT,
+    )

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Release of a model's tensors that no stage of this rank uses.
+
+A tensor that no stage of any rank uses stays with the first stage (`keep_unused`). Examples are a
+parameter that the forward pass does not touch, and a module that another phase of training calls.
+They belong to the model's state, so every checkpoint has them.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from smdist.modelparallel.core.placement import Placement
+from smdist.modelparallel.torch.materialization.skeleton import entries, hollow, replace
+from smdist.modelparallel.torch.materialization.stage_module import StageModule, put_tensor
+from smdist.modelparallel.torch.program.program import ModelTensor, Program
+
+
+def release(model: nn.Module, stages: Mapping[int, nn.Module]) -> int:
+    """Replace tensors that no stage holds by tensors without values, in the user's own modules.
+
+    Memory is freed at once, unless another object holds the tensors themselves, as an optimizer
+    does: give it its new parameters first, or drop it. The model keeps its names and shapes, and
+    tied parameters stay tied. Buffers are released too.
+
+    Args:
+        model: The whole model, whose modules the stages share.
+        stages: The stages of this rank.
+
+    Returns:
+        Number of bytes of the model that were released.
+    """
+    kept = {id(tensor) for stage in stages.values() for tensor in entries(stage.modules())}
+    gone = {id(t): t for t in entries(model.modules()) if id(t) not in kept and not t.is_meta}
+    for tensor in gone.values():
+        tensor.grad = None
+    num_bytes = sum(_storages(gone.values()).values())
+    replace(model.modules(), {key: hollow(tensor) for key, tensor in gone.items()})
+    gone.clear()
+    gc.collect()  # autograd and hooks make reference cycles
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return num_bytes
+
+
+def _storages(tensors: object) -> dict[int, int]:
+    """Return the size in bytes of each storage; several tensors may be views of one."""
+    assert not isinstance(tensors, Tensor)
+    return {
+        t.untyped_storage()._cdata: t.untyped_storage().nbytes()
+        for t in tensors  # type: ignore[attr-defined]
+    }
+
+
+def keep_unused(
+    model: nn.Module, program: Program, placement: Placement, stages: Mapping[int, StageModule]
+) -> None:
+    """Put parameters and buffers that no stage uses into stage 0, on the rank that has it.
+
+    Args:
+        model: The whole model; call this function before any of it is released.
+        program: The captured program.
+        placement: The stage of every call.
+        stages: The stages of this rank.
+    """
+    if 0 not in stages:
+        return
+    used = _used(model, program, placement)
+    for name, tensor in _tensors(model):
+        if id(tensor) not in used:
+            put_tensor(stages[0], name, model)
+
+
+def _used(model: nn.Module, program: Program, placement: Placement) -> set[int]:
+    """Return the ids of the tensors that any stage uses."""
+    calls = [call for call in program.calls if placement.stages[call.name]]
+    units = {call.module for call in calls if call.is_unit}
+    found = {id(tensor) for name in units for _, tensor in _tensors(model.get_submodule(name))}
+    held = {name for call in calls for name in call.held}
+    held |= {output.name for output in program.outputs if isinstance(output, ModelTensor)}
+    return found | {id(tensor) for name, tensor in _tensors(model) if name in held}
+
+
+def _tensors(module: nn.Module) -> list[tuple[str, Tensor]]:
+    return [
+        *module.named_parameters(remove_duplicate=False),
+        *module.named_buffers(remove_duplicate=False),
+    ]

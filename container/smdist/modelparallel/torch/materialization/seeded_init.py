@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random numbers of an initialisation, seeded by names so that every layout draws the same.
+
+    wte.weight.normal_()      starts from (seed, "wte.weight", its first draw)
+    torch.randn(4)            starts from (seed, the module that runs, its first draw)
+
+A rank fills only its own tensors. Operations on other tensors, on the meta device, draw nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+def memory(tensor: Tensor) -> int:
+    """Return the identity of a tensor's memory, on the meta device too."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+class SeededInit(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Seed each random operation, and count the elements that operations write.
+
+    Attributes:
+        module: Name of the module whose initialisation runs.
+        written: Number of elements written to each tensor, by its name.
+
+    Args:
+        seed: Seed of the whole training run.
+        names: Names of tensors, by their memory.
+    """
+
+    def __init__(self, seed: int, names: Mapping[int, str]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.module = ""
+        self.written: Counter[str] = Counter()
+        self._seed, self._names = seed, names
+        self._draws: Counter[str] = Counter()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Run an operation of an initialisation."""
+        kwargs = dict(kwargs or {})
+        targets = list(_targets(func, args, kwargs))
+        names = [self._names.get(memory(target)) for target in targets]
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            found = next((name for name in names if name), None)
+            self._start(found or f"{self.module}:")
+        result = func(*args, **kwargs)
+        for name, target in zip(names, targets, strict=True):
+            if name:
+                self.written[name] += target.numel()
+        return result
+
+    def _start(self, name: str) -> None:
+        self._draws[name] += 1
+        text = f"{self._seed}/initial/{name}/{self._draws[name]}"
+        number = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
+        torch.default_generator.manual_seed(number)
+        if torch.cuda.is_available():
+            torch.cuda.manual_seed(number)
+
+
+def _targets(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    """Yield the tensors that an operation writes to."""
+    for at, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        value = args[at] if at < len(args) else kwargs.get(argument.name)
+        for each in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(each, Tensor):
+                yield each

@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One stage of a model: the user's own modules under their own names, and their execution.
+
+    model                        stage 0               stage 1
+      transformer                  transformer           transformer
+        wte, h.0 ... h.5             wte, h.0 ... h.2      h.3 ... h.5
+      lm_head                                            lm_head
+
+Features that use names or modules work as on the whole model: `state_dict()`, sharding of a block,
+activation checkpoints, compilation of a unit, hooks on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+from sagemaker_dist.errors import OptionError, raise_all
+from smdist.modelparallel.core.placement import Placement
+from smdist.modelparallel.torch.capture import Captured
+from smdist.modelparallel.torch.program.program import (
+    Call,
+    ModelTensor,
+    Program,
+    ProgramInterpreter,
+    Ref,
+)
+
+Around = Callable[[Call], AbstractContextManager[None]]
+
+
+def _alone(_: Call) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+class Level(nn.Module):
+    """Container on the path to a unit; it computes nothing."""
+
+
+class StageModule(Level):
+    """Module that runs one stage of a program.
+
+    Args:
+        captured: The captured model.
+        placement: The stage of every call.
+        stage: Number of this stage, from 0.
+
+    Raises:
+        OptionError: A module that changes its buffers is called on two stages.
+    """
+
+    def __init__(self, captured: Captured, placement: Placement, stage: int) -> None:
+        super().__init__()
+        _check_state(captured.program, placement)
+        self._stage = stage
+        self._route = Route.of(captured.program, placement, stage)
+        self._program = captured.program
+        self._running: Call | None = None
+        for name in self._route.units:
+            _put(self, name, captured.model.get_submodule(name))
+        for name in self._route.held:
+            if not name.startswith(tuple(f"{unit}." for unit in self._route.units)):
+                put_tensor(self, name, captured.model)
+        self.training = captured.model.training
+
+    @property
+    def route(self) -> Route:
+        """Return the stage's calls, received values and sent values."""
+        return self._route
+
+    @property
+    def program(self) -> Program:
+        """Return the whole program that the stage runs a part of."""
+        return self._program
+
+    @property
+    def running(self) -> Call | None:
+        """Return the call that runs now or failed; in a backward pass, the call of a unit."""
+        return self._running
+
+    def rest(self) -> None:
+        """Record that nothing runs now."""
+        self._running = None
+
+    def serve(self, captured: Captured, placement: Placement) -> None:
+        """Run another program from now on: the same units, in another mode or for other shapes.
+
+        Raises:
+            OptionError: The program calls modules or reads parameters that this stage lacks.
+        """
+        _check_state(captured.program, placement)
+        route = Route.of(captured.program, placement, self._stage)
+        raise_all(_missing(self, route))
+        self._route, self._program = route, captured.program
+
+    def changing(self) -> frozenset[int]:
+        """Return the memory addresses of buffers that units change when they run."""
+        return frozenset(
+            buffer.untyped_storage().data_ptr()
+            for call in self._route.calls
+            if call.has_state
+            for buffer in self.unit(call.module).buffers()
+        )
+
+    def unit(self, name: str) -> nn.Module:
+        """Return the present module of this name, which may have been wrapped or replaced."""
+        module: nn.Module = self
+        for key in name.split("."):
+            found = module._modules[key]
+            assert found is not None
+            module = found
+        return module
+
+    def forward(
+        self, received: Mapping[str, Tensor], arguments: Any, around: Around = _alone
+    ) -> dict[str, Any]:
+        """Run the stage.
+
+        Args:
+            received: Values of earlier stages, by name: all in `route.receives`.
+            arguments: Positional and keyword arguments of the whole model.
+            around: Returns a context for each call that draws random numbers.
+
+        Returns:
+            The values in `route.sends`; on the last stage, the model's outputs too.
+
+        Raises:
+            OptionError: The arguments have another form than the captured ones, or a unit returned
+                a value of another form.
+        """
+        values: dict[str, Any] = {**self._program.bind(arguments), **received}
+        self._machine(around).run(self._following(values), values)
+        return {name: values[name] for name in self._route.keeps}
+
+    def output(self, values: Mapping[str, Any]) -> Any:
+        """Return the model's result, from the values that the last stage's `forward` returned."""
+        return self._program.assemble(values, self._held)
+
+    def _following(self, values: Mapping[str, Any]) -> Iterator[Call]:
+        """Yield the calls in order, and keep the one that runs in `running`."""
+        for call in self._route.calls:
+            self._running = call
+            yield call
+            if call.is_unit:
+                self._follow_back(call, values)
+        self._running = None
+
+    def _follow_back(self, call: Call, values: Mapping[str, Any]) -> None:
+        """Update `running` in the backward pass, which reaches a unit through its results."""
+        for name in call.writes:
+            node = getattr(values.get(name), "grad_fn", None)
+            if node is not None:
+                node.register_prehook(partial(self._enter, call))
+
+    def _enter(self, call: Call, _: Any) -> None:
+        self._running = call
+
+    def _machine(self, around: Around) -> ProgramInterpreter:
+        return ProgramInterpreter(
+            program=self._program,
+            unit=self.unit,
+            held=self._held,
+            copies=self._route.copies,
+            spent=self._route.spent,
+            around=around,
+        )
+
+    def _held(self, name: str) -> Tensor:
+        path, _, key = name.rpartition(".")
+        tensor = getattr(self.unit(path) if path else self, key)
+        assert isinstance(tensor, Tensor)
+        return tensor
+
+
+class Route:
+    """Calls and values of one stage, computed once.
+
+    Attributes:
+        calls: Calls in order.
+        receives: Names of values from earlier stages, in the order of the edges.
+        sends: Names of values for later stages.
+        outputs: On the last stage, names of the values that the model returns.
+        units: Names of the modules that the stage calls.
+        held: Names of other parameters, buffers and attributes that the stage reads.
+        copies: Values that are copied before a change in place, since others use their memory.
+        spent: Values that the stage does not need after a call, by the call's name.
+    """
+
+    def __init__(self, calls: tuple[Call, ...]) -> None:
+        self.calls = calls
+        self.receives: tuple[str, ...] = ()
+        self.sends: tuple[str, ...] = ()
+        self.outputs: tuple[str, ...] = ()
+        self.units = tuple(dict.fromkeys(call.module for call in calls if call.is_unit))
+        self.held = tuple(dict.fromkeys(name for call in calls for name in call.held))
+        self.copies: frozenset[str] = frozenset()
+        self.spent: dict[str, tuple[str, ...]] = {}
+
+    @classmethod
+    def of(cls, program: Program, placement: Placement, stage: int) -> Route:
+        """Return the route of one stage."""
+        calls = tuple(call for call in program.calls if stage in placement.stages[call.name])
+        route = cls(calls)
+        route.receives = tuple(e.value for e in placement.edges if e.target == stage)
+        sends = (e.value for e in placement.edges if e.source == stage)
+        route.sends = tuple(dict.fromkeys(sends))
+        if stage == placement.num_stages - 1:
+            route._add_outputs(program)
+        route.copies = route._copies(program)
+        route.spent = route._spent()
+        return route
+
+    @property
+    def keeps(self) -> tuple[str, ...]:
+        """Return the values that remain after the stage's forward pass."""
+        return tuple(dict.fromkeys((*self.sends, *self.outputs)))
+
+    def _spent(self) -> dict[str, tuple[str, ...]]:
+        last = {name: call.name for call in self.calls for name in (*call.reads, *call.writes)}
+        ends: dict[str, list[str]] = {}
+        for name in last.keys() - set(self.keeps):
+            ends.setdefault(last[name], []).append(name)
+        return {call: tuple(sorted(names)) for call, names in ends.items()}
+
+    def _add_outputs(self, program: Program) -> None:
+        values = (output.value for output in program.outputs if isinstance(output, Ref))
+        self.outputs = tuple(dict.fromkeys(values))
+        held = (output.name for output in program.outputs if isinstance(output, ModelTensor))
+        self.held = tuple(dict.fromkeys((*self.held, *held)))
+
+    def _copies(self, program: Program) -> frozenset[str]:
+        inputs = [source.value for source in program.inputs if isinstance(source, Ref)]
+        shared = {program.aliases[name] for name in (*self.receives, *self.sends, *inputs)}
+        return frozenset(name for name, place in program.aliases.items() if place in shared)
+
+
+def _check_state(program: Program, placement: Placement) -> None:
+    """Check that a unit which changes its buffers is on one stage only.
+
+    On two stages it would have two different sets of statistics.
+    """
+    where: dict[str, set[int]] = {}
+    for call in program.calls:
+        if call.is_unit and call.has_state:
+            where.setdefault(call.module, set()).update(placement.stages[call.name])
+    raise_all(
+        OptionError(
+            f"{module!r} on stages {' and '.join(map(str, sorted(stages)))}",
+            "it changes its own buffers each time that it is called, so it can only be on one",
+            f"Put all calls of {module!r} on one stage, or close the module around them",
+        )
+        for module, stages in where.items()
+        if len(stages) > 1
+    )
+
+
+def _missing(stage: StageModule, route: Route) -> Iterator[OptionError]:
+    modules = {name for name, _ in stage.named_modules()}
+    for name in route.units:
+        if name not in modules:
+            yield _not_here(f"calls {name!r}", stage)
+    for name in route.held:
+        path, _, key = name.rpartition(".")
+        if path not in modules or not hasattr(stage.get_submodule(path), key):
+            yield _not_here(f"reads {name!r}", stage)
+
+
+def _not_here(what: str, stage: StageModule) -> OptionError:
+    units = ", ".join(map(repr, stage.route.units))
+    return OptionError(
+        f"the model now {what}",
+        f"this stage was made without it, of {units}",
+        "Plan with an example and in a mode in which all modules are called",
+    )
+
+
+def _put(stage: nn.Module, name: str, module: nn.Module) -> None:
+    level, key = _level(stage, name)
+    level._modules[key] = module
+
+
+def _level(stage: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """Return the module that a name belongs in, and its last part; create missing modules."""
+    *path, key = name.split(".")
+    level = stage
+    for step in path:
+        level = level._modules.setdefault(step, Level())  # type: ignore[assignment]
+    return level, key
+
+
+def put_tensor(stage: nn.Module, name: str, model: nn.Module) -> None:
+    """Put a tensor of the model into the stage as parameter, buffer or plain attribute."""
+    path, _, key = name.rpartition(".")
+    source = model.get_submodule(path)
+    level, _ = _level(stage, name)
+    if key in source._parameters:
+        level._parameters[key] = source._parameters[key]
+    elif key in source._buffers:
+        level.register_buffer(
+            key, source._buffers[key], persistent=key not in source._non_persistent_buffers_set
+        )
+    else:
+        level.__dict__[key] = getattr(source, key)

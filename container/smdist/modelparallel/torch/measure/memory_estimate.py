@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Estimate the memory of a larger microbatch from that of a smaller one, before it is tried."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import nn
+
+from smdist.modelparallel.core.cost import Costs
+from smdist.modelparallel.core.graph import Graph, Node
+
+_AT_ONCE: Final = 4  # inputs, results, their gradients, and what the unit keeps
+_MEMINFO: Final = Path("/proc/meminfo")
+_SAYS: Final = ("allocate memory", "not enough memory", "out of memory")
+
+
+def largest_unit_bytes(graph: Graph, costs: Costs, factor: float) -> int:
+    """Return the bytes of the largest unit, at least, for `factor` times the samples.
+
+    Copies of weights do not grow with the samples. Neither need the workspace, since it holds the
+    gradients of weights; it is left out.
+    """
+    return max((_bytes(graph, costs, node, factor) for node in graph.nodes), default=0)
+
+
+def _bytes(graph: Graph, costs: Costs, node: Node, factor: float) -> int:
+    weights = sum(graph.parameter[name].num_bytes for name in node.parameters)
+    grows = costs.of(node.name).saved_bytes - weights
+    written = sum(value.num_bytes for value in node.writes)
+    return round(factor * max(grows, written))
+
+
+def measuring_bytes(graph: Graph, costs: Costs, factor: float) -> int:
+    """Estimate the bytes that measuring takes beside the model, for `factor` times the samples."""
+    workspace = max((cost.workspace_bytes for cost in costs.nodes.values()), default=0)
+    return workspace + _AT_ONCE * largest_unit_bytes(graph, costs, factor)
+
+
+def free_bytes(model: nn.Module) -> int | None:
+    """Return the free bytes on the model's device; None if the system does not tell."""
+    on = next((each.device for each in model.parameters() if not each.is_meta), None)
+    if on is not None and on.type == "cuda":
+        return int(torch.cuda.mem_get_info(on)[0])
+    if not _MEMINFO.exists():
+        return None
+    rows = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())
+    return int(rows["MemAvailable"].split()[0]) * 1024
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether an error means that this machine has too little memory."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(says in str(error) for says in _SAYS)

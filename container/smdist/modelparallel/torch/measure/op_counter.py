@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Record the work of operations as they run, on real tensors and on fake ones.
+
+* Operations: torch's own formulas for floating-point operations of matrix products, convolutions
+  and attention; other operations count as none.
+* Bytes: memory that each operation reads and writes. Views are free, and a lookup reads the rows
+  that it returns, not its whole table.
+
+`seconds` divides this work by a device's peak speeds: a bound that ranks layers, not a promise. An
+operation takes as long as its arithmetic or its memory traffic, whichever is longer.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, prod
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from sagemaker_dist.errors import require
+from smdist.modelparallel.core.cluster import Device
+from smdist.modelparallel.torch.measure.trial import storages
+
+_aten = torch.ops.aten
+_ASKS = torch.ops.prim.device.default  # query of a fake tensor's device; runs thousands of times
+_LOOKUPS = {_aten.embedding, _aten.gather, _aten.index_select, _aten.index}
+_FREE = {_aten.empty, _aten.empty_like, _aten.new_empty, _aten.empty_strided, _aten._unsafe_view,
+         _aten.new_empty_strided}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpWork:
+    """Work of one operation, or of a sequence of them."""
+
+    flops: int = 0
+    num_bytes: int = 0
+
+
+class OpCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Recorder of the work of operations as they run, and of the bytes that are alive."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.work: list[OpWork] = []
+        self.alive = self.peak = 0
+        self._known: set[int] = set()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False: a guard against torch.compile would cost most of the time."""
+        return False
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if func is _ASKS:
+            return result
+        work = _work(func, args, kwargs, result)
+        if work.flops or work.num_bytes:
+            self.work.append(work)
+        for tensor in _dense(result):
+            self._watch(tensor)
+        return result
+
+    def know(self, known: set[int]) -> None:
+        """Leave storages that existed before the run out of the count."""
+        self._known |= known
+
+    def _watch(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key, num_bytes = storage._cdata, storage.nbytes()
+        if key in self._known:
+            return
+        self._known.add(key)
+        self.alive += num_bytes
+        self.peak = max(self.peak, self.alive)
+        weakref.finalize(storage, self._forget, key, num_bytes)
+
+    def _forget(self, key: int, num_bytes: int) -> None:
+        self._known.discard(key)
+        self.alive -= num_bytes
+
+    def turn_page(self) -> tuple[tuple[OpWork, ...], int]:
+        """Return the work since the last call and the peak of live bytes; begin a new record."""
+        page, peak = tuple(self.work), self.peak
+        self.work, self.peak = [], self.alive
+        return page, peak
+
+
+def _work(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> OpWork:
+    packet = func.overloadpacket
+    formula = flop_registry.get(packet) or _FORMULAS.get(packet)
+    flops = int(formula(*args, **kwargs, out_val=result)) if formula else 0
+    if packet in _FREE or func.is_view:
+        return OpWork(flops=flops)
+    read, written = _dense((args, dict(kwargs))), _dense(result)
+    if not func._schema.is_mutable and storages(written) <= storages(read):
+        return OpWork(flops=flops)  # a view, or the input itself
+    if packet in _LOOKUPS:
+        read = read[1:] + written
+    return OpWork(flops=flops, num_bytes=sum(map(_touched_bytes, read + written)))
+
+
+def _dense(tree: Any) -> list[Tensor]:
+    found = (leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
+    return [tensor for tensor in found if tensor.layout is torch.strided]
+
+
+def _touched_bytes(tensor: Tensor) -> int:
+    """Return the bytes of the distinct elements: an expanded dimension is read as one row."""
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    return prod(size for size, stride in pairs if stride) * tensor.element_size()
+
+
+def _attention(*args: Any, out_val: Any, **_: Any) -> int:
+    formula: Any = flop_registry[_aten._scaled_dot_product_flash_attention]
+    return int(formula(*args[:3], out_val=out_val))
+
+
+def _attention_backward(*args: Any, out_val: Any, **_: Any) -> int:
+    formula: Any = flop_registry[_aten._scaled_dot_product_flash_attention_backward]
+    return int(formula(*args[:4], out_val=out_val))
+
+
+def _experts(rows: Tensor, weights: Tensor, *_: Any, **__: Any) -> int:
+    return 2 * rows.shape[-2] * rows.shape[-1] * weights.shape[-1]
+
+
+# Formulas that torch lacks
+_FORMULAS: dict[Any, Callable[..., int]] = {
+    _aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
+    _aten._grouped_mm: _experts,
+}
+
+
+def seconds(work: Sequence[OpWork], device: Device) -> float:
+    """Return the seconds that the work takes on a device, one operation after the other."""
+    flops, num_bytes = device.flops_per_second or inf, device.bytes_per_second or inf
+    return sum(max(each.flops / flops, each.num_bytes / num_bytes) for each in work)
+
+
+def check_speed(device: Device) -> None:
+    """Check that at least one speed of a device is known.
+
+    Raises:
+        OptionError: Neither speed is known, or one is not above 0.
+    """
+    speeds = {
+        "flops_per_second": device.flops_per_second,
+        "bytes_per_second": device.bytes_per_second,
+    }
+    known = {name: speed for name, speed in speeds.items() if speed is not None}
+    require(
+        bool(known) and all(speed > 0 for speed in known.values()),
+        what=f"device {device.name!r} has {speeds}",
+        why="an estimate divides operations and bytes by the device's speed",
+        hint="Set Device(flops_per_second=..., bytes_per_second=...), or measure on the device",
+    )

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of the model outside of a step: a forward pass on all ranks, or training of one stage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sagemaker_dist.errors import OptionError
+from smdist.modelparallel.torch import session
+from smdist.modelparallel.torch.capture import arguments_of
+from smdist.modelparallel.torch.executor import Arguments
+from smdist.modelparallel.torch.parallel import model_state, run_step
+from smdist.modelparallel.torch.parallel.capture_cache import find_capture
+from smdist.modelparallel.torch.parallel.first_step import prepare_for
+from smdist.modelparallel.torch.parallel.model_state import ModelState
+from smdist.modelparallel.torch.parallel.step_function import (
+    MicrobatchCall,
+    StepFunction,
+    example_of,
+    plain_backward,
+    watched,
+)
+from smdist.modelparallel.torch.program.batch import Batch
+
+
+def forward(state: ModelState, arguments: Arguments) -> Any:
+    """Run one forward pass of the whole batch; every rank calls this with the same arguments.
+
+    Raises:
+        OptionError: Gradients are enabled and there are several stages.
+    """
+    if not torch.is_grad_enabled():
+        return run_step.run(state, _whole(state, arguments), parts=1)[0]
+    if not _has_one_stage(state):
+        raise OptionError(
+            f"{type(state.model).__name__} is called outside of a step, with gradients enabled",
+            "the backward pass has to go through stages on other ranks",
+            "Call it in a function with @smp.step, or under torch.no_grad()",
+        )
+    state.check_caught_up()
+    if state.split is None:
+        prepare_for(state, lambda: Batch.of(example_of(arguments, state.model)))
+    return _one_stage(state, arguments)
+
+
+def backward(state: ModelState, tensors: Any, gradients: Any) -> None:
+    """Run the backward pass of a model with one stage, and reduce gradients as a step does.
+
+    Raises:
+        OptionError: There are several stages, or a tensor has no gradient.
+    """
+    split = state.split
+    if split is None or not _has_one_stage(state):
+        raise OptionError(
+            "model.backward() outside of a step",
+            "the backward pass goes through stages on other ranks",
+            "Call it in a function with @smp.step",
+        )
+    microbatch_call = MicrobatchCall(answer=lambda _: None)
+    microbatch_call.backward(tensors, gradients)
+    state.is_returning = True
+    try:
+        with model_state.complete(state, split) as is_last:
+            split.replicas.hooks.before_backward(0, is_last)
+            roots, given = zip(*microbatch_call.roots, strict=True)
+            torch.autograd.backward(roots, given)
+            split.replicas.hooks.after_backward(0, is_last)
+    finally:
+        state.is_returning = False
+
+
+def _one_stage(state: ModelState, arguments: Arguments) -> Any:
+    split = state.split
+    assert split is not None
+    seen = find_capture(split, arguments)
+    split.captured, split.placement, split.serving = seen.captured, seen.placement, None
+    (stage,) = split.stages.values()
+    stage.serve(seen.captured, seen.placement)
+    if state.settings.broadcasts_buffers:
+        with split.guarded("the sharing of buffers"):
+            split.replicas.share_buffers()
+    draws = state.draws(0, 1, state.next_repeat())
+    output = stage.output(stage({}, arguments, draws.around))
+    split.mirror.let_go()
+
+    def refuse_plain(_: Tensor) -> None:
+        if not state.is_returning:
+            raise plain_backward()
+
+    return watched(output, refuse_plain)
+
+
+def _has_one_stage(state: ModelState) -> bool:
+    if state.split is not None:
+        return len(state.split.plan.stages) == 1
+    plan, degree = state.settings.plan, state.settings.options.pipeline_parallel_degree
+    if plan is not None:
+        return len(plan.stages) == 1
+    return degree == 1 or (degree == "auto" and session.current().size == 1)
+
+
+def _whole(state: ModelState, arguments: Arguments) -> StepFunction:
+    """Return a step function that only calls the model."""
+    example = example_of(arguments, state.model)
+
+    def function(given: Arguments) -> Any:
+        assert state.microbatch_call is not None
+        return state.microbatch_call.call(given)
+
+    def cut(number: int) -> list[Arguments]:
+        if number == 1:
+            return [((arguments,), {})]
+        batch = Batch.of(example)
+        parts = (batch.microbatch(number, at) for at in range(number))
+        return [((arguments_of(part),), {}) for part in parts]
+
+    return StepFunction(
+        name="the model's call", function=function, cut=cut, inputs=arguments,
+        size=lambda: Batch.of(example).size,
+    )  # fmt: skip

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Optimizers of a model that is cut: their parameters, clipping, and calls that are refused.
+
+An optimizer that was made before the cut gets the parameters of this rank. Its groups keep their
+number, order and options, so that schedulers still work; a group without parameters on this rank
+is empty.
+
+Before each step of an optimizer of the model, gradients are clipped as the option
+`gradient_clipping` says. An optimizer of the model has its parameters on some rank, so all ranks
+clip together, also those without any of its parameters.
+
+An optimizer call within a step is refused. The step function runs once per microbatch, and on most
+ranks only up to the model's call, so an optimizer in it would update the last stage's parameters
+after each microbatch, and no others. `state_dict` of a module that was cut is refused as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import wraps
+from typing import Any, Final
+from weakref import WeakSet, ref
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from sagemaker_dist.errors import OptionError, require
+from smdist.modelparallel.torch.replicas.grad_clipping import clip_grad_norm_
+from smdist.modelparallel.torch.session.current_model import (
+    SplitModel,
+    current_model,
+    models_in_step,
+    optimizers,
+    refuse_in_step,
+)
+
+_MOVED: Final = "_smp_moved"  # attribute of a parameter that left the model: its names
+_seen: WeakSet[torch.optim.Optimizer] = WeakSet()
+_moved: WeakSet[torch.optim.Optimizer] = WeakSet()  # optimizers of a model that was cut
+_is_hooked = False
+
+
+class ParameterRenaming:
+    """Names of a whole model's parameters, kept while the model is cut.
+
+    The parameters themselves are only weakly referenced, so that their memory can be freed.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._names: dict[int, list[str]] = {}
+        self._old: dict[int, ref[nn.Parameter]] = {}
+        for name, parameter in model.named_parameters(remove_duplicate=False):
+            self._names.setdefault(id(parameter), []).append(name)
+            self._old[id(parameter)] = ref(parameter)
+
+    def apply(self, stages: Mapping[int, nn.Module]) -> None:
+        """Give all optimizers the parameters of these stages."""
+        local = local_parameters(stages)
+        kept = {id(parameter) for parameter in local.values()}
+        for key, names in self._names.items():
+            parameter = self._old[key]()
+            if parameter is not None and key not in kept:
+                setattr(parameter, _MOVED, tuple(names))
+        del parameter
+        for optimizer in optimizers():
+            rewrite(optimizer, local)
+        _watch_others()
+
+
+def local_parameters(stages: Mapping[int, nn.Module]) -> dict[str, nn.Parameter]:
+    """Return the parameters of this rank, by each of their names."""
+    return {
+        name: parameter
+        for number in sorted(stages)
+        for name, parameter in stages[number].named_parameters(remove_duplicate=False)
+    }
+
+
+def rewrite(optimizer: torch.optim.Optimizer, local: Mapping[str, nn.Parameter]) -> None:
+    """Replace parameters that moved by this rank's parameters, along with their optimizer state."""
+    for group in optimizer.param_groups:
+        found: dict[int, nn.Parameter] = {}
+        for parameter in group["params"]:
+            new = _now(parameter, local)
+            state = optimizer.state.pop(parameter, None) if new is not parameter else None
+            if new is not parameter:
+                _moved.add(optimizer)
+            if new is not None:
+                found[id(new)] = new
+                if state:
+                    optimizer.state[new] = {k: spread(v, new) for k, v in state.items()}
+        group["params"][:] = found.values()
+
+
+def _now(parameter: nn.Parameter, local: Mapping[str, nn.Parameter]) -> nn.Parameter | None:
+    names: tuple[str, ...] | None = getattr(parameter, _MOVED, None)
+    if names is None:
+        return parameter
+    return next((local[name] for name in names if name in local), None)
+
+
+def spread(value: Any, parameter: nn.Parameter) -> Any:
+    """Return a whole parameter's optimizer state for this rank's part of the parameter."""
+    if not isinstance(value, Tensor) or not isinstance(parameter, DTensor):
+        return value
+    if isinstance(value, DTensor) or value.shape != parameter.shape:
+        return value
+    return distribute_tensor(value, parameter.device_mesh, parameter.placements)
+
+
+def _watch_others() -> None:
+    """Rewrite unregistered optimizers as well, before their first step."""
+    global _is_hooked
+    if not _is_hooked:
+        register_optimizer_step_pre_hook(_before_step)
+        _is_hooked = True
+
+
+def _before_step(
+    optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    model = current_model()
+    if model is None or not model.is_cut:
+        return
+    if optimizer not in _seen:
+        rewrite(optimizer, local_parameters(model.stages))
+        _check_all_are_of(optimizer, model)
+        _seen.add(optimizer)
+    max_norm = model.session.options.gradient_clipping
+    if max_norm is not None and _is_of(optimizer, model):
+        closure = kwargs.get("closure", next(iter(args[1:]), None))
+        _clip(optimizer, max_norm, closure)
+
+
+def _check_all_are_of(optimizer: torch.optim.Optimizer, model: SplitModel) -> None:
+    """Refuse an optimizer that mixes the model's parameters with others, such as a loss's."""
+    if model.groups.mp_size * model.groups.rdp_size == 1 or not _is_of(optimizer, model):
+        return
+    own = {id(parameter) for parameter in model.parameters()}
+    others = [p for p in _parameters(optimizer) if p.requires_grad and id(p) not in own]
+    require(
+        not others,
+        what=f"{type(optimizer).__name__} has {len(others)} parameters that are in no stage, such "
+        f"as one of shape {tuple(others[0].shape) if others else ()}",
+        why="only ranks of the last stage have gradients of them, and no means over replicas",
+        hint="Put what the loss trains into the model, or step it with an optimizer of its own",
+    )
+
+
+def _is_of(optimizer: torch.optim.Optimizer, model: SplitModel) -> bool:
+    """Tell whether an optimizer has parameters of the model, on this rank or on others."""
+    own = {id(parameter) for parameter in model.parameters()}
+    return optimizer in _moved or any(id(each) in own for each in _parameters(optimizer))
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
+    return (each for group in optimizer.param_groups for each in group["params"])
+
+
+def _clip(optimizer: torch.optim.Optimizer, max_norm: float, closure: object) -> None:
+    require(
+        closure is None,
+        what=f"{type(optimizer).__name__}.step got a closure, and gradient_clipping is {max_norm}",
+        why="gradients are clipped before the step, and a closure computes them in it",
+        hint="Run the step of the model yourself, then call optimizer.step()",
+    )
+    scale = getattr(optimizer, "grad_scale", None)  # set if the optimizer itself unscales
+    clip_grad_norm_(_parameters(optimizer), max_norm * (1.0 if scale is None else float(scale)))
+
+
+_is_watching = False
+
+
+def watch(model: SplitModel) -> None:
+    """Refuse optimizer calls in the model's steps, and `state_dict` of its module after the cut."""
+    global _is_watching
+    module: Any = model.module
+    model.when_cut(lambda: module.register_state_dict_pre_hook(_has_values) and None)
+    if not _is_watching:
+        _is_watching = True
+        register_optimizer_step_pre_hook(_guard_step)
+        plain = torch.optim.Optimizer.zero_grad
+        torch.optim.Optimizer.zero_grad = _refusing(plain)  # type: ignore[method-assign]
+
+
+def _guard_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    if _is_of_model(optimizer):
+        refuse_in_step(f"{type(optimizer).__name__}.step()")
+
+
+def _refusing(zero_grad: Callable[..., None]) -> Callable[..., None]:
+    """Wrap `zero_grad` with a check, since torch has no hook before it."""
+
+    @wraps(zero_grad)
+    def checked(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+        if _is_of_model(self):
+            refuse_in_step(f"{type(self).__name__}.zero_grad()")
+        zero_grad(self, *args, **kwargs)
+
+    return checked
+
+
+def _is_of_model(optimizer: torch.optim.Optimizer) -> bool:
+    """Tell whether an optimizer trains the running model, with parameters on any rank."""
+    running = models_in_step()
+    if not running:
+        return False
+    own = {id(each) for model in running for each in _tensors(model)}
+    groups = optimizer.param_groups
+    passed = [parameter for group in groups for parameter in group["params"]]
+    return any(id(each) in own or hasattr(each, "_smp_moved") for each in passed)
+
+
+def _tensors(model: SplitModel) -> Iterable[Tensor]:
+    return [*model.parameters(), *model.module.parameters()]
+
+
+def _has_values(module: nn.Module, *_: Any) -> None:
+    """Refuse `state_dict` of a module that was cut, since other ranks hold a part of its values."""
+    tensors = [*module.named_parameters(), *module.named_buffers()]
+    gone = [name for name, tensor in tensors if tensor.is_meta]
+    if gone:
+        raise OptionError(
+            f"state_dict() of {type(module).__name__} itself has no values of {len(gone)} tensors,"
+            f" such as {gone[0]!r}",
+            "the model was cut into stages, and other ranks hold them",
+            "Call state_dict() of the DistributedModel around it, or smp.export(path, model)",
+        )

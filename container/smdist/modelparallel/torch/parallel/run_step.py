@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One step of a model: capture the call, agree, run the pipeline, and share the results."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from smdist.modelparallel.core.rank_layout import Axis
+from smdist.modelparallel.core.schedule import Schedule
+from smdist.modelparallel.torch.executor import Arguments, Executor, Roots
+from smdist.modelparallel.torch.parallel.capture_cache import (
+    CapturedCall,
+    find_capture,
+    sync_frozen,
+)
+from smdist.modelparallel.torch.parallel.first_step import cut_for_step
+from smdist.modelparallel.torch.parallel.model_state import (
+    GradientHooks,
+    ModelState,
+    complete,
+    probe,
+)
+from smdist.modelparallel.torch.parallel.partitioned_model import PartitionedModel, forward_only
+from smdist.modelparallel.torch.parallel.rank_agreement import (
+    DifferenceError,
+    agree,
+    checksum,
+    described,
+)
+from smdist.modelparallel.torch.parallel.step_function import MicrobatchCall, StepFunction
+from smdist.modelparallel.torch.program.pytree import map_leaves
+from smdist.modelparallel.torch.session.object_collectives import broadcast_object
+
+_NO_BACKWARD: Final = (
+    "{} trained nothing: it ran in training with gradients enabled, and never called"
+    " model.backward(loss). Call it in the step, or evaluate under torch.no_grad()"
+)
+
+
+def run(state: ModelState, step_function: StepFunction, *, parts: int | None = None) -> list[Any]:
+    """Run one step on all ranks.
+
+    Args:
+        parts: Number of microbatches of a step without a backward pass; None for a planned step.
+
+    Returns:
+        The function's result for each microbatch: the same on all ranks of the pipeline.
+
+    Raises:
+        OptionError: The batch cannot be cut, or ranks are about to do different things.
+        StepError: An action failed on some rank.
+    """
+    state.check_caught_up()
+    axis = Axis.WORLD if parts is None and torch.is_grad_enabled() else Axis.PP
+    if state.split is None:
+        cut_for_step(state, step_function)
+    assert state.split is not None
+    split = state.split
+    count = split.plan.num_microbatches if parts is None else parts
+    seen, pieces = _agreed(state, step_function, count, axis)
+    split.captured, split.placement = seen.captured, seen.placement
+    feed = _UserCode(state, step_function, pieces)
+    if seen.has_gradients and parts is None:
+        if split.skeleton.training:
+            state.steps.begin(step_function.size() * split.groups.rdp_size)
+        results = _train(state, split, feed, count)
+        if results is not None and split.skeleton.training and not feed.has_roots:
+            warnings.warn(_NO_BACKWARD.format(step_function.name), stacklevel=2)
+    else:
+        executor = _executor(state, split, None if parts is None else count)
+        repeat = state.next_repeat()
+        draws = partial(state.draws, count=count, repeat=repeat)
+        results = executor.run(feed, draws=draws, backward=False)
+        split.replicas.rest()
+    split.mirror.let_go()
+    return _shared(split, results)
+
+
+def _agreed(
+    state: ModelState, step_function: StepFunction, count: int, axis: Axis
+) -> tuple[CapturedCall, list[Arguments]]:
+    """Agree on the step; if ranks have frozen parameters since the last one, sync and retry."""
+    try:
+        return _looked(state, step_function, count, axis)
+    except DifferenceError:
+        assert state.split is not None
+        if not sync_frozen(state.split, axis):
+            raise
+    return _looked(state, step_function, count, axis)
+
+
+def _looked(
+    state: ModelState, step_function: StepFunction, count: int, axis: Axis
+) -> tuple[CapturedCall, list[Arguments]]:
+    """Find this rank's capture and microbatches, and check that all ranks agree and can go on."""
+    split = state.split
+    assert split is not None
+    fault: BaseException | None = None
+    seen, pieces, said, told = None, [], {}, ""
+    try:
+        pieces = step_function.cut(count)
+        seen = probe(
+            state, step_function, pieces[0], lambda arguments: find_capture(split, arguments)
+        )
+        said = {"inputs": described(step_function.inputs), "model": f"{count} x {seen.text}"}
+        told = repr(said)
+        said["data"] = "" if told in split.compared else checksum(step_function.inputs)
+        if axis is Axis.WORLD and seen.has_gradients:
+            state.check_size(step_function.size())
+    except BaseException as error:  # any error, since other ranks wait for this one
+        fault = error
+    agree(split.groups, axis, said, fault)
+    assert seen is not None
+    split.compare(told)
+    split.agreed = split.frozen()
+    return seen, pieces
+
+
+class _UserCode:
+    """Feed of an executor that runs the user's code, one microbatch at a time.
+
+    Attributes:
+        has_roots: True once the code has started a backward pass.
+    """
+
+    def __init__(
+        self, state: ModelState, step_function: StepFunction, pieces: list[Arguments]
+    ) -> None:
+        self._state, self._step_function, self._pieces = state, step_function, pieces
+        self._scale = 1.0 / len(pieces) if state.settings.averages else 1.0
+        self.has_roots = False
+
+    def __call__(self, microbatch: int, call: Callable[[Arguments], Any]) -> tuple[Any, Roots]:
+        microbatch_call = MicrobatchCall(answer=call, scale=self._scale)
+        args, kwargs = self._pieces[microbatch]
+        with self._state.acting(microbatch_call):
+            result = self._step_function.function(*args, **kwargs)
+        self.has_roots |= bool(microbatch_call.roots)
+        return (
+            _detached(result) if self._step_function.detaches else result
+        ), microbatch_call.roots
+
+
+def _train(state: ModelState, split: PartitionedModel, feed: Any, count: int) -> list[Any] | None:
+    """Run the step forward and backward."""
+    with complete(state, split):
+        executor = _executor(state, split, None)
+        if state.settings.broadcasts_buffers:
+            with executor.guarded("the sharing of buffers"):
+                split.replicas.share_buffers()
+        return executor.run(feed, draws=lambda at: state.draws(at, count), backward=True)
+
+
+def _executor(state: ModelState, split: PartitionedModel, parts: int | None) -> Executor:
+    """Return the executor of the plan's schedule, or one for forward passes alone."""
+
+    def schedule() -> Schedule:
+        return split.plan.actions if parts is None else forward_only(split.plan, parts)
+
+    return split.executor(parts, schedule, GradientHooks(state))
+
+
+def _detached(result: Any) -> Any:
+    return map_leaves(lambda leaf: leaf.detach() if isinstance(leaf, Tensor) else leaf, result)
+
+
+def _shared(split: PartitionedModel, results: list[Any] | None) -> list[Any]:
+    """Broadcast the results of the last stage's rank to all ranks of the pipeline."""
+    if split.groups.pp_size > 1:
+        with split.guarded("the sharing of results"):
+            results = broadcast_object(results, split.last_rank, split.groups.of(Axis.PP))
+    assert results is not None
+    return results

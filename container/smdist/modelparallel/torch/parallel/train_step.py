@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps without a function of the user: `train_step` and `evaluate` of a `Parallel`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import gcd
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sagemaker_dist.errors import OptionError
+from smdist.modelparallel.torch.capture import arguments_of
+from smdist.modelparallel.torch.executor import Arguments
+from smdist.modelparallel.torch.parallel import run_step
+from smdist.modelparallel.torch.parallel.model_state import ModelState
+from smdist.modelparallel.torch.parallel.step_function import StepFunction, StepOutput, gathered
+from smdist.modelparallel.torch.program.batch import Batch
+from smdist.modelparallel.torch.program.pytree import map_leaves
+
+Loss = Callable[..., Any] | None
+
+
+def train_step(
+    model: nn.Module, state: ModelState, batch: Any, loss: Loss, targets: Any
+) -> StepOutput:
+    """Run a step forward and backward; return the losses of all microbatches."""
+
+    def function(arguments: Arguments, target: Any) -> Any:
+        output = model(*arguments[0], **arguments[1])
+        found = _loss(output, target, loss)
+        assert state.microbatch_call is not None
+        state.microbatch_call.backward(found, None)
+        return found
+
+    with torch.enable_grad():
+        results = run_step.run(state, _step_function("train_step", function, batch, targets))
+    return StepOutput(results)
+
+
+def evaluate(model: nn.Module, state: ModelState, batch: Any, loss: Loss, targets: Any) -> Any:
+    """Run a forward pass in evaluation mode, in as many microbatches as the batch allows."""
+
+    def function(arguments: Arguments, target: Any) -> Any:
+        output = model(*arguments[0], **arguments[1])
+        return output if loss is None else _loss(output, target, loss)
+
+    step_function = _step_function("evaluate", function, batch, targets)
+    with _evaluation(model, state.model), torch.no_grad():
+        planned = state.split.plan.num_microbatches if state.split is not None else 1
+        results = run_step.run(state, step_function, parts=_parts(step_function, planned))
+    return _joined(results) if loss is None else StepOutput(results).reduce_mean()
+
+
+@contextmanager
+def _evaluation(model: nn.Module, module: nn.Module) -> Iterator[None]:
+    """Set evaluation mode within the block; afterwards restore each module's own mode."""
+    was_training = model.training
+    modes = [(each, each.training) for each in module.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)  # reaches modules that a cut has made, too
+        for each, mode in modes:
+            each.training = mode
+
+
+def _joined(results: list[Any]) -> Any:
+    """Join outputs of microbatches to those of the whole batch; scalars become means."""
+    return map_leaves(
+        lambda leaf: _whole(leaf) if isinstance(leaf, StepOutput) else leaf, gathered(results)
+    )
+
+
+def _whole(output: StepOutput) -> Tensor:
+    return output.reduce_mean() if output[0].dim() == 0 else output.concat()
+
+
+def _loss(output: Any, target: Any, loss: Loss) -> Any:
+    if loss is not None:
+        return loss(output) if target is None else loss(output, target)
+    found = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", output)
+    if not isinstance(found, Tensor) or found.numel() != 1:
+        raise OptionError(
+            "train_step got no loss",
+            f"the model returns {type(output).__name__} without one",
+            "Pass loss=: a function of what the model returns",
+        )
+    return found
+
+
+def _parts(step_function: StepFunction, planned: int) -> int:
+    """Return the planned number of microbatches, or a smaller one that divides the batch."""
+    try:
+        return gcd(step_function.size(), planned)
+    except OptionError:
+        return planned  # the step will raise this error on all ranks
+
+
+def _step_function(
+    name: str, function: Callable[..., Any], batch: Any, targets: Any
+) -> StepFunction:
+    def cut(number: int) -> list[Arguments]:
+        whole, aims = Batch.of(batch), None if targets is None else Batch.of(targets)
+        return [
+            ((arguments_of(whole.microbatch(number, at)), aims and aims.microbatch(number, at)), {})
+            for at in range(number)
+        ]
+
+    return StepFunction(
+        name=name, function=function, cut=cut, inputs=(batch, targets),
+        size=lambda: Batch.of(batch).size,
+    )  # fmt: skip

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cluster for a number of ranks: one host, with devices like the one that the model is on."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch import nn
+
+from sagemaker_dist.errors import OptionError
+from smdist.modelparallel.core.cluster import Cluster, Device
+from smdist.modelparallel.core.default_links import GPUS, PROCESSES
+
+_USABLE: Final = 0.9  # share of a GPU's memory; CUDA, NCCL and fragmentation take the rest
+
+
+def cluster_of(world: int | Cluster, model: nn.Module) -> Cluster:
+    """Return `world` if it is a cluster, or a cluster of one host with this number of ranks.
+
+    Raises:
+        OptionError: `world` is neither a Cluster nor an integer of at least 1.
+    """
+    if isinstance(world, Cluster):
+        return world
+    if not isinstance(world, int) or isinstance(world, bool) or world < 1:
+        why = "it is the number of ranks of one host, or a Cluster of several"
+        raise OptionError(
+            f"world is {world!r}", why, "Pass an integer of at least 1", about="world"
+        )
+    on = next((each.device for each in model.parameters() if not each.is_meta), None)
+    if on is None or on.type != "cuda":
+        return Cluster(ranks_per_host=world, inside=PROCESSES, across=PROCESSES)
+    facts = torch.cuda.get_device_properties(on)
+    device = Device(name=facts.name, memory_bytes=int(facts.total_memory * _USABLE))
+    return Cluster(ranks_per_host=world, inside=GPUS, across=GPUS, device=device)

@@ -1,0 +1,389 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Forward pass of a model as a straight line of calls, of which any part can run by itself.
+
+    h      = wte(input_ids)                      a unit: the user's module, called whole
+    :add   = add(wte, wpe)                       glue: an operation of a forward function itself
+    h.0    = h.0(:add, attention_mask=None)
+
+A call names its arguments: values of earlier calls, parameters by the model's own names, and
+constants. A program holds no copy of the model.
+
+A call also has the modes of PyTorch that change what an operation means: gradients, inference and
+autocast. A forward function may enter `torch.no_grad()` or `torch.autocast` around some of its
+operations, so each call records its modes if they differ from those around the whole forward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from sagemaker_dist.errors import OptionError, raise_all
+from smdist.modelparallel.torch.program.pytree import Form, flatten, paths, unflatten
+
+_DEVICES = ("cpu", "cuda")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Autocast:
+    """Autocast on one type of device."""
+
+    device: str
+    is_on: bool
+    dtype: torch.dtype
+    caches: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradModes:
+    """Modes of gradients, inference and autocast at one moment."""
+
+    grad: bool
+    inference: bool
+    autocasts: tuple[Autocast, ...]
+
+
+def current_modes() -> GradModes:
+    """Return the current modes."""
+    return GradModes(
+        grad=torch.is_grad_enabled(),
+        inference=torch.is_inference_mode_enabled(),
+        autocasts=tuple(_autocast(device) for device in _DEVICES),
+    )
+
+
+@contextmanager
+def entered(modes: GradModes, base: GradModes) -> Iterator[None]:
+    """Enter, within the block, the modes in which `modes` differs from `base`; keep all others."""
+    with ExitStack() as stack:
+        if modes.inference != base.inference:
+            stack.enter_context(torch.inference_mode(modes.inference))
+        if modes.grad != base.grad:
+            stack.enter_context(torch.set_grad_enabled(modes.grad))
+        for here, there in zip(modes.autocasts, base.autocasts, strict=True):
+            if here != there:
+                stack.enter_context(_context(here))
+        yield
+
+
+def _autocast(device: str) -> Autocast:
+    return Autocast(
+        device=device,
+        is_on=torch.is_autocast_enabled(device),
+        dtype=torch.get_autocast_dtype(device),
+        caches=torch.is_autocast_cache_enabled(),
+    )
+
+
+def _context(autocast: Autocast) -> torch.autocast:
+    return torch.autocast(
+        autocast.device,
+        dtype=autocast.dtype,
+        enabled=autocast.is_on,
+        cache_enabled=autocast.caches,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """Value of the graph, by name."""
+
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTensor:
+    """Parameter, buffer or tensor attribute of the model, by its first name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Constant:
+    """Any other argument: a number, None, a function, or a tensor of the user's own."""
+
+    value: Any
+
+
+Argument = Ref | ModelTensor | Constant
+_SCALARS = (bool, int, float, complex, str, bytes, type(None))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorFacts:
+    """Shape, strides, type, device and gradient of a value at capture."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    requires_grad: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RngCall:
+    """Random numbers of the forward pass that a call draws.
+
+    Functions that may draw are numbered in the order in which the whole forward pass calls them: a
+    number depends neither on the choice of units nor on stages.
+
+    Attributes:
+        first: Number of such functions that run before the call.
+        count: Number of such functions that ran in the call at capture.
+        functions: All functions that may draw.
+    """
+
+    first: int
+    count: int
+    functions: frozenset[Callable[..., Any]] = field(repr=False)
+
+    def name(self, index: int) -> str:
+        """Name one of these functions; those beyond `count` get names of their own."""
+        if index < self.count:
+            return str(self.first + index)
+        return f"{self.first + self.count}+{index - self.count}"
+
+
+NOTHING_DRAWN: Final = RngCall(first=0, count=0, functions=frozenset())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One call of the forward pass.
+
+    Attributes:
+        name: Name of its node in the graph.
+        module: Name of the unit; for glue, the module whose forward function has the operation.
+        function: Function to call; None for a unit.
+        form: Form of (positional arguments, keyword arguments).
+        arguments: Leaves of `form`.
+        result_form: Form of the result.
+        results: Leaves of `result_form`: values, or constants for leaves that are no tensors.
+        changed: Positions of `arguments` that are changed in place, with the name of the new value.
+        modes: Modes of the call; None if they are those around the forward pass.
+        checkpoint: Settings of `torch.utils.checkpoint` around a unit; None without.
+        is_random: True if the call may draw random numbers.
+        chance: Random numbers that the call draws.
+        has_state: True if the call changes buffers of its own.
+        is_probed: True if the result was found with real numbers, not with fake tensors.
+    """
+
+    name: str
+    module: str
+    function: Callable[..., Any] | None
+    form: Form
+    arguments: tuple[Argument, ...]
+    result_form: Form
+    results: tuple[Argument, ...]
+    changed: tuple[tuple[int, str], ...] = ()
+    modes: GradModes | None = None
+    checkpoint: Mapping[str, Any] | None = None
+    is_random: bool = False
+    chance: RngCall = NOTHING_DRAWN
+    has_state: bool = False
+    is_probed: bool = False
+
+    @property
+    def is_unit(self) -> bool:
+        """True if the call runs a module, False if it runs a function."""
+        return self.function is None
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Names of the values that the call reads, each once."""
+        return tuple(dict.fromkeys(a.value for a in self.arguments if isinstance(a, Ref)))
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """Names of the values that the call writes, each once."""
+        returned = [result.value for result in self.results if isinstance(result, Ref)]
+        return tuple(dict.fromkeys([*returned, *(name for _, name in self.changed)]))
+
+    @property
+    def held(self) -> tuple[str, ...]:
+        """Names of the model's tensors that the call reads."""
+        return tuple(dict.fromkeys(a.name for a in self.arguments if isinstance(a, ModelTensor)))
+
+
+@dataclass(frozen=True, kw_only=True)  # cached properties need a __dict__, so no slots
+class Program:
+    """Whole forward pass.
+
+    Attributes:
+        calls: Calls in the order of execution.
+        input_form: Form of the model's (positional arguments, keyword arguments).
+        inputs: Leaves of `input_form`: values, or constants that must stay as they are.
+        output_form: Form of the model's output.
+        outputs: Leaves of `output_form`.
+        base: Modes around the forward pass at capture.
+        facts: Facts about every value, by name.
+        aliases: Number of each value's memory, by name; values that share memory have the same.
+        chance: Random numbers of the whole forward pass.
+    """
+
+    calls: tuple[Call, ...]
+    input_form: Form
+    inputs: tuple[Argument, ...]
+    output_form: Form
+    outputs: tuple[Argument, ...]
+    base: GradModes
+    facts: Mapping[str, TensorFacts]
+    aliases: Mapping[str, int] = field(default_factory=dict)
+    chance: RngCall = NOTHING_DRAWN
+
+    @cached_property
+    def call(self) -> Mapping[str, Call]:
+        """Calls by name."""
+        return {call.name: call for call in self.calls}
+
+    def bind(self, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> dict[str, Any]:
+        """Return the values of the model's inputs, by name.
+
+        Raises:
+            OptionError: The inputs differ from the captured ones: in form, in shape or type of a
+                tensor, or in a constant.
+        """
+        leaves, form = flatten(arguments)
+        if form != self.input_form:
+            raise _unlike("the model's inputs have another form than those it was captured with")
+        names = paths(form)
+        pairs = list(zip(self.inputs, leaves, names, strict=True))
+        raise_all(_unlike(what) for pair in pairs for what in _differences(*pair, facts=self.facts))
+        return {source.value: leaf for source, leaf, _ in pairs if isinstance(source, Ref)}
+
+    def assemble(self, values: Mapping[str, Any], held: Callable[[str], Tensor]) -> Any:
+        """Build the model's output from its values."""
+        return unflatten(self.output_form, [_resolve(o, values, held) for o in self.outputs])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramInterpreter:
+    """Runner of a program's calls.
+
+    Attributes:
+        program: Program that has the calls.
+        unit: Function from a name to the module.
+        held: Function from a name to the parameter, buffer or attribute.
+        copies: Values that are copied before a call changes them in place, because their old
+            contents are still needed.
+        spent: Values that no later call reads, by the name of the call after which they are freed.
+        around: Function that returns a context for a random call, to fix its random numbers.
+    """
+
+    program: Program
+    unit: Callable[[str], nn.Module]
+    held: Callable[[str], Tensor]
+    copies: frozenset[str] = frozenset()
+    spent: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    around: Callable[[Call], AbstractContextManager[None]] = lambda _: nullcontext()
+
+    def run(self, calls: Iterable[Call], values: MutableMapping[str, Any]) -> None:
+        """Run calls in order: read from and write to `values`.
+
+        Raises:
+            OptionError: A call returned a result of another form than at capture.
+        """
+        for call in calls:
+            self._step(call, values)
+            for name in self.spent.get(call.name, ()):
+                values.pop(name, None)
+
+    def _step(self, call: Call, values: MutableMapping[str, Any]) -> None:
+        leaves = [_resolve(argument, values, self.held) for argument in call.arguments]
+        for position, _ in call.changed:
+            argument = call.arguments[position]
+            if isinstance(argument, Ref) and argument.value in self.copies:
+                leaves[position] = leaves[position].clone()
+        with self._modes(call), self.around(call) if call.is_random else nullcontext():
+            args, kwargs = unflatten(call.form, leaves)
+            result = self._function(call)(*args, **kwargs)
+        values.update(_results(call, result, self.program))
+        values.update({name: leaves[position] for position, name in call.changed})
+
+    def _modes(self, call: Call) -> AbstractContextManager[None]:
+        return nullcontext() if call.modes is None else entered(call.modes, self.program.base)
+
+    def _function(self, call: Call) -> Callable[..., Any]:
+        if call.function is not None:
+            return call.function
+        module = self.unit(call.module)
+        return module if call.checkpoint is None else _checkpointed(module, call.checkpoint)
+
+
+def _unlike(what: str) -> OptionError:
+    why = "a program is made for one kind of inputs: what depends on them stands in it"
+    return OptionError(what, why, "Capture the model again with these")
+
+
+def _differences(
+    source: Argument, leaf: Any, path: str, *, facts: Mapping[str, TensorFacts]
+) -> Iterator[str]:
+    if isinstance(source, Ref):
+        expected = facts[source.value]
+        found = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
+        if found != (expected.shape, expected.dtype):
+            yield f"{source.value!r} is {_text(leaf)}, not {expected.dtype}{expected.shape}"
+    elif isinstance(source, Constant) and not _is_same(leaf, source.value):
+        yield f"{path.partition('.')[2]!r} is {_text(leaf)}, not {source.value!r}"
+
+
+def _is_same(leaf: Any, captured: Any) -> bool:
+    if not isinstance(captured, _SCALARS):
+        return type(leaf) is type(captured)
+    return leaf is captured or (type(leaf) is type(captured) and bool(leaf == captured))
+
+
+def _text(leaf: Any) -> str:
+    return f"{leaf.dtype}{tuple(leaf.shape)}" if isinstance(leaf, Tensor) else repr(leaf)
+
+
+def _checkpointed(module: nn.Module, settings: Mapping[str, Any]) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return checkpoint(partial(module, **kwargs) if kwargs else module, *args, **settings)
+
+    return run
+
+
+def _resolve(source: Argument, values: Mapping[str, Any], held: Callable[[str], Tensor]) -> Any:
+    if isinstance(source, Ref):
+        return values[source.value]
+    return held(source.name) if isinstance(source, ModelTensor) else source.value
+
+
+def _results(call: Call, result: Any, program: Program) -> dict[str, Any]:
+    leaves, form = flatten(result)
+    if form != call.result_form:
+        raise _changed(call, "returned something of another form")
+    found: dict[str, Any] = {}
+    for source, leaf in zip(call.results, leaves, strict=True):
+        _check_leaf(call, source, leaf, program)
+        if isinstance(source, Ref):
+            found[source.value] = leaf
+    return found
+
+
+def _check_leaf(call: Call, source: Argument, leaf: Any, program: Program) -> None:
+    if isinstance(source, Constant):
+        if isinstance(source.value, (bool, int, float, str)) and leaf != source.value:
+            raise _changed(call, f"returned {leaf!r} where it returned {source.value!r} before")
+    elif not isinstance(leaf, Tensor):
+        raise _changed(call, f"returned {type(leaf).__name__} where it returned a tensor before")
+    elif call.is_probed and isinstance(source, Ref):
+        expected = program.facts[source.value].shape
+        if tuple(leaf.shape) != expected:
+            raise _changed(call, f"returned shape {tuple(leaf.shape)}, not {expected}")
+
+
+def _changed(call: Call, what: str) -> OptionError:
+    return OptionError(
+        f"{call.module or 'the model'!r} {what}",
+        "what it returns depends on the data, and the modules around it were captured without them",
+        "Make the module that calls it one unit, or let it return tensors of fixed shape",
+    )

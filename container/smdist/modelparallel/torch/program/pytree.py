@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nested arguments and results as a flat list of leaves, and back.
+
+    {"x": t, "masks": (m, None)}  <->  [t, m, None] and the form {"x": *, "masks": (*, *)}
+
+PyTorch's own pytree does not open plain dataclasses and slices, and libraries may register types
+with it. Here the meaning of a form depends on the classes alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Shape of nested data.
+
+    Attributes:
+        type: Class of the container; None for a leaf.
+        keys: Keys of a mapping, field names of a dataclass, or indices.
+        children: One form for each key.
+    """
+
+    type: type | None = None
+    keys: tuple[Any, ...] = ()
+    children: tuple[Form, ...] = ()
+
+    @property
+    def num_leaves(self) -> int:
+        """Number of leaves in data of this form."""
+        return 1 if self.type is None else sum(child.num_leaves for child in self.children)
+
+
+LEAF = Form()
+
+
+def flatten(data: Any) -> tuple[list[Any], Form]:
+    """Return the leaves of nested data from left to right, and its form."""
+    parts = _parts(data)
+    if parts is None:
+        return [data], LEAF
+    leaves: list[Any] = []
+    children = []
+    for _, part in parts:
+        inner, form = flatten(part)
+        leaves += inner
+        children.append(form)
+    return leaves, Form(type(data), tuple(key for key, _ in parts), tuple(children))
+
+
+def unflatten(form: Form, leaves: Sequence[Any]) -> Any:
+    """Build nested data of a form from its leaves; all containers are new."""
+    return _build(form, iter(leaves))
+
+
+def map_leaves(function: Callable[[Any], Any], data: Any) -> Any:
+    """Return nested data with a function applied to every leaf."""
+    leaves, form = flatten(data)
+    return unflatten(form, [function(leaf) for leaf in leaves])
+
+
+def paths(form: Form, prefix: str = "") -> Iterator[str]:
+    """Yield a path for each leaf: "batch.x", "0.mask"."""
+    if form.type is None:
+        yield prefix
+    for key, child in zip(form.keys, form.children, strict=True):
+        yield from paths(child, f"{prefix}.{key}" if prefix else str(key))
+
+
+def _parts(data: Any) -> list[tuple[Any, Any]] | None:
+    if isinstance(data, dict):
+        return list(data.items()) if _is_plain_mapping(data) else None
+    if isinstance(data, (list, tuple)) and not isinstance(data, torch.Size):
+        return list(enumerate(data))
+    if isinstance(data, slice):
+        return [("start", data.start), ("stop", data.stop), ("step", data.step)]
+    if dataclasses.is_dataclass(data) and not isinstance(data, type):
+        return _fields(data)
+    return None
+
+
+def _is_plain_mapping(data: dict[Any, Any]) -> bool:
+    return type(data) in (dict, defaultdict) or _is_ordered(type(data))
+
+
+def _is_ordered(cls: type) -> bool:
+    # transformers' ModelOutput is both an ordered dict and a dataclass.
+    return cls.__name__ == "OrderedDict" or dataclasses.is_dataclass(cls)
+
+
+def _fields(data: Any) -> list[tuple[Any, Any]] | None:
+    """Return the fields of a dataclass that has tensors; None for one without, which is a leaf."""
+    if isinstance(data, torch.nn.Module):
+        return None
+    parts = [(field.name, getattr(data, field.name, None)) for field in dataclasses.fields(data)]
+    carries = any(isinstance(leaf, torch.Tensor) for _, part in parts for leaf in flatten(part)[0])
+    return parts if carries else None
+
+
+def _build(form: Form, leaves: Iterator[Any]) -> Any:
+    if form.type is None:
+        return next(leaves)
+    values = [_build(child, leaves) for child in form.children]
+    if issubclass(form.type, dict):
+        return _mapping(form, values)
+    if form.type is slice:
+        return slice(*values)
+    if issubclass(form.type, (list, tuple)):
+        return _sequence(form.type, values)
+    return _record(form, values)
+
+
+def _mapping(form: Form, values: list[Any]) -> Any:
+    assert form.type is not None
+    items = dict(zip(form.keys, values, strict=True))
+    if form.type is defaultdict:
+        return defaultdict(None, items)
+    return form.type(**items) if dataclasses.is_dataclass(form.type) else form.type(items)
+
+
+def _sequence(cls: type, values: list[Any]) -> Any:
+    return cls(*values) if hasattr(cls, "_fields") else cls(values)
+
+
+def _record(form: Form, values: list[Any]) -> Any:
+    assert form.type is not None
+    record: Any = object.__new__(form.type)
+    for name, value in zip(form.keys, values, strict=True):
+        object.__setattr__(record, name, value)
+    return record

@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FSDP2 on a pipeline: replicas share a stage's parameters, gradients and optimizer state.
+
+    "optimizer"   parameters are gathered at their first use in a step and stay until its end
+    "full"        parameters of a unit are gathered each time that it runs, and freed after it
+
+"full" costs two gathers for each unit and microbatch; a rank never holds more than one or two whole
+units. If the schedule splits the backward pass, W still needs the parameters that I has used, and
+"full" keeps them as "optimizer" does. In both, gradients are whole until the last backward pass of
+a stage, and are reduced once a step.
+
+Some parameters stay whole on every replica: those in several stages of one rank, those of another
+type than the rest of their group, and those without dimensions.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from smdist.modelparallel.core.rank_layout import Axis
+from smdist.modelparallel.torch.materialization.stage_module import StageModule
+from smdist.modelparallel.torch.program.program import Ref
+from smdist.modelparallel.torch.program.pytree import flatten, unflatten
+from smdist.modelparallel.torch.session.process_groups import Groups
+
+
+class Shards:
+    """Sharded stages of one rank.
+
+    Args:
+        stages: Stages by number; they are wrapped in place.
+        groups: Process groups of this rank.
+        shard_degree: Number of replicas that share one copy.
+        keeps: True if parameters stay gathered until the end of a step.
+        bf16: True if units compute in bfloat16.
+    """
+
+    def __init__(
+        self,
+        stages: Mapping[int, StageModule],
+        groups: Groups,
+        *,
+        shard_degree: int,
+        keeps: bool,
+        bf16: bool,
+    ) -> None:
+        self._stages, self._group, self._keeps = stages, groups.of(Axis.RDP), keeps
+        self._mesh = _mesh(groups, shard_degree, _device_type(stages.values()))
+        # Units for which this view matters are not wrapped; outputs of stages are never changed.
+        warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
+        apart = _torn(stages, bf16=bf16)
+        for stage in stages.values():
+            _wrap(stage, self._mesh, apart, keeps=keeps, bf16=bf16)
+            self._pause(stage)
+
+    def end(self, stage: int) -> None:
+        """Reduce a stage's gradients after its last backward pass; free its whole parameters."""
+        root = self._root(stage)
+        if not _has_run(root):
+            return
+        root.set_is_last_backward(True)
+        root.set_reshard_after_backward(True)
+        root.set_requires_gradient_sync(True)
+        with torch.no_grad():
+            self._agree(root)
+        # Called directly, as torch's pipelines do: split backward passes do not reach FSDP's hook.
+        root._get_fsdp_state()._root_post_backward_final_callback()
+        self._pause(self._stages[stage])
+
+    def rest(self) -> None:
+        """Free whole parameters, and what a run without a backward pass has left."""
+        for stage in self._stages:
+            root = self._root(stage)
+            if _has_run(root):
+                root.reset_iter_state()
+
+    def retrain(self) -> None:
+        """Update the reduction types of FSDP's groups after a change of trained parameters."""
+        for stage in self._stages:
+            root = self._root(stage)
+            for group in _groups(root) if _has_run(root) else ():
+                group._init_mp_dtypes()
+
+    def _root(self, stage: int) -> FSDPModule:
+        root = self._stages[stage]
+        assert isinstance(root, FSDPModule)
+        return root
+
+    def _pause(self, stage: nn.Module) -> None:
+        """Let backward passes add up gradients without reduction, until the last one."""
+        assert isinstance(stage, FSDPModule)
+        stage.set_is_last_backward(False)
+        stage.set_reshard_after_backward(not self._keeps)
+        stage.set_requires_gradient_sync(False)
+
+    def _agree(self, root: FSDPModule) -> None:
+        """Set zeros as gradient where only another replica has one, so that all take part."""
+        parts = [part for part in _parts(root) if part.sharded_param.requires_grad]
+        if not parts:
+            return
+        for part in parts:
+            _complete(part)
+        device = parts[0].sharded_param.device
+        has = torch.tensor([float(_has_gradient(part)) for part in parts], device=device)
+        dist.all_reduce(has, group=self._group)
+        for part, count in zip(parts, has.tolist(), strict=True):
+            if count and not _has_gradient(part):
+                whole = part._unsharded_param
+                whole.grad = torch.zeros(whole.shape, dtype=whole.dtype, device=device)
+                _complete(part)
+
+
+def _has_run(root: FSDPModule) -> bool:
+    """Tell whether a stage has run: FSDP finds the root module in its first forward pass."""
+    return bool(root._get_fsdp_state()._is_root)
+
+
+def keeps_gathered(sharding: str, *, splits_backward: bool) -> bool:
+    """Tell whether parameters stay whole from their first use in a step to its end."""
+    return sharding == "optimizer" or splits_backward
+
+
+def _mesh(groups: Groups, shard_degree: int, device_type: str) -> DeviceMesh:
+    """Make the mesh of replicas: shards, or shards and copies of shards; collective."""
+    if shard_degree == groups.rdp_size:
+        return DeviceMesh.from_group(groups.of(Axis.RDP), device_type)
+    own: dict[str, dist.ProcessGroup] = {}
+    for members in groups.layout.all_members(Axis.RDP):
+        grid = torch.tensor(members).view(-1, shard_degree)
+        for name, rows in (("copies", grid.t().tolist()), ("shards", grid.tolist())):
+            for row in rows:
+                group = dist.new_group(row)
+                if groups.rank in row:
+                    own[name] = group
+    grid = torch.tensor(groups.members(Axis.RDP)).view(-1, shard_degree)
+    names = ("copies", "shards")
+    made: DeviceMesh = DeviceMesh.from_group(
+        [own[name] for name in names], device_type, mesh=grid, mesh_dim_names=names
+    )
+    return made
+
+
+def _device_type(stages: Iterable[nn.Module]) -> str:
+    tensors = (tensor for stage in stages for tensor in stage.parameters())
+    return next((tensor.device.type for tensor in tensors), "cpu")
+
+
+def _torn(stages: Mapping[int, StageModule], *, bf16: bool) -> set[nn.Parameter]:
+    """Return the parameters that FSDP cannot group: those of several stages, and scalars.
+
+    In bfloat16 a unit computes in one type, so a unit with such a shared parameter stays whole.
+    """
+    count = Counter(parameter for stage in stages.values() for parameter in stage.parameters())
+    shared = {parameter for parameter, number in count.items() if number > 1}
+    units = [stage.get_submodule(n) for stage in stages.values() for n in stage.route.units]
+    around = [set(unit.parameters()) for unit in units if bf16]
+    torn = shared.union(*(own for own in around if own & shared))
+    return torn | {parameter for parameter in count if not parameter.dim()}
+
+
+def _wrap(
+    stage: StageModule, mesh: DeviceMesh, apart: set[nn.Parameter], *, keeps: bool, bf16: bool
+) -> None:
+    """Wrap each unit by itself, and the rest with the stage."""
+    dtype = torch.bfloat16 if bf16 else None
+    reduce_dtype = torch.float32 if bf16 else None
+    units = _separate(stage, apart)
+    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=reduce_dtype)
+    for unit in units:
+        ignored = apart | _odd(unit.parameters(), apart)
+        _shard(unit, mesh, ignored, keeps=keeps, policy=policy)
+    for name in stage.route.units if bf16 else ():
+        unit = stage.get_submodule(name)
+        first = next(unit.parameters(), None)
+        if first is not None and unit not in units:
+            kind = first.dtype if first in apart else torch.bfloat16
+            unit.register_forward_pre_hook(partial(_cast_all, kind), with_kwargs=True)
+    left = [p for p in stage.parameters() if not isinstance(p, DTensor)]
+    policy = MixedPrecisionPolicy(
+        param_dtype=dtype, reduce_dtype=reduce_dtype, cast_forward_inputs=False,
+        output_dtype=torch.float32 if bf16 else None,  # the type that other stages expect
+    )  # fmt: skip
+    if bf16:
+        stage.register_forward_pre_hook(partial(_cast_received, torch.bfloat16))
+    _shard(stage, mesh, apart | _odd(left, apart), keeps=keeps, policy=policy)
+
+
+def _shard(
+    module: nn.Module,
+    mesh: DeviceMesh,
+    ignored: set[nn.Parameter],
+    *,
+    keeps: bool,
+    policy: MixedPrecisionPolicy,
+) -> None:
+    fully_shard(
+        module,
+        mesh=mesh,
+        reshard_after_forward=not keeps,
+        mp_policy=policy,
+        ignored_params=ignored,
+    )
+
+
+def _separate(stage: StageModule, apart: set[nn.Parameter]) -> list[nn.Module]:
+    """Return units with parameters to shard that no other unit of the stage has.
+
+    A unit whose result is changed in place is left out: FSDP would lose its hook on the result.
+    """
+    changed = _changed_in_place(stage)
+    units = [stage.get_submodule(name) for name in stage.route.units if name not in changed]
+    count = Counter(parameter for unit in units for parameter in unit.parameters())
+    return [
+        unit
+        for unit in units
+        if any(p not in apart for p in unit.parameters())
+        and all(count[p] == 1 for p in unit.parameters())
+    ]
+
+
+def _changed_in_place(stage: StageModule) -> set[str]:
+    """Return the names of units whose results a later call changes in place."""
+    places = stage.program.aliases
+    written = {
+        places[call.arguments[at].value]  # type: ignore[union-attr]
+        for call in stage.route.calls
+        for at, _ in call.changed
+        if isinstance(call.arguments[at], Ref)
+    }
+    return {
+        call.module
+        for call in stage.route.calls
+        if call.is_unit and written.intersection(places[name] for name in call.writes)
+    }
+
+
+def _odd(parameters: Iterable[nn.Parameter], apart: set[nn.Parameter]) -> set[nn.Parameter]:
+    """Return parameters of other types than the most common one: a group has one type."""
+    own = [p for p in parameters if p not in apart and not isinstance(p, DTensor)]
+    sizes: Counter[torch.dtype] = Counter()
+    for parameter in own:
+        sizes[parameter.dtype] += parameter.numel()
+    most = max(sizes, key=sizes.__getitem__, default=None)
+    return {parameter for parameter in own if parameter.dtype is not most}
+
+
+def _parts(root: FSDPModule) -> list[Any]:
+    """Return FSDP's parameters of a stage, in the same order on all replicas."""
+    parts = (part for group in _groups(root) for part in group.fsdp_params)
+    return [part for part in parts if hasattr(part, "_unsharded_param")]
+
+
+def _groups(root: FSDPModule) -> list[Any]:
+    states = root._get_fsdp_state()._state_ctx.all_states
+    return [group for state in states for group in state._fsdp_param_groups]
+
+
+def _complete(part: Any) -> None:
+    """Move a gradient to where FSDP expects it: W leaves it at another place than I."""
+    part.accumulate_unsharded_grad_if_needed()
+    part.to_accumulated_grad_if_needed()
+
+
+def _has_gradient(part: Any) -> bool:
+    return part.unsharded_accumulated_grad is not None or part._unsharded_param.grad is not None
+
+
+def _cast_all(dtype: torch.dtype, _: nn.Module, args: Any, kwargs: Any) -> Any:
+    leaves, form = flatten((args, kwargs))
+    return unflatten(form, [_cast(leaf, dtype) for leaf in leaves])
+
+
+def _cast_received(dtype: torch.dtype, _: nn.Module, args: Any) -> Any:
+    received, *others = args
+    return ({name: _cast(value, dtype) for name, value in received.items()}, *others)
+
+
+def _cast(leaf: Any, dtype: torch.dtype) -> Any:
+    is_float = isinstance(leaf, Tensor) and leaf.is_floating_point()
+    return leaf.to(dtype) if is_float else leaf

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradient clipping by the norm of the whole model, not by that of one rank's stages.
+
+While a split model lives, `torch.nn.utils.clip_grad_norm_` does so too, under any name by which a
+script has imported it: the two functions that it calls are replaced. They handle gradients of split
+models and pass all others to torch's own.
+
+Every rank of the pipeline calls it, also a rank without gradients or without trained parameters. A
+tied parameter counts once, on the rank of its first stage.
+
+A parameter of no stage, such as one of the loss function, has its gradient where the loss is: it
+counts on the rank of the last stage. Its gradient is not averaged over replicas, and its values are
+not sent to other ranks, so a parameter to be trained belongs in the model.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import FrameType
+from typing import Any, Protocol
+from weakref import ref
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad
+
+from smdist.modelparallel.torch.replicas.grad_norm import total_norm
+from smdist.modelparallel.torch.replicas.owned_params import numbers
+from smdist.modelparallel.torch.session.current_model import refuse_in_step
+from smdist.modelparallel.torch.session.process_groups import Groups
+
+
+class ClippedModel(Protocol):
+    """Split model from the view of clipping."""
+
+    @property
+    def groups(self) -> Groups:
+        """Process groups of this rank."""
+
+    @property
+    def held(self) -> Mapping[str, nn.Parameter]:
+        """All parameters of this rank by name, including frozen ones."""
+
+    @property
+    def has_losses(self) -> bool:
+        """True if this rank has the last stage."""
+
+    def counted_elsewhere(self) -> Iterable[nn.Parameter]:
+        """Return the parameters that another rank of the pipeline also has, and counts."""
+
+
+_registered: list[ref[Any]] = []  # in the order in which models are cut
+_plain: dict[str, Callable[..., Any]] = {}
+
+
+def register(split: ClippedModel) -> None:
+    """Register a split model for clipping, for as long as it lives."""
+    _registered[:] = [ref(each) for each in (*_live(), split)]
+    if not _plain:
+        _hook()
+
+
+def name_of(parameter: Tensor) -> str:
+    """Return a parameter's name in its split model, for messages; "" if it is in none."""
+    found = (name for s in _live() for name, each in s.held.items() if each is parameter)
+    return next(found, "")
+
+
+def clip_grad_norm_(
+    parameters: nn.Module | Tensor | Iterable[Tensor],
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
+) -> Tensor:
+    """Scale gradients so that their total norm is at most `max_norm`.
+
+    Args:
+        parameters: Parameters of this rank, or its model.
+        max_norm: Largest norm of the gradients afterwards.
+        norm_type: Order of the norm: any that torch knows, also "inf".
+        error_if_nonfinite: True raises RuntimeError on all ranks if the norm is not finite.
+        foreach: See `torch.nn.utils.clip_grad_norm_`.
+
+    Returns:
+        The norm before clipping, the same on all ranks.
+    """
+    if isinstance(parameters, nn.Module):
+        parameters = parameters.parameters()
+    if not isinstance(parameters, Tensor):
+        parameters = list(parameters)
+    return clip_grad.clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite, foreach)
+
+
+def _hook() -> None:
+    for name, ours in (("_get_total_norm", _norm), ("_clip_grads_with_norm_", _clip)):
+        _plain[name] = getattr(clip_grad, name)
+        setattr(clip_grad, name, ours)
+        public = name.removeprefix("_")
+        if getattr(nn.utils, public, None) is _plain[name]:
+            setattr(nn.utils, public, ours)
+
+
+@torch.no_grad()
+def _norm(
+    tensors: Tensor | Iterable[Tensor],
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
+) -> Tensor:
+    """Replace torch's `_get_total_norm`."""
+    found = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+    # no_grad() adds one frame between this function and the caller
+    split = _split_of(found) if found else _split_by_caller(sys._getframe(2))
+    if split is None:
+        norm: Tensor = _plain["_get_total_norm"](found, norm_type, error_if_nonfinite, foreach)
+        return norm
+    refuse_in_step("clip_grad_norm_()")
+    total = total_norm(_counted(found, split), float(norm_type), split.groups)
+    if error_if_nonfinite and not total.isfinite():
+        raise RuntimeError(
+            f"the norm of order {norm_type} of the gradients of all stages is {total.item()}, so "
+            "they cannot be clipped; error_if_nonfinite=False scales them all the same"
+        )
+    return total.to(found[0].device) if found else total
+
+
+@torch.no_grad()
+def _clip(
+    parameters: Tensor | Iterable[Tensor],
+    max_norm: float,
+    total_norm: Tensor,
+    foreach: bool | None = None,
+) -> None:
+    """Replace torch's `_clip_grads_with_norm_`."""
+    every = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    gradients = [each.grad for each in every if each.grad is not None]
+    if _split_of(gradients) is None:
+        _plain["_clip_grads_with_norm_"](every, max_norm, total_norm, foreach)
+        return
+    scale = torch.clamp(float(max_norm) / (total_norm + 1e-6), max=1.0)
+    for gradient in gradients:
+        numbers(gradient).mul_(scale.to(gradient.device))
+
+
+def _split_of(gradients: list[Tensor]) -> ClippedModel | None:
+    """Return the split model that has one of these gradients."""
+    wanted = {id(gradient) for gradient in gradients}
+    for split in _live():
+        if any(p.grad is not None and id(p.grad) in wanted for p in split.held.values()):
+            return split
+    return None
+
+
+def _live() -> Iterator[ClippedModel]:
+    for reference in _registered:
+        split = reference()
+        if split is not None:
+            yield split
+
+
+def _split_by_caller(frame: FrameType) -> ClippedModel | None:
+    """Return the split model of a caller without gradients: other ranks wait for this one.
+
+    If the caller passed no parameters at all, the model that was cut last is meant.
+    """
+    passed = frame.f_locals.get("parameters")
+    if isinstance(passed, list) and passed:
+        wanted = {id(parameter) for parameter in passed}
+        known = (s for s in _live() if any(id(p) in wanted for p in s.held.values()))
+        return next(known, None)
+    return next(reversed(list(_live())), None)
+
+
+def _counted(gradients: list[Tensor], split: ClippedModel) -> list[Tensor]:
+    """Return the gradients that no other rank of the pipeline counts."""
+    elsewhere = {id(p.grad) for p in split.counted_elsewhere()}
+    own = {id(p.grad) for each in _live() for p in each.held.values()}
+    is_here = split.has_losses
+    return [g for g in gradients if id(g) not in elsewhere and (id(g) in own or is_here)]

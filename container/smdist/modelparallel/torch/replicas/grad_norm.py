@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Norm of tensors that are spread over ranks: shards of each, and stages of a pipeline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from smdist.modelparallel.core.rank_layout import Axis
+from smdist.modelparallel.torch.replicas.owned_params import local
+from smdist.modelparallel.torch.session.process_groups import Groups
+
+
+def total_norm(tensors: Iterable[Tensor], order: float, groups: Groups) -> Tensor:
+    """Compute the norm of the norms of all tensors, as torch does; collective.
+
+    Every rank of the pipeline takes part with its tensors. The result has the same bits on all.
+    """
+    found = list(tensors)
+    parts = [_powers(group, alike, order) for group, alike in _by_shards(found)]
+    powers = torch.cat([part.cpu() for part in parts]) if parts else torch.zeros(0).double()
+    one = _merged(powers, order)
+    _all_reduce(one, order, groups.of(Axis.PP))
+    is_wide = any(tensor.dtype is torch.float64 for tensor in found)
+    norm = one if order == 0 or math.isinf(order) else one ** (1 / order)
+    return norm.squeeze(0).to(torch.float64 if is_wide else torch.float32)
+
+
+def _by_shards(tensors: list[Tensor]) -> list[tuple[dist.ProcessGroup | None, list[Tensor]]]:
+    """Group local tensors by the ranks that have their other shards."""
+    by_group: dict[int, tuple[dist.ProcessGroup | None, list[Tensor]]] = {}
+    for tensor in tensors:
+        group = _sharers(tensor)
+        by_group.setdefault(id(group), (group, []))[1].append(local(tensor))
+    return list(by_group.values())
+
+
+def _sharers(tensor: Tensor) -> dist.ProcessGroup | None:
+    if not isinstance(tensor, DTensor):
+        return None
+    sharded = [dim for dim, placed in enumerate(tensor.placements) if placed.is_shard()]
+    return tensor.device_mesh.get_group(sharded[0]) if sharded else None
+
+
+def _powers(group: dist.ProcessGroup | None, tensors: list[Tensor], order: float) -> Tensor:
+    """Return a value per tensor that adds up to a norm: |x| to the power `order`, or max |x|."""
+    powers = torch.stack([_power(tensor, order) for tensor in tensors])
+    if group is not None:
+        _all_reduce(powers, order, group)
+    return powers
+
+
+def _power(tensor: Tensor, order: float) -> Tensor:
+    if not tensor.numel():  # a shard may be empty
+        return torch.full((), math.inf if order == -math.inf else 0.0).double().to(tensor.device)
+    dtype = torch.float32 if tensor.dtype.itemsize < 4 else None
+    norm: Tensor = torch.linalg.vector_norm(tensor, order, dtype=dtype).double()
+    return norm if order == 0 or math.isinf(order) else norm.pow(order)
+
+
+def _merged(powers: Tensor, order: float) -> Tensor:
+    if order == math.inf:
+        return torch.cat([powers, powers.new_zeros(1)]).amax(0, keepdim=True)
+    if order == -math.inf:
+        return torch.cat([powers, powers.new_full((1,), math.inf)]).amin(0, keepdim=True)
+    if order == 0:  # torch counts the norms that are not 0
+        powers = (powers != 0).double()
+    return powers.sum(0, keepdim=True)
+
+
+def _all_reduce(powers: Tensor, order: float, group: dist.ProcessGroup) -> None:
+    """Reduce over a group in place; NaN stays NaN, whatever a backend's MAX makes of it."""
+    if group.size() == 1:
+        return
+    if not math.isinf(order):
+        dist.all_reduce(powers, group=group)
+        return
+    wrong = powers.isnan().to(powers.dtype)
+    dist.all_reduce(wrong, group=group)
+    op = dist.ReduceOp.MAX if order > 0 else dist.ReduceOp.MIN
+    powers.nan_to_num_(nan=0.0, posinf=math.inf)
+    dist.all_reduce(powers, op, group=group)
+    powers[wrong > 0] = math.nan

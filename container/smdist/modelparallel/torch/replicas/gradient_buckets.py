@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Means of gradients over replicas: flat buffers, each reduced as soon as its gradients are final.
+
+    stage 1   B0 B1 B2 B3 |-- all-reduce of its buffers --|
+    stage 0         B0 B1 B2 B3 ...                        |-- all-reduce --|   finish
+
+A buffer has parameters of one type that the same stages of this rank hold. Its all-reduce starts
+when the last of these stages has ended its last backward pass. The order is that of the schedule,
+so all replicas start buffers in the same order. Replicas may differ in which parameters have a
+gradient: the first buffer also carries a flag for each parameter, and a replica without a gradient
+takes part with zeros.
+
+`broadcast` copies values from the first replica to all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from smdist.modelparallel.torch.replicas.owned_params import (
+    OwnedParam,
+    flags,
+    flattened,
+    set_gradient,
+)
+
+_AVERAGING = ("smdist", "nccl")
+
+
+class GradientBuckets:
+    """Reductions of one rank.
+
+    Args:
+        held: Parameters to reduce, in an order that is the same on all replicas.
+        group: Replicas of this rank.
+        fusion_bytes: Size of a buffer; a larger parameter has a buffer of its own.
+    """
+
+    def __init__(
+        self, held: Sequence[OwnedParam], group: dist.ProcessGroup, fusion_bytes: int
+    ) -> None:
+        self._group = group
+        is_alone = group.size() == 1
+        self._sets = [] if is_alone else [_Set(*each) for each in _sets(held, fusion_bytes)]
+        self._ended: set[int] = set()
+        self._running: list[_Set] = []
+
+    def begin(self) -> None:
+        """Begin a step; drop the reductions of an earlier step that failed."""
+        self._ended.clear()
+        self._running.clear()
+
+    def end(self, stage: int) -> None:
+        """Note a stage's last backward pass; start the buffers that are complete with it."""
+        self._ended.add(stage)
+        for each in self._sets:
+            if each not in self._running and each.stages <= self._ended:
+                self._start(each)
+
+    def finish(self) -> None:
+        """Wait for all buffers, and set means as gradients; None if no replica has a gradient."""
+        for each in self._running:
+            each.finish()
+        self._running.clear()
+
+    def _start(self, each: _Set) -> None:
+        each.start(self._group)
+        self._running.append(each)
+
+
+class _Set:
+    """Buffers of parameters that the same stages hold."""
+
+    def __init__(self, stages: frozenset[int], buckets: list[list[nn.Parameter]]) -> None:
+        self.stages = stages
+        self._buckets = buckets
+        self._all = [parameter for bucket in buckets for parameter in bucket]
+        self._flying: list[_Flight] = []
+
+    def start(self, group: dist.ProcessGroup) -> None:
+        self._flying = [
+            _launch(bucket, self._all if number == 0 else [], group)
+            for number, bucket in enumerate(self._buckets)
+        ]
+
+    def finish(self) -> None:
+        has_gradient: dict[int, bool] = {}
+        for bucket, flight in zip(self._buckets, self._flying, strict=True):
+            flight.work.wait()
+            lengths = [p.numel() for p in bucket]
+            *means, rest = torch.split(flight.buffer, [*lengths, len(flight.buffer) - sum(lengths)])
+            if not has_gradient:
+                has_gradient = dict(zip(map(id, self._all), (rest > 0).tolist(), strict=True))
+            for parameter, mean in zip(bucket, means, strict=True):
+                set_gradient(parameter, mean if has_gradient[id(parameter)] else None)
+        self._flying = []
+
+
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    buffer: Tensor
+    work: dist.Work
+
+
+def _launch(
+    bucket: list[nn.Parameter], flagged: list[nn.Parameter], group: dist.ProcessGroup
+) -> _Flight:
+    with torch.no_grad():
+        buffer = torch.cat([*flattened(bucket), flags(flagged, like=bucket[0].detach())])
+        for parameter in bucket:
+            parameter.grad = None  # freed, since the buffer has a copy
+        averages = group._get_backend(buffer.device).name().lower() in _AVERAGING
+        if not averages:
+            buffer.div_(group.size())
+        op = dist.ReduceOp.AVG if averages else dist.ReduceOp.SUM
+        work = dist.all_reduce(buffer, op, group=group, async_op=True)
+    assert work is not None
+    return _Flight(buffer, work)
+
+
+def _sets(
+    held: Sequence[OwnedParam], fusion_bytes: int
+) -> Iterator[tuple[frozenset[int], list[list[nn.Parameter]]]]:
+    by_stages: dict[frozenset[int], dict[torch.dtype, list[nn.Parameter]]] = {}
+    for each in held:
+        of = by_stages.setdefault(each.stages, {})
+        of.setdefault(each.parameter.dtype, []).append(each.parameter)
+    for stages, by_dtype in by_stages.items():
+        yield stages, [b for of in by_dtype.values() for b in _buckets(of, fusion_bytes)]
+
+
+def _buckets(parameters: list[nn.Parameter], fusion_bytes: int) -> Iterator[list[nn.Parameter]]:
+    bucket: list[nn.Parameter] = []
+    num_bytes = 0
+    for parameter in parameters:
+        size = parameter.numel() * parameter.element_size()
+        if bucket and num_bytes + size > fusion_bytes:
+            yield bucket
+            bucket, num_bytes = [], 0
+        bucket.append(parameter)
+        num_bytes += size
+    if bucket:
+        yield bucket
+
+
+def broadcast(tensors: Iterable[Tensor], group: dist.ProcessGroup, fusion_bytes: int) -> None:
+    """Copy tensors from the first rank of a group to the others, in flat buffers."""
+    if group.size() == 1:
+        return
+    with torch.no_grad():
+        for alike in _alike(tensors, fusion_bytes):
+            buffer = torch.cat([tensor.detach().reshape(-1) for tensor in alike])
+            dist.broadcast(_as_bytes(buffer), group=group, group_src=0)
+            parts = torch.split(buffer, [tensor.numel() for tensor in alike])
+            for tensor, part in zip(alike, parts, strict=True):
+                tensor.detach().copy_(part.view(tensor.shape))
+
+
+def _as_bytes(buffer: Tensor) -> Tensor:
+    """View a buffer as bytes, since backends know few types and only copy them here."""
+    return buffer.view(torch.uint8)
+
+
+def _alike(tensors: Iterable[Tensor], fusion_bytes: int) -> Iterator[list[Tensor]]:
+    """Group tensors by type and device, up to a size."""
+    open_: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+    for tensor in tensors:
+        if not tensor.numel():
+            continue
+        key = tensor.dtype, tensor.device
+        found = open_.setdefault(key, [])
+        size = sum(each.numel() for each in found) + tensor.numel()
+        if found and size * tensor.element_size() > fusion_bytes:
+            yield open_.pop(key)
+        open_.setdefault(key, []).append(tensor)
+    yield from open_.values()

@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collectives for Python objects, over any process group that carries CPU tensors.
+
+Sends and receives use one tag of a group of their own. Broadcasts and gathers use the group's
+collectives, which never mix with the sends and receives of a pipeline.
+
+An object travels as tensors of bytes, so that a small object is a single message:
+
+    head   1 KiB, always: length of the body, and its first bytes
+    rest   bytes of the body that do not fit in the head
+    parts  memory of large tensors, which is neither pickled nor copied
+
+The body holds the sizes of the parts and the pickled object, including the bytes of small tensors.
+If an object cannot be pickled, the reason is sent in its place, since receivers wait for a message.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._C._distributed_c10d import BarrierOptions
+
+from sagemaker_dist.errors import DistError
+
+HEAD_BYTES: Final = 1024
+_PART_BYTES: Final = 8192  # a tensor of at least this many bytes is a part of its own
+_LENGTH: Final = struct.Struct("<q")  # bytes of the body; if negative, of the failure's text
+_COUNT: Final = struct.Struct("<I")
+_Reference = tuple[int, tuple[Any, ...], int | bytes]
+_KINDS: Final = (Tensor, nn.Parameter)
+
+
+class UnsentError(DistError):
+    """Object that the sending rank could not pickle."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedObject:
+    """Messages of one object, in this order.
+
+    Attributes:
+        failure: Error that kept the object from being pickled, or None.
+    """
+
+    head: Tensor
+    rest: Tensor | None = None
+    parts: Sequence[Tensor] = ()
+    failure: BaseException | None = None
+
+    @property
+    def pieces(self) -> list[Tensor]:
+        """All messages."""
+        return [self.head, *([] if self.rest is None else [self.rest]), *self.parts]
+
+
+class _About(NamedTuple):
+    """Facts about a tensor, apart from its memory; they travel as a plain tuple."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    requires_grad: bool
+    is_parameter: bool
+    is_cuda: bool
+
+
+def pack(obj: object) -> PackedObject:
+    """Pack an object into messages; if it cannot be pickled, pack the failure instead."""
+    file, parts = io.BytesIO(), list[Tensor]()
+    try:
+        _Packer(file, parts).dump(obj)
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}".encode()[: HEAD_BYTES - _LENGTH.size]
+        return PackedObject(_head(-len(text), text), failure=error)
+    sizes = struct.pack(f"<{len(parts)}q", *(part.numel() for part in parts))
+    body = _COUNT.pack(len(parts)) + sizes + file.getbuffer()
+    room = HEAD_BYTES - _LENGTH.size
+    rest = _bytes_tensor(body[room:]) if len(body) > room else None
+    return PackedObject(_head(len(body), body[:room]), rest, parts)
+
+
+def empty_head() -> Tensor:
+    """Return a buffer to receive a head."""
+    return torch.empty(HEAD_BYTES, dtype=torch.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedObject:
+    """Received messages of an object, complete and not yet unpickled."""
+
+    length: int
+    body: bytearray
+    parts: Sequence[Tensor] = ()
+
+    def read(self, sender: str) -> Any:
+        """Return the object.
+
+        Args:
+            sender: Name of the sending rank for error messages.
+
+        Raises:
+            UnsentError: The sender could not pickle the object.
+        """
+        if self.length < 0:
+            raise UnsentError(
+                f"{sender} could not send its object",
+                self.body[: -self.length].decode(errors="replace").rstrip("."),
+                "Send what can be pickled",
+            )
+        start = _COUNT.size + len(self.parts) * _LENGTH.size
+        return _Unpacker(io.BytesIO(self.body[start : self.length]), self.parts).load()
+
+
+def collect(head: Tensor, fetch: Callable[[Tensor], object]) -> ReceivedObject:
+    """Receive an object after its head; `fetch` fills a tensor with the next message."""
+    data = _bytearray(head)
+    length, body = int(_LENGTH.unpack_from(data)[0]), data[_LENGTH.size :]
+    if length < 0:
+        return ReceivedObject(length, body)
+    missing = length - len(body)
+    if missing > 0:
+        rest = bytearray(missing)
+        fetch(torch.frombuffer(rest, dtype=torch.uint8))
+        body += rest
+    count = _COUNT.unpack_from(body)[0]
+    sizes = struct.unpack_from(f"<{count}q", body, _COUNT.size)
+    parts = [torch.empty(size, dtype=torch.uint8) for size in sizes]
+    for part in parts:
+        fetch(part)
+    return ReceivedObject(length, body, parts)
+
+
+class _Packer(pickle.Pickler):
+    """Pickler that takes out plain tensors, each once, even if the object has it twice."""
+
+    def __init__(self, file: io.BytesIO, parts: list[Tensor]) -> None:
+        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
+        self._parts = parts
+        self._known: dict[int, _Reference] = {}
+        self._alive: list[Tensor] = []  # keeps tensors alive, so that no id is reused
+
+    def persistent_id(self, obj: Any) -> _Reference | None:
+        """Return a tensor's number, its facts, and its bytes or the index of its part."""
+        if type(obj) not in _KINDS or not _is_plain(obj):
+            return None
+        if id(obj) not in self._known:
+            self._alive.append(obj)
+            self._known[id(obj)] = (len(self._known), tuple(_about(obj)), self._memory(obj))
+        return self._known[id(obj)]
+
+    def _memory(self, tensor: Tensor) -> int | bytes:
+        flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+        flat = flat.view(torch.uint8)
+        if flat.numel() < _PART_BYTES:
+            return bytes(_bytearray(flat))
+        self._parts.append(flat)
+        return len(self._parts) - 1
+
+
+class _Unpacker(pickle.Unpickler):
+    """Unpickler that puts tensors back."""
+
+    def __init__(self, file: io.BytesIO, parts: Sequence[Tensor]) -> None:
+        super().__init__(file)
+        self._parts = parts
+        self._made: dict[int, Tensor] = {}
+
+    def persistent_load(self, pid: Any) -> Tensor:
+        """Return the tensor with this number; the same object each time."""
+        number, about, memory = pid
+        if number not in self._made:
+            flat = self._parts[memory] if isinstance(memory, int) else _bytes_tensor(memory)
+            self._made[number] = _tensor(flat, _About(*about))
+        return self._made[number]
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Tell whether a tensor's memory and _About describe it fully; torch pickles all others."""
+    return (
+        tensor.layout is torch.strided
+        and tensor.device.type in ("cpu", "cuda")
+        and not tensor.is_quantized
+        and not tensor.is_nested
+        and not getattr(tensor, "__dict__", None)
+    )
+
+
+def _about(tensor: Tensor) -> _About:
+    return _About(
+        dtype=tensor.dtype,
+        shape=tuple(tensor.shape),
+        requires_grad=tensor.requires_grad and tensor.is_leaf,
+        is_parameter=isinstance(tensor, nn.Parameter),
+        is_cuda=tensor.is_cuda,
+    )
+
+
+def _tensor(flat: Tensor, about: _About) -> Tensor:
+    made = flat.view(about.dtype).reshape(about.shape)
+    if about.is_cuda and torch.cuda.is_available():
+        made = made.cuda()
+    if about.is_parameter:
+        return nn.Parameter(made, requires_grad=about.requires_grad)
+    return made.requires_grad_(about.requires_grad)
+
+
+def _head(length: int, start: bytes) -> Tensor:
+    return _bytes_tensor((_LENGTH.pack(length) + start).ljust(HEAD_BYTES, b"\0"))
+
+
+def _bytes_tensor(data: bytes) -> Tensor:
+    if not data:
+        return torch.empty(0, dtype=torch.uint8)
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def _bytearray(flat: Tensor) -> bytearray:
+    """Copy a tensor's memory."""
+    data = bytearray(flat.numel())
+    if data:
+        torch.frombuffer(data, dtype=torch.uint8).copy_(flat)
+    return data
+
+
+T = TypeVar("T")
+_TAG: Final = 0
+
+
+def send_object(obj: object, to: Sequence[int], group: dist.ProcessGroup) -> None:
+    """Send an object to some ranks of a group; return when all of them have received it."""
+    letter = pack(obj)
+    works = [
+        dist.isend(piece, group=group, group_dst=rank, tag=_TAG)
+        for piece in letter.pieces
+        for rank in to
+    ]
+    for work in works:
+        if work is not None:
+            work.wait()
+    _raise_failure(letter)
+
+
+def recv_object(source: int, group: dist.ProcessGroup) -> Any:
+    """Receive an object from a rank of the group.
+
+    Raises:
+        UnsentError: The sender could not pickle the object.
+    """
+
+    def fetch(buffer: Tensor) -> None:
+        dist.recv(buffer, group=group, group_src=source, tag=_TAG)
+
+    head = empty_head()
+    fetch(head)
+    return collect(head, fetch).read(_name(source, group))
+
+
+def broadcast_object(obj: T, source: int, group: dist.ProcessGroup) -> T:
+    """Give every rank of a group the object of one; objects of other ranks are ignored.
+
+    Raises:
+        UnsentError: The source could not pickle the object; the source raises the cause itself.
+    """
+    if group.size() == 1:
+        return obj
+    fetch = partial(_broadcast, source=source, group=group)
+    if group.rank() == source:
+        letter = pack(obj)
+        for piece in letter.pieces:
+            fetch(piece)
+        _raise_failure(letter)
+        return obj
+    head = empty_head()
+    fetch(head)
+    shared: T = collect(head, fetch).read(_name(source, group))
+    return shared
+
+
+def all_gather_object(obj: T, group: dist.ProcessGroup) -> list[T]:
+    """Give every rank of a group the objects of all, in group order.
+
+    Raises:
+        UnsentError: A rank could not pickle its object; that rank raises the cause itself.
+    """
+    if group.size() == 1:
+        return [obj]
+    letter = pack(obj)
+    heads = [empty_head() for _ in range(group.size())]
+    dist.all_gather(heads, letter.head, group=group)
+    arrived = [_gathered(head, rank, letter, group) for rank, head in enumerate(heads)]
+    _raise_failure(letter)
+    return [
+        obj if rank == group.rank() else each.read(_name(rank, group))
+        for rank, each in enumerate(arrived)
+    ]
+
+
+def cpu_barrier(group: dist.ProcessGroup) -> None:
+    """Wait until every rank of the group has called this."""
+    options = BarrierOptions()
+    options.device = torch.device("cpu")
+    group.barrier(opts=options).wait()
+
+
+def _gathered(
+    head: Tensor, rank: int, mine: PackedObject, group: dist.ProcessGroup
+) -> ReceivedObject:
+    """Complete one rank's object; all ranks take part in the messages after its head."""
+    fetch = partial(_broadcast, source=rank, group=group)
+    if rank != group.rank():
+        return collect(head, fetch)
+    for piece in mine.pieces[1:]:
+        fetch(piece)
+    return ReceivedObject(0, bytearray())  # placeholder: no rank reads its own object
+
+
+def _broadcast(tensor: Tensor, *, source: int, group: dist.ProcessGroup) -> None:
+    dist.broadcast(tensor, group=group, group_src=source)
+
+
+def _raise_failure(letter: PackedObject) -> None:
+    if letter.failure is not None:
+        raise letter.failure
+
+
+def _name(rank: int, group: dist.ProcessGroup) -> str:
+    return f"rank {dist.get_global_rank(group, rank)}"

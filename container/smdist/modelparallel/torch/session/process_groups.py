@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Process groups for a rank layout, on the backend of the default group.
+
+On our own backend a group is only a number on connections that exist already. Axes with the same
+members share a group, and an axis with every rank uses the default group itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from sagemaker_dist.errors import OptionError
+from smdist.modelparallel.core.rank_layout import Axis, Coordinates, RankLayout
+
+_Members = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Groups:
+    """Position of this rank, and its process group on each axis.
+
+    Attributes:
+        rank: Number of this rank in the world.
+        by_members: Every group that this rank is in, by its members.
+    """
+
+    layout: RankLayout
+    rank: int
+    by_members: Mapping[_Members, dist.ProcessGroup] = field(repr=False)
+
+    def of(self, axis: Axis) -> dist.ProcessGroup:
+        """Return this rank's group of an axis; its ranks are numbered in the order of `members`."""
+        return self.by_members[self.members(axis)]
+
+    def members(self, axis: Axis) -> _Members:
+        """Return the world ranks of this rank's group of an axis."""
+        return self.layout.members(axis, self.rank)
+
+    def rank_in(self, axis: Axis) -> int:
+        """Return this rank's number in its group of an axis."""
+        return self.members(axis).index(self.rank)
+
+    @property
+    def coordinates(self) -> Coordinates:
+        """Position of this rank on each axis."""
+        return self.layout.coordinates(self.rank)
+
+    @property
+    def pp_rank(self) -> int:
+        """Number of this rank in its pipeline."""
+        return self.rank_in(Axis.PP)
+
+    @property
+    def pp_size(self) -> int:
+        """Number of ranks in a pipeline."""
+        return self.layout.pipeline_parallel_degree
+
+    @property
+    def tp_rank(self) -> int:
+        """Number of this rank among those that share its tensors."""
+        return self.rank_in(Axis.TP)
+
+    @property
+    def tp_size(self) -> int:
+        """Number of ranks that share each tensor."""
+        return self.layout.tensor_parallel_degree
+
+    @property
+    def rdp_rank(self) -> int:
+        """Number of this rank among those that hold the same parameters."""
+        return self.rank_in(Axis.RDP)
+
+    @property
+    def rdp_size(self) -> int:
+        """Number of ranks that hold the same parameters."""
+        return self.layout.reduced_data_parallel_degree
+
+    @property
+    def dp_rank(self) -> int:
+        """Number of this rank among those of the same stage."""
+        return self.rank_in(Axis.DP)
+
+    @property
+    def dp_size(self) -> int:
+        """Number of ranks of the same stage."""
+        return self.layout.data_parallel_degree
+
+    @property
+    def mp_rank(self) -> int:
+        """Number of this rank in its replica."""
+        return self.rank_in(Axis.MP)
+
+    @property
+    def mp_size(self) -> int:
+        """Number of ranks in a replica."""
+        return self.pp_size * self.tp_size
+
+
+def make_groups(layout: RankLayout) -> Groups:
+    """Make the groups of all axes; collective over the default group.
+
+    Raises:
+        OptionError: There is no default group, it has another size, or it carries no CPU tensors.
+    """
+    world = default_group()
+    if layout.size != world.size():
+        raise OptionError(
+            f"the layout has {layout.size} ranks and the default group has {world.size()}",
+            "every rank has its place in the layout",
+            "Make the layout for the world that there is",
+        )
+    rank = world.rank()
+    made = {tuple(range(layout.size)): world}
+    for members in _in_order(layout):
+        if members not in made and (len(members) > 1 or rank in members):
+            made[members] = new_group(members, world)
+    return Groups(
+        layout=layout,
+        rank=rank,
+        by_members={members: group for members, group in made.items() if rank in members},
+    )
+
+
+def new_group(members: Iterable[int], world: dist.ProcessGroup) -> Any:
+    """Make a group of some ranks, with the timeout of the world.
+
+    Every rank makes all groups, in the same order. Only a group of a single rank is made by that
+    rank alone; otherwise all ranks would have to meet once for each rank.
+    """
+    members = list(members)
+    backend = world._get_backend(torch.device("cpu"))
+    options = getattr(backend, "options", None)  # None on our backend, which has its own timeout
+    return dist.new_group(
+        members,
+        timeout=getattr(options, "_timeout", None),
+        use_local_synchronization=len(members) == 1,
+    )
+
+
+def default_group() -> dist.ProcessGroup:
+    """Return torch's default group, which must carry CPU tensors.
+
+    Raises:
+        OptionError: There is no default group, or it carries no CPU tensors.
+    """
+    world = dist.group.WORLD if dist.is_initialized() else None
+    if world is None:
+        raise OptionError(
+            "torch.distributed is not initialized",
+            "model parallelism makes its groups of the default group",
+            "Call smp.init() first",
+        )
+    if torch.device("cpu") not in world._device_types:
+        raise OptionError(
+            f"torch.distributed was initialized with the backend {dist.get_backend()!r}",
+            "stages also send each other CPU tensors, which it does not carry",
+            'Use init_process_group("cpu:smdist,cuda:nccl"), or leave it to smp.init()',
+        )
+    return world
+
+
+def _in_order(layout: RankLayout) -> list[_Members]:
+    """Return every member list once, in an order that is the same on all ranks."""
+    every = (members for axis in Axis for members in layout.all_members(axis))
+    return list(dict.fromkeys(every))

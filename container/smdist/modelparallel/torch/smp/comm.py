@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SMP's messages between ranks: any object that can be pickled, with fast transfer of its tensors.
+
+    if smp.rank() == 0:                                  names = smp.allgather(name, smp.PP_GROUP)
+        smp.broadcast(vocabulary, smp.WORLD)
+    else:                                                if smp.pp_rank() == 0:
+        vocabulary = smp.recv_from(0, smp.WORLD_RANK)        smp.send(mask, 1, smp.PP_RANK)
+
+Only the root calls `broadcast`, as in SMP: all other ranks of the group call `recv_from` with the
+root. Every call returns when its rank's part is done, and waits at most for the timeout of the
+process group. Messages between two ranks arrive in the order they were sent, and never mix with
+those of a pipeline. CUDA tensors travel through the CPU, and arrive on the receiver's own device.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+
+from sagemaker_dist.errors import OptionError, require
+from smdist.modelparallel.core.rank_layout import Axis
+from smdist.modelparallel.torch.session import current, object_collectives
+from smdist.modelparallel.torch.session.object_collectives import UnsentError
+from smdist.modelparallel.torch.smp.rank_functions import CommGroup, RankType
+
+__all__ = [
+    "UnsentError",
+    "allgather",
+    "barrier",
+    "broadcast",
+    "dp_barrier",
+    "mp_barrier",
+    "recv_from",
+    "send",
+    "share",
+]
+
+T = TypeVar("T")
+
+
+def send(obj: object, dest: int, rank_type: RankType = RankType.WORLD_RANK) -> None:
+    """Send an object to one rank; return when that rank has taken it with `recv_from`.
+
+    Args:
+        dest: Number of the receiving rank, counted as `rank_type` says.
+
+    Raises:
+        OptionError: There is no such rank, or it is this one.
+    """
+    object_collectives.send_object(obj, [_other(dest, rank_type, "dest")], current().mail)
+
+
+def recv_from(src: int, rank_type: RankType = RankType.WORLD_RANK) -> Any:
+    """Wait for an object that one rank sends or broadcasts, and return it.
+
+    Args:
+        src: Number of the sending rank, counted as `rank_type` says.
+
+    Raises:
+        OptionError: There is no such rank, or it is this one.
+        UnsentError: The sender could not pickle the object.
+    """
+    return object_collectives.recv_object(_other(src, rank_type, "src"), current().mail)
+
+
+def broadcast(obj: object, group: CommGroup = CommGroup.WORLD) -> None:
+    """Send an object to all other ranks of a group of this rank; they call `recv_from`.
+
+    The call returns when all of them have taken the object.
+    """
+    session = current()
+    others = [each for each in session.members(_axis(group)) if each != session.rank]
+    object_collectives.send_object(obj, others, session.mail)
+
+
+def allgather(obj: T, group: CommGroup = CommGroup.WORLD) -> list[T]:
+    """Give every rank of a group the objects of all, in group order.
+
+    Raises:
+        UnsentError: A rank could not pickle its object.
+    """
+    return object_collectives.all_gather_object(obj, _process_group(group))
+
+
+def barrier(group: CommGroup = CommGroup.WORLD) -> None:
+    """Wait until every rank of a group has called this."""
+    object_collectives.cpu_barrier(_process_group(group))
+
+
+def dp_barrier() -> None:
+    """Wait until every rank of this stage has called this."""
+    barrier(CommGroup.DP_GROUP)
+
+
+def mp_barrier() -> None:
+    """Wait until every rank of this replica has called this."""
+    barrier(CommGroup.MP_GROUP)
+
+
+def share(obj: T, source: int, group: CommGroup | dist.ProcessGroup = CommGroup.PP_GROUP) -> T:
+    """Give every rank of a group the object of one; each rank calls this and gets it.
+
+    Args:
+        obj: Object of the source; objects of other ranks are ignored.
+        source: Number of the source in the group.
+
+    Raises:
+        OptionError: There is no such rank.
+        UnsentError: The source could not pickle the object.
+    """
+    process_group = _process_group(group)
+    _check("source", source, process_group.size())
+    return object_collectives.broadcast_object(obj, source, process_group)
+
+
+def _process_group(group: CommGroup | dist.ProcessGroup) -> dist.ProcessGroup:
+    return group if isinstance(group, dist.ProcessGroup) else current().group_of(_axis(group))
+
+
+def _axis(group: object) -> Axis:
+    require(
+        isinstance(group, CommGroup),
+        what=f"group is {group!r}",
+        why="groups have names",
+        hint=f"Pass one of {', '.join(f'smp.{each.name}' for each in CommGroup)}",
+    )
+    assert isinstance(group, CommGroup)
+    return group.value
+
+
+def _other(rank: int, rank_type: object, name: str) -> int:
+    """Return the world's number of another rank."""
+    require(
+        isinstance(rank_type, RankType),
+        what=f"rank_type is {rank_type!r}",
+        why="it says in which group a rank is counted",
+        hint=f"Pass one of {', '.join(f'smp.{each.name}' for each in RankType)}",
+    )
+    assert isinstance(rank_type, RankType)
+    session = current()
+    members = session.members(rank_type.value)
+    _check(name, rank, len(members))
+    require(
+        members[rank] != session.rank,
+        what=f"{name} is {rank} as a {rank_type.name}",
+        why="that is this rank, and a message is between two",
+        hint="Keep the object, or name another rank",
+    )
+    return members[rank]
+
+
+def _check(name: str, rank: object, size: int) -> None:
+    if type(rank) is not int or not 0 <= rank < size:
+        raise OptionError(
+            f"{name} is {rank!r}",
+            f"the group has {f'ranks 0 to {size - 1}' if size > 1 else 'rank 0 alone'}",
+            "Name one of them",
+            about=name,
+        )

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""State dicts of an optimizer whose parameters are on several ranks: whole, or of one rank.
+
+PyTorch numbers parameters; here each number comes with the parameter's name. A rank therefore loads
+the state of its own parameters from a state dict of any rank, and another rank's part is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from sagemaker_dist.errors import OptionError, raise_all
+from smdist.modelparallel.core.manifest import Group, OptimizerState
+from smdist.modelparallel.torch.checkpoint.gather_values import gathered, team_of
+from smdist.modelparallel.torch.checkpoint.local_values import LocalValues, local_values_of
+from smdist.modelparallel.torch.checkpoint.optimizer_values import (
+    put,
+    state_key,
+    state_of,
+    trained,
+    values_of,
+)
+from smdist.modelparallel.torch.parallel.optimizers import spread
+
+NAMES: Final = "_smp_names"  # names of parameters by group, in order of their numbers
+_HINT: Final = "Load what state_dict() gave, or local_state_dict() of the same stages"
+
+
+def whole_state(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Any]:
+    """Gather the state of a replica's ranks, numbered as in the whole model.
+
+    Collective over the replica, or over the world if replicas share the state.
+    """
+    holding = local_values_of(model)
+    team, names = team_of(holding), holding.names()
+    state = state_of(optimizer, names, team)
+    values = {
+        key: value.clone() if isinstance(value, Tensor) else value  # copies of one moment
+        for key, value in gathered(values_of(optimizer, names), team, to_rank0=False)
+    }
+    order = {entry.name: number for number, entry in enumerate(holding.entries)}
+    listed = [sorted(group.names, key=order.__getitem__) for group in state.groups]
+    flat = [name for each in listed for name in each]
+    number = {name: at for at, name in enumerate(flat)}
+    return {
+        "state": {
+            number[name]: {key: values[state_key(name, key)] for key in state.keys[name]}
+            for name in flat
+            if state.keys.get(name)
+        },
+        "param_groups": [
+            {**group.options, "params": [number[name] for name in each]}
+            for group, each in zip(state.groups, listed, strict=True)
+        ],
+        NAMES: listed,
+    }
+
+
+def local_state(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Any]:
+    """Return the state of this rank, with names."""
+    names = local_values_of(model).names()
+    listed = [[names[id(each)] for each in group["params"]] for group in optimizer.param_groups]
+    return {**optimizer.state_dict(), NAMES: listed, "_smp_is_partial": True}
+
+
+def load_state(
+    optimizer: torch.optim.Optimizer, model: nn.Module, values: Mapping[str, Any]
+) -> None:
+    """Load the state of this rank's parameters.
+
+    Raises:
+        OptionError: The state has no names, other groups, or lacks a parameter of this rank.
+    """
+    holding = local_values_of(model)
+    parameters = dict(trained(optimizer, holding.names()))
+    raise_all(_faults(optimizer, values, parameters, holding))
+    saved = _saved(optimizer, values)
+    flat = {name: each for name, each in _by_name(values) if name in parameters}
+    found = {
+        state_key(name, key): _copied(value, parameters[name])
+        for name, each in flat.items()
+        for key, value in each.items()
+    }
+    put(optimizer, parameters, saved, found)
+    for group, own in zip(values["param_groups"], optimizer.param_groups, strict=True):
+        own.update({key: value for key, value in group.items() if key != "params"})
+
+
+def _saved(optimizer: torch.optim.Optimizer, values: Mapping[str, Any]) -> OptimizerState:
+    return OptimizerState(
+        kind=type(optimizer).__name__,
+        options=tuple(sorted(optimizer.defaults)),
+        groups=tuple(Group(names=tuple(names), options={}) for names in values[NAMES]),
+        keys={name: tuple(each) for name, each in _by_name(values)},
+    )
+
+
+def _by_name(values: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for group, names in zip(values["param_groups"], values[NAMES], strict=True):
+        for number, name in zip(group["params"], names, strict=True):
+            yield name, values["state"].get(number, {})
+
+
+def _copied(value: Any, parameter: nn.Parameter) -> Any:
+    return spread(value.detach().clone(), parameter) if isinstance(value, Tensor) else value
+
+
+def _faults(
+    optimizer: torch.optim.Optimizer,
+    values: Mapping[str, Any],
+    parameters: Mapping[str, nn.Parameter],
+    holding: LocalValues,
+) -> Iterator[OptionError]:
+    if NAMES not in values:
+        why = "parameters are on several ranks, and numbers say nothing there"
+        yield OptionError("the optimizer's state has no names of parameters", why, _HINT)
+        return
+    count = len(optimizer.param_groups)
+    if len(values[NAMES]) != count:
+        what = f"the optimizer's state has {len(values[NAMES])} groups"
+        yield OptionError(what, f"the optimizer has {count}", _HINT)
+        return
+    known = {name for names in values[NAMES] for name in names}
+    missing = [entry.name for entry in holding.entries if entry.name in parameters]
+    missing = [name for name in missing if name not in known]
+    if missing:
+        what = f"the optimizer's state has nothing of {missing[0]!r}"
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        yield OptionError(f"{what}{more}", "this rank has it in its stages", _HINT)

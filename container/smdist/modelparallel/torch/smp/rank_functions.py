@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SMP's functions for ranks, sizes and groups, each named after its group.
+
+pp   the ranks of a pipeline            rdp  the ranks that hold the same parameters
+tp   the ranks that share each tensor   dp   the ranks of the same stage, tp x rdp
+mp   the ranks of a replica, pp x tp
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+import torch.distributed as dist
+
+from smdist.modelparallel.core.rank_layout import Axis
+from smdist.modelparallel.torch.session import current
+
+
+class CommGroup(Enum):
+    """Groups of ranks that a message can go to."""
+
+    WORLD = Axis.WORLD
+    MP_GROUP = Axis.MP
+    DP_GROUP = Axis.DP
+    PP_GROUP = Axis.PP
+    TP_GROUP = Axis.TP
+    RDP_GROUP = Axis.RDP
+
+
+class RankType(Enum):
+    """Groups in which ranks are counted: the world, or this rank's own group of a kind."""
+
+    WORLD_RANK = Axis.WORLD
+    MP_RANK = Axis.MP
+    DP_RANK = Axis.DP
+    PP_RANK = Axis.PP
+    TP_RANK = Axis.TP
+    RDP_RANK = Axis.RDP
+
+
+WORLD: Final = CommGroup.WORLD
+MP_GROUP: Final = CommGroup.MP_GROUP
+DP_GROUP: Final = CommGroup.DP_GROUP
+PP_GROUP: Final = CommGroup.PP_GROUP
+TP_GROUP: Final = CommGroup.TP_GROUP
+RDP_GROUP: Final = CommGroup.RDP_GROUP
+WORLD_RANK: Final = RankType.WORLD_RANK
+MP_RANK: Final = RankType.MP_RANK
+DP_RANK: Final = RankType.DP_RANK
+PP_RANK: Final = RankType.PP_RANK
+TP_RANK: Final = RankType.TP_RANK
+RDP_RANK: Final = RankType.RDP_RANK
+
+
+def rank() -> int:
+    """Return the number of this rank in the world."""
+    return current().rank
+
+
+def size() -> int:
+    """Return the number of ranks in the world."""
+    return current().size
+
+
+def local_rank() -> int:
+    """Return the number of this rank on its host."""
+    return current().local_rank
+
+
+def local_size() -> int:
+    """Return the number of ranks on this host."""
+    return current().local_size
+
+
+def pp_rank() -> int:
+    """Return the number of this rank in its pipeline."""
+    return current().groups.pp_rank
+
+
+def pp_size() -> int:
+    """Return the number of ranks in a pipeline."""
+    return current().groups.pp_size
+
+
+def tp_rank() -> int:
+    """Return the number of this rank among those that share its tensors."""
+    return current().groups.tp_rank
+
+
+def tp_size() -> int:
+    """Return the number of ranks that share each tensor."""
+    return current().groups.tp_size
+
+
+def rdp_rank() -> int:
+    """Return the number of this rank among those that hold the same parameters: its replica."""
+    return current().groups.rdp_rank
+
+
+def rdp_size() -> int:
+    """Return the number of replicas of each parameter."""
+    return current().groups.rdp_size
+
+
+def dp_rank() -> int:
+    """Return the number of this rank among those of the same stage."""
+    return current().groups.dp_rank
+
+
+def dp_size() -> int:
+    """Return the number of ranks of the same stage."""
+    return current().groups.dp_size
+
+
+def mp_rank() -> int:
+    """Return the number of this rank in its replica of the model."""
+    return current().groups.mp_rank
+
+
+def mp_size() -> int:
+    """Return the number of ranks in a replica of the model."""
+    return current().groups.mp_size
+
+
+def get_world_process_group() -> dist.ProcessGroup:
+    """Return the group of all ranks, for torch.distributed's collectives."""
+    return current().group_of(Axis.WORLD)
+
+
+def get_pp_process_group() -> dist.ProcessGroup:
+    """Return the group of this rank's pipeline."""
+    return current().group_of(Axis.PP)
+
+
+def get_tp_process_group() -> dist.ProcessGroup:
+    """Return the group of ranks that share this rank's tensors."""
+    return current().group_of(Axis.TP)
+
+
+def get_rdp_process_group() -> dist.ProcessGroup:
+    """Return the group of ranks that hold this rank's parameters."""
+    return current().group_of(Axis.RDP)
+
+
+def get_dp_process_group() -> dist.ProcessGroup:
+    """Return the group of ranks of this rank's stage."""
+    return current().group_of(Axis.DP)
+
+
+def get_mp_process_group() -> dist.ProcessGroup:
+    """Return the group of ranks of this rank's replica."""
+    return current().group_of(Axis.MP)
+
+
+def get_pp_group() -> list[int]:
+    """Return the world ranks of this rank's pipeline, in its order."""
+    return list(current().members(Axis.PP))
+
+
+def get_tp_group() -> list[int]:
+    """Return the world ranks that share this rank's tensors."""
+    return list(current().members(Axis.TP))
+
+
+def get_rdp_group() -> list[int]:
+    """Return the world ranks that hold this rank's parameters."""
+    return list(current().members(Axis.RDP))
+
+
+def get_dp_group() -> list[int]:
+    """Return the world ranks of this rank's stage."""
+    return list(current().members(Axis.DP))
+
+
+def get_mp_group() -> list[int]:
+    """Return the world ranks of this rank's replica."""
+    return list(current().members(Axis.MP))

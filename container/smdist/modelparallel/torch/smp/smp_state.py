@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run-time state under SMP's names: `smp.state.cfg.microbatches`, `smp.state.model`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from smdist.modelparallel.torch.session import current
+from smdist.modelparallel.torch.session.current_model import current_model, wrapped_optimizer
+
+
+class Cfg:
+    """Configuration under SMP v1's keys; keys without a meaning here have SMP's defaults."""
+
+    @property
+    def pipeline_parallel_degree(self) -> int:
+        """Number of ranks in a pipeline."""
+        return current().groups.pp_size
+
+    @property
+    def tensor_parallel_degree(self) -> int:
+        """Number of ranks that share a tensor."""
+        return current().groups.tp_size
+
+    @property
+    def microbatches(self) -> int | str:
+        """Number of microbatches in a batch; "auto" until the planner has decided."""
+        model = current_model()
+        if model is not None and model.is_cut:
+            return model.plan.num_microbatches
+        return current().options.microbatches
+
+    @property
+    def pipeline(self) -> str:
+        """Schedule of the pipeline; "auto" until the planner has decided."""
+        model = current_model()
+        return model.plan.schedule if model and model.is_cut else current().options.pipeline
+
+    @property
+    def placement_strategy(self) -> str:
+        """Order of ranks: which of them are neighbours."""
+        return current().options.placement_strategy
+
+    @property
+    def bf16(self) -> bool:
+        """True if sharded parameters are computed with in bfloat16."""
+        return current().options.bf16
+
+    @property
+    def fp16(self) -> bool:
+        """Always False: for float16 there are autocast and the GradScaler."""
+        return False
+
+    @property
+    def fp16_params(self) -> bool:
+        """Always False, like `fp16`."""
+        return False
+
+    @property
+    def prescaled_batch(self) -> bool:
+        """Always False: tensors are not split over ranks, so each replica has its own batch."""
+        return False
+
+    @property
+    def ddp(self) -> bool:
+        """Always True: torch.distributed runs and makes the process groups."""
+        return True
+
+    @property
+    def shard_optimizer_state(self) -> bool:
+        """True if replicas share the optimizer's state."""
+        return current().options.sharding != "none"
+
+    @property
+    def sharded_data_parallel_degree(self) -> int:
+        """Number of replicas that share parameters; 1 if each has all of its stages."""
+        options = current().options
+        if options.sharding != "full":
+            return 1
+        return options.shard_degree or current().groups.rdp_size
+
+
+class SmpState:
+    """Configuration, model and optimizer of this process.
+
+    Attributes:
+        cfg: Configuration under SMP's keys.
+    """
+
+    cfg = Cfg()
+
+    @property
+    def model(self) -> Any:
+        """Model that was wrapped last, or None."""
+        return current_model()
+
+    @property
+    def optimizer(self) -> Any:
+        """DistributedOptimizer that was made last, or None."""
+        return wrapped_optimizer()
+
+
+state = SmpState()

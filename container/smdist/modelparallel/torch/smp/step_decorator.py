@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`@smp.step`: a function of the user, run once per microbatch, on all ranks.
+
+`Slicing` cuts the function's inputs into microbatches as SMP v1 does. Tensors are narrowed along
+dimension 0, or the axis that is given for the argument, also in lists, tuples, dicts, sets and
+dataclasses. Objects with `smp_slice(num_mb, mb, axis)` cut themselves. Arguments in
+`non_split_inputs` are passed whole, and so are all other objects.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, overload
+
+from torch import Tensor
+
+from sagemaker_dist.errors import OptionError, raise_all, require
+from smdist.modelparallel.core.plan.plan_check import divisors
+from smdist.modelparallel.torch.executor import Arguments
+from smdist.modelparallel.torch.parallel import run_step
+from smdist.modelparallel.torch.parallel.parallel import Parallel
+from smdist.modelparallel.torch.parallel.step_function import StepFunction, gathered
+from smdist.modelparallel.torch.session.current_model import require_model
+
+Leaf = tuple[str, Any, int]  # path, leaf, axis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slicing:
+    """Rules by which arguments of a step function are cut.
+
+    Attributes:
+        whole: Names of arguments that are not cut.
+        axes: Axis of the cut, by argument; 0 for all others.
+    """
+
+    whole: frozenset[str] = frozenset()
+    axes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    def check(self, function: Callable[..., Any]) -> None:
+        """Check that the function has all arguments that are named.
+
+        Raises:
+            OptionError: Arguments are missing; all of them.
+        """
+        parameters = inspect.signature(function).parameters.values()
+        if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
+            return
+        known = [each.name for each in parameters]
+        raise_all(
+            OptionError(
+                f"smp.step names the input {name!r}",
+                f"{function.__qualname__} has no such argument",
+                f"Name one of {', '.join(known)}",
+            )
+            for name in [*sorted(self.whole), *self.axes]
+            if name not in known
+        )
+
+    def cut(self, function: Callable[..., Any], arguments: Arguments, number: int) -> list[Any]:
+        """Return the arguments for each of `number` microbatches.
+
+        Raises:
+            OptionError: Arguments cannot be cut into equal parts; all of them, by argument.
+        """
+        found = named(function, arguments)
+        raise_all(self._faults(found, number))
+        return [self._piece(found, arguments, (number, at)) for at in range(number)]
+
+    def size(self, function: Callable[..., Any], arguments: Arguments) -> int:
+        """Return the samples of the first tensor that is cut; 0 if objects cut themselves.
+
+        Raises:
+            OptionError: No argument is cut.
+        """
+        leaves = list(self._leaves(named(function, arguments)))
+        for _, leaf, axis in leaves:
+            if isinstance(leaf, Tensor):
+                return leaf.shape[axis]
+        if leaves:
+            return 0  # the model's arguments show the size
+        raise OptionError(
+            f"{function.__qualname__} got no tensor to cut into microbatches",
+            "a step works on one batch, in parts",
+            "Pass the batch to it, and not a DataLoader or the name of one",
+        )
+
+    def _leaves(self, found: list[tuple[str, Any]]) -> Iterator[Leaf]:
+        for name, value in found:
+            if name not in self.whole:
+                yield from _walk(name, value, self.axes.get(name, 0))
+
+    def _faults(self, found: list[tuple[str, Any]], number: int) -> Iterator[OptionError]:
+        for path, leaf, axis in self._leaves(found):
+            if not isinstance(leaf, Tensor):
+                continue
+            if not -leaf.dim() <= axis < leaf.dim():
+                why = f"it has {leaf.dim()} dimensions"
+                hint = "Name another axis in input_split_axes"
+                yield OptionError(f"{path!r} is to be cut along axis {axis}", why, hint)
+            elif leaf.shape[axis] % number or not leaf.shape[axis]:
+                yield _uneven(path, leaf.shape[axis], number)
+
+    def _piece(self, found: list[tuple[str, Any]], arguments: Arguments, part: Any) -> Arguments:
+        parts = [
+            value if name in self.whole else _cut(value, self.axes.get(name, 0), part)
+            for name, value in found
+        ]
+        count = len(arguments[0])
+        return tuple(parts[:count]), dict(zip(arguments[1], parts[count:], strict=True))
+
+
+def _uneven(path: str, length: int, number: int) -> OptionError:
+    usable = ", ".join(map(str, divisors(length))) if length else "another batch"
+    return OptionError(
+        f"{path!r} has {length} samples",
+        f"they cannot be cut into {number} equal microbatches",
+        f"Drop the last batch (drop_last=True), pad it, or use {usable} microbatches",
+    )
+
+
+def named(function: Callable[..., Any], arguments: Arguments) -> list[tuple[str, Any]]:
+    """Return positional arguments, then keywords, each with its name.
+
+    Raises:
+        TypeError: The arguments do not fit the function; raised by Python.
+    """
+    args, kwargs = arguments
+    names: list[str] = []
+    for each in inspect.signature(function).parameters.values():
+        if each.kind is inspect.Parameter.VAR_POSITIONAL:
+            names += [each.name] * (len(args) - len(names))
+        elif each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD):
+            names.append(each.name)
+    inspect.signature(function).bind(*args, **kwargs)
+    return [*zip(names, args, strict=False), *kwargs.items()]
+
+
+def _walk(path: str, value: Any, axis: int) -> Iterator[Leaf]:
+    if isinstance(value, Tensor):
+        if value.dim():
+            yield path, value, axis
+    elif hasattr(value, "smp_slice"):
+        yield path, value, axis
+    else:
+        for key, part in _parts(value):
+            yield from _walk(f"{path}[{key!r}]", part, axis)
+
+
+def _parts(value: Any) -> list[tuple[Any, Any]]:
+    if isinstance(value, dict):
+        return list(value.items())
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return list(enumerate(value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [(each.name, getattr(value, each.name)) for each in dataclasses.fields(value)]
+    return []
+
+
+def _cut(value: Any, axis: int, part: tuple[int, int]) -> Any:
+    number, at = part
+    if isinstance(value, Tensor):
+        if not value.dim():
+            return value
+        length = value.shape[axis] // number
+        return value.narrow(axis, at * length, length)
+    if hasattr(value, "smp_slice"):
+        return value.smp_slice(number, at, axis)
+    return _rebuilt(value, [(key, _cut(each, axis, part)) for key, each in _parts(value)])
+
+
+def _rebuilt(value: Any, parts: list[tuple[Any, Any]]) -> Any:
+    """Return the same container with other parts, or itself if all parts are the same."""
+    if all(new is old for (_, new), (_, old) in zip(parts, _parts(value), strict=True)):
+        return value
+    if isinstance(value, dict):
+        return _mapping(value, dict(parts))
+    found = [new for _, new in parts]
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*found)
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return type(value)(found)
+    made: Any = object.__new__(type(value))
+    for name, each in {**vars(value), **dict(parts)}.items():
+        object.__setattr__(made, name, each)
+    return made
+
+
+def _mapping(value: dict[Any, Any], parts: dict[Any, Any]) -> Any:
+    """Return a dict of the same class; a plain dict if the class takes no items."""
+    try:
+        return type(value)(parts)
+    except Exception:
+        return parts
+
+
+Function = Callable[..., Any]
+
+
+@overload
+def step(function: Function) -> Function: ...
+@overload
+def step(
+    *, non_split_inputs: Sequence[str] = (), input_split_axes: Mapping[str, int] | None = None,
+    detach_outputs: bool = True,
+) -> Callable[[Function], Function]: ...  # fmt: skip
+
+
+def step(
+    function: Function | None = None, *, non_split_inputs: Sequence[str] = (),
+    input_split_axes: Mapping[str, int] | None = None, detach_outputs: bool = True,
+) -> Any:  # fmt: skip
+    """Make a function one step of a pipeline; it runs once per microbatch.
+
+        loss = train_step(model, x, y).reduce_mean()
+
+    As in SMP v1, all ranks of a pipeline call it with the same batch, which is cut along dimension
+    0; the optimizer, clipping and the scaler's step belong outside; BatchNorm and `len(x)` see one
+    microbatch. The first call plans and cuts the model.
+
+    Unlike in SMP, on ranks without the last stage the function ends at the model's call, which
+    comes once in it; its results are available on all ranks. Up to that call the function runs once
+    more for the first microbatch. Gradients are complete when the step returns. Random numbers are
+    the same under every layout. Without gradients there is only a forward pass; under
+    torch.no_grad() a single replica may run the step.
+
+    Args:
+        non_split_inputs: Names of arguments that every microbatch gets whole.
+        input_split_axes: Dimension to cut, by argument, if it is not 0.
+        detach_outputs: True detaches results from the autograd graph; otherwise they are part of
+            it on the last stage's rank alone.
+
+    Returns:
+        A function that returns a `StepOutput` for each tensor, and a list by microbatch for any
+        other result.
+
+    Raises:
+        OptionError: The function lacks a named argument; in a call, the batch cannot be cut into
+            equal microbatches, raised on every rank before anything runs.
+        StepError: In a call, some rank failed.
+    """
+    if function is None:
+        return lambda found: step_of(
+            found, _slicing(non_split_inputs, input_split_axes), detach_outputs
+        )
+    return step_of(function, _slicing(non_split_inputs, input_split_axes), detach_outputs)
+
+
+def step_of(function: Function, slicing: Slicing, detaches: bool) -> Function:
+    """Make a step of a function."""
+    slicing.check(function)
+
+    @wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        model = _model_in((args, kwargs))
+        require(
+            model._state.microbatch_call is None,
+            what=f"{function.__qualname__} is called in another step",
+            why="a step is a whole run of the pipeline",
+            hint="Call the plain function, without @smp.step",
+        )
+        step_function = StepFunction(
+            name=function.__qualname__,
+            function=function,
+            cut=lambda number: slicing.cut(function, (args, kwargs), number),
+            inputs=_data(function, (args, kwargs)),
+            size=lambda: slicing.size(function, (args, kwargs)),
+            detaches=detaches,
+        )
+        return gathered(run_step.run(model._state, step_function))
+
+    return run
+
+
+def _slicing(whole: Sequence[str], axes: Mapping[str, int] | None) -> Slicing:
+    names = [whole] if isinstance(whole, str) else list(whole)
+    bad = [name for name, axis in (axes or {}).items() if type(axis) is not int]
+    if bad:
+        raise OptionError(
+            f"input_split_axes has {axes!r}",
+            "an axis is a number",
+            "Pass integers by argument",
+            about="input_split_axes",
+        )
+    return Slicing(whole=frozenset(names), axes=dict(axes or {}))
+
+
+def _model_in(arguments: Arguments) -> Parallel:
+    """Return the model among the arguments, or the current one of this process."""
+    found = {id(each): each for each in _models(arguments)}
+    require(
+        len(found) <= 1,
+        what=f"the step got {len(found)} models",
+        why="a step runs one through the pipeline",
+        hint="Put them into one module, or use a step for each",
+    )
+    if found:
+        return next(iter(found.values()))
+    model = require_model()
+    assert isinstance(model, Parallel)
+    return model
+
+
+def _models(value: Any) -> Iterator[Parallel]:
+    if isinstance(value, Parallel):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _models(each)
+    elif isinstance(value, dict):
+        yield from _models(list(value.values()))
+
+
+def _data(function: Function, arguments: Arguments) -> dict[str, Any]:
+    """Return the arguments without models, by name, for comparison between ranks."""
+    found: dict[str, Any] = {}
+    for name, value in named(function, arguments):
+        if not isinstance(value, Parallel):
+            found[f"{name} {len(found)}" if name in found else name] = value
+    return found

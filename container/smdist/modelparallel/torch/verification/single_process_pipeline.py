@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run of a split model in one process: stage by stage forward, and back again.
+
+Every value that crosses from one stage to another is detached from the autograd graph, as it would
+be in a message between processes, and its gradient is carried back by hand. While a stage runs
+forward, the parameters and buffers of the others are NaN, so a stage that reads them is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import nan
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from smdist.modelparallel.core.placement import Placement
+from smdist.modelparallel.torch.materialization.stage_module import StageModule
+from smdist.modelparallel.torch.randomness import RngStream
+
+Roots = list[tuple[Tensor, Tensor | None]]
+
+
+@dataclass(slots=True)
+class _Ran:
+    """Stage after its forward pass: inputs as leaves, values, and gradients sent back to it."""
+
+    received: dict[str, Tensor]
+    values: dict[str, Any]
+    gradients: dict[str, Tensor] = field(default_factory=dict)
+
+
+def replay(
+    stages: Sequence[StageModule],
+    placement: Placement,
+    arguments: Any,
+    roots_of: Callable[[Any], Roots],
+    draws: RngStream,
+) -> Any:
+    """Run all stages forward and backward; gradients end up in the model's parameters.
+
+    Args:
+        stages: All stages, in order.
+        placement: Edges between the stages.
+        arguments: Arguments of the whole model.
+        roots_of: Function from an output to the tensors where its backward pass starts, each with
+            a gradient.
+        draws: Source of random numbers.
+
+    Returns:
+        The output of the model.
+    """
+    ran: list[_Ran] = []
+    for number, stage in enumerate(stages):
+        received = {
+            edge.value: _cut(ran[edge.source].values[edge.value])
+            for edge in placement.edges
+            if edge.target == number
+        }
+        with _alone(stage, stages):
+            ran.append(_Ran(received, stage(received, arguments, draws.around)))
+    output = stages[-1].output(ran[-1].values)
+    roots = roots_of(output)
+    for number in reversed(range(len(stages))):
+        own = roots if number == len(stages) - 1 else []
+        _backward(ran[number], own)
+        _carry(ran, placement, number)
+    return output
+
+
+@contextmanager
+def _alone(stage: StageModule, stages: Sequence[StageModule]) -> Iterator[None]:
+    """Make the parameters and buffers of all other stages NaN within the block, without memory."""
+    own = {id(tensor) for tensor in _held(stage)}
+    others = {id(tensor): tensor for each in stages for tensor in _held(each)}
+    hidden = [t for key, t in others.items() if key not in own and t.is_floating_point()]
+    numbers = [tensor.data for tensor in hidden]
+    for tensor in hidden:
+        tensor.data = tensor.data.new_full((), nan).expand(tensor.shape)
+    try:
+        yield
+    finally:
+        for tensor, data in zip(hidden, numbers, strict=True):
+            tensor.data = data
+
+
+def _held(stage: StageModule) -> Iterator[Tensor]:
+    yield from stage.parameters()
+    yield from stage.buffers()
+
+
+def _cut(value: Tensor) -> Tensor:
+    return value.detach().requires_grad_(value.requires_grad)
+
+
+def _backward(ran: _Ran, roots: Roots) -> None:
+    sent: Roots = [(ran.values[name], gradient) for name, gradient in ran.gradients.items()]
+    backward([*roots, *sent])
+
+
+def backward(roots: Roots) -> None:
+    """Run the backward pass from the tensors that require a gradient."""
+    wanted = [(value, gradient) for value, gradient in roots if value.requires_grad]
+    if wanted:
+        torch.autograd.backward(
+            [value for value, _ in wanted], [gradient for _, gradient in wanted]
+        )
+
+
+def _carry(ran: list[_Ran], placement: Placement, number: int) -> None:
+    """Add the gradients of a stage's inputs to those of the stages that sent them."""
+    for edge in placement.edges:
+        gradient = ran[number].received[edge.value].grad if edge.target == number else None
+        if gradient is not None:
+            summed = ran[edge.source].gradients
+            before = summed.get(edge.value)
+            summed[edge.value] = gradient if before is None else before + gradient

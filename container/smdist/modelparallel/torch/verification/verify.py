@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`verify(model, batch)`: check that a split model computes the same as the whole model.
+
+Both run in one process on the same microbatches, forward and backward. Outputs, the loss, the
+summed gradients and all buffers are compared; the model is restored afterwards. Dropout draws the
+same numbers in both runs. One more pass over the whole batch measures the effect of microbatches
+themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sagemaker_dist.errors import OptionError, require
+from smdist.modelparallel.core.graph import Graph
+from smdist.modelparallel.core.placement import Placement
+from smdist.modelparallel.torch.capture import Captured, arguments_of, capture
+from smdist.modelparallel.torch.capture.module_snapshot import snapshots, uncompiled
+from smdist.modelparallel.torch.materialization.stage_module import StageModule
+from smdist.modelparallel.torch.program.pytree import map_leaves
+from smdist.modelparallel.torch.randomness import RngStream, drawing
+from smdist.modelparallel.torch.verification.compare import Worst, tensors_of, worst
+from smdist.modelparallel.torch.verification.single_process_pipeline import Roots, backward, replay
+from smdist.modelparallel.torch.verification.verify_request import (
+    StagedPlan,
+    Stages,
+    check_request,
+    cut,
+    placement_of,
+)
+
+_ROUNDING = 1e-4
+
+
+class VerifyError(OptionError):
+    """Difference between the split model and the whole model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """Result of a comparison: how close the split model is to the whole one.
+
+    Attributes:
+        relative_error: Relative difference of the gradient that differs most.
+        parameter: Name of that gradient's parameter; empty if no gradient was computed.
+        output_error: Relative difference of the output that differs most.
+        buffer_error: Relative difference of the buffer that differs most after the run.
+        stages: Names of the units in each stage.
+        captured: The captured model.
+        placement: Placement of units and values on the stages.
+        microbatches: Number of microbatches that the batch was cut into.
+        microbatch_error: Relative difference between the gradients of the unsplit model summed
+            over microbatches and those of one pass over the whole batch; no fault of the split.
+            None for one microbatch, or if the outputs have no samples along dimension 0.
+    """
+
+    relative_error: float
+    parameter: str
+    output_error: float
+    buffer_error: float
+    stages: tuple[tuple[str, ...], ...]
+    captured: Captured = field(repr=False)
+    placement: Placement = field(repr=False)
+    microbatches: int = 1
+    microbatch_error: float | None = None
+
+    def __str__(self) -> str:
+        model, number = self.captured.graph.model, len(self.stages)
+        where = f" ({self.parameter})" if self.parameter else ""
+        return (
+            f"{model} on {number} stage{'s' * (number > 1)} is the whole model: gradients differ by"
+            f" {self.relative_error:.1e} at most{where}, outputs by {self.output_error:.1e},"
+            f" buffers by {self.buffer_error:.1e}{self._on_microbatches()}"
+        )
+
+    def _on_microbatches(self) -> str:
+        if self.microbatch_error is None:
+            return ""
+        said = (
+            f"; in {self.microbatches} microbatches gradients differ from those of the whole batch"
+            f" by {self.microbatch_error:.1e}"
+        )
+        causes = " (BatchNorm, dropout, losses that are no mean over samples)"
+        return said + causes * (self.microbatch_error > _ROUNDING)
+
+
+def verify(
+    model: nn.Module, batch: Any, *,
+    stages: Stages | None = None, plan: StagedPlan | None = None, microbatches: int | None = None,
+    loss: Callable[[Any], Tensor] | None = None, tolerance: float = 1e-5,
+) -> Verified:  # fmt: skip
+    """Compare a model with its split version.
+
+    Args:
+        model: Model with real parameters, in the mode in which it will be used.
+        batch: A tensor, a tuple of positional arguments or a dict of keyword arguments.
+        stages: Number of stages, of about equally many units, or the names of the units in each
+            stage. Default: 2.
+        plan: Plan that has the stages, in place of `stages`.
+        microbatches: Number of equal parts that the batch is cut into along dimension 0;
+            gradients are those of the mean of their losses. Default: the plan's number, or 1.
+        loss: Function from the output of a microbatch to a scalar. Default: the output's `loss`,
+            or the output itself if it is a scalar; otherwise each floating-point output gets a
+            gradient of random numbers.
+        tolerance: Largest relative difference that is accepted.
+
+    Raises:
+        VerifyError: A difference is larger; the message names the worst parameter.
+        CaptureError: The model cannot be captured.
+        OptionError: A stage is empty, a unit is missing, the batch cannot be cut, the plan is
+            for another model, or the model is on the meta device.
+    """
+    check_request(model, stages, plan, tolerance)
+    parts = cut(batch, microbatches, plan)
+    captured = capture(model, parts[0], opened=plan.opened if plan is not None else ())
+    placement = placement_of(captured.graph, stages, plan)
+    runs = _Runs(captured, placement, loss)
+    plain, split = runs.plain(parts), runs.split(parts)
+    whole = runs.plain([batch]) if len(parts) > 1 else None
+    found = _found(plain, split)
+    _judge(found, tolerance)
+    error = None if whole is None else _microbatch_error(whole, plain, len(parts))
+    return _verified(found, (captured, placement), (len(parts), error))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Numbers:
+    """Outputs, gradients and buffers of one run."""
+
+    outputs: dict[str, Tensor | None]
+    gradients: dict[str, Tensor | None]
+    buffers: dict[str, Tensor | None]
+
+
+class _Runs:
+    """Both runs; each begins with the unchanged model."""
+
+    def __init__(
+        self, captured: Captured, placement: Placement, loss: Callable[[Any], Tensor] | None
+    ) -> None:
+        self._captured, self._placement, self._loss = captured, placement, loss
+        self._model = captured.model
+
+    def plain(self, parts: list[Any]) -> _Numbers:
+        """Run the whole model, one microbatch after the other."""
+
+        def run(arguments: tuple[Any, Any], roots: Callable[[Any], Roots], draws: RngStream) -> Any:
+            args, kwargs = arguments
+            with drawing(self._captured.program, draws):
+                output = self._model(*args, **kwargs)
+                backward(roots(output))  # in the block, since a checkpoint draws its numbers again
+            return output
+
+        return self._each(parts, run)
+
+    def split(self, parts: list[Any]) -> _Numbers:
+        """Run the stages of the split model, one microbatch after the other."""
+        stages = [
+            StageModule(self._captured, self._placement, number)
+            for number in range(self._placement.num_stages)
+        ]
+
+        def run(arguments: tuple[Any, Any], roots: Callable[[Any], Roots], draws: RngStream) -> Any:
+            return replay(stages, self._placement, arguments, roots, draws)
+
+        return self._each(parts, run)
+
+    def _each(self, parts: list[Any], run: Callable[..., Any]) -> _Numbers:
+        outputs: dict[str, Tensor | None] = {}
+        inputs: dict[str, Tensor | None] = {}
+        with _as_it_was(self._model):
+            for number, part in enumerate(parts):
+                arguments: Any = map_leaves(_copied, arguments_of(part))
+                roots = partial(self._roots, place=(number, len(parts)))
+                output = run(arguments, roots, RngStream(microbatch=number))
+                where = f" of microbatch {number}" if len(parts) > 1 else ""
+                found = tensors_of(output).items()
+                outputs |= {f"{name}{where}": _kept(tensor) for name, tensor in found}
+                wanting = enumerate(_wanting(tensors_of(arguments)))
+                inputs |= {f"input {at}{where}": _kept(tensor.grad) for at, tensor in wanting}
+            trained = self._model.named_parameters()
+            return _Numbers(
+                outputs=outputs,
+                gradients={name: _kept(p.grad) for name, p in trained} | inputs,
+                buffers={name: _kept(buffer) for name, buffer in self._model.named_buffers()},
+            )
+
+    def _roots(self, output: Any, place: tuple[int, int]) -> Roots:
+        scalar = _checked(self._loss(output)) if self._loss else _scalar(output)
+        if scalar is not None:
+            return [(scalar / place[1], None)]
+        generator = torch.Generator().manual_seed(0)
+        floats = [t for t in tensors_of(output).values() if t is not None and t.requires_grad]
+        return [(tensor, _cotangent(tensor, generator, place)) for tensor in floats]
+
+
+def _found(plain: _Numbers, split: _Numbers) -> dict[str, Worst]:
+    return {
+        "output": worst(plain.outputs, split.outputs),
+        "buffer": worst(plain.buffers, split.buffers),
+        "gradient": worst(plain.gradients, split.gradients),
+    }
+
+
+def _judge(found: dict[str, Worst], tolerance: float) -> None:
+    for kind, each in found.items():
+        if not each.error <= tolerance:
+            raise _off(kind, each, tolerance)
+
+
+def _verified(
+    found: dict[str, Worst],
+    split: tuple[Captured, Placement],
+    cut_into: tuple[int, float | None],
+) -> Verified:
+    captured, placement = split
+    return Verified(
+        relative_error=found["gradient"].error,
+        parameter=found["gradient"].name,
+        output_error=found["output"].error,
+        buffer_error=found["buffer"].error,
+        stages=_unit_names(captured.graph, placement),
+        captured=captured,
+        placement=placement,
+        microbatches=cut_into[0],
+        microbatch_error=cut_into[1],
+    )
+
+
+def _microbatch_error(whole: _Numbers, parts: _Numbers, number: int) -> float | None:
+    """Compare gradients; None if outputs have no samples, since random gradients then differ."""
+    for name, output in whole.outputs.items():
+        part = parts.outputs.get(f"{name} of microbatch 0")
+        if output is None or part is None or not output.dim() or not output.is_floating_point():
+            continue
+        if not part.dim() or len(output) != number * len(part):
+            return None
+    names = [name for name in whole.gradients if not name.startswith("input ")]
+    return worst(
+        {name: whole.gradients[name] for name in names}, {n: parts.gradients[n] for n in names}
+    ).error
+
+
+def _off(kind: str, found: Worst, tolerance: float) -> VerifyError:
+    module = found.name.rpartition(".")[0] or "the model"
+    return VerifyError(
+        f"split, the model has another {kind} {found.name!r} in {module!r}: it differs by "
+        f"{found.error:.1e} of its norm, more than {tolerance:.0e}",
+        "something that crosses between two stages is lost there, such as a side effect of a "
+        "forward function",
+        "Keep the module that does this whole: put it inside one unit",
+    )
+
+
+def _unit_names(graph: Graph, placement: Placement) -> tuple[tuple[str, ...], ...]:
+    return tuple(
+        tuple(unit.name for unit in graph.units if stage in placement.stages[unit.name])
+        for stage in range(placement.num_stages)
+    )
+
+
+@contextmanager
+def _as_it_was(model: nn.Module) -> Iterator[None]:
+    """Restore buffers, gradients, attributes and random numbers after the block."""
+    before = snapshots(model.modules())
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
+    for parameter, _ in gradients:
+        parameter.grad = None
+    try:
+        with torch.random.fork_rng(), uncompiled():
+            yield
+    finally:
+        for each in before:
+            each.restore()
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+        with torch.no_grad():
+            for buffer, values in buffers:
+                buffer.copy_(values)
+
+
+def _copied(leaf: Any) -> Any:
+    if not isinstance(leaf, Tensor):
+        return leaf if leaf is None else copy(leaf)
+    return leaf.detach().clone().requires_grad_(leaf.requires_grad)
+
+
+def _scalar(output: Any) -> Tensor | None:
+    found = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", output)
+    is_scalar = isinstance(found, Tensor) and found.numel() == 1 and found.requires_grad
+    return found if is_scalar else None
+
+
+def _checked(loss: Any) -> Tensor:
+    is_scalar = isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad
+    what = f"{type(loss).__name__} of shape {tuple(getattr(loss, 'shape', ()))}"
+    require(
+        is_scalar,
+        what=f"loss returned a {what}",
+        why="the backward pass starts at one number that has a gradient",
+        hint="Return a scalar computed from the output, such as its mean",
+    )
+    assert isinstance(loss, Tensor)
+    return loss
+
+
+def _cotangent(tensor: Tensor, generator: torch.Generator, place: tuple[int, int]) -> Tensor:
+    """Return the rows of one microbatch, from random gradients for the whole batch."""
+    number, parts = place
+    if not tensor.dim():
+        return torch.full_like(tensor, 1 / parts)
+    rows, *rest = tensor.shape
+    made = torch.randn((parts * rows, *rest), generator=generator, dtype=torch.float64)
+    return made[number * rows :][:rows].to(tensor.device, tensor.dtype)
+
+
+def _wanting(tensors: dict[str, Tensor | None]) -> list[Tensor]:
+    return [tensor for tensor in tensors.values() if tensor is not None and tensor.requires_grad]
+
+
+def _kept(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.detach().clone()

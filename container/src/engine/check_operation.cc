@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checks of an operation.
+#include <string>
+
+#include "collectives/collectives.h"
+#include "engine/checks.h"
+#include "smdist/errors.h"
+
+namespace smdist {
+namespace {
+
+using Spans = std::vector<Span>;
+
+// The call that is checked, as messages name it.
+struct Call {
+  const Operation& operation;
+  const int rank;
+  const int size;
+
+  void require(bool holds, const std::string& fault) const {
+    if (!holds) throw UsageError(std::string(name_of(operation.kind)) + ": " + fault);
+  }
+  size_t ranks() const { return static_cast<size_t>(size); }
+  bool is_root() const { return rank == operation.root; }
+};
+
+std::string bytes_text(size_t bytes) { return std::to_string(bytes) + " bytes"; }
+
+void check_basics(const Call& call) {
+  const Operation& operation = call.operation;
+  call.require(operation.timeout.count() > 0,
+               "the timeout is " + std::to_string(operation.timeout.count()) +
+                   " ms; an operation must end at some time, so pass one above zero");
+  call.require(operation.done || operation.ended,
+               "done and ended are empty; nothing would report the end of the operation");
+  call.require(!is_rooted(operation.kind) || (operation.root >= 0 && operation.root < call.size),
+               "root " + std::to_string(operation.root) + " is not a rank of a group of " +
+                   std::to_string(call.size));
+  if (is_point_to_point(operation.kind)) {
+    const bool is_any = operation.kind == Collective::kReceive && operation.peer == kAnyRank;
+    call.require(is_any || (operation.peer >= 0 && operation.peer < call.size),
+                 "rank " + std::to_string(operation.peer) + " is not in a group of " +
+                     std::to_string(call.size));
+    call.require(operation.peer != call.rank, "a rank cannot exchange messages with itself");
+    call.require(call.size > 1, "there is no other rank in the group");
+  }
+  if (!is_reducing(operation.kind)) return;
+  call.require(
+      is_defined(operation.op, operation.dtype),
+      std::string(name_of(operation.op)) + " is not defined for " + name_of(operation.dtype));
+  call.require(operation.scale == 1 || is_floating(operation.dtype),
+               std::string("a scale is not defined for ") + name_of(operation.dtype));
+}
+
+void check_spans(const Call& call, const Spans& spans, const std::string& what) {
+  const size_t width = element_bytes(call.operation.dtype);
+  for (const Span& span : spans) {
+    call.require(span.data != nullptr || span.bytes == 0, what + " is null");
+    call.require(span.bytes % width == 0, what + " has " + bytes_text(span.bytes) + ", not whole " +
+                                              name_of(call.operation.dtype) + " elements");
+    call.require(reinterpret_cast<uintptr_t>(span.data) % width == 0,
+                 what + " is not aligned to its elements");
+  }
+}
+
+void check_one(const Call& call, const Spans& spans, const std::string& what) {
+  call.require(spans.size() == 1, "takes one " + what + ", not " + std::to_string(spans.size()));
+}
+
+void check_same(const Call& call, size_t input_bytes, size_t output_bytes) {
+  call.require(input_bytes == output_bytes, "the input has " + bytes_text(input_bytes) +
+                                                ", the output " + bytes_text(output_bytes));
+}
+
+// One buffer of N chunks, or N buffers. Each chunk has `chunk_bytes`.
+void check_chunks(const Call& call, const Spans& spans, size_t chunk_bytes,
+                  const std::string& what) {
+  const size_t count = spans.size();
+  call.require(
+      count == 1 || count == call.ranks(),
+      "takes one " + what + " or " + std::to_string(call.size) + ", not " + std::to_string(count));
+  const size_t expected = count == 1 ? chunk_bytes * call.ranks() : chunk_bytes;
+  for (const Span& span : spans) {
+    call.require(span.bytes == expected, "the " + what + " has " + bytes_text(span.bytes) +
+                                             " where " + bytes_text(expected) + " belong");
+  }
+}
+
+void check_splits(const Call& call, const Spans& spans, const std::string& what) {
+  call.require(spans.size() == 1 || spans.size() == call.ranks(),
+               "takes one " + what + " or " + std::to_string(call.size));
+  const size_t unit = call.ranks() * element_bytes(call.operation.dtype);
+  call.require(spans.size() != 1 || spans[0].bytes % unit == 0,
+               "the " + what + " of " + bytes_text(spans[0].bytes) + " has no " +
+                   std::to_string(call.size) + " equal chunks");
+}
+
+void check_root_chunks(const Call& call, const Spans& many, const Spans& one,
+                       const std::string& many_name, const std::string& one_name) {
+  check_one(call, one, one_name);
+  if (call.is_root()) check_chunks(call, many, one[0].bytes, many_name);
+}
+
+void check_shape(const Call& call) {
+  const Spans& inputs = call.operation.inputs;
+  const Spans& outputs = call.operation.outputs;
+  switch (call.operation.kind) {
+    case Collective::kAllReduce:
+      check_one(call, inputs, "input");
+      check_one(call, outputs, "output");
+      return check_same(call, inputs[0].bytes, outputs[0].bytes);
+    case Collective::kReduceScatter:
+      check_one(call, outputs, "output");
+      return check_chunks(call, inputs, outputs[0].bytes, "input");
+    case Collective::kAllGather:
+      check_one(call, inputs, "input");
+      return check_chunks(call, outputs, inputs[0].bytes, "output");
+    case Collective::kBroadcast:
+      if (!call.is_root()) return check_one(call, outputs, "output");
+      check_one(call, inputs, "input");
+      if (outputs.empty()) return;
+      check_one(call, outputs, "output");
+      return check_same(call, inputs[0].bytes, outputs[0].bytes);
+    case Collective::kReduce:
+      check_one(call, inputs, "input");
+      if (!call.is_root()) return;
+      check_one(call, outputs, "output");
+      return check_same(call, inputs[0].bytes, outputs[0].bytes);
+    case Collective::kGather:
+      return check_root_chunks(call, outputs, inputs, "output", "input");
+    case Collective::kScatter:
+      return check_root_chunks(call, inputs, outputs, "input", "output");
+    case Collective::kAllToAll:
+      check_splits(call, inputs, "input");
+      return check_splits(call, outputs, "output");
+    case Collective::kSend:
+      return check_one(call, inputs, "input");
+    case Collective::kReceive:
+      return check_one(call, outputs, "output");
+    case Collective::kBarrier:
+      return;
+  }
+}
+
+bool overlap(const uint8_t* a, size_t a_bytes, const uint8_t* b, size_t b_bytes) {
+  return a_bytes > 0 && b_bytes > 0 && a < b + b_bytes && b < a + a_bytes;
+}
+
+// Address of this rank's own chunk of one side; the other side may be exactly that chunk.
+const uint8_t* own_chunk(const Call& call, const Spans& many, size_t chunk_bytes) {
+  const size_t rank = static_cast<size_t>(call.rank);
+  if (many.size() == 1) return static_cast<const uint8_t*>(many[0].data) + rank * chunk_bytes;
+  return static_cast<const uint8_t*>(many[rank].data);
+}
+
+bool may_share(const Call& call, const Span& input, const Span& output) {
+  const auto* in = static_cast<const uint8_t*>(input.data);
+  const auto* out = static_cast<const uint8_t*>(output.data);
+  switch (call.operation.kind) {
+    case Collective::kAllReduce:
+    case Collective::kBroadcast:
+    case Collective::kReduce:
+      return in == out;
+    case Collective::kReduceScatter:
+    case Collective::kScatter:
+      return out == own_chunk(call, call.operation.inputs, output.bytes);
+    case Collective::kAllGather:
+    case Collective::kGather:
+      return in == own_chunk(call, call.operation.outputs, input.bytes);
+    case Collective::kAllToAll:
+    case Collective::kBarrier:
+    case Collective::kSend:
+    case Collective::kReceive:
+      return false;
+  }
+  return false;
+}
+
+// Return whether this rank uses the buffers of one side at all.
+bool uses_inputs(const Call& call) {
+  const Collective kind = call.operation.kind;
+  return call.is_root() || (kind != Collective::kBroadcast && kind != Collective::kScatter);
+}
+
+bool uses_outputs(const Call& call) {
+  const Collective kind = call.operation.kind;
+  return call.is_root() || (kind != Collective::kReduce && kind != Collective::kGather);
+}
+
+void check_overlap(const Call& call) {
+  if (!uses_inputs(call) || !uses_outputs(call)) return;
+  for (const Span& input : call.operation.inputs) {
+    for (const Span& output : call.operation.outputs) {
+      const bool shares = overlap(static_cast<const uint8_t*>(input.data), input.bytes,
+                                  static_cast<const uint8_t*>(output.data), output.bytes);
+      call.require(!shares || may_share(call, input, output),
+                   "an input and an output overlap where they may not");
+    }
+  }
+}
+
+}  // namespace
+
+void check(const Operation& operation, int rank, int size) {
+  const Call call{operation, rank, size};
+  check_basics(call);
+  if (uses_inputs(call)) check_spans(call, operation.inputs, "an input");
+  if (uses_outputs(call)) check_spans(call, operation.outputs, "an output");
+  check_shape(call);
+  check_overlap(call);
+}
+
+}  // namespace smdist

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/fault_broadcast.h"
+
+#include <utility>
+
+namespace smdist {
+
+std::exception_ptr FaultBroadcast::failure() const {
+  MutexLock lock(failure_mutex_);
+  return failure_;
+}
+
+void FaultBroadcast::record(Fault fault) {
+  fault_ = std::move(fault);
+  error_ = error_of(fault_);
+  MutexLock lock(failure_mutex_);
+  failure_ = error_;
+}
+
+void FaultBroadcast::send_to(int rank) {
+  Frame frame;
+  frame.type = FrameType::kAbort;
+  sender_.send(rank, frame, encode(fault_));
+}
+
+// Peers that are connected pass the fault on. The rank that found it also connects to the peers
+// below it; those above it connect to this rank, and learn of the fault when they do.
+void FaultBroadcast::send_to_all(bool is_found_here) {
+  for (int rank = 0; rank < options_.size; ++rank) {
+    const bool may_connect = is_found_here && rank < options_.rank && !detector_.is_lost(rank);
+    const bool is_reachable = detector_.is_connected(rank) || may_connect;
+    if (rank != options_.rank && is_reachable) send_to(rank);
+  }
+}
+
+bool FaultBroadcast::has_uninformed_peers() const {
+  if (!error_) return false;
+  for (int rank = 0; rank < options_.size; ++rank) {
+    const bool may_connect = !detector_.is_connected(rank) && !detector_.is_lost(rank);
+    if (rank != options_.rank && may_connect) return true;
+  }
+  return false;
+}
+
+}  // namespace smdist

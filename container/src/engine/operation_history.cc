@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/operation_history.h"
+
+#include <algorithm>
+
+namespace smdist {
+namespace {
+
+constexpr size_t kEntriesPerGroup = 64;
+
+}  // namespace
+
+// Entries stay sorted, although operations end in any order.
+void OperationHistory::add(const OperationId& id, const Descriptor& descriptor) {
+  std::deque<Entry>& entries = groups_[id.group];
+  const auto after = std::find_if(entries.begin(), entries.end(),
+                                  [&](const Entry& entry) { return entry.sequence > id.sequence; });
+  entries.insert(after, {id.sequence, descriptor});
+  if (entries.size() > kEntriesPerGroup) entries.pop_front();
+}
+
+const Descriptor* OperationHistory::find(const OperationId& id) const {
+  const auto group = groups_.find(id.group);
+  if (group == groups_.end()) return nullptr;
+  for (const Entry& entry : group->second) {
+    if (entry.sequence == id.sequence) return &entry.descriptor;
+  }
+  return nullptr;
+}
+
+bool OperationHistory::is_past(const OperationId& id) const {
+  const auto group = groups_.find(id.group);
+  return group != groups_.end() && !group->second.empty() &&
+         id.sequence <= group->second.back().sequence;
+}
+
+}  // namespace smdist

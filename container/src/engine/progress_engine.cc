@@ -1,0 +1,465 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/progress_engine.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <set>
+#include <utility>
+
+#include "engine/fault_messages.h"
+#include "smdist/errors.h"
+
+namespace smdist {
+namespace {
+
+constexpr size_t kIdleScratchBytes = 256 << 20;
+
+}  // namespace
+
+ProgressEngine::ProgressEngine(const Options& options, Transport& transport,
+                               CallbackExecutor& callbacks)
+    : options_(options),
+      names_(options),
+      transport_(transport),
+      callbacks_(callbacks),
+      pool_(kIdleScratchBytes),
+      unexpected_(options.size),
+      sums_(options, transport),
+      sender_(options, transport, sums_.own_blocks()),
+      blocks_(options, transport),
+      detector_(names_, options.size),
+      faults_(options, sender_, detector_),
+      payloads_(static_cast<size_t>(options.size)) {}
+
+// Beginning and end of operations
+
+void ProgressEngine::post(Submission submission) {
+  if (submission.id.role == Role::kCollective || error()) return begin(std::move(submission));
+  if (submission.operation.peer == kAnyRank) connect_to_all(*submission.group);
+  begin_all(matching_.post(std::move(submission), unexpected_));
+  fail_if(detector_.check(matching_.waiting()));
+}
+
+// Any member may be the sender.
+void ProgressEngine::connect_to_all(const Group& group) {
+  for (const int rank : group.members) {
+    if (rank != options_.rank) transport_.connect(rank);
+  }
+}
+
+void ProgressEngine::begin_all(std::vector<Submission> submissions) {
+  for (Submission& submission : submissions) begin(std::move(submission));
+}
+
+void ProgressEngine::begin(Submission submission) {
+  SharedSum* const sum = error() ? nullptr : sums_.begin(submission);
+  if (submission.may_be_shared() && sum == nullptr) submission.make_plan();
+  Buffer scratch = error() ? Buffer{} : allocate_scratch(submission);
+  if (error()) {
+    --submission.group->pending;
+    callbacks_.push(submission.operation, error());
+    return;
+  }
+  submission.serial = ++last_serial_;
+  const OperationId id = submission.id;
+  detector_.watch(submission);
+  PendingOperation& pending =
+      pending_.try_emplace(id, std::move(submission), std::move(scratch), pool_).first->second;
+  if (sum != nullptr) pending.share(*sum);
+  const PendingOperation::Actions actions = pending.begin();
+  for (const int member : pending.partners()) send_rtr(pending, member);
+  perform(pending, actions);
+  take_unexpected(id);
+  if (const PendingOperation* still = find(id)) fail_if(detector_.check(*still));
+}
+
+Buffer ProgressEngine::allocate_scratch(const Submission& submission) {
+  const size_t bytes = submission.plan.scratch_bytes;
+  try {
+    return pool_.take(bytes);
+  } catch (const std::bad_alloc&) {
+    fail(out_of_memory(names_, submission, bytes), true);
+    return {};
+  }
+}
+
+void ProgressEngine::send_rtr(PendingOperation& pending, int member) {
+  if (pending.sum() == nullptr) return sender_.send_rtr(pending, member);
+  sender_.send_rtr(pending, member, sums_.ticket_of(*pending.sum()));
+}
+
+// Take the RTR frames that came before the local post.
+void ProgressEngine::take_unexpected(const OperationId& id) {
+  for (const auto& [rank, ready] : unexpected_.take(id)) {
+    try {
+      if (PendingOperation* pending = find(id)) {
+        accept_rtr(*pending, rank, ready.descriptor, ready.ticket);
+        pending = find(id);
+        const BufferedMessage& eager = ready.eager;
+        if (pending != nullptr && !eager.bytes.empty()) {
+          deliver_copy(*pending, rank, eager.tag, eager.bytes.data(), eager.bytes.size());
+        }
+      } else if (!error()) {
+        fail_if_past_differs(rank, id, ready.descriptor);
+      }
+    } catch (const PeerError& error) {
+      fail(protocol_error(names_, rank, error.what()), true);
+    }
+  }
+}
+
+// Send what may leave, and end the operation if nothing is left to do.
+void ProgressEngine::perform(PendingOperation& pending, const PendingOperation::Actions& actions) {
+  const Submission& submission = pending.submission();
+  const OperationId id = submission.id;
+  std::set<int> ranks;
+  for (const uint32_t send : actions.sends) {
+    sender_.queue(pending, send);
+    ranks.insert(submission.rank_of(pending.step(send).peer));
+  }
+  for (const uint32_t receive : actions.credits) sender_.send_credit(pending, receive);
+  for (const PendingOperation::BorrowedBlock& block : actions.releases) {
+    const int rank = submission.rank_of(block.member);
+    blocks_.on_returned(rank);
+    sender_.send_release(rank, block.block);
+  }
+  if (pending.is_done()) finish(id);
+  for (const int rank : ranks) sender_.pump(rank);
+}
+
+void ProgressEngine::finish(const OperationId& id) {
+  const auto found = pending_.find(id);
+  Submission& submission = found->second.submission();
+  detector_.unwatch(submission);
+  if (id.role == Role::kCollective) history_.add(id, submission.descriptor);
+  if (submission.operation.kind == Collective::kBarrier) flush_all(*submission.group);
+  --submission.group->pending;
+  callbacks_.push(submission.operation, nullptr);
+  pending_.erase(found);
+}
+
+// A process may end after a barrier: its own frames for the barrier must have left by then.
+void ProgressEngine::flush_all(const Group& group) {
+  for (const int rank : group.members) {
+    if (rank != options_.rank) transport_.hasten(rank);
+  }
+}
+
+PendingOperation* ProgressEngine::find(const OperationId& id) {
+  const auto found = pending_.find(id);
+  return found == pending_.end() ? nullptr : &found->second;
+}
+
+void ProgressEngine::advance_sums() {
+  is_busy_ = false;
+  if (sums_.is_idle()) return;
+  for (const OperationId& id : sums_.ids()) {
+    switch (sums_.advance(id)) {
+      case SharedSums::Progress::kBlocked:
+        break;
+      case SharedSums::Progress::kMore:
+        is_busy_ = true;
+        break;
+      case SharedSums::Progress::kDone:
+        find(id)->end_sum();
+        perform(*find(id), {});
+        break;
+    }
+  }
+  if (!is_busy_) sums_.expect_signals();
+}
+
+// A member does not use shared memory for this operation: all follow a plan.
+void ProgressEngine::replan(PendingOperation& pending) {
+  Submission& submission = pending.submission();
+  sums_.cancel(submission.id);
+  submission.make_plan();
+  Buffer scratch = allocate_scratch(submission);
+  if (error()) return;
+  pending.replan(std::move(scratch));
+  perform(pending, pending.begin());
+}
+
+// Frames of peers
+
+Span ProgressEngine::on_header(int rank, const HeaderBytes& header) {
+  try {
+    const Frame frame = decode(header);
+    if (frame.source != static_cast<uint32_t>(rank)) {
+      throw PeerError("sent a frame in the name of rank " + std::to_string(frame.source));
+    }
+    if (frame.type != FrameType::kData) {
+      payload(rank).resize(frame.length);
+      return {payload(rank).data(), payload(rank).size()};
+    }
+    if (error()) return {nullptr, frame.length};
+    const PendingOperation* pending = planned_operation(rank, frame, "data");
+    if (pending == nullptr) return {nullptr, frame.length};
+    return pending->place(pending->member_of(rank), frame.tag, frame.offset, frame.length);
+  } catch (const PeerError& error) {
+    fail(protocol_error(names_, rank, error.what()), true);
+    throw;
+  }
+}
+
+void ProgressEngine::on_message(int rank, const HeaderBytes& header) {
+  const Frame frame = decode(header);
+  try {
+    switch (frame.type) {
+      case FrameType::kRtr:
+      case FrameType::kRtrEager:
+      case FrameType::kRtrEagerBlock:
+      case FrameType::kRtrTicket:
+        return on_rtr(rank, frame);
+      case FrameType::kData:
+        return on_data(rank, frame);
+      case FrameType::kCredit:
+        return on_credit(rank, frame);
+      case FrameType::kDataBlock:
+        return on_block(rank, frame);
+      case FrameType::kReleaseBlock:
+        sender_.on_release(rank, frame.tag);
+        return sender_.pump(rank);
+      case FrameType::kAbort:
+        return on_abort(rank);
+      case FrameType::kGoodbye:
+        return detector_.on_goodbye(rank);
+    }
+  } catch (const PeerError& error) {
+    fail(protocol_error(names_, rank, error.what()), true);
+    throw;
+  }
+}
+
+void ProgressEngine::on_sent(int rank, uint64_t token) {
+  const std::optional<FrameSender::SentMessage> sent = sender_.on_sent(rank, token);
+  PendingOperation* pending = sent ? find(sent->id) : nullptr;
+  if (pending != nullptr) perform(*pending, pending->sent(sent->step));
+  sender_.pump(rank);
+}
+
+void ProgressEngine::on_rtr(int rank, const Frame& frame) {
+  const RtrMessage ready = decode_rtr(frame.type, payload(rank));
+  if (error()) return;
+  const OperationId id = id_of(frame, rank);
+  if (id.role == Role::kReceive && find(id) == nullptr) begin_all(matching_.announce(id));
+  if (PendingOperation* pending = find(id)) {
+    accept_rtr(*pending, rank, ready.descriptor, ready.ticket);
+    pending = find(id);
+    if (pending != nullptr && ready.has_eager()) deliver_eager(*pending, rank, frame, ready);
+    return;
+  }
+  if (error() || fail_if_past(rank, id, ready.descriptor)) return;
+  unexpected_.add(id, rank, {ready.descriptor, buffer_eager(rank, frame, ready), ready.ticket});
+}
+
+// A peer has posted an operation that is pending here.
+void ProgressEngine::accept_rtr(PendingOperation& pending, int rank, const Descriptor& theirs,
+                                const std::optional<SharedSumTicket>& ticket) {
+  const Submission& submission = pending.submission();
+  const int member = pending.member_of(rank);
+  if (pending.is_ready(member)) throw PeerError("announced the same operation twice");
+  const Descriptor ours = submission.descriptor_to(member);
+  if (!agree(ours, theirs)) {
+    return fail(descriptor_mismatch(names_, submission.id, ours, rank, theirs), true);
+  }
+  sender_.on_rtr(rank, pending.eager_bytes(member));
+  const bool is_sum = pending.sum() != nullptr;
+  perform(pending, pending.member_ready(member));
+  if (!is_sum) return;  // otherwise it is still pending
+  if (ticket) {
+    sums_.join(*pending.sum(), member, rank, *ticket);
+  } else {
+    replan(pending);
+  }
+}
+
+// Fail if the operation is over here: ranks that agree never announce one that is. Returns false
+// if it is not over.
+bool ProgressEngine::fail_if_past(int rank, const OperationId& id, const Descriptor& theirs) {
+  if (id.role != Role::kCollective) {
+    if (matching_.was_posted(id)) throw PeerError("announced a message again that is over");
+    return false;
+  }
+  if (!history_.is_past(id)) return false;
+  const Descriptor* ours = history_.find(id);
+  fail(ours == nullptr ? collective_count_mismatch(names_, id, rank, theirs)
+                       : descriptor_mismatch(names_, id, *ours, rank, theirs),
+       true);
+  return true;
+}
+
+// Fail if a peer announced something else than an operation that was over as soon as it was
+// posted here, such as a sum of no elements.
+void ProgressEngine::fail_if_past_differs(int rank, const OperationId& id,
+                                          const Descriptor& theirs) {
+  const Descriptor* ours = id.role == Role::kCollective ? history_.find(id) : nullptr;
+  if (ours == nullptr || agree(*ours, theirs)) return;
+  fail(descriptor_mismatch(names_, id, *ours, rank, theirs), true);
+}
+
+// An eager message for an operation that is pending here.
+void ProgressEngine::deliver_eager(PendingOperation& pending, int rank, const Frame& frame,
+                                   const RtrMessage& ready) {
+  if (ready.eager_block) return deliver_block(pending, rank, frame, *ready.eager_block);
+  deliver_copy(pending, rank, frame.tag, ready.eager, ready.eager_bytes);
+}
+
+// Copy an eager message that came before the local post. One in a block is copied, too, since
+// blocks are for readers that are soon done with them.
+BufferedMessage ProgressEngine::buffer_eager(int rank, const Frame& frame,
+                                             const RtrMessage& ready) {
+  BufferedMessage message{frame.tag, {ready.eager, ready.eager + ready.eager_bytes}};
+  if (!ready.eager_block) return message;
+  const uint8_t* bytes = blocks_.address(rank, *ready.eager_block);
+  message.bytes.assign(bytes, bytes + ready.eager_block->bytes);
+  sender_.send_release(rank, ready.eager_block->block);
+  return message;
+}
+
+// Copy a whole message to its place.
+void ProgressEngine::deliver_copy(PendingOperation& pending, int rank, uint32_t tag,
+                                  const uint8_t* bytes, size_t count) {
+  const int member = pending.member_of(rank);
+  std::memcpy(pending.place(member, tag, 0, count).data, bytes, count);
+  perform(pending, pending.arrived(member, tag, count));
+}
+
+void ProgressEngine::on_data(int rank, const Frame& frame) {
+  PendingOperation* pending = find(id_of(frame, rank));
+  if (pending == nullptr) return;  // failed while the payload came in
+  perform(*pending, pending->arrived(pending->member_of(rank), frame.tag, frame.length));
+}
+
+void ProgressEngine::on_block(int rank, const Frame& frame) {
+  PendingOperation* pending = planned_operation(rank, frame, "data");
+  if (pending != nullptr) deliver_block(*pending, rank, frame, decode_block_ref(payload(rank)));
+}
+
+void ProgressEngine::deliver_block(PendingOperation& pending, int rank, const Frame& frame,
+                                   const BlockRef& block) {
+  if (blocks_.deliver(pending, rank, frame, block)) sender_.send_release(rank, block.block);
+  perform(pending, pending.arrived(pending.member_of(rank), frame.tag, block.bytes));
+}
+
+void ProgressEngine::on_credit(int rank, const Frame& frame) {
+  PendingOperation* pending = planned_operation(rank, frame, "a credit");
+  if (pending == nullptr) return;
+  perform(*pending, pending->credited(pending->member_of(rank), frame.tag));
+}
+
+// The operation that a frame is about, with a plan; null if the engine has failed. A frame for a
+// sum in shared memory shows that its sender knows already that all have to follow a plan.
+PendingOperation* ProgressEngine::planned_operation(int rank, const Frame& frame,
+                                                    const std::string& content) {
+  if (error()) return nullptr;
+  const OperationId id = id_of(frame, rank);
+  PendingOperation* pending = find(id);
+  if (pending == nullptr) {
+    throw PeerError("sent " + content + " for an operation that this rank has not posted");
+  }
+  if (pending->sum() == nullptr) return pending;
+  if (pending->sum()->all_joined()) throw PeerError("sent data of a sum in shared memory");
+  replan(*pending);
+  return find(id);
+}
+
+// Faults
+
+// A peer that connects after the fault learns of it at once.
+void ProgressEngine::on_connected(int rank) {
+  detector_.on_connected(rank);
+  if (error()) faults_.send_to(rank);
+}
+
+void ProgressEngine::on_peer_lost(int rank, const std::string& reason) {
+  sender_.on_peer_lost(rank);
+  detector_.on_peer_lost(rank, reason);
+  check_partners();
+}
+
+void ProgressEngine::on_abort(int rank) {
+  fail(decode_fault(std::string(payload(rank).begin(), payload(rank).end())), false);
+}
+
+void ProgressEngine::check_partners() {
+  for (const auto& [id, pending] : pending_) {
+    // fail() empties the table.
+    if (const std::optional<Fault> fault = detector_.check(pending)) return fail(*fault, true);
+  }
+  fail_if(detector_.check(matching_.waiting()));
+}
+
+void ProgressEngine::check_deadlines() {
+  if (detector_.end_grace_period()) check_partners();
+  fail_if(detector_.check(matching_.waiting()));
+  if (!detector_.late()) return;
+  advance_sums();  // if this process was stopped, its peers may have done their part meanwhile
+  const std::optional<OperationId> id = detector_.late();
+  if (is_busy_ || !id) return;
+  PendingOperation& late = *find(*id);
+  if (!detector_.extend(late)) fail(detector_.fault_of_late(late), true);
+}
+
+std::chrono::milliseconds ProgressEngine::time_until_deadline() const {
+  using std::chrono::milliseconds;
+  constexpr milliseconds kLongest{60'000};
+  Clock::time_point next = detector_.next_deadline(Clock::now() + kLongest);
+  for (const Submission& receive : matching_.waiting()) next = std::min(next, receive.deadline);
+  const auto left = next - Clock::now();
+  const auto rounded = std::chrono::duration_cast<milliseconds>(left) + milliseconds(1);
+  return std::clamp(rounded, milliseconds(0), kLongest);
+}
+
+bool ProgressEngine::is_quiet() const {
+  return pending_.empty() && matching_.waiting().empty() && !detector_.has_grace_periods();
+}
+
+void ProgressEngine::fail_if(const std::optional<Fault>& fault) {
+  if (fault) fail(*fault, true);
+}
+
+// is_found_here: the fault was not received from another rank.
+void ProgressEngine::fail(const Fault& fault, bool is_found_here) {
+  if (error()) return;
+  faults_.record(fault);
+  // Callers learn of the fault from their operations. Without operations there is the log.
+  const bool is_own_wish = is_found_here && fault.kind == FaultKind::kAborted;
+  const bool is_silent = pending_.empty() && matching_.waiting().empty() && !is_own_wish;
+  if (options_.log && is_silent) options_.log("the job is aborted: " + fault.text);
+  fail_all();
+  faults_.send_to_all(is_found_here);
+}
+
+// The transport comes first: nothing may touch an operation's memory once its caller knows.
+void ProgressEngine::fail_all() {
+  transport_.release_payloads();
+  sender_.clear();
+  for (auto& [id, pending] : pending_) {
+    --pending.submission().group->pending;
+    callbacks_.push(pending.submission().operation, error());
+  }
+  for (Submission& receive : matching_.take_waiting()) {
+    --receive.group->pending;
+    callbacks_.push(receive.operation, error());
+  }
+  pending_.clear();
+  sums_.clear();
+  is_busy_ = false;
+  detector_.clear();
+  unexpected_.clear();
+}
+
+void ProgressEngine::leave() {
+  if (!error()) {
+    faults_.close(engine_shut_down(names_));
+    fail_all();
+  }
+  const Frame goodbye;
+  for (int rank = 0; rank < options_.size; ++rank) {
+    if (detector_.is_connected(rank)) sender_.send(rank, goodbye);
+  }
+}
+
+}  // namespace smdist

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// An operation that a caller has submitted.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+
+#include "collectives/plan.h"
+#include "engine/algorithm_choice.h"
+#include "engine/group.h"
+#include "messaging/descriptor.h"
+#include "messaging/operation_id.h"
+#include "smdist/operation.h"
+
+namespace smdist {
+
+using Clock = std::chrono::steady_clock;
+
+// An operation and what the engine has derived from it.
+struct Submission {
+  std::shared_ptr<Group> group;
+  OperationId id;
+  uint64_t serial = 0;  // number of the operation among all that this engine has begun
+  Operation operation;
+  Descriptor descriptor;
+  AlgorithmChoice choice;
+  Plan plan;  // empty while the operation is a sum in shared memory, or may become one
+  Clock::time_point deadline;
+  bool is_extended = false;  // the deadline was moved; this happens once at most
+
+  bool may_be_shared() const { return choice.is_shareable; }
+  int rank_of(int member) const { return group->members[static_cast<size_t>(member)]; }
+  Descriptor descriptor_to(int member) const {
+    return descriptor_for(descriptor, operation, member, group->size());
+  }
+  void make_plan() { plan = plan_of(operation, *group, choice); }
+};
+
+}  // namespace smdist

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/auth_handshake.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/random.h"
+#include "transport/socket.h"
+
+namespace smdist {
+
+AuthHandshake::AuthHandshake(UniqueFd fd, const Credentials& credentials, bool is_dialling)
+    : fd_(std::move(fd)),
+      credentials_(&credentials),
+      is_dialling_(is_dialling),
+      state_(is_dialling ? State::kConnecting : State::kAwaitHello),
+      expected_(is_dialling ? sizeof(Nonce) : kHelloBytes) {}
+
+AuthHandshake AuthHandshake::accepting(UniqueFd fd, const Credentials& credentials, Admit admit) {
+  AuthHandshake handshake(std::move(fd), credentials, false);
+  handshake.admit_ = std::move(admit);
+  fill_with_random(handshake.nonce_.data(), handshake.nonce_.size());
+  handshake.outgoing_.assign(handshake.nonce_.begin(), handshake.nonce_.end());
+  return handshake;
+}
+
+AuthHandshake AuthHandshake::dialling(UniqueFd fd, const Credentials& credentials, int rank,
+                                      int peer, uint32_t lane) {
+  AuthHandshake handshake(std::move(fd), credentials, true);
+  handshake.hello_.rank = static_cast<uint32_t>(rank);
+  handshake.hello_.wanted = static_cast<uint32_t>(peer);
+  handshake.hello_.lane = lane;
+  fill_with_random(handshake.hello_.nonce.data(), handshake.hello_.nonce.size());
+  return handshake;
+}
+
+int AuthHandshake::peer() const {
+  return static_cast<int>(is_dialling_ ? hello_.wanted : hello_.rank);
+}
+
+AuthHandshake::Outcome AuthHandshake::fail(std::string fault) {
+  fault_ = std::move(fault);
+  return Outcome::kFailed;
+}
+
+// Each step returns false if the handshake has failed.
+AuthHandshake::Outcome AuthHandshake::advance() {
+  if (state_ == State::kConnecting && !finish_connect()) return Outcome::kFailed;
+  while (true) {
+    if (!flush()) return Outcome::kFailed;
+    if (state_ == State::kAuthenticated)
+      return outgoing_.empty() ? Outcome::kAuthenticated : Outcome::kWaiting;
+    if (!fill()) return Outcome::kFailed;
+    if (incoming_.size() < expected_) return Outcome::kWaiting;
+    if (!take_incoming()) return Outcome::kFailed;
+  }
+}
+
+bool AuthHandshake::finish_connect() {
+  const int error = connect_error(fd_.get());
+  if (error != 0) {
+    is_refused_ = error == ECONNREFUSED;
+    fail(is_refused_ ? "refused the connection: its process has ended"
+                     : std::string("could not be reached: ") + std::strerror(error));
+    return false;
+  }
+  state_ = State::kAwaitNonce;
+  return true;
+}
+
+bool AuthHandshake::flush() {
+  while (!outgoing_.empty()) {
+    const ssize_t sent = ::send(fd_.get(), outgoing_.data(), outgoing_.size(), MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0 && errno == EAGAIN) return true;
+    if (sent < 0) {
+      fail(std::string("ended the authentication handshake: ") + std::strerror(errno));
+      return false;
+    }
+    outgoing_.erase(outgoing_.begin(), outgoing_.begin() + sent);
+  }
+  return true;
+}
+
+// Reads the bytes of the handshake and not one byte more.
+bool AuthHandshake::fill() {
+  while (incoming_.size() < expected_) {
+    uint8_t bytes[kHelloBytes];
+    const size_t missing = expected_ - incoming_.size();
+    const ssize_t got = ::recv(fd_.get(), bytes, std::min(missing, sizeof bytes), 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EAGAIN) return true;
+    if (got <= 0) {
+      fail(got == 0 ? "closed the connection during the authentication handshake (does it have "
+                      "another secret?)"
+                    : std::string("ended the authentication handshake: ") + std::strerror(errno));
+      return false;
+    }
+    received_any_ = true;
+    incoming_.insert(incoming_.end(), bytes, bytes + got);
+  }
+  return true;
+}
+
+bool AuthHandshake::take_incoming() {
+  bool is_good = false;
+  switch (state_) {
+    case State::kAwaitNonce:
+      is_good = take_nonce();
+      break;
+    case State::kAwaitHello:
+      is_good = take_hello();
+      break;
+    case State::kAwaitProof:
+      is_good = take_proof();
+      break;
+    case State::kConnecting:
+    case State::kAuthenticated:
+      break;
+  }
+  incoming_.clear();
+  return is_good;
+}
+
+bool AuthHandshake::take_nonce() {
+  std::copy(incoming_.begin(), incoming_.end(), nonce_.begin());
+  const HelloBytes hello = encode(*credentials_, hello_, nonce_);
+  outgoing_.assign(hello.begin(), hello.end());
+  expected_ = sizeof(Digest);
+  state_ = State::kAwaitProof;
+  return true;
+}
+
+bool AuthHandshake::take_hello() {
+  HelloBytes bytes;
+  std::copy(incoming_.begin(), incoming_.end(), bytes.begin());
+  fault_ = verify(*credentials_, bytes, nonce_, &hello_);
+  if (fault_.empty()) fault_ = admit_(hello_);
+  if (!fault_.empty()) return false;
+  const Digest digest = accept_proof(*credentials_, hello_, nonce_);
+  outgoing_.assign(digest.begin(), digest.end());
+  expected_ = 0;
+  state_ = State::kAuthenticated;
+  return true;
+}
+
+bool AuthHandshake::take_proof() {
+  Digest theirs;
+  std::copy(incoming_.begin(), incoming_.end(), theirs.begin());
+  if (!equal_in_constant_time(accept_proof(*credentials_, hello_, nonce_), theirs)) {
+    fail("could not prove that it belongs to this job");
+    return false;
+  }
+  expected_ = 0;
+  state_ = State::kAuthenticated;
+  return true;
+}
+
+}  // namespace smdist

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Peers on this host, and the memory that this rank shares with them.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "memory/arena.h"
+#include "memory/arena_layout.h"
+#include "smdist/options.h"
+#include "transport/ring_buffer.h"
+
+namespace smdist {
+
+// Owns this rank's arena and the ring buffers to the other ranks of the host. The arena consists
+// of the parts of ArenaLayout, then a RingHead, then a RingSide for each rank of the host, in
+// rank order.
+//
+// Thread safety: has_events() and ScopedSleepFlag may be used by any thread between open() and
+// close(), all else by one.
+class SharedMemoryPeers final {
+ public:
+  explicit SharedMemoryPeers(const Options& options);
+
+  // Returns whether there is a ring buffer for the peer.
+  bool shares_with(int peer) const { return rings_.count(peer) > 0; }
+  // Creates the arena, if the host has other ranks and the options allow it. Throws SystemError.
+  void open();
+  void close();
+
+  bool is_open() const { return arena_.span().bytes > 0; }
+  int fd() const { return arena_.fd(); }
+  // Returns the arena without its ring buffers; empty if there is none.
+  Span arena() const { return {arena_.span().data, is_open() ? layout_.bytes : 0}; }
+  Span arena_of(int peer) const;
+  RingBuffer& ring(int peer) {
+    return rings_.at(peer);
+  }  // throws std::out_of_range if there is none
+  const std::vector<int>& peers() const { return peers_; }  // peers with a ring buffer
+  bool has_events() const;
+
+  // While an object of this class lives, peers notify this rank of everything that they write.
+  class ScopedSleepFlag final {
+   public:
+    explicit ScopedSleepFlag(SharedMemoryPeers& who) : who_(who) { who_.add_sleepers(1); }
+    ~ScopedSleepFlag() { who_.add_sleepers(-1); }
+    ScopedSleepFlag(const ScopedSleepFlag&) = delete;
+    ScopedSleepFlag& operator=(const ScopedSleepFlag&) = delete;
+
+   private:
+    SharedMemoryPeers& who_;
+  };
+
+ private:
+  RingBuffer::Offsets offsets_of(int rank) const;
+  void add_sleepers(int number);
+  uint8_t* at(size_t offset) const { return static_cast<uint8_t*>(arena_.span().data) + offset; }
+
+  const Options& options_;
+  const ArenaLayout layout_;
+  Arena arena_;
+  std::vector<int> peers_;
+  std::map<int, RingBuffer> rings_;  // ring buffers by peer
+};
+
+}  // namespace smdist

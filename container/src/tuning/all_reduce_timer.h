@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Timing of all-reduces over all ranks.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <vector>
+
+#include "smdist/completion.h"
+#include "smdist/engine.h"
+
+namespace smdist {
+
+// Measures how long all-reduces take. All ranks must make the same calls in the same order.
+//
+// Thread safety: none.
+class AllReduceTimer final {
+ public:
+  // group: the engine's group for these all-reduces; nobody else may use it.
+  AllReduceTimer(Engine& engine, uint32_t group, std::chrono::milliseconds patience)
+      : engine_(engine), group_(group), patience_(patience) {}
+
+  // Returns the seconds that `burst` concurrent sums of `bytes` bytes take: the best of several
+  // tries, then the maximum over all ranks, so the result is the same on all ranks. Warm-up tries
+  // do not count.
+  double time(const Tuning& tuning, size_t bytes, size_t burst = 1);
+
+  // Returns the seconds spent in all measurements so far; the same on all ranks.
+  double total() const { return total_; }
+
+ private:
+  using Floats = std::vector<float>;
+
+  double try_once(std::vector<Floats>& buffers);
+  void sum(std::vector<Floats>& buffers);
+  double agreed(double seconds);
+  void run(std::vector<Operation> operations);
+  void submit(std::vector<Operation> operations, Completion& completion);
+
+  Engine& engine_;
+  const uint32_t group_;
+  const std::chrono::milliseconds patience_;
+  double total_ = 0;
+};
+
+}  // namespace smdist

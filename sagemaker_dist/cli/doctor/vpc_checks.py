@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of the job's VPC: free addresses in subnets, security groups that connect ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sagemaker_dist.cli.doctor.routes import route_row
+from sagemaker_dist.cli.doctor.rows import Row, aws_rows, code_of, fail, ok, unknown, warn
+from sagemaker_dist.cli.doctor.rules import EVERY_PORT, Group, Peer, lets_in, lets_out
+
+_PREFIXES: Final = "Check its entries, or add a rule for the groups themselves"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """Subnets and security groups, as EC2 describes them.
+
+    Attributes:
+        subnets: Elements of DescribeSubnets.
+        groups: Elements of DescribeSecurityGroups.
+    """
+
+    subnets: tuple[dict[str, Any], ...]
+    groups: tuple[Group, ...]
+
+    @property
+    def hosts(self) -> Peer:
+        """Return the job's hosts as the other end of a connection."""
+        return Peer(
+            groups=frozenset(each["GroupId"] for each in self.groups),
+            cidrs=tuple(each["CidrBlock"] for each in self.subnets),
+        )
+
+    @property
+    def vpcs(self) -> list[str]:
+        """Return the VPCs of subnets and groups; more than one is a fault."""
+        return sorted({each["VpcId"] for each in (*self.subnets, *self.groups)})
+
+
+def network_rows(
+    session: Any, subnets: Sequence[str], groups: Sequence[str], num_hosts: int
+) -> Iterator[tuple[Row, Network | None]]:
+    """Yield rows; the last one comes with the network that was found."""
+    ec2, found = session.client("ec2"), Network(subnets=(), groups=())
+
+    def ask_subnets() -> Iterator[Row]:
+        nonlocal found
+        there = ec2.describe_subnets(SubnetIds=list(subnets))["Subnets"]
+        found = Network(subnets=tuple(there), groups=())
+        yield from _subnet_rows(there, num_hosts)
+
+    def ask_groups() -> Iterator[Row]:
+        nonlocal found
+        there = ec2.describe_security_groups(GroupIds=list(groups))["SecurityGroups"]
+        found = Network(subnets=found.subnets, groups=tuple(there))
+        yield from _group_rows(found, num_hosts)
+
+    for row in _ec2_rows("subnets", "ec2:DescribeSubnets", ask_subnets):
+        yield row, None
+    for row in _ec2_rows("security groups", "ec2:DescribeSecurityGroups", ask_groups):
+        yield row, None
+    if found.subnets and found.groups:
+        ways = aws_rows(
+            "s3 from the vpc", "ec2:DescribeVpcEndpoints", lambda: [route_row(ec2, found.subnets)]
+        )
+        for row in ways:
+            yield row, None
+        yield _vpc_row(found), found
+
+
+def _ec2_rows(name: str, action: str, ask: Any) -> Iterator[Row]:
+    def careful() -> Iterator[Row]:
+        from botocore.exceptions import ClientError
+
+        try:
+            yield from ask()
+        except ClientError as error:
+            if not code_of(error).endswith((".NotFound", ".Malformed")):
+                raise
+            text = str(error.response["Error"]["Message"]).rstrip(".")
+            yield fail(name, text, "Correct the job file, or the region")
+
+    return aws_rows(name, action, careful)
+
+
+def _subnet_rows(subnets: list[dict[str, Any]], num_hosts: int) -> Iterator[Row]:
+    for each in subnets:
+        free, zone = each["AvailableIpAddressCount"], each["AvailabilityZone"]
+        text = f"{each['SubnetId']} in {zone} has {free} free addresses"
+        if free < num_hosts:
+            hint = f"Free {num_hosts - free} more addresses, or name another subnet"
+            yield fail("subnet", f"{text} for {num_hosts} hosts", hint)
+        else:
+            yield ok("subnet", text)
+
+
+def _group_rows(network: Network, num_hosts: int) -> Iterator[Row]:
+    names = ", ".join(each["GroupId"] for each in network.groups)
+    if num_hosts == 1:
+        yield ok("security groups", names)
+        return
+    ways = {"ingress": lets_in, "egress": lets_out}
+    passes = {way: ask(network.groups, network.hosts, EVERY_PORT) for way, ask in ways.items()}
+    for way in (way for way, is_open in passes.items() if is_open is False):
+        first = network.groups[0]["GroupId"]
+        yield fail(
+            "security groups",
+            f"{names}: ranks cannot reach each other on every TCP port ({way})",
+            f"Run: aws ec2 authorize-security-group-{way} --group-id {first} --ip-permissions"
+            f" 'IpProtocol=-1,UserIdGroupPairs=[{{GroupId={first}}}]'",
+        )
+    unsure = [way for way, is_open in passes.items() if is_open is None]
+    if unsure:
+        text = f"{names}: a prefix list decides whether ranks reach each other"
+        yield unknown("security groups", f"{text} ({', '.join(unsure)})", _PREFIXES)
+    elif all(passes.values()):
+        yield ok("security groups", f"{names}: hosts reach each other")
+
+
+def _vpc_row(network: Network) -> Row:
+    if len(network.vpcs) > 1:
+        text = f"subnets and security groups are in {', '.join(network.vpcs)}"
+        return fail("vpc", text, "Name subnets and security groups of one VPC")
+    zones = {each["AvailabilityZone"] for each in network.subnets}
+    if len(zones) > 1:
+        hint = "Name the subnets of one zone, where the file systems are"
+        return warn("vpc", f"{network.vpcs[0]}, in {len(zones)} zones: SageMaker takes one", hint)
+    return ok("vpc", network.vpcs[0])

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A boto3-like session without AWS: values that only AWS has become placeholders in angle brackets.
+
+It answers the calls that a training job makes before it is submitted, so that `plan` shows the
+request that `submit` will send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sagemaker_dist.packaging import FRAMEWORKS, default_tag
+
+ACCOUNT: Final = "<account>"
+REGION: Final = "<region>"
+MEANINGS: Final = {
+    ACCOUNT: "the account's number, which only AWS can tell",
+    REGION: "no region is set: set AWS_DEFAULT_REGION, pass --region, or run aws configure",
+}
+
+
+def partition_of(region: str) -> str:
+    """Return the partition in ARNs of a region: "aws", "aws-cn" or "aws-us-gov"."""
+    parts = {"cn-": "aws-cn", "us-gov-": "aws-us-gov"}
+    return next((name for start, name in parts.items() if region.startswith(start)), "aws")
+
+
+class Unanswered(Exception):  # noqa: N818 - it is never raised
+    """Exception class for `except` clauses that name errors of boto3 clients; never raised."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DryRunSession:
+    """Replacement for boto3.Session whose clients answer with placeholders.
+
+    Attributes:
+            region: Region from AWS's own settings, or None.
+    """
+
+    region: str | None = None
+
+    @property
+    def region_name(self) -> str:
+        """Return the region, or its placeholder."""
+        return self.region or REGION
+
+    def client(self, service: str) -> DryRunClient:
+        """Return a client that answers with placeholders."""
+        return DryRunClient(service, self.region_name)
+
+
+class _Exceptions:
+    NoSuchEntityException: Final = Unanswered
+    RepositoryNotFoundException: Final = Unanswered
+
+
+@dataclass(frozen=True, slots=True)
+class DryRunClient:
+    """Replacement for boto3's clients of STS, IAM and ECR."""
+
+    service: str
+    region: str
+    exceptions: Any = _Exceptions
+
+    def get_caller_identity(self) -> dict[str, str]:
+        """Return the placeholder of the account."""
+        return {"Account": ACCOUNT}
+
+    def get_role(self, *, RoleName: str) -> dict[str, Any]:  # noqa: N803 - as boto3 spells it
+        """Return the ARN of a role without a path, as most roles are."""
+        partition = partition_of(self.region)
+        return {"Role": {"Arn": f"arn:{partition}:iam::{ACCOUNT}:role/{RoleName}"}}
+
+    def describe_repositories(self, *, repositoryNames: list[str]) -> dict[str, Any]:  # noqa: N803
+        """Return repository URIs of the placeholder account."""
+        ending = ".cn" if partition_of(self.region) == "aws-cn" else ""
+        host = f"{ACCOUNT}.dkr.ecr.{self.region}.amazonaws.com{ending}"
+        return {"repositories": [{"repositoryUri": f"{host}/{name}"} for name in repositoryNames]}
+
+    def get_paginator(self, _: str) -> DryRunClient:
+        """Return this client, which paginates over images."""
+        return self
+
+    def paginate(self, **_: Any) -> Iterator[dict[str, Any]]:
+        """Yield this version's images, as if they had been pushed."""
+        tags = [default_tag(framework).rpartition(":")[2] for framework in FRAMEWORKS]
+        yield {"imageDetails": [{"imageTags": tags}]}
+
+
+def placeholders(text: str) -> dict[str, str]:
+    """Return the placeholders in a text with their meaning."""
+    return {name: meaning for name, meaning in MEANINGS.items() if name in text}

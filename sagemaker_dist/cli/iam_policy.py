@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The AWS actions that submitting a job calls, and IAM policies that allow them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sagemaker_dist.cli.dry_run_session import ACCOUNT, REGION, partition_of
+from sagemaker_dist.cli.job_names import code_of, names_of
+from sagemaker_dist.jobs import TrainingJob
+from sagemaker_dist.jobs.job_checks import is_local
+from sagemaker_dist.packaging.frameworks import REPOSITORY
+from sagemaker_dist.planning.locations import S3
+
+_EVERYTHING: Final = ("*",)
+_FREE: Final = ("sts:GetCallerIdentity",)
+_JOBS: Final = "/aws/sagemaker/TrainingJobs"
+_LOGS: Final = (
+    "logs:CreateLogGroup",
+    "logs:CreateLogStream",
+    "logs:DescribeLogStreams",
+    "logs:PutLogEvents",
+)
+_PULL: Final = (
+    "ecr:BatchCheckLayerAvailability",
+    "ecr:BatchGetImage",
+    "ecr:GetDownloadUrlForLayer",
+)
+_INTERFACES: Final = (
+    "ec2:CreateNetworkInterface",
+    "ec2:CreateNetworkInterfacePermission",
+    "ec2:DeleteNetworkInterface",
+    "ec2:DeleteNetworkInterfacePermission",
+    "ec2:DescribeDhcpOptions",
+    "ec2:DescribeNetworkInterfaces",
+    "ec2:DescribeSecurityGroups",
+    "ec2:DescribeSubnets",
+    "ec2:DescribeVpcs",
+)
+_ECR: Final = re.compile(r"(?P<account>[^.]+)\.dkr\.ecr\.(?P<region>[^.]+)\.[^/]+/(?P<name>[^:@]+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permission:
+    """Actions on resources, needed for one purpose.
+
+    Attributes:
+        id: Sid of the statement in a policy.
+        why: Purpose, in words.
+        condition: Condition as (operator, key, value), or ().
+    """
+
+    id: str
+    actions: tuple[str, ...]
+    resources: tuple[str, ...]
+    why: str
+    condition: tuple[tuple[str, str, str], ...] = ()
+
+    def statement(self) -> dict[str, Any]:
+        """Return the statement as a policy holds it."""
+        conditions = {test: {key: value} for test, key, value in self.condition}
+        return {
+            "Sid": self.id,
+            "Effect": "Allow",
+            "Action": list(self.actions),
+            "Resource": list(self.resources),
+            **({"Condition": conditions} if conditions else {}),
+        }
+
+
+def policy(permissions: list[Permission]) -> dict[str, Any]:
+    """Return an IAM policy that allows these actions only; sts:GetCallerIdentity needs no
+    permission.
+    """
+    statements = [each.statement() for each in permissions if each.actions != _FREE]
+    return {"Version": "2012-10-17", "Statement": statements}
+
+
+def caller_permissions(
+    job: TrainingJob, request: Mapping[str, Any], region: str
+) -> list[Permission]:
+    """Return the permissions for submitting and watching a job; a local job only reads its data."""
+    if is_local(job):
+        return list(_data_downloads(request))
+    return [*_preparation(job, request, region), *_job_calls(job, request, region)]
+
+
+def role_permissions(job: TrainingJob, request: Mapping[str, Any]) -> list[Permission]:
+    """Return the permissions of the job's role, narrowed to the places that the job names.
+
+    Source: Amazon SageMaker Developer Guide, "CreateTrainingJob API: Execution Role Permissions",
+    read 2026-11-21. A job of this machine needs none.
+    """
+    if is_local(job):
+        return []
+    return [*_data(job, request), *_service(request), *_interfaces(request)]
+
+
+def _data(job: TrainingJob, request: Mapping[str, Any]) -> Iterator[Permission]:
+    exact, code = code_of(job)
+    data = [each for each in _places(request) if each != exact]
+    kept = [request["CheckpointConfig"]["S3Uri"]] if "CheckpointConfig" in request else []
+    output = request["OutputDataConfig"]["S3OutputPath"]
+    below = [f"{each.rstrip('/')}/*" for each in kept]
+    read = [*(_prefix(each) for each in data), *filter(None, [code]), *below]
+    written = [f"{output.rstrip('/')}/*", *below]
+    buckets = [_arn(each).partition("/")[0] for each in (*_places(request), *kept, output)]
+    if read:
+        yield _on("Read", ("s3:GetObject",), [_arn(each) for each in read])
+    yield _on("Write", ("s3:PutObject",), [_arn(each) for each in written])
+    yield _on("List", ("s3:ListBucket",), buckets)
+
+
+def _service(request: Mapping[str, Any]) -> Iterator[Permission]:
+    image = _ECR.match(request["AlgorithmSpecification"]["TrainingImage"])
+    if image:
+        where = f"arn:aws:ecr:{image['region']}:{image['account']}:repository/{image['name']}"
+        yield _on("Token", ("ecr:GetAuthorizationToken",), _EVERYTHING)
+        yield _on("Pull", _PULL, [where])
+    yield _on("Logs", _LOGS, [f"arn:aws:logs:{REGION}:{ACCOUNT}:log-group:{_JOBS}*"])
+    yield _on("Metrics", ("cloudwatch:PutMetricData",), _EVERYTHING)
+    output = request["OutputDataConfig"].get("KmsKeyId")
+    if output:
+        yield _on("Key", ("kms:Decrypt", "kms:Encrypt", "kms:GenerateDataKey"), [_key(output)])
+    volume = request["ResourceConfig"].get("VolumeKmsKeyId")
+    if volume:
+        yield _on("Volume", ("kms:CreateGrant",), [_key(volume)])
+
+
+def _interfaces(request: Mapping[str, Any]) -> Iterator[Permission]:
+    if "VpcConfig" in request:
+        yield _on("Interfaces", _INTERFACES, _EVERYTHING)
+
+
+def _on(name: str, actions: Sequence[str], resources: Sequence[str]) -> Permission:
+    unique = tuple(dict.fromkeys(resources))
+    return Permission(id=name, actions=tuple(actions), resources=unique, why="the job's role")
+
+
+def _key(key: str) -> str:
+    """Return the ARN of a KMS key given by ARN or id; an alias has no ARN, so any key matches."""
+    if key.startswith("arn:"):
+        return key
+    known = "*" if key.startswith("alias/") else key
+    return f"arn:aws:kms:{REGION}:{ACCOUNT}:key/{known}"
+
+
+def _preparation(job: TrainingJob, request: Mapping[str, Any], region: str) -> Iterator[Permission]:
+    """Yield permissions for what the job's options leave open, and for its code."""
+    role = str(job.role)
+    if job.output_path is None:
+        yield Permission(
+            id="Account",
+            actions=_FREE,
+            resources=_EVERYTHING,
+            why="the account, whose SageMaker bucket gets the model",
+        )
+    if "/" not in role and not role.startswith("arn:"):
+        yield Permission(
+            id="Role",
+            actions=("iam:GetRole",),
+            resources=(request["RoleArn"],),
+            why=f"the ARN of role {role}",
+        )
+    if job.image_uri is None:
+        yield Permission(
+            id="Image",
+            actions=("ecr:DescribeImages", "ecr:DescribeRepositories"),
+            resources=(f"arn:aws:ecr:{region}:{ACCOUNT}:repository/{REPOSITORY}",),
+            why="where this version's image is",
+        )
+    if job._uploads:
+        yield Permission(
+            id="Code",
+            actions=("s3:PutObject",),
+            resources=(_arn(code_of(job)[1]),),
+            why="the code is uploaded",
+        )
+        if job.output_kms_key:
+            yield Permission(
+                id="Key",
+                actions=("kms:GenerateDataKey",),
+                resources=(_key(job.output_kms_key),),
+                why="the code is encrypted",
+            )
+
+
+def _job_calls(job: TrainingJob, request: Mapping[str, Any], region: str) -> Iterator[Permission]:
+    jobs = tuple(
+        f"arn:aws:sagemaker:{region}:{ACCOUNT}:training-job/{name}" for name in names_of(job)
+    )
+    plan = request["ResourceConfig"].get("TrainingPlanArn")
+    extra = ("sagemaker:AddTags",) if request.get("Tags") else ()
+    yield Permission(
+        id="Job",
+        actions=(
+            *extra,
+            "sagemaker:CreateTrainingJob",
+            "sagemaker:DescribeTrainingJob",
+            "sagemaker:StopTrainingJob",
+        ),
+        resources=(*jobs, plan) if plan else jobs,
+        why="the job is started, watched and stopped",
+    )
+    yield Permission(
+        id="Pass",
+        actions=("iam:PassRole",),
+        resources=(request["RoleArn"],),
+        why="the job runs with the role's permissions",
+        condition=(("StringEquals", "iam:PassedToService", "sagemaker.amazonaws.com"),),
+    )
+    yield Permission(
+        id="Logs",
+        actions=("logs:FilterLogEvents",),
+        resources=(f"arn:aws:logs:{region}:{ACCOUNT}:log-group:{_JOBS}:*",),
+        why="what the hosts wrote is read",
+    )
+
+
+def _data_downloads(request: Mapping[str, Any]) -> Iterator[Permission]:
+    """Yield permissions for a local job's data in S3."""
+    places = _places(request)
+    if places:
+        yield Permission(
+            id="Data",
+            actions=("s3:GetObject",),
+            resources=tuple(_arn(_prefix(each)) for each in places),
+            why="data is downloaded",
+        )
+        yield Permission(
+            id="Names",
+            actions=("s3:ListBucket",),
+            resources=tuple(dict.fromkeys(_arn(each).partition("/")[0] for each in places)),
+            why="the names of objects are listed",
+        )
+
+
+def _places(request: Mapping[str, Any]) -> list[str]:
+    """Return the S3 URIs of the channels."""
+    sources = [each["DataSource"] for each in request.get("InputDataConfig", [])]
+    return [each["S3DataSource"]["S3Uri"] for each in sources if "S3DataSource" in each]
+
+
+def _prefix(place: str) -> str:
+    """Return the pattern of all keys with this prefix in its bucket."""
+    bucket, _, key = place.removeprefix(S3).partition("/")
+    return f"{bucket}/{key}*"
+
+
+def _arn(place: str) -> str:
+    return f"arn:aws:s3:::{place.removeprefix(S3)}"
+
+
+def fill_in(document: Any, *, account: str, region: str) -> Any:
+    """Return the document with its placeholders filled in."""
+    if isinstance(document, str):
+        text = document.replace(ACCOUNT, account).replace(REGION, region)
+        return text.replace("arn:aws:", f"arn:{partition_of(region)}:")
+    if isinstance(document, dict):
+        return {
+            name: fill_in(each, account=account, region=region) for name, each in document.items()
+        }
+    if isinstance(document, list):
+        return [fill_in(each, account=account, region=region) for each in document]
+    return document

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `sagemaker-dist instances list | show | refresh`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from rich.table import Table
+
+from sagemaker_dist.catalog import (
+    SHIPPED,
+    Instance,
+    read_table,
+    refresh_table,
+    training_instances,
+    write_table,
+)
+from sagemaker_dist.cli import screen
+from sagemaker_dist.cli.shared_options import FILE, aws_options, complete_type, json_option
+from sagemaker_dist.errors import OptionError, SetupError, closest
+from sagemaker_dist.packaging import boto_session
+
+_COLUMNS: Final = (
+    "type",
+    "accelerators",
+    "GiB each",
+    "link",
+    "vCPUs",
+    "GiB",
+    "Gbit/s",
+    "lasting",
+    "EFA",
+    "architecture",
+)
+_TEXTS: Final = frozenset({"type", "accelerators", "link", "architecture"})  # others are numbers
+_WIDTH: Final = 160  # wider than the table: a narrow terminal wraps lines, cells are not cut
+_WIDE: Final = 125  # width of all columns
+_OMITTED: Final = frozenset({"link", "lasting", "architecture"})
+_MORE: Final = f"A terminal of {_WIDE} columns also shows link, lasting Gbit/s and architecture."
+_CAPABILITIES: Final = ("is_accelerated", "has_gpu", "is_neuron", "has_fast_link", "supports_efa")
+
+
+@click.group()
+def instances() -> None:
+    """Show facts about the instance types of SageMaker training."""
+
+
+@instances.command("list")
+@click.option("--accelerated", is_flag=True, help="Only types with accelerators.")
+@json_option
+def list_types(accelerated: bool, as_json: bool) -> None:
+    """List all instance types, or those with accelerators."""
+    every = training_instances().values()
+    chosen = sorted((each for each in every if each.is_accelerated or not accelerated), key=_order)
+    if as_json:
+        screen.print_json([_document(each) for each in chosen])
+        return
+    terminal = screen.console()
+    is_narrow = terminal.is_terminal and terminal.width < _WIDE
+    columns = [each for each in _COLUMNS if not (is_narrow and each in _OMITTED)]
+    screen.show(_table(chosen, columns), width=_WIDTH)
+    if is_narrow:
+        screen.paragraph(_MORE, style="dim")
+
+
+@instances.command(short_help="Show the facts about one type.")
+@click.argument("type", shell_complete=complete_type)
+@json_option
+def show(type: str, as_json: bool) -> None:  # noqa: A002 - as its help names it
+    """Show the facts about one type, such as ml.p4d.24xlarge, with their sources."""
+    instance = _known(type)
+    if as_json:
+        screen.print_json(_document(instance))
+        return
+    screen.plain_facts(instance_rows(instance))
+    first, *more = instance.sources or ("",)
+    screen.plain_facts([("sources", first), *(("", each) for each in more)])
+
+
+@instances.command()
+@aws_options
+@click.option(
+    "--output",
+    type=FILE,
+    metavar="FILE",
+    default=SHIPPED,
+    help="Default: the table of this installation.",
+)
+def refresh(region: str | None, profile: str | None, output: Path) -> None:
+    """Read the instance types from EC2, and write the table."""
+    done = refresh_table(boto_session(region, profile), before=read_table(SHIPPED))
+    try:
+        write_table(done.table, output)
+    except OSError as error:
+        hint = "Pass --output with a file that you may write"
+        raise SetupError("the table cannot be written", str(error), hint) from error
+    screen.line(f"{output}: {len(done.table.instances)} types, {len(done.described)} described")
+    for what in ("kept", "added", "removed"):
+        screen.plain_facts({what: ", ".join(sorted(getattr(done, what)))})
+
+
+def _table(chosen: Iterable[Instance], columns: Sequence[str]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in columns:
+        justify: Any = "left" if column in _TEXTS else "right"
+        table.add_column(column, justify=justify, no_wrap=True)
+    for each in chosen:
+        cells = dict(zip(_COLUMNS, _cells(each), strict=True))
+        table.add_row(*(cells[column] for column in columns))
+    return table
+
+
+def _known(name: str) -> Instance:
+    instances = training_instances()
+    if name not in instances:
+        hint = closest(name, instances)
+        if len(hint) > 200:  # a list of all types does not help
+            hint = "Run sagemaker-dist instances list to see all"
+        raise OptionError(f"type is {name!r}", "SageMaker training has no such instance type", hint)
+    return instances[name]
+
+
+def _order(instance: Instance) -> tuple[str, int, int, str]:
+    size = instance.num_accelerators, instance.num_vcpus or 0
+    return (instance.family, *size, instance.name)
+
+
+def _cells(instance: Instance) -> Iterable[str]:
+    has = instance.is_accelerated
+    return (
+        instance.name,
+        f"{instance.num_accelerators} {instance.accelerator}" if has else "",
+        _number(instance.accelerator_memory_gib) if has else "",
+        instance.accelerator_link or "",
+        _number(instance.num_vcpus),
+        _number(instance.memory_gib),
+        _number(instance.network_gbps),
+        _number(instance.network_sustained_gbps),
+        _number(instance.num_efa),
+        instance.architecture or "?",
+    )
+
+
+def instance_rows(instance: Instance) -> dict[str, str]:
+    """Return the known facts about a type, by name."""
+    cells = dict(zip(_COLUMNS, _cells(instance), strict=True))
+    memory, cores = cells["GiB each"], instance.num_neuron_cores
+    rows = {
+        "type": cells["type"],
+        "accelerators": f"{cells['accelerators']}, {memory} GiB each" if memory else "none",
+        "Neuron cores": "" if cores is None else str(cores),
+        "link": cells["link"],
+        "vCPUs": cells["vCPUs"],
+        "memory": f"{cells['GiB']} GiB",
+        "network": _network(instance),
+        "EFA": f"{cells['EFA']} interfaces" if instance.num_efa != 0 else "none",
+        "architecture": cells["architecture"],
+    }
+    return {name: value for name, value in rows.items() if value}
+
+
+def _network(instance: Instance) -> str:
+    best, lasting = instance.network_gbps, instance.network_sustained_gbps
+    if best == lasting:
+        return f"{_number(best)} Gbit/s"
+    return f"{_number(best)} Gbit/s at best, {_number(lasting)} lasting"
+
+
+def _number(value: float | None) -> str:
+    return "?" if value is None else f"{value:g}"
+
+
+def _document(instance: Instance) -> dict[str, Any]:
+    derived = {name: getattr(instance, name) for name in _CAPABILITIES}
+    return {**asdict(instance), **derived}

@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `sagemaker-dist schema`."""
+
+from __future__ import annotations
+
+import click
+
+from sagemaker_dist.cli import screen
+
+
+@click.command()
+def schema() -> None:
+    """Print the JSON Schema of job files, which editors use to complete and check them."""
+    from sagemaker_dist.jobs.job_file import job_schema
+
+    screen.print_json(job_schema())

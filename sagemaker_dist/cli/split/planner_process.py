@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run of the runtime's planner in a process of its own, with its output passed on."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from sagemaker_dist.cli import screen
+from sagemaker_dist.cli.split.cluster import cluster_of, describe_cluster
+from sagemaker_dist.cli.split.split_options import SplitOptions
+from sagemaker_dist.errors import JobError, OptionError, SetupError
+
+_MODULE: Final = "smdist.modelparallel.planner"
+_LACKS: Final = re.compile(r"No module named '?smdist(?P<part>[.\w]*)'?")
+_PLANNER_PREFIX: Final = "planner: "  # prefix of the planner's errors
+_OWN_PREFIX: Final = "sagemaker-dist: "
+_PROGRAM: Final = "sagemaker-dist plan"
+
+
+def plan_split(options: SplitOptions) -> int:
+    """Plan a model for some instances, and return the planner's exit status.
+
+    Raises:
+        OptionError: The instance type is missing, unknown, or has accelerators other than GPUs.
+        SetupError: The interpreter does not exist, or has no runtime.
+        JobError: The planner was killed.
+    """
+    if options.instance_type is None:
+        raise OptionError(
+            "--instance-type is missing",
+            f"{options.file} is a model, and its split depends on the instances",
+            "Pass one, such as --instance-type ml.p4d.24xlarge, or local_process",
+        )
+    cluster = cluster_of(
+        options.instance_type,
+        num_hosts=options.instance_count,
+        ranks_per_host=options.ranks_per_host,
+    )
+    screen.note(describe_cluster(cluster))
+    given = {flag for flag, _ in options.constraints}
+    unknown = cluster.device.flops_per_second is None and not options.measure
+    if unknown and "--device-flops" not in given:
+        screen.note(
+            f"the speed of {cluster.device.name} is unknown: the balance of stages is right, but"
+            " times are for the planner's default device; pass --device-flops for its speed"
+        )
+    return _run(planner_command(options, json.dumps(cluster.document())))
+
+
+def planner_command(options: SplitOptions, cluster: str) -> list[str]:
+    """Return the command line of the planner."""
+    command = [options.python or sys.executable, "-m", _MODULE, str(options.file)]
+    command += [f"--program={_PROGRAM}", "--cluster", cluster]
+    for flag, value in options.constraints:
+        command.append(f"{flag}={value}")
+    flags = {"--measure": options.measure, "--json": options.as_json}
+    command += [flag for flag, is_on in flags.items() if is_on]
+    files = {"--save": options.save, "--plot": options.plot}
+    return command + [f"{flag}={path}" for flag, path in files.items() if path is not None]
+
+
+def _run(command: Sequence[str]) -> int:
+    try:
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, errors="replace")
+    except OSError as error:
+        hint = "Pass --python with an interpreter that has torch and the runtime"
+        raise SetupError(f"{command[0]} cannot be run", str(error), hint) from error
+    with process:
+        assert process.stderr is not None
+        try:
+            missing = _pass_on(process.stderr)
+        except BaseException:  # Ctrl-C and SIGTERM: end the planner too
+            process.terminate()
+            raise
+    if missing is not None:
+        raise SetupError(
+            f"{command[0]} has no {_MODULE}",
+            f"Python reports {missing!r}",
+            "Beside torch 2.13, in a clone, run: pip install ./container",
+        )
+    if process.returncode < 0:
+        raise JobError(
+            f"the planner was killed by signal {-process.returncode}",
+            "Linux sends signal 9 to processes when memory runs out",
+            "Leave --measure out: models are then planned without allocating weights",
+        )
+    return process.returncode
+
+
+def _pass_on(lines: Iterable[str]) -> str | None:
+    """Pass on the planner's error output; return Python's message if the planner is missing."""
+    missing = None
+    for line in lines:
+        found = _LACKS.search(line)
+        if found and not line.startswith(_PLANNER_PREFIX):
+            missing = found[0]
+        else:
+            is_planners = line.startswith(_PLANNER_PREFIX)
+            sys.stderr.write(
+                _OWN_PREFIX + line.removeprefix(_PLANNER_PREFIX) if is_planners else line
+            )
+            sys.stderr.flush()
+    return missing

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Typed options for the distributions of SageMaker's SDK; each returns the dict that it reads.
+
+    TorchDistributed()     {"torch_distributed": {"enabled": True}}
+    MPI(processes_per_host=8)     {"mpi": {"enabled": True, "processes_per_host": 8}}
+
+Keys and their meaning: SageMaker Python SDK 2.257.7, read 2026-11-21. The table in
+`planning/distribution_support.py` lists the frameworks and images that run each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Final, Protocol, runtime_checkable
+
+from sagemaker_dist.contract.pipeline_variable import is_open
+from sagemaker_dist.contract.unknown_option import Named
+from sagemaker_dist.errors import OptionError, raise_all
+
+_MOST_PROCESSES: Final = 1024
+
+
+@runtime_checkable
+class Strategy(Protocol):
+    """A typed option that can be passed as `distribution=`."""
+
+    def distribution(self) -> dict[str, Any]:
+        """Return the dict that SageMaker's SDK takes as `distribution=`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Switch(Named):
+    """One key of `distribution=` with "enabled" and a few options of its own.
+
+    Raises:
+        OptionError: A value has the wrong type; all faults are reported.
+    """
+
+    key: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        raise_all(_faults(self))
+
+    def distribution(self) -> dict[str, Any]:
+        """Return the dict that SageMaker's SDK takes as `distribution=`."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        given = {name: value for name, value in values.items() if value not in (None, "")}
+        return {self.key: {"enabled": True, **given}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchDistributed(_Switch):
+    """Start one rank per GPU with torchrun, also for DeepSpeed and FSDP in the script.
+
+    In the sagemaker-dist image, a host without GPUs gets one rank.
+    """
+
+    key: ClassVar[str] = "torch_distributed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PyTorchDDP(_Switch):
+    """Start ranks for torch's DistributedDataParallel.
+
+    Attributes:
+        custom_mpi_options: Options of mpirun, for AWS's image, which starts these ranks with
+            mpirun. The sagemaker-dist image has no MPI and refuses them.
+    """
+
+    key: ClassVar[str] = "pytorchddp"
+    custom_mpi_options: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PyTorchXLA(_Switch):
+    """Start ranks for torch on XLA in AWS's images; the job also needs a `compiler_config`."""
+
+    key: ClassVar[str] = "pytorchxla"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MPI(_Switch):
+    """Start ranks with mpirun, for Horovod among others, in AWS's images.
+
+    Attributes:
+        processes_per_host: Ranks on each host, 1 to 1024. Default None: one.
+        custom_mpi_options: Further arguments of mpirun.
+    """
+
+    key: ClassVar[str] = "mpi"
+    processes_per_host: int | None = None
+    custom_mpi_options: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterServer(_Switch):
+    """Train with TensorFlow's parameter servers."""
+
+    key: ClassVar[str] = "parameter_server"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MultiWorkerMirroredStrategy(_Switch):
+    """Train with TensorFlow's MultiWorkerMirroredStrategy, version 2.9 or newer in AWS's images."""
+
+    key: ClassVar[str] = "multi_worker_mirrored_strategy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SMDDP(_Switch):
+    """Use AWS's data parallel library in AWS's images; elsewhere the same as `DataParallel()`.
+
+    Attributes:
+        custom_mpi_options: Further arguments of mpirun. The sagemaker-dist image has no MPI and
+            refuses them.
+    """
+
+    key: ClassVar[str] = "dataparallel"
+    custom_mpi_options: str = ""
+
+    def distribution(self) -> dict[str, Any]:
+        """Return the dict that SageMaker's SDK takes as `distribution=`."""
+        return {"smdistributed": _Switch.distribution(self)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnInstanceGroup(Named):
+    """A distribution for one instance group of a job that has several.
+
+    Attributes:
+        strategy: `DataParallel(...)` or another typed option.
+        group: `InstanceGroup` of the estimator, or its name, whose hosts train. Hosts of other
+            groups run the script as one plain process.
+
+    Raises:
+        OptionError: `strategy` is not a typed option.
+    """
+
+    strategy: Strategy
+    group: Any
+
+    def __post_init__(self) -> None:
+        raise_all(_group_faults(self.strategy))
+
+    def distribution(self) -> dict[str, Any]:
+        """Return the dict that `distribution=` takes."""
+        return {**self.strategy.distribution(), "instance_groups": [self.group]}
+
+
+def _faults(option: _Switch) -> Iterator[OptionError]:
+    name = type(option).__name__
+    processes = getattr(option, "processes_per_host", None)
+    is_fine = type(processes) is int and 1 <= processes <= _MOST_PROCESSES
+    if processes is not None and not is_open(processes) and not is_fine:
+        yield OptionError(
+            f"processes_per_host of {name} is {processes!r}",
+            f"a host starts between 1 and {_MOST_PROCESSES} ranks",
+            f"Pass an integer from 1 to {_MOST_PROCESSES}",
+            about="processes_per_host",
+        )
+    further = getattr(option, "custom_mpi_options", "")
+    if not isinstance(further, str) and not is_open(further):
+        yield OptionError(
+            f"custom_mpi_options of {name} is {further!r}",
+            "the value is part of a command line",
+            "Pass one str such as '-x NCCL_DEBUG=INFO'",
+            about="custom_mpi_options",
+        )
+
+
+def _group_faults(strategy: Any) -> Iterator[OptionError]:
+    is_one = isinstance(strategy, Strategy) and not isinstance(strategy, type)
+    if isinstance(strategy, OnInstanceGroup) or not is_one:
+        yield OptionError(
+            f"strategy of OnInstanceGroup is {strategy!r}",
+            "it is not an option of sagemaker_dist",
+            "Pass DataParallel(), TorchDistributed() or another one",
+            about="strategy",
+        )

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The keys of a `distribution=`, and checks of a dict of them.
+
+SageMaker's SDK ignores unknown keys and strategies that are not enabled: the job then runs one
+process per host. Here both are errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import fields
+from typing import Any, Final
+
+from sagemaker_dist.contract.data_parallel import DataParallel
+from sagemaker_dist.contract.model_parallel import ModelParallel
+from sagemaker_dist.contract.pipeline_variable import is_open
+from sagemaker_dist.errors import KeyPath, OptionError, closest, subscripted, within
+
+SMDIST: Final = "smdist"
+AWS: Final = "smdistributed"
+GROUPS: Final = "instance_groups"
+LAUNCH_KEYS: Final = ("torch_distributed", "pytorchddp")  # keys that both launchers serve
+STRATEGY_KEYS: Final = (
+    "parameter_server",
+    "multi_worker_mirrored_strategy",
+)  # the same for TensorFlow
+DATA: Final = "dataparallel"
+MODEL: Final = "modelparallel"
+MPI_OPTIONS: Final = "custom_mpi_options"
+_SWITCHES: Final = {  # SageMaker SDK 2.257.7, fw_utils.py and estimator.py: key to its own keys
+    "torch_distributed": ("enabled",),
+    "pytorchddp": ("enabled", MPI_OPTIONS),
+    "pytorchxla": ("enabled",),
+    "mpi": ("enabled", "processes_per_host", "custom_mpi_options"),
+    "parameter_server": ("enabled",),
+    "multi_worker_mirrored_strategy": ("enabled",),
+}
+STRATEGIES: Final = (SMDIST, AWS, *_SWITCHES)
+_AWS_SWITCHES: Final = {
+    DATA: ("enabled", MPI_OPTIONS),
+    MODEL: ("enabled", "parameters"),
+}
+OPTIONS: Final = {  # of the smdist strategies, by key
+    DATA: tuple(option.name for option in fields(DataParallel)),
+    MODEL: tuple(option.name for option in fields(ModelParallel)),
+}
+KINDS: Final[Mapping[str, type[DataParallel] | type[ModelParallel]]] = {
+    DATA: DataParallel,
+    MODEL: ModelParallel,
+}
+_IN_SCRIPT: Final = "The script sets it up by itself: pass {'torch_distributed': {'enabled': True}}"
+_HINTS: Final = {  # for common keys that do not exist
+    **dict.fromkeys(("accelerate", "ddp", "deepspeed", "fsdp", "lightning"), _IN_SCRIPT),
+    "horovod": (
+        "Pass DataParallel(), and in a script for TensorFlow"
+        " import smdist.dataparallel.tensorflow.keras as hvd"
+    ),
+}
+
+
+def spelling_faults(value: Mapping[str, Any]) -> Iterator[OptionError]:
+    """Yield unknown keys and values of the wrong type in the dict form of a `distribution=`."""
+    valid = {SMDIST, AWS, GROUPS, *_SWITCHES}
+    for key, part in value.items():
+        where = "distribution", key
+        if key not in valid:
+            yield _unknown(("distribution",), key, valid)
+        elif key == GROUPS:
+            yield from _list_faults(where, part)
+        elif key in _SWITCHES:
+            yield from _switch_faults(where, part, _SWITCHES[key])
+        else:
+            yield from _section_faults(key, part)
+    if SMDIST in value and isinstance(value.get(AWS), dict) and DATA in value[AWS]:
+        yield OptionError(
+            f"distribution has both {SMDIST!r} and {AWS!r}",
+            "both ask for data parallelism",
+            f"Keep {SMDIST!r}",
+            about="distribution",
+        )
+
+
+def _section_faults(key: str, part: Any) -> Iterator[OptionError]:
+    where = "distribution", key
+    if not isinstance(part, dict) or not all(isinstance(each, dict) for each in part.values()):
+        yield OptionError(
+            f"{subscripted(where)} is {part!r}",
+            "a strategy is a dict of dicts",
+            f"Pass {{{key!r}: {{{DATA!r}: {{'enabled': True}}}}}}",
+            about=where,
+        )
+        return
+    valid = _AWS_SWITCHES if key == AWS else OPTIONS
+    for name in part:
+        if name not in valid:
+            yield _unknown(where, name, valid)
+        elif key == SMDIST:
+            yield from _option_faults((*where, name), name, part[name])
+        else:
+            yield from _switch_faults((*where, name), part[name], valid[name])
+    if not part:
+        yield OptionError(
+            f"{subscripted(where)} is empty", "it has no strategy", f"Add {DATA!r}", about=where
+        )
+    if len(set(part) & set(_AWS_SWITCHES)) > 1:
+        yield OptionError(
+            f"{subscripted(where)} has both {DATA!r} and {MODEL!r}",
+            "a job has one strategy of the two",
+            "Keep one" if key == AWS else f"Keep {MODEL!r}, and pass the other as its 'engine'",
+            about=where,
+        )
+
+
+def _option_faults(where: KeyPath, key: str, section: Mapping[str, Any]) -> Iterator[OptionError]:
+    names = OPTIONS[key]
+    for name in section:
+        if name not in (*names, "enabled"):
+            yield _unknown(where, name, (*names, "enabled"))
+    yield from _enabled_faults(where, section.get("enabled", True))
+    try:
+        KINDS[key](**{name: section[name] for name in names if name in section})
+    except OptionError as error:
+        yield from within([error], *where)
+
+
+def _switch_faults(where: KeyPath, part: Any, valid: Collection[str]) -> Iterator[OptionError]:
+    if not isinstance(part, dict):
+        yield OptionError(
+            f"{subscripted(where)} is {part!r}",
+            "it is not a dict",
+            "Pass {'enabled': True}",
+            about=where,
+        )
+        return
+    for name in part:
+        if name not in valid:
+            yield _unknown(where, name, valid)
+    if "enabled" in part:
+        yield from _enabled_faults(where, part["enabled"])
+    elif not set(part) - set(valid):
+        yield OptionError(
+            f"{subscripted(where)} has no 'enabled'",
+            "SageMaker's SDK then treats it as off",
+            "Pass 'enabled': True, or leave the whole key out",
+            about=where,
+        )
+    processes = part.get("processes_per_host")  # None means left out, as in SageMaker's SDK
+    if not is_open(processes) and processes is not None and not _is_positive(processes):
+        yield OptionError(
+            f"{subscripted(where)} has processes_per_host={processes!r}",
+            "a host starts at least one rank" if type(processes) is int else "it is not an integer",
+            "Pass an integer of at least 1",
+            about=(*where, "processes_per_host"),
+        )
+    further = part.get(MPI_OPTIONS, "")
+    if not is_open(further) and not isinstance(further, str):
+        yield OptionError(
+            f"{subscripted(where)} has custom_mpi_options={further!r}",
+            "the value is part of a command line",
+            "Pass one str such as '-x NCCL_DEBUG=INFO'",
+            about=(*where, MPI_OPTIONS),
+        )
+
+
+def _enabled_faults(where: KeyPath, enabled: Any) -> Iterator[OptionError]:
+    if not is_open(enabled) and type(enabled) is not bool:
+        yield OptionError(
+            f"{subscripted(where)} has enabled={enabled!r}",
+            "a string would count as true" if isinstance(enabled, str) else "it is not a bool",
+            "Pass True or False",
+            about=(*where, "enabled"),
+        )
+
+
+def _list_faults(where: KeyPath, part: Any) -> Iterator[OptionError]:
+    if not isinstance(part, (list, tuple)):
+        yield OptionError(
+            f"{subscripted(where)} is {part!r}", "it is not a list", "Pass [group]", about=where
+        )
+        return
+    for each in part:
+        name = getattr(each, "instance_group_name", each)
+        if not isinstance(name, str):
+            known = "a pipeline variable" if is_open(name) else f"{name!r}"
+            yield OptionError(
+                f"{subscripted(where)} has a group whose name is {known}",
+                "a name is a str",
+                "Pass the group's name",
+                about=where,
+            )
+
+
+def _is_positive(value: object) -> bool:
+    return type(value) is int and value >= 1
+
+
+def _unknown(where: KeyPath, key: object, valid: Collection[str]) -> OptionError:
+    known = _HINTS.get(str(key).lower()) if where == ("distribution",) else None
+    hint = known or closest(str(key), valid)
+    return OptionError(
+        f"{subscripted(where)} has the key {key!r}",
+        "no such key exists",
+        hint,
+        about=(*where, str(key)),
+        kind="unknown",
+    )

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Format in which options travel to the image: one hyperparameter, compact JSON with a version.
+
+    sagemaker_dist_config = {"version":2,"dataparallel":{"fusion_bytes":26214400,...}}
+    sagemaker_dist_config = {"version":3,"modelparallel":{"microbatches":4,...,"engine":{...}}}
+    sagemaker_dist_config = {"version":4,"dataparallel":{...},"framework":"tensorflow"}
+
+Every option is written, so that an image's own defaults never matter. A reader
+refuses newer versions and unknown keys; it reads all older versions (golden files in
+tests/contract/golden). A document is written in the oldest version that can express
+it, so that older images keep running such jobs. The framework is written for
+TensorFlow only, whose ranks older images cannot start; without it the launcher
+trains with the framework that its image has.
+
+SageMaker carries at most 2,500 characters per hyperparameter and no line break
+(AWS API reference, CreateTrainingJob, read 2026-11-21).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, fields
+from typing import Any, Final
+
+from sagemaker_dist.contract.data_parallel import DataParallel
+from sagemaker_dist.contract.model_parallel import ModelParallel
+from sagemaker_dist.errors import OptionError, SkewError
+
+KEY: Final = "sagemaker_dist_config"
+VERSION: Final = 4  # newest version that this reader accepts
+MAX_CHARACTERS: Final = 2500
+Options = DataParallel | ModelParallel
+_DATA: Final = "dataparallel"
+_MODEL: Final = "modelparallel"
+_FIRST: Final = {_DATA: 1, _MODEL: 3}  # first version that has the section
+_WRITTEN: Final = {_DATA: 2, _MODEL: 3}  # oldest version that can express all its options
+_FRAMEWORK: Final = "framework"
+_FIRST_FRAMEWORK: Final = 4
+FRAMEWORKS: Final = ("torch", "tensorflow")
+
+
+def spell(options: Options, framework: str | None = None) -> str:
+    """Return the options as a document of any length; torch is the default framework."""
+    section = _MODEL if isinstance(options, ModelParallel) else _DATA
+    document: dict[str, Any] = {"version": _WRITTEN[section], section: asdict(options)}
+    if framework not in (None, "torch"):
+        document |= {"version": _FIRST_FRAMEWORK, _FRAMEWORK: framework}
+    return json.dumps(document, separators=(",", ":"), sort_keys=True)
+
+
+def render(options: Options, framework: str | None = None) -> str:
+    """Return the options as the value of the hyperparameter `KEY`.
+
+    Raises:
+        OptionError: The document is longer than SageMaker allows.
+    """
+    text = spell(options, framework)
+    if len(text) > MAX_CHARACTERS:
+        raise OptionError(
+            f"the distribution options take {len(text)} characters",
+            f"SageMaker allows at most {MAX_CHARACTERS}",
+            "Shorten or leave out long values",
+            about="distribution",
+        )
+    return text
+
+
+def parse(text: str, where: str = KEY) -> Options:
+    """Read the value of the hyperparameter `KEY`; messages call it `where`.
+
+    The SDK's framework estimators encode a string once more as JSON, the plain API does not; both
+    are read.
+
+    Raises:
+        SkewError: The document is newer than this reader, or sagemaker-dist did not write it.
+        OptionError: An option in the document is wrong.
+    """
+    document, version = _read(text, where)
+    known = [section for section, first in _FIRST.items() if version >= first]
+    others = {"version", _FRAMEWORK} if version >= _FIRST_FRAMEWORK else {"version"}
+    _check_keys(set(document) - {*others, *known}, version, where)
+    if document.get(_FRAMEWORK, FRAMEWORKS[0]) not in FRAMEWORKS:
+        raise _invalid(text, f"its framework is {document[_FRAMEWORK]!r}", where)
+    sections = [section for section in known if section in document]
+    if len(sections) != 1 or not isinstance(document[sections[0]], dict):
+        raise _invalid(text, f"it has no {' or '.join(map(repr, known))} section", where)
+    section = document[sections[0]]
+    kind = ModelParallel if sections[0] == _MODEL else DataParallel
+    _check_keys(set(section) - {field.name for field in fields(kind)}, version, where)
+    if isinstance(engine := section.get("engine"), dict):
+        _check_keys(set(engine) - {field.name for field in fields(DataParallel)}, version, where)
+    return kind(**section)
+
+
+def parse_framework(text: str, where: str = KEY) -> str | None:
+    """Return the framework in a document that `parse` reads, or None if the image decides."""
+    found: str | None = _read(text, where)[0].get(_FRAMEWORK)
+    return found
+
+
+def parse_engine(text: str) -> DataParallel:
+    """Return the options of ranks and connections in a document that `parse` reads."""
+    options = parse(text)
+    return options.engine if isinstance(options, ModelParallel) else options
+
+
+def _read(text: str, where: str) -> tuple[dict[str, Any], int]:
+    document = _decode(text, where)
+    return document, _version(document, where)
+
+
+def _decode(text: str, where: str) -> dict[str, Any]:
+    try:
+        document = json.loads(text)
+        if isinstance(document, str):
+            document = json.loads(document)
+    except ValueError as error:
+        raise _invalid(text, f"it is not JSON ({error})", where) from error
+    if not isinstance(document, dict):
+        raise _invalid(text, f"it is a JSON {type(document).__name__}, not an object", where)
+    return document
+
+
+def _version(document: dict[str, Any], where: str) -> int:
+    version = document.get("version")
+    if type(version) is not int or version < 1:
+        raise _invalid(json.dumps(document), f"its version is {version!r}", where)
+    if version > VERSION:
+        raise SkewError(
+            f"{where} is a document of version {version}",
+            f"this image reads versions up to {VERSION}",
+            f"Use an image whose sagemaker-dist-runtime reads version {version},"
+            f" or a sagemaker-dist that writes version {VERSION}",
+        )
+    return version
+
+
+def _check_keys(unknown: set[str], version: int, where: str) -> None:
+    if unknown:
+        raise SkewError(
+            f"{where} of version {version} has the unknown keys {sorted(unknown)}",
+            f"this image reads version {VERSION} without them",
+            "Install the same release of sagemaker-dist and of sagemaker-dist-runtime",
+        )
+
+
+def _invalid(text: str, why: str, where: str) -> SkewError:
+    return SkewError(
+        f"{where} is {text[:200]!r}", why, "Let sagemaker_dist write it; do not set it by hand"
+    )

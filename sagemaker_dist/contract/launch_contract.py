@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hyperparameters for the sagemaker-dist launcher: its document, or the flags of SageMaker's SDK.
+
+DataParallel()                             sagemaker_dist_config = {"version": ...}
+the same for TensorFlow                     sagemaker_dist_config = {..., "framework": ...}
+{"torch_distributed": {"enabled": True}}   sagemaker_torch_distributed_enabled = true
+{..., "instance_groups": [group]}          sagemaker_distribution_instance_groups = ["name"]
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sagemaker_dist.contract.distribution import Distribution
+from sagemaker_dist.contract.hyperparameter_format import KEY, render
+from sagemaker_dist.contract.sdk_flags import GROUPS_KEY, INSTANCE_KEY, SERVED_FLAGS
+
+
+def launch_parameters(
+    distribution: Distribution, instance_type: Any, framework: str | None = None
+) -> dict[str, Any]:
+    """Return the hyperparameters for the sagemaker-dist launcher, before they are encoded.
+
+    Without a framework, the launcher trains with the one that its image has.
+    """
+    added: dict[str, Any] = {}
+    if distribution.options is not None:
+        added[KEY] = render(distribution.options, framework)
+    if distribution.sdk_key is not None:
+        added[SERVED_FLAGS[distribution.sdk_key]] = True
+        if instance_type is not None:
+            added[INSTANCE_KEY] = instance_type
+    if distribution.is_launched and distribution.groups:
+        added[GROUPS_KEY] = distribution.group_names
+    return added

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of the options of `ModelParallel` that hold for every job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from sagemaker_dist.contract.byte_sizes import MOST_BYTES, size_in_bytes
+from sagemaker_dist.contract.data_parallel import DataParallel
+from sagemaker_dist.contract.schedule_limits import (
+    AUTO,
+    PIPELINES,
+    microbatch_faults,
+    pipeline_faults,
+)
+from sagemaker_dist.contract.smp.keys import V1, Key
+from sagemaker_dist.errors import OptionError, closest
+
+Faults = Iterator[OptionError]
+Unchecked = Any  # a ModelParallel whose values may still have any type
+SHARDINGS: Final = ("none", "optimizer", "full")
+_SEEDS: Final = 1 << 63  # torch takes 64 bits; JSON's readers agree on 63
+_MOST_RANKS: Final = 1 << 20
+
+
+def _counts(value: object) -> bool:
+    return type(value) is int and 1 <= value <= _MOST_RANKS
+
+
+def _is_count_or_auto(value: object) -> bool:
+    return value == AUTO or _counts(value)
+
+
+def _is_clip(value: object) -> bool:
+    return type(value) in (int, float) and 0 < value < float("inf")  # type: ignore[operator]
+
+
+_COUNT: Final = Key(
+    holds=_counts, why="it is a count", hint=f"Pass an integer from 1 to {_MOST_RANKS}"
+)
+_COUNT_OR_AUTO: Final = Key(
+    holds=_is_count_or_auto,
+    why="it is a number, or 'auto' for the planner's choice",
+    hint=f"Pass an integer from 1 to {_MOST_RANKS}, or 'auto'",
+)
+_SWITCH: Final = V1["auto_partition"]
+_KEYS: Final[Mapping[str, Key]] = {
+    "pipeline_parallel_degree": _COUNT_OR_AUTO,
+    "microbatches": _COUNT_OR_AUTO,
+    "pipeline": Key(
+        holds=lambda value: value in [AUTO, *PIPELINES],
+        why="no such schedule exists",
+        words=(AUTO, *PIPELINES),
+    ),
+    "active_microbatches": _COUNT,
+    "virtual_stages": _COUNT,
+    "placement_strategy": V1["placement_strategy"],
+    "optimize": V1["optimize"],
+    "memory_weight": V1["memory_weight"],
+    "auto_partition": _SWITCH,
+    "default_partition": V1["default_partition"],
+    "plan": Key(
+        holds=lambda value: isinstance(value, str) and bool(value),
+        why="it is the path of a file",
+        hint="Pass the path of a saved plan, relative to the directory of the script",
+    ),
+    "device_memory": Key(
+        holds=lambda value: size_in_bytes(value) is not None,
+        why=f"it is a number of bytes up to {MOST_BYTES}, or text such as '16GiB'",
+        hint="Pass a number of bytes, or a size such as '16GiB'",
+    ),
+    "sharding": Key(
+        holds=lambda value: value in SHARDINGS,
+        why="no such kind of sharding exists",
+        words=SHARDINGS,
+    ),
+    "shard_degree": _COUNT,
+    "gradient_clipping": Key(
+        holds=_is_clip, why="it is a norm", hint="Pass a finite number above 0, or leave it out"
+    ),
+    "bf16": _SWITCH,
+    "global_batch_size": _COUNT,
+    "seed": Key(
+        holds=lambda value: type(value) is int and 0 <= value < _SEEDS,
+        why="random numbers start from it",
+        hint="Pass an integer from 0 to 2**63 - 1",
+    ),
+    "engine": Key(
+        holds=lambda value: isinstance(value, DataParallel),
+        why="it holds the options of the ranks and their connections",
+        hint="Pass DataParallel(...)",
+    ),
+}
+_OF_PLAN: Final = (  # options that a saved plan sets
+    *("pipeline", "active_microbatches", "virtual_stages", "optimize", "memory_weight"),
+    *("auto_partition", "default_partition", "device_memory"),
+)
+
+
+def option_faults(options: Unchecked) -> Faults:
+    """Yield options with a wrong value, then combinations that exclude each other."""
+    faults = [fault for name, key in _KEYS.items() for fault in _value_faults(options, name, key)]
+    yield from faults
+    wrong = {name for fault in faults for name in fault.about}
+    for rule, names in _RULES.items():
+        if not wrong & set(names):
+            yield from rule(options)
+
+
+def _value_faults(options: Unchecked, name: str, key: Key) -> Faults:
+    value: Any = getattr(options, name)
+    if value is None and _default(options, name) is None:
+        return
+    if not key.holds(value):
+        hint = closest(str(value), key.words) if key.words else key.hint
+        yield OptionError(f"{name} is {value!r}", key.why, hint, about=name)
+
+
+def _schedule(options: Unchecked) -> Faults:
+    yield from pipeline_faults(
+        options.pipeline,
+        virtual_stages=options.virtual_stages,
+        active_microbatches=options.active_microbatches,
+    )
+
+
+def _microbatches(options: Unchecked) -> Faults:
+    degree, number = options.pipeline_parallel_degree, options.microbatches
+    if isinstance(degree, int) and isinstance(number, int):
+        yield from microbatch_faults(options.pipeline, degree=degree, microbatches=number)
+
+
+def _balance(options: Unchecked) -> Faults:
+    if options.optimize is not None and options.memory_weight is not None:
+        yield OptionError(
+            f"optimize is {options.optimize!r} and memory_weight is {options.memory_weight!r}",
+            "both set the balance of stages",
+            "Leave one of them out",
+            about="optimize",
+        )
+
+
+def _placing(options: Unchecked) -> Faults:
+    """Yield options of one way to assign layers that are passed with the other way."""
+    if options.auto_partition and options.default_partition is not None:
+        yield OptionError(
+            f"default_partition is {options.default_partition} with auto_partition=True",
+            "the planner assigns all layers to stages",
+            "Leave default_partition out, or pass auto_partition=False",
+            about="default_partition",
+        )
+    for name in ("optimize", "memory_weight"):
+        value = getattr(options, name)
+        if not options.auto_partition and value is not None:
+            yield OptionError(
+                f"{name} is {value!r} with auto_partition=False",
+                "the script assigns all layers to stages",
+                f"Leave {name} out, or pass auto_partition=True",
+                about=name,
+            )
+
+
+def _default_partition(options: Unchecked) -> Faults:
+    degree, stage = options.pipeline_parallel_degree, options.default_partition
+    stages = degree * (options.virtual_stages or 1) if isinstance(degree, int) else None
+    is_known = options.virtual_stages is not None or options.pipeline in ("simple", "interleaved")
+    if stages is not None and stage is not None and is_known and stage >= stages:
+        yield OptionError(
+            f"default_partition is {stage}",
+            f"there are {stages} stages, numbered from 0",
+            f"Pass {f'0 to {stages - 1}' if stages > 1 else '0'}",
+            about="default_partition",
+        )
+
+
+def _sharding(options: Unchecked) -> Faults:
+    if options.sharding != "none":
+        return
+    if options.shard_degree is not None:
+        yield OptionError(
+            f"shard_degree is {options.shard_degree} with sharding='none'",
+            "without sharding, replicas share nothing",
+            "Pass sharding='optimizer' or sharding='full', or leave shard_degree out",
+            about="shard_degree",
+        )
+    if options.bf16:
+        yield OptionError(
+            "bf16 is True with sharding='none'",
+            "weights are cast when their shards are gathered",
+            "Use torch.autocast(device, torch.bfloat16) in the step, or pass sharding='full'",
+            about="bf16",
+        )
+
+
+def _plan(options: Unchecked) -> Faults:
+    if options.plan is None:
+        return
+    for name in _OF_PLAN:
+        value = getattr(options, name)
+        if value != _default(options, name):
+            yield OptionError(
+                f"{name} is {value!r} together with plan={options.plan!r}",
+                "the plan sets it",
+                f"Leave {name} out, or leave plan out",
+                about=name,
+            )
+
+
+def _default(options: Unchecked, name: str) -> object:
+    return type(options).__dataclass_fields__[name].default
+
+
+_RULES: Final = {  # rule: the options that it reads
+    _schedule: ("pipeline", "virtual_stages", "active_microbatches"),
+    _microbatches: ("pipeline", "pipeline_parallel_degree", "microbatches"),
+    _balance: ("optimize", "memory_weight"),
+    _placing: ("optimize", "memory_weight", "auto_partition", "default_partition"),
+    _default_partition: (
+        *("pipeline_parallel_degree", "virtual_stages", "pipeline", "default_partition"),
+    ),
+    _sharding: ("sharding", "shard_degree", "bf16"),
+    _plan: ("plan", *_OF_PLAN),
+}

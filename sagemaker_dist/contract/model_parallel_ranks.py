@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arithmetic of `ModelParallel` on the ranks of a job: replicas and batch sizes. Pure.
+
+8 ranks with 4 stages make 2 replicas; a global batch of 64 gives each replica 32 samples; 4
+microbatches of a replica have 8 samples each. Values that the planner chooses later are not checked
+here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from sagemaker_dist.contract.smp.rank_layout import Ranks, division_fault
+from sagemaker_dist.errors import OptionError
+
+_DEGREE = "pipeline_parallel_degree"
+
+
+class Degrees(Protocol):
+    """The options of `ModelParallel` that this arithmetic reads."""
+
+    @property
+    def pipeline_parallel_degree(self) -> int | str:
+        """Return the ranks of one model, or "auto"."""
+
+    @property
+    def microbatches(self) -> int | str:
+        """Return the microbatches of a replica's batch, or "auto"."""
+
+    @property
+    def shard_degree(self) -> int | None:
+        """Return the replicas that shard together, or None."""
+
+    @property
+    def global_batch_size(self) -> int | None:
+        """Return the samples of one step over all replicas, or None."""
+
+
+def replicas_of(options: Degrees, world_size: int) -> int | None:
+    """Return the replicas on `world_size` ranks, or None if the planner chooses the degree."""
+    degree = options.pipeline_parallel_degree
+    return world_size // degree if isinstance(degree, int) else None
+
+
+def split_faults(
+    options: Degrees, *, world_size: int, num_hosts: int | None = None
+) -> Iterator[OptionError]:
+    """Yield numbers that do not divide: ranks by stages, replicas by shards, the batch by replicas
+    and microbatches.
+    """
+    ranks = Ranks(size=world_size, num_hosts=num_hosts)
+    degree, shards = options.pipeline_parallel_degree, options.shard_degree or 1
+    if not isinstance(degree, int):
+        yield from _open_faults(options, ranks)
+        return
+    if world_size % degree:
+        yield division_fault(ranks, {_DEGREE: degree}, "hold a whole model")
+        return
+    replicas = world_size // degree
+    if replicas % shards:
+        degrees = {_DEGREE: degree, "shard_degree": shards}
+        yield division_fault(ranks, degrees, "hold all shards of a model")
+    yield from _batch_faults(options, replicas)
+
+
+def _open_faults(options: Degrees, ranks: Ranks) -> Iterator[OptionError]:
+    """Yield faults that hold for every degree the planner may choose."""
+    shards = options.shard_degree or 1
+    if ranks.size % shards:
+        yield division_fault(ranks, {"shard_degree": shards}, "hold all shards of a model")
+    if isinstance(options.microbatches, int) and options.global_batch_size is not None:
+        yield from _batch_faults(options, 1)
+
+
+def _batch_faults(options: Degrees, replicas: int) -> Iterator[OptionError]:
+    batch, microbatches = options.global_batch_size, options.microbatches
+    if batch is None:
+        return
+    if batch % replicas:
+        yield OptionError(
+            f"global_batch_size is {batch} and there are {replicas} replicas",
+            f"replicas get equal shares of it, and {batch} is not a multiple of {replicas}",
+            f"Pass global_batch_size={_nearest(batch, replicas)}",
+            about="global_batch_size",
+        )
+    elif isinstance(microbatches, int) and batch // replicas % microbatches:
+        each = batch // replicas
+        yield OptionError(
+            f"microbatches is {microbatches} and the batch of a replica is {each}"
+            f" ({batch} / {replicas})",
+            f"microbatches have equal sizes, and {each} is not a multiple of {microbatches}",
+            f"Pass microbatches={_divisors(each, microbatches)},"
+            f" or global_batch_size={_nearest(batch, replicas * microbatches)}",
+            about="microbatches",
+        )
+
+
+def _nearest(number: int, step: int) -> str:
+    below = number // step * step
+    return f"{below} or {below + step}" if below else f"{step}"
+
+
+def _divisors(number: int, near: int) -> str:
+    """Return the divisors of a number next below and above `near`, as text."""
+    valid = [each for each in range(1, number + 1) if number % each == 0]
+    nearest = [each for each in valid if each < near][-1:]
+    nearest += [each for each in valid if each > near][:1]
+    return " or ".join(map(str, nearest))

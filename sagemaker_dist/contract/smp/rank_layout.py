@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks that a job's ranks can be arranged with SMP's parallel degrees.
+
+Version 1: pipeline x tensor x reduced data parallelism is the world, and
+`sharded_data_parallel_degree` divides the data parallel degree, which is world / pipeline
+(Amazon SageMaker Developer Guide, Ranking Mechanism and Sharded Data Parallelism). Version 2: each
+degree divides the number of GPUs (the pages of the core features of SMP v2), and a rank is in one
+tensor parallel group and, across these, in one sharding and one context parallel group. All read
+2026-11-21.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import gcd, prod
+from typing import Any, Final
+
+from sagemaker_dist.contract.smp.keys import V1, V2
+from sagemaker_dist.errors import OptionError
+
+# Degrees whose product divides the world size, and what the ranks of the product share.
+_V1: Final = (
+    (("partitions", "pipeline_parallel_degree", "tensor_parallel_degree"), "hold a whole model"),
+    (
+        ("partitions", "pipeline_parallel_degree", "sharded_data_parallel_degree"),
+        "hold a whole sharded model",
+    ),
+)
+_V2: Final = (
+    (("tensor_parallel_degree", "hybrid_shard_degree"), "hold a whole sharded model"),
+    (("tensor_parallel_degree", "context_parallel_degree"), "work on the same sequences"),
+    (("expert_parallel_degree",), "hold all experts"),
+)
+_GROUPS: Final = {1: _V1, 2: _V2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """Ranks of a job, and their hosts if known."""
+
+    size: int
+    num_hosts: int | None = None
+
+    @property
+    def processes_per_host(self) -> int:
+        """Return the ranks of each host."""
+        return self.size // (self.num_hosts or 1)
+
+    def __str__(self) -> str:
+        if self.num_hosts is None:
+            return f"a world of {self.size}"
+        hosts = f"{self.num_hosts} host{'s' * (self.num_hosts > 1)}"
+        processes = f"{self.processes_per_host} process{'es' * (self.processes_per_host > 1)}"
+        return f"a world of {self.size} ({hosts} x {processes})"
+
+
+def smp_world_faults(
+    parameters: Mapping[str, Any],
+    *,
+    version: int | None,
+    num_hosts: int | None,
+    processes_per_host: int | None,
+) -> Iterator[OptionError]:
+    """Yield degrees in `parameters` that do not divide the job's ranks.
+
+    Nothing is checked if the version, the hosts or the processes are unknown (None). Degrees that
+    are wrong by themselves are reported by `smp_faults`.
+    """
+    if version is None or not num_hosts or not processes_per_host:
+        return
+    world = Ranks(size=num_hosts * processes_per_host, num_hosts=num_hosts)
+    reported: list[set[str]] = []
+    for names, together in _GROUPS[version]:
+        degrees = _degrees(parameters, names)
+        if world.size % prod(degrees.values()) and not any(
+            set(degrees) <= seen for seen in reported
+        ):
+            reported.append(set(degrees))
+            yield division_fault(world, degrees, together)
+
+
+def _degrees(parameters: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, int]:
+    """Return the degrees above 1; if both names for the stages are given, only `partitions`."""
+    keys = {**V1, **V2}
+    found = {
+        name: parameters[name]
+        for name in names
+        if keys[name].holds(parameters.get(name)) and parameters[name] > 1
+    }
+    if "partitions" in found:
+        found.pop("pipeline_parallel_degree", None)
+    return found
+
+
+def division_fault(world: Ranks, degrees: Mapping[str, int], together: str) -> OptionError:
+    """Return the fault of a world that is not a multiple of the product of some degrees.
+
+    Args:
+        together: Role of the ranks of that product, such as "hold a whole model".
+    """
+    product = prod(degrees.values())
+    values = " and ".join(f"{name}={degree}" for name, degree in degrees.items())
+    factors = " x ".join(map(str, degrees.values()))
+    ranks = factors if len(degrees) == 1 else f"{factors} = {product}"
+    return OptionError(
+        f"{world} has {values}",
+        f"{ranks} ranks {together}, and {world.size} is not a multiple of {product}",
+        f"Use {_hosts(world, product)}, or {_divisors(world.size, product, degrees)}",
+        about=next(iter(degrees)),
+    )
+
+
+def _hosts(world: Ranks, product: int) -> str:
+    """Return the nearest numbers of hosts, or of ranks, that fit these degrees."""
+    if world.num_hosts is None:
+        step, number, unit = product, world.size, "ranks"
+    else:
+        step, number = product // gcd(product, world.processes_per_host), world.num_hosts
+        unit = "hosts"
+    below = number // step * step
+    return f"{below} or {below + step} {unit}" if below else f"{step} {unit}"
+
+
+def _divisors(size: int, product: int, degrees: Mapping[str, int]) -> str:
+    """Return the nearest degrees that fit this world."""
+    valid = [number for number in range(1, size + 1) if size % number == 0]
+    below = [number for number in valid if number < product][-1:]
+    above = [number for number in valid if number > product][:1]
+    nearest = " or ".join(map(str, below + above))
+    return f"{next(iter(degrees))}={nearest}" if len(degrees) == 1 else f"a product of {nearest}"

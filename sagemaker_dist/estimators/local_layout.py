@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attributes of an estimator while SageMaker's SDK builds the request of a local job.
+
+The SDK's local mode drops the folder of an entry point, ignores dependencies and checkpoints, and
+changes attributes that the user set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from sagemaker_dist.planning import LocalSource
+from sagemaker_dist.planning.locations import FILE
+
+_CHECKPOINTS: Final = ("checkpoint_s3_uri", "checkpoint_local_path")
+_CHANGED: Final = ("source_dir", "entry_point", *_CHECKPOINTS)
+
+
+@contextmanager
+def local_attributes(estimator: Any, source: LocalSource | None) -> Iterator[dict[str, Any]]:
+    """Set the attributes as the SDK's local mode needs them, and restore them afterwards.
+
+    Yields the parts that the session has to add to the request.
+    """
+    before = {name: getattr(estimator, name) for name in _CHANGED}
+    extra = {name: before[name] for name in _CHECKPOINTS if before[name]}
+    if source is not None:
+        estimator.source_dir = str(source.folder)
+        estimator.entry_point = source.only or before["entry_point"]
+        extra["source"] = source
+    estimator.checkpoint_s3_uri = estimator.checkpoint_local_path = None
+    try:
+        yield extra
+    finally:
+        for name, value in before.items():
+            setattr(estimator, name, value)
+
+
+def local_source(estimator: Any) -> LocalSource | None:
+    """Return the code that the SDK would upload; None for a git repository or without code.
+
+    Without source_dir it is only the script.
+    """
+    if estimator.git_config or estimator.entry_point is None:
+        return None
+    directory = estimator.source_dir
+    script = Path(estimator.entry_point).absolute()
+    return LocalSource(
+        folder=Path(directory).absolute() if directory else script.parent,
+        only=None if directory else script.name,
+        dependencies=tuple(Path(each).absolute() for each in estimator.dependencies),
+    )
+
+
+def source_params(job_details: dict[str, Any], submitted: str | None) -> dict[str, Any]:
+    """Return the arguments that name the code of a local job; `submitted` is its place in the
+    request.
+    """
+    source = LocalSource.parse(job_details.get("LocalSource"))
+    if source is None:
+        return {} if submitted is None else {"source_dir": submitted.removeprefix(FILE)}
+    named = {"dependencies": [str(each) for each in source.dependencies]}
+    if source.only is not None:
+        return {**named, "source_dir": None, "entry_point": str(source.folder / source.only)}
+    return {**named, "source_dir": str(source.folder)}

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The saved plan that a job's `ModelParallel` names.
+
+It is read without the runtime, which may not be installed here; the runtime checks the whole plan
+against the model.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from sagemaker_dist.contract import Distribution
+from sagemaker_dist.planning import Source, directory_of
+from sagemaker_dist.planning.job import PlanFile
+
+_NUMBERS: Final = (
+    *("pipeline_parallel_degree", "data_parallel_degree", "batch_size", "num_microbatches"),
+)
+
+
+def find_plan(
+    distribution: Distribution, source: Source | None, dependencies: Iterable[Any] | None = None
+) -> PlanFile | None:
+    """Return the plan, or None if there is none or it cannot be looked for on this machine."""
+    name = None if distribution.model is None else distribution.model.plan
+    if name is None or source is None or source.in_s3 or not source.directory_exists:
+        return None
+    if source.directory is None:
+        where = "among the dependencies; without source_dir only they and the script are sent"
+    else:
+        where = f"in source_dir {source.directory!r}"
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        problem = "only paths below the directory of the script are sent, and it was looked for"
+        return PlanFile(path=name, where=where, problem=problem)
+    found = next((each for each in _places(name, source, dependencies) if each.is_file()), None)
+    if found is None:
+        return PlanFile(path=name, where=where, problem="there is no such file")
+    return _read(name, found, where)
+
+
+def _places(name: str, source: Source, dependencies: Iterable[Any] | None) -> Iterator[Path]:
+    if source.directory is not None:
+        yield Path(directory_of(source.directory)) / name
+    for each in map(Path, map(str, dependencies or ())):
+        if each.name == Path(name).parts[0]:
+            yield each.parent / name
+
+
+def _read(name: str, found: Path, where: str) -> PlanFile:
+    try:
+        document = json.loads(found.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        why = str(getattr(error, "strerror", None) or error)
+        return PlanFile(path=name, where=where, problem=f"it cannot be read: {why};")
+    plan = document if isinstance(document, dict) else {}
+    numbers = {key: plan[key] for key in _NUMBERS if type(plan.get(key)) is int and plan[key] > 0}
+    if len(numbers) < len(_NUMBERS):
+        return PlanFile(path=name, where=where, problem="it is not a plan, the file")
+    return PlanFile(path=name, where=where, numbers=numbers)

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reader of a job file and the settings of a command line."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, Final
+
+from sagemaker_dist.errors import OptionError, raise_all
+from sagemaker_dist.jobs.job_checks import job_faults
+from sagemaker_dist.jobs.job_file.json_schema import input_schema, is_file_system, job_schema
+from sagemaker_dist.jobs.job_file.origins import Origins, with_paths
+from sagemaker_dist.jobs.job_file.schema_check import (
+    DEEPEST,
+    FLATTEN,
+    Fault,
+    depth_of,
+    shape_faults,
+)
+from sagemaker_dist.jobs.job_file.settings import Setting, applied, parse_setting
+from sagemaker_dist.jobs.job_file.toml_lines import key_lines
+from sagemaker_dist.jobs.training_job import TrainingJob
+from sagemaker_dist.planning.request import (
+    FileSystemInput,
+    InstanceGroup,
+    S3Input,
+    TrainingOptions,
+)
+from sagemaker_dist.runners import Runner
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_AT: Final = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
+_RAW: Final = "DataSource"  # marks a dict in SageMaker's form in Python's `inputs`
+_NAMES: Final = frozenset(field.name for field in fields(TrainingOptions))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFile:
+    """A job file with the settings of a command line; not checked yet.
+
+    Attributes:
+        path: Path of the file.
+        values: Values from TOML, with relative paths made absolute.
+        origins: Line of every key.
+    """
+
+    path: Path
+    values: Mapping[str, Any]
+    origins: Origins
+
+    def job(
+        self, *, session: Any = None, runner: Runner | None = None, **changes: Any
+    ) -> TrainingJob:
+        """Return the job that the file describes; `changes` take precedence, and None leaves a key
+        out.
+
+        Raises:
+            OptionError: Faults of the file and of the job, all together, each with its line.
+        """
+        values = {**self.values, **changes}
+        values = {name: value for name, value in values.items() if value is not None}
+        raise_all(self._faults(values, getattr(session, "region_name", None)))
+        return TrainingJob(**_options(values), session=session, runner=runner)
+
+    def _faults(self, values: dict[str, Any], region: str | None) -> Iterator[OptionError]:
+        wrong, origins = list(_shape_faults(values)), self.origins
+        found = [(origins.order(fault.path), origins.error(fault)) for fault in wrong]
+        bad = {str(fault.path[0]) for fault in wrong}
+        good = {name: value for name, value in values.items() if name not in bad}
+        for fault in job_faults(TrainingOptions(**_options(good)), region=region):
+            key = origins.key_of(fault.about)
+            if not {*fault.about[:1], *(key or ())[:1]} & bad:
+                found.append((origins.order(key), origins.placed(fault)))
+        yield from (error for _, error in sorted(found, key=itemgetter(0)))
+
+
+def read_job_file(path: str | Path, settings: Sequence[str] = ()) -> JobFile:
+    """Read a job file; `settings` are "KEY=VALUE" texts of a command line.
+
+    Raises:
+        OptionError: The file cannot be read or is not TOML, or a setting is not KEY=VALUE.
+    """
+    path, schema = Path(path), job_schema()
+    values, text = _parsed(path)
+    given = [parse_setting(each, schema) for each in settings]
+    merged = _changed(with_paths(values, path.absolute().parent), given)
+    return JobFile(
+        path=path,
+        values=merged,
+        origins=Origins(
+            file=str(path),
+            lines=key_lines(text),
+            settings=tuple(each.path for each in given),
+            values=merged,
+        ),
+    )
+
+
+def _parsed(path: Path) -> tuple[dict[str, Any], str]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")  # Windows' editors write a byte order mark
+        values = tomllib.loads(text)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise OptionError(f"{path} cannot be read", why, "Pass the path of a job file") from error
+    except UnicodeDecodeError as error:
+        raise OptionError(f"{path} is not text", str(error), "Save it as UTF-8") from error
+    except tomllib.TOMLDecodeError as error:
+        at = _AT.search(str(error))  # Python's own text: its line is a field from 3.14 on
+        line = (at[1] if at else None) or text.rstrip().count("\n") + 1
+        why = _AT.sub("", str(error))
+        raise OptionError(f"{path}:{line}: this is not TOML", why, "Correct the line") from error
+    except ValueError as error:  # a number with thousands of digits
+        raise OptionError(f"{path} cannot be read", str(error), "Correct the number") from error
+    except RecursionError as error:
+        raise _too_deep(path) from error
+    if depth_of(values) > DEEPEST:
+        raise _too_deep(path)
+    return values, text
+
+
+def _too_deep(path: Path) -> OptionError:
+    return OptionError(f"{path} cannot be read", f"it is nested more than {DEEPEST} deep", FLATTEN)
+
+
+def _changed(values: dict[str, Any], settings: Sequence[Setting]) -> dict[str, Any]:
+    """Return the values with the settings applied; relative paths of settings start at the current
+    directory.
+    """
+    given = with_paths(applied({}, settings), Path.cwd())
+    if "entry_point" in given and "source_dir" in values:  # then it is relative to source_dir
+        given["entry_point"] = applied({}, settings)["entry_point"]
+    leaves = [Setting(path=each.path, value=_at(given, each.path)) for each in settings]
+    return applied(values, leaves)
+
+
+def _at(values: Any, path: tuple[str, ...]) -> Any:
+    for name in path:
+        values = values[name]
+    return values
+
+
+def _shape_faults(values: Mapping[str, Any]) -> Iterator[Fault]:
+    schema = job_schema()
+    inputs = schema["properties"]["inputs"]
+    rest = {name: value for name, value in values.items() if name != "inputs"}
+    yield from shape_faults(schema, rest)
+    given = values.get("inputs")
+    if isinstance(given, dict):
+        for name, channel in given.items():
+            path = ("inputs", name)
+            if name == _RAW:
+                why, hint = "the name is reserved", "Give the channel another name"
+                yield Fault(path=path, why=why, hint=hint)
+            uri = channel.get("uri") if isinstance(channel, dict) else None
+            fitting = {"anyOf": [{"type": "string"}, input_schema(uri)]}
+            yield from shape_faults(fitting, channel, path)
+    elif given is not None:
+        yield from shape_faults(inputs, given, ("inputs",))
+
+
+def _options(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return valid values as TrainingOptions takes them."""
+    options = {name: value for name, value in values.items() if name in _NAMES}
+    if isinstance(options.get("inputs"), dict):
+        options["inputs"] = {name: _input(each) for name, each in options["inputs"].items()}
+    if "instance_groups" in options:
+        groups = options["instance_groups"]
+        options["instance_groups"] = [InstanceGroup(**each) for each in groups]
+    return options
+
+
+def _input(channel: Any) -> Any:
+    if not isinstance(channel, dict):
+        return channel
+    return (FileSystemInput if is_file_system(channel["uri"]) else S3Input)(**channel)

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""JSON Schema of a job file, made from the options; editors and the checks use the same one."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from os import PathLike
+from typing import Any, Final, Union, get_args, get_origin, get_type_hints
+
+from sagemaker_dist.contract import DataParallel, ModelParallel
+from sagemaker_dist.planning.request import FileSystemInput, S3Input, TrainingOptions
+
+_DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
+_PLAIN: Final = {str: "string", bool: "boolean", int: "integer", float: "number"}
+_ENTRY: Final = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
+
+
+def job_schema() -> dict[str, Any]:
+    """Return the JSON Schema of `job.toml`."""
+    document = schema_of(TrainingOptions)
+    document["properties"] |= {
+        "distribution": _described("distribution", _distribution()),
+        "inputs": _described("inputs", _inputs()),
+        "framework": _described("framework", {"enum": ["torch", "tensorflow"]}),
+    }
+    title = "A training job of sagemaker-dist"
+    return {"$schema": _DRAFT, "title": title, **document}
+
+
+def input_schema(uri: Any) -> dict[str, Any]:
+    """Return the schema of a channel in a file system or in S3."""
+    return schema_of(FileSystemInput if is_file_system(uri) else S3Input)
+
+
+def is_file_system(uri: Any) -> bool:
+    """Return whether a URI is of FSx or EFS."""
+    return isinstance(uri, str) and uri.startswith(("fsx://", "efs://"))
+
+
+def schema_of(hint: Any) -> dict[str, Any]:
+    """Return the schema of a type hint; TOML has no null, so None means left out."""
+    if hint in _PLAIN:
+        return {"type": _PLAIN[hint]}
+    if is_dataclass(hint):
+        return _object(hint)
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return _either(parts)
+    if origin is PathLike:
+        return {"type": "string"}
+    if origin is Sequence or origin is tuple:
+        return {"type": "array", "items": schema_of(parts[0])}
+    if origin is Mapping:
+        return {"type": "object", "additionalProperties": schema_of(parts[1])}
+    return {}
+
+
+def _either(parts: tuple[Any, ...]) -> dict[str, Any]:
+    choices: list[dict[str, Any]] = []
+    for part in parts:
+        schema = schema_of(part)
+        if part is not type(None) and schema not in choices:
+            choices.append(schema)
+    return choices[0] if len(choices) == 1 else {"anyOf": choices}
+
+
+def _object(kind: Any) -> dict[str, Any]:
+    hints, texts = get_type_hints(kind), _texts(kind)
+    properties, required = {}, []
+    for each in fields(kind):
+        text = {"description": texts[each.name]} if each.name in texts else {}
+        properties[each.name] = {**schema_of(hints[each.name]), **text, **_default(each.default)}
+        if each.default is MISSING and each.default_factory is MISSING:
+            required.append(each.name)
+    needed = {"required": required} if required else {}
+    return {"type": "object", "properties": properties, "additionalProperties": False, **needed}
+
+
+def _default(value: Any) -> dict[str, Any]:
+    return {"default": value} if isinstance(value, (str, int, bool)) else {}
+
+
+def _texts(kind: Any) -> dict[str, str]:
+    """Return the docstring's description of each attribute, on one line."""
+    _, _, attributes = (inspect.getdoc(kind) or "").partition("Attributes:\n")
+    return {name: " ".join(text.split()) for name, text in _ENTRY.findall(attributes)}
+
+
+def _described(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {**schema, "description": _texts(TrainingOptions)[name]}
+
+
+def _distribution() -> dict[str, Any]:
+    """Return the schema of the "smdist" section; other keys are checked with distributions."""
+    strategies = {"dataparallel": _object(DataParallel), "modelparallel": _object(ModelParallel)}
+    ours = {"type": "object", "properties": strategies}
+    return {"type": "object", "properties": {"smdist": ours}}
+
+
+def _inputs() -> dict[str, Any]:
+    place = {"type": "string"}
+    channel = {"anyOf": [place, _object(S3Input), _object(FileSystemInput)]}
+    return {"anyOf": [place, {"type": "object", "additionalProperties": channel}]}

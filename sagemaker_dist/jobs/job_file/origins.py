@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""File, line and key of faults in a job file; directories of its relative paths."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final
+
+from sagemaker_dist.errors import KeyPath, OptionError, dotted
+from sagemaker_dist.jobs.job_file.schema_check import Fault
+from sagemaker_dist.planning.locations import FILE, directory_of, scheme_of
+from sagemaker_dist.planning.request import TrainingOptions
+
+_NAMES: Final = frozenset(each.name for each in fields(TrainingOptions))
+_URIS: Final = ("output_path", "checkpoint_s3_uri", "code_location")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origins:
+    """Line of every key of a job file.
+
+    Attributes:
+        file: Name of the file in errors.
+        lines: Lines of the keys of the file.
+        settings: Keys set on the command line; they take precedence.
+        values: Values from both.
+    """
+
+    file: str
+    lines: Mapping[KeyPath, int]
+    settings: tuple[KeyPath, ...] = ()
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    def where(self, path: KeyPath | None) -> str:
+        """Return the place of a key: "job.toml:3", "--set", or the file alone."""
+        if path is None:
+            return self.file
+        if any(path[: len(each)] == each for each in self.settings):
+            return "--set"
+        known = path
+        while known and known not in self.lines:
+            known = known[:-1]
+        if not known and any(each[: len(path)] == path for each in self.settings):
+            return "--set"  # a setting is inside this table
+        return f"{self.file}:{self.lines[known]}" if known else self.file
+
+    def order(self, path: KeyPath | None) -> float:
+        """Return a sort key: faults by line, then those of the command line, then others."""
+        last = float("inf")
+        if path is None or any(path[: len(each)] == each for each in self.settings):
+            return last
+        lines = [
+            self.lines[path[:size]] for size in range(1, len(path) + 1) if path[:size] in self.lines
+        ]
+        return lines[-1] if lines else last
+
+    def error(self, fault: Fault) -> OptionError:
+        """Return a shape fault as an error with its place."""
+        what = f"{self.where(fault.path)}: {dotted(fault.path)}{fault.says}"
+        return OptionError(what, fault.why, fault.hint, fault.path)
+
+    def placed(self, fault: OptionError) -> OptionError:
+        """Return a job's fault with the place of its key."""
+        what = f"{self.where(self.key_of(fault.about))}: {fault.what}"
+        return OptionError(what, fault.why, fault.hint, fault.about, fault.kind)
+
+    def key_of(self, about: KeyPath) -> KeyPath | None:
+        """Return the key of a fault: its path, or the place of an option that is named alone."""
+        if not about or about[0] in _NAMES:
+            return about or None
+        near = [path for path in (*self.lines, *self.settings) if path[-len(about) :] == about]
+        return max(near, key=len, default=None)
+
+
+def with_paths(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the values with relative paths starting at a folder; values of other types stay."""
+    changed = dict(values)
+    for name in ("source_dir",) if "source_dir" in values else ("entry_point",):
+        changed[name] = _path(values.get(name), folder)
+    if isinstance(values.get("dependencies"), list):
+        changed["dependencies"] = [_path(each, folder) for each in values["dependencies"]]
+    for name in _URIS:
+        changed[name] = _uri(values.get(name), folder)
+    changed["inputs"] = _inputs(values.get("inputs"), folder)
+    return {name: value for name, value in changed.items() if name in values}
+
+
+def _inputs(inputs: Any, folder: Path) -> Any:
+    if not isinstance(inputs, dict):
+        return _uri(inputs, folder)
+    return {name: _channel(each, folder) for name, each in inputs.items()}
+
+
+def _channel(channel: Any, folder: Path) -> Any:
+    if not isinstance(channel, dict) or "uri" not in channel:
+        return _uri(channel, folder)
+    return {**channel, "uri": _uri(channel["uri"], folder)}
+
+
+def _path(value: Any, folder: Path) -> Any:
+    if not isinstance(value, str) or scheme_of(value) in {"s3", "https"}:
+        return value
+    place = Path(directory_of(value))
+    with suppress(RuntimeError):  # ~user without a home directory
+        place = place.expanduser()
+    return str(folder / place)
+
+
+def _uri(value: Any, folder: Path) -> Any:
+    """Return file://data relative to the folder; file:///data and other URIs stay."""
+    if not isinstance(value, str) or not value.startswith(FILE) or value.startswith(f"{FILE}/"):
+        return value
+    try:
+        return (folder / directory_of(value)).resolve().as_uri()
+    except (OSError, ValueError, RuntimeError):  # not a path; the checks report it
+        return value

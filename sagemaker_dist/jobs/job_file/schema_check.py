@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Check of a value against a JSON Schema; each fault has the path of its key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date, time
+from typing import Any, Final
+
+from sagemaker_dist.contract.distribution_keys import DATA, MODEL, OPTIONS, SMDIST, STRATEGIES
+from sagemaker_dist.errors import KeyPath, closest
+
+_KINDS: Final[dict[str, tuple[type, ...]]] = {
+    "string": (str,),
+    "boolean": (bool,),
+    "integer": (int,),
+    "number": (int, float),
+    "array": (list,),
+    "object": (dict,),
+}
+DEEPEST: Final = 100  # nested tables and arrays, far below Python's recursion limit
+FLATTEN: Final = "Use fewer levels, or a file of its own"
+_WORDS: Final = {
+    "string": "a string",
+    "boolean": "true or false",
+    "integer": "an integer",
+    "number": "a number",
+    "array": "an array",
+    "object": "a table",
+}
+
+_LONGEST: Final = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """A fault at a key, without its place in the file.
+
+    Attributes:
+        says: Text after the key's name, such as " is 4"; often empty.
+    """
+
+    path: KeyPath
+    why: str
+    hint: str
+    says: str = ""
+
+
+def shape_faults(schema: Mapping[str, Any], value: Any, path: KeyPath = ()) -> Iterator[Fault]:
+    """Yield every difference between a value and its schema."""
+    if isinstance(value, (date, time)):
+        yield Fault(path=path, why="a job has no dates", hint="Put it in quotes")
+    elif not _fits_kind(schema, value):
+        words = " or ".join(_WORDS[kind] for kind in _kinds(schema))
+        shown, why = f" is {value!r}", f"it is {_WORDS[_kind_of(value)]}"
+        yield Fault(path=path, says=shown, why=why, hint=f"Write {words}")
+    elif value not in schema.get("enum", [value]):
+        hint = closest(str(value), schema["enum"])
+        yield Fault(path=path, says=f" is {value!r}", why="there is no such value", hint=hint)
+    else:
+        yield from _inner_faults(_chosen(schema, value), value, path)
+
+
+def depth_of(value: Any) -> int:
+    """Return the depth of nested tables and arrays."""
+    depth, level = 0, [value]
+    while level := [each for each in level if isinstance(each, (dict, list))]:
+        depth += 1
+        inner = [each.values() if isinstance(each, dict) else each for each in level]
+        level = [part for each in inner for part in each]
+    return depth
+
+
+def _inner_faults(schema: Mapping[str, Any], value: Any, path: KeyPath) -> Iterator[Fault]:
+    if isinstance(value, list):
+        for number, each in enumerate(value):
+            yield from shape_faults(schema.get("items", {}), each, (*path, number))
+    if not isinstance(value, dict):
+        return
+    known = schema.get("properties", {})
+    others = schema.get("additionalProperties", {})
+    for name, each in value.items():
+        if name not in known and others is False:
+            hint = _place_of(name) if not path else ""
+            hint = hint or closest(name, known)
+            if len(hint) > _LONGEST:  # a list of all keys does not help
+                hint = "See: sagemaker-dist schema"
+            yield Fault(path=(*path, name), why="no such key", hint=hint)
+        else:
+            yield from shape_faults(known.get(name, others), each, (*path, name))
+    for name in schema.get("required", []):
+        if name not in value:
+            yield Fault(path=path, says=f" has no {name!r}", why="it is needed", hint="Add it")
+
+
+def _place_of(name: str) -> str:
+    """Return a hint for a known key in the wrong table, or ""."""
+    if name in STRATEGIES:
+        return f"Write it below distribution, as [distribution.{name}]"
+    for key in (DATA, MODEL):
+        if name in OPTIONS[key] or name == key:
+            return f"Write it below [distribution.{SMDIST}.{key}]"
+    return ""
+
+
+def _fits_kind(schema: Mapping[str, Any], value: Any) -> bool:
+    kinds = _kinds(schema)
+    return not kinds or any(_is(value, kind) for kind in kinds)
+
+
+def _chosen(schema: Mapping[str, Any], value: Any) -> Mapping[str, Any]:
+    """Return the first choice that the value fits."""
+    choices: list[Mapping[str, Any]] = schema.get("anyOf", [])
+    return next((_chosen(each, value) for each in choices if _fits_kind(each, value)), schema)
+
+
+def _kinds(schema: Mapping[str, Any]) -> list[str]:
+    if "anyOf" in schema:
+        return list(dict.fromkeys(kind for each in schema["anyOf"] for kind in _kinds(each)))
+    return [schema["type"]] if "type" in schema else []
+
+
+def _is(value: Any, kind: str) -> bool:
+    is_truth = isinstance(value, bool)
+    return isinstance(value, _KINDS[kind]) and is_truth == (kind == "boolean")
+
+
+def _kind_of(value: Any) -> str:
+    return next(kind for kind in _KINDS if _is(value, kind))

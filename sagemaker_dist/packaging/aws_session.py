@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""AWS sessions without SageMaker's SDK, and boto3's errors with hints."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from sagemaker_dist.errors import OptionError, SetupError
+
+_REGION: Final = "AWS_REGION"
+_ALLOW: Final = "Allow these credentials {action} (an IAM policy), or use others"
+_WORN_OUT: Final = ("Expired", "InvalidClientTokenId", "InvalidAccessKeyId", "Signature", "Unrecog")
+_BUSY: Final = ("Throttl", "SlowDown", "TooManyRequests", "ServiceUnavailable", "InternalError")
+_PREFIXES: Final = {"Amazon ECR": "ecr", "Amazon S3": "s3", "AWS STS": "sts", "AWS IAM": "iam"}
+
+
+def boto_session(region: str | None = None, profile: str | None = None) -> Any:
+    """Return a boto3.Session; None means boto3's own settings.
+
+    Raises:
+        SetupError: The profile does not exist, or AWS's own files cannot be read.
+    """
+    import boto3
+    from botocore.exceptions import ConfigParseError, ProfileNotFound
+
+    try:
+        made = boto3.Session(region_name=region, profile_name=profile)
+        if made.region_name is None and os.environ.get(
+            _REGION
+        ):  # the variable of AWS's other tools
+            made = boto3.Session(region_name=os.environ[_REGION], profile_name=profile)
+        return made
+    except (ProfileNotFound, ConfigParseError) as error:
+        hint = "Run aws configure --profile, or name another"
+        raise SetupError("there are no AWS settings", str(error), hint) from error
+
+
+def account_of(session: Any) -> str:
+    """Return the number of the session's account.
+
+    Raises:
+        SetupError: STS refuses, or does not answer.
+    """
+    with aws_refusals(session, "AWS STS"):
+        return str(session.client("sts").get_caller_identity()["Account"])
+
+
+def role_arn(session: Any, role: str) -> str:
+    """Return the ARN of a role; a text with a slash is an ARN already.
+
+    Raises:
+        SetupError: The role does not exist, or IAM does not answer.
+    """
+    if "/" in role or role.startswith("arn:"):
+        return role
+    with aws_refusals(session, "AWS IAM"):
+        iam = session.client("iam")
+        try:
+            return str(iam.get_role(RoleName=role)["Role"]["Arn"])
+        except iam.exceptions.NoSuchEntityException:
+            raise SetupError(
+                f"there is no IAM role {role!r}",
+                "the job runs with its permissions",
+                "Correct the name, or pass the role's ARN",
+            ) from None
+
+
+@contextmanager
+def aws_refusals(session: Any, service: str) -> Iterator[None]:
+    """Turn boto3's errors into errors with a hint; `service` is the one that is called."""
+    from botocore import exceptions
+
+    what = f"{service} in {where(session)} did not answer the call"
+    try:
+        yield
+    except exceptions.NoRegionError as error:
+        raise SetupError(
+            "no AWS region is set",
+            str(error).rstrip("."),
+            "Set AWS_DEFAULT_REGION, or a session's region",
+        ) from error
+    except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as error:
+        why = str(error).rstrip(".")
+        raise SetupError(what, why, "Run aws configure, or set AWS_PROFILE") from error
+    except exceptions.ParamValidationError as error:
+        wrong = f"a request to {service} is not valid"
+        raise OptionError(wrong, str(error), "Correct it") from error
+    except exceptions.ClientError as error:
+        raise _refused(what, service, error) from error
+    except exceptions.BotoCoreError as error:
+        raise SetupError(
+            what, str(error).rstrip("."), "Check the network and the region"
+        ) from error
+
+
+def _refused(what: str, service: str, error: Any) -> SetupError:
+    code = error.response["Error"]["Code"]
+    why = f"{code}: {error.response['Error'].get('Message', '')}".rstrip(". :")
+    if code.startswith("AccessDenied"):
+        return SetupError(what, why, _ALLOW.format(action=_action(service, error)))
+    return SetupError(what, why, _hint(code))
+
+
+def _hint(code: str) -> str:
+    if any(part in code for part in _WORN_OUT):
+        return "Renew the credentials (aws sso login, aws configure)"
+    if any(part in code for part in _BUSY):
+        return "Try again in a minute"
+    return "Correct what the message names, or have the account changed"
+
+
+def _action(service: str, error: Any) -> str:
+    return f"{_PREFIXES[service]}:{error.operation_name}"
+
+
+def where(session: Any) -> str:
+    """Return the region of a session in words."""
+    return f"region {session.region_name}"

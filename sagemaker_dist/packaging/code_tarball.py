@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The user's code as one tarball in S3, laid out as by SageMaker's SDK.
+
+    content of source_dir at the root, next to it the dependencies by their names
+
+Links are followed, as for local jobs; caches and special files are left out. Equal
+files make equal bytes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import tarfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from sagemaker_dist.errors import SetupError
+from sagemaker_dist.packaging.aws_session import aws_refusals
+
+TARBALL: Final = "sourcedir.tar.gz"
+_NEVER: Final = frozenset({"__pycache__", ".git", ".ipynb_checkpoints"})
+
+
+@contextmanager
+def source_tarball(
+    entry_point: str | Path, source_dir: str | Path | None, dependencies: Sequence[str | Path] = ()
+) -> Iterator[Path]:
+    """Write a temporary tarball of the code, which is removed at the end.
+
+    Raises:
+        SetupError: A file cannot be read, or was removed meanwhile.
+    """
+    with TemporaryDirectory(prefix="sagemaker-dist-source-") as folder:
+        path = Path(folder) / TARBALL
+        try:
+            _write(path, _places(entry_point, source_dir, dependencies))
+        except OSError as error:
+            raise SetupError(
+                f"the code of the job cannot be packed: {error.filename}",
+                error.strerror or str(error),
+                "Make it readable, or move it out of source_dir",
+            ) from error
+        yield path
+
+
+def upload_source(
+    session: Any, tarball: Path, uri: str, *, kms_key: str | None = None, owner: str | None = None
+) -> None:
+    """Upload the tarball to the place where the job reads it.
+
+    Args:
+        owner: Account that must own the bucket, if the bucket's name is a default: anyone could
+            have created a bucket with a name that can be guessed.
+
+    Raises:
+        SetupError: S3 refuses, or does not answer.
+    """
+    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    extra = {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": kms_key} if kms_key else {}
+    extra |= {"ExpectedBucketOwner": owner} if owner else {}
+    with aws_refusals(session, "Amazon S3"), tarball.open("rb") as body:
+        s3 = session.client("s3")
+        try:
+            s3.put_object(Bucket=bucket, Key=key, Body=body, **extra)
+        except s3.exceptions.NoSuchBucket:
+            raise SetupError(
+                f"there is no bucket {bucket!r}",
+                "the job's code is uploaded there",
+                f"Run: aws s3 mb s3://{bucket}, or pass output_path or code_location",
+            ) from None
+
+
+def _write(path: Path, places: Iterator[tuple[str, Path]]) -> None:
+    with (
+        path.open("wb") as file,
+        gzip.GzipFile("", "wb", 6, file, mtime=0) as packed,
+        tarfile.open(
+            fileobj=packed, mode="w", format=tarfile.PAX_FORMAT, dereference=True
+        ) as tarball,
+    ):
+        for name, place in places:
+            for member, found in _members(name, place, (os.path.realpath(place.parent),)):
+                tarball.add(found, arcname=member, recursive=False, filter=_plain)
+
+
+def _places(
+    entry_point: str | Path, source_dir: str | Path | None, dependencies: Sequence[str | Path]
+) -> Iterator[tuple[str, Path]]:
+    if source_dir is None:
+        yield Path(entry_point).name, Path(entry_point)
+    else:
+        for place in sorted(Path(source_dir).iterdir()):
+            yield place.name, place
+    for each in dependencies:
+        yield Path(os.path.normpath(Path(each).absolute())).name, Path(each)
+
+
+def _members(name: str, place: Path, above: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
+    """Yield a path and everything below it; links to a directory around it are left out."""
+    real = os.path.realpath(place)
+    if place.name in _NEVER or real in above or not (place.is_dir() or place.is_file()):
+        return
+    yield name, place
+    if place.is_dir():
+        for each in sorted(place.iterdir()):
+            yield from _members(f"{name}/{each.name}", each, (*above, real))
+
+
+def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Return the member without owner, times and hard links, which differ between machines."""
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    member.mtime = 0
+    return member

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connection to this machine's Docker engine through docker-py."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from sagemaker_dist.errors import SetupError
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+
+TIMEOUT_SECONDS: Final = 120
+_ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}  # uname's names -> names in images
+_SOCKET: Final = "unix:///var/run/docker.sock"  # docker-py's own default
+_START: Final = "Start it (`systemctl start docker`, or Docker Desktop)"
+_JOIN: Final = "Join the group docker (`sudo usermod -aG docker $USER`) and log in again"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """Facts about the engine and its machine.
+
+    Attributes:
+        architecture: Architecture as images name it: "amd64", "arm64".
+        data_root: Directory of the engine's images and containers.
+        is_rootless: Whether root in a container is the user who runs the engine.
+        is_remapped: Whether users in a container have other ids outside.
+        labels_files: Whether SELinux keeps containers from files without their label.
+        is_desktop: Whether it is Docker Desktop, whose containers run in a virtual machine.
+    """
+
+    num_cpus: int
+    memory_bytes: int
+    architecture: str
+    data_root: str
+    is_rootless: bool = False
+    is_remapped: bool = False
+    labels_files: bool = False
+    is_desktop: bool = False
+
+    @classmethod
+    def of(cls, client: DockerClient) -> Engine:
+        """Return the facts that the engine reports."""
+        info = client.info()
+        security = " ".join(info.get("SecurityOptions") or [])
+        return cls(
+            num_cpus=info["NCPU"],
+            memory_bytes=info["MemTotal"],
+            architecture=_ARCHITECTURES.get(info["Architecture"], info["Architecture"]),
+            data_root=info["DockerRootDir"],
+            is_rootless="name=rootless" in security,
+            is_remapped="name=userns" in security,
+            labels_files="name=selinux" in security,
+            is_desktop=str(info.get("OperatingSystem", "")).startswith("Docker Desktop"),
+        )
+
+
+def address() -> str:
+    """Return the engine's address: DOCKER_HOST, or docker-py's default."""
+    return os.environ.get("DOCKER_HOST") or _SOCKET
+
+
+@contextmanager
+def connected() -> Iterator[DockerClient]:
+    """Yield a client of the engine at DOCKER_HOST or the default socket.
+
+    Raises:
+        SetupError: docker-py is not installed, or no engine answers.
+    """
+    client = connect()
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def connect() -> DockerClient:
+    """Return a client like `connected`; the caller closes it."""
+    try:
+        import docker
+    except ImportError:
+        raise SetupError(
+            "docker-py is not installed",
+            "sagemaker_dist uses it to control Docker",
+            "In a clone of sagemaker-dist, run: pip install '.[docker]'",
+        ) from None
+    _check_socket(address())
+    try:
+        client = docker.from_env(timeout=TIMEOUT_SECONDS)
+    except (docker.errors.DockerException, OSError, ValueError) as error:
+        raise _no_engine(error) from error
+    try:
+        client.ping()
+    except (docker.errors.DockerException, OSError) as error:
+        client.close()
+        raise _no_engine(error) from error
+    return client
+
+
+def _check_socket(where: str) -> None:
+    """Test the socket first, because docker-py hides the reason of a failure."""
+    place = urlsplit(where)
+    if place.scheme != "unix" or sys.platform == "win32":
+        return
+    with socket.socket(socket.AF_UNIX) as visitor:
+        try:
+            visitor.connect(place.path)
+        except OSError as error:
+            raise _no_engine(OSError(f"{place.path}: {error.strerror}")) from error
+
+
+def _no_engine(error: Exception) -> SetupError:
+    why = str(error)
+    hint = _JOIN if "Permission denied" in why else _START
+    return SetupError("no Docker engine answers", why, f"{hint}, or set DOCKER_HOST to one")

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reasons and hints for the Docker engine's error messages."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from sagemaker_dist.errors import SetupError
+
+BUILD: Final = "Build the image: sagemaker-dist image build"
+_CAUSES: Final = (  # pattern of the engine's message, reason, hint
+    (
+        r"no space left on device|disk quota exceeded",
+        "the disk that holds its images and containers, {data_root}, is full",
+        "Free space: docker system df, docker system prune",
+    ),
+    (
+        r"no such image|not found: manifest|manifest unknown",
+        "this machine has no such image, and images are not pulled automatically",
+        f"{BUILD}, or pull it: docker pull {{image}}",
+    ),
+    (
+        r"exec: \\?\"train\\?\"|exec: .*train.*(not found|no such file)",
+        "image {image} has no program `train`, so it is not a training image",
+        f"{BUILD}, or install the runtime in yours",
+    ),
+    (
+        r"executable file not found|no such file or directory: unknown",
+        "image {image} lacks its start program: {message}",
+        "Correct container_entry_point, or the image",
+    ),
+    (
+        r"exec format error|does not match the specified platform",
+        "image {image} is built for another processor",
+        "Build it on this machine, or with: sagemaker-dist image build --platform",
+    ),
+    (
+        r"could not select device driver|nvidia",
+        "the engine cannot give GPUs to containers: {message}",
+        "Install NVIDIA's container toolkit, or pass instance_type='local'",
+    ),
+    (
+        r"address already in use|port is already allocated",
+        "a network port is taken: {message}",
+        "Stop the program that uses it",
+    ),
+    (
+        r"non-overlapping IPv4 address pool|predefined address pools",
+        "the engine has no network addresses left",
+        "Remove unused networks: docker network prune",
+    ),
+    (
+        r"mounts denied|not shared from the host|bind source path does not exist",
+        "the engine cannot see a folder of this machine: {message}",
+        "Share it with Docker (Docker Desktop: Settings, Resources, File sharing)",
+    ),
+    (
+        r"name .* (is already in use|already exists)",
+        "another user's job, or an earlier one, has that name on the engine: {message}",
+        "Pass another job_name, or remove it if it is unused",
+    ),
+)
+
+
+def refusal(what: str, error: Exception, *, image: str = "", data_root: str = "") -> SetupError:
+    """Return the error for an operation that the engine refused.
+
+    Args:
+        what: The operation that failed, as the error's first part.
+    """
+    message = " ".join(str(getattr(error, "explanation", None) or error).split())
+    for pattern, why, hint in _CAUSES:
+        if re.search(pattern, message, re.IGNORECASE):
+            parts = {"image": image, "data_root": data_root, "message": message}
+            return SetupError(what, why.format(**parts), hint.format(**parts))
+    return SetupError(what, message, "Read the engine's log (journalctl -u docker)")

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Build of a training image: the docker command, and the reason of a failure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from sagemaker_dist.contract import hyperparameter_format
+from sagemaker_dist.errors import SetupError
+from sagemaker_dist.packaging.context import build_context
+from sagemaker_dist.packaging.docker_cli import find_builder, run
+from sagemaker_dist.packaging.docker_engine import connected
+from sagemaker_dist.packaging.frameworks import installed_version
+from sagemaker_dist.packaging.image_facts import ImageFacts, inspect_image
+from sagemaker_dist.packaging.image_options import ImageOptions
+
+_OURS: Final = re.compile(r"sagemaker-dist: (.+?): (.+)\. (.+?)\.?$")
+_NO_SPACE: Final = "no space left on device"
+_CAUSES: Final = (  # pattern of a message, reason, hint
+    (
+        re.compile(r"load metadata for (?:docker\.io/)?(?:library/)?([^ :]+:[^ ]+):$"),
+        "the engine does not have the base image {0}, and could not pull it",
+        "Pull it (docker pull), or name another: --base-image, --build-image",
+    ),
+    (
+        re.compile(r"Temporary failure in name resolution|Could not resolve"),
+        "no name server answers in the build's network",
+        "Pass --network host, or fix the engine's DNS",
+    ),
+    (
+        re.compile(r"(CERTIFICATE_VERIFY_FAILED)"),
+        "a server has a certificate that the base image does not trust",
+        "If a proxy inspects TLS, pass its certificates: --ca",
+    ),
+    (
+        re.compile(r"No matching distribution found for (\S+)"),
+        "pip found no {0} for the base image's Python",
+        "Download it into the wheelhouse (pip download -d DIR '{0}'), or correct --index-url or the"
+        " version",
+    ),
+)
+_NOISE: Final = re.compile(
+    r"^(?:-{3,}|=>|#\d+ (?:sha256:|CACHED|DONE|\.\.\.|CANCELED))|^Dockerfile:"
+    r"|^(?:#\d+|>) \[[^]]+\] RUN "  # the Dockerfile's line; the step is named below
+)
+_LAST_LINES: Final = 6
+
+
+def build_image(options: ImageOptions | None = None) -> ImageFacts:
+    """Build a training image and return its facts.
+
+    Progress goes to standard error. Ctrl-C ends the build and leaves nothing behind.
+
+    Raises:
+        SetupError: No engine answers, no docker command has BuildKit, the engine's disk is
+            full, or a step failed, with its last lines.
+    """
+    options = options or ImageOptions()
+    with connected() as client:
+        builder = find_builder()
+        with build_context(options.wheelhouse) as context, _pip_config(options) as pip:
+            file = f"--file={context / 'container' / 'Dockerfile'}"
+            status, lines = run(builder, [*arguments(options, pip), file, str(context)])
+        if status:
+            raise fault(status, lines, client.info().get("DockerRootDir", ""))
+        return inspect_image(options.name, client=client)
+
+
+def arguments(options: ImageOptions, pip_config: Path | None = None) -> list[str]:
+    """Return docker's arguments, without the Dockerfile and the context."""
+    values = {
+        "BASE_IMAGE": options.base_image,
+        "BUILD_IMAGE": options.build_image or options.base_image,
+        "FRAMEWORK": options.framework,
+        "FRAMEWORK_VERSION": options.exact_version,
+        "OFFLINE": "1" if options.offline else "",
+        "VERSION": installed_version(),
+        "WIRE": str(hyperparameter_format.VERSION),
+    }
+    words = [f"--build-arg={name}={value}" for name, value in values.items()]
+    words += [f"--{name}={value}" for name, value in _plain(options) if value]
+    secrets = {"ca": options.ca, "pip": pip_config}
+    words += [f"--secret=id={name},src={Path(at).absolute()}" for name, at in secrets.items() if at]
+    return [*words, f"--tag={options.name}"]
+
+
+def _plain(options: ImageOptions) -> Iterator[tuple[str, str | None]]:
+    yield "network", "none" if options.offline else options.network
+    yield "platform", options.platform
+
+
+@contextmanager
+def _pip_config(options: ImageOptions) -> Iterator[Path | None]:
+    """Write pip's indexes to a temporary file: a build argument would show their passwords in the
+    history.
+    """
+    urls = {"index-url": options.index_url, "extra-index-url": options.extra_index_url}
+    lines = [f"{name} = {url}" for name, url in urls.items() if url]
+    if not lines:
+        yield None
+        return
+    with TemporaryDirectory(prefix="sagemaker-dist-pip-") as folder:
+        path = Path(folder, "pip.conf")
+        path.touch(mode=0o600)
+        path.write_text("\n".join(["[global]", *lines, ""]))
+        yield path
+
+
+def fault(status: int, lines: Sequence[str], data_root: str) -> SetupError:
+    """Return the error for a failed build, from its last lines."""
+    if any(_NO_SPACE in line.lower() for line in lines):
+        return SetupError(
+            "the image was not built",
+            f"no space is left where the Docker engine keeps its data, {data_root}",
+            "Free space (`docker system df`, `docker builder prune`), or give the engine another"
+            " data-root",
+        )
+    reports = [match for line in lines if (match := _OURS.search(line))]
+    if reports:
+        return SetupError(*reports[-1].groups())
+    for pattern, why, hint in _CAUSES:
+        found = next((match for line in lines if (match := pattern.search(line))), None)
+        if found:
+            why, hint = (each.format(*found.groups()) for each in (why, hint))
+            return SetupError("the image was not built", why, hint)
+    return SetupError(
+        f"the image was not built (docker ended with {status})",
+        last_lines(lines),
+        "The lines above show which step failed",
+    )
+
+
+def last_lines(lines: Sequence[str]) -> str:
+    """Return the last meaningful lines, joined to one."""
+    kept = [re.sub(r"^#\d+ (?:[\d.]+ )?", "", line) for line in lines if not _NOISE.search(line)]
+    last = list(dict.fromkeys(kept))[-_LAST_LINES:]
+    return " / ".join(last).rstrip(".") or "it printed nothing"

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Facts about an image from its labels, and the check that it fits this SDK."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from sagemaker_dist.contract import hyperparameter_format
+from sagemaker_dist.errors import SetupError, SkewError
+from sagemaker_dist.packaging.docker_engine import connected
+from sagemaker_dist.packaging.docker_errors import refusal
+from sagemaker_dist.packaging.frameworks import (
+    FRAMEWORKS,
+    REPOSITORY,
+    default_tag,
+    installed_version,
+    is_sagemaker_dist_image,
+)
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+
+LABEL: Final = "sagemaker-dist."
+_REBUILD: Final = "Run: sagemaker-dist image build"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageFacts:
+    """Facts about an image of this machine's engine.
+
+    Attributes:
+        name: Name that the caller passed.
+        digests: Digests in the registries that it was pushed to or pulled from.
+        size_bytes: Unpacked size of all layers.
+        labels: All labels; those of sagemaker-dist begin with "sagemaker-dist.".
+    """
+
+    name: str
+    id: str
+    tags: tuple[str, ...]
+    digests: tuple[str, ...]
+    size_bytes: int
+    architecture: str
+    labels: Mapping[str, str]
+
+    @property
+    def version(self) -> str | None:
+        """Return the runtime's version; None for other images."""
+        return self.labels.get(f"{LABEL}version")
+
+    @property
+    def wire(self) -> str | None:
+        """Return the version of the hyperparameter format that the runtime reads."""
+        return self.labels.get(f"{LABEL}wire")
+
+    @property
+    def framework(self) -> str | None:
+        """Return the framework, such as "torch"."""
+        return self.labels.get(f"{LABEL}framework")
+
+    @property
+    def framework_version(self) -> str | None:
+        """Return the framework's version, such as "2.13.0"."""
+        return self.labels.get(f"{LABEL}framework-version")
+
+
+def inspect_image(image: str, *, client: DockerClient | None = None) -> ImageFacts:
+    """Return the facts about an image of the engine; nothing is pulled.
+
+    Raises:
+        SetupError: The engine does not answer, or has no such image.
+    """
+    with _engine(client) as docker:
+        facts = _find(docker, image)
+    if facts is None:
+        raise SetupError(
+            f"there is no image {image!r}",
+            "the Docker engine of this machine does not have it",
+            f"{_rebuild_as(image)}, or docker pull it",
+        )
+    return facts
+
+
+def local_image(client: DockerClient | None, framework: str) -> ImageFacts:
+    """Return this version's image of a framework on this machine.
+
+    Raises:
+        SetupError: The image was not built here, or the engine does not answer.
+        SkewError: There are only images of other versions, or the image's labels have another
+            version than its name.
+    """
+    name = default_tag(framework)
+    with _engine(client) as docker:
+        facts = _find(docker, name)
+        others = [] if facts else _versions(docker, framework)
+    if facts:
+        check_versions(facts)
+        return facts
+    command = _rebuild(framework)
+    if others:
+        raise other_versions(f"this machine's images {REPOSITORY}", others, command)
+    raise SetupError(
+        f"there is no image {name!r} on this machine",
+        "the job needs an image, and image_uri is left out",
+        f"{command}, or pass image_uri",
+    )
+
+
+def check_versions(facts: ImageFacts) -> None:
+    """Check that an image fits this SDK; images without the runtime pass.
+
+    Raises:
+        SkewError: Runtime and SDK have different versions, or use different versions of the
+            hyperparameter format.
+    """
+    here = installed_version()
+    if facts.version is not None and facts.version != here:
+        raise SkewError(
+            f"the image {facts.name!r} holds sagemaker-dist-runtime {facts.version}",
+            f"sagemaker-dist {here} is installed here",
+            f"{_rebuild(facts.framework)}, or install sagemaker-dist {facts.version}",
+        )
+    if facts.wire is not None and facts.wire != str(hyperparameter_format.VERSION):
+        raise SkewError(
+            f"the image {facts.name!r} reads version {facts.wire} of the hyperparameter format",
+            f"sagemaker-dist {here} writes version {hyperparameter_format.VERSION}",
+            _rebuild(facts.framework),
+        )
+
+
+def other_versions(where: str, versions: list[str], hint: str) -> SkewError:
+    """Return the error for a place that has images, but none of this version."""
+    return SkewError(
+        f"{where} have version {', '.join(versions)}",
+        f"sagemaker-dist {installed_version()} is installed here",
+        hint,
+    )
+
+
+def _rebuild(framework: str | None) -> str:
+    return f"{_REBUILD} --framework {framework}" if framework in FRAMEWORKS else _REBUILD
+
+
+def _rebuild_as(image: str) -> str:
+    """Return the command that builds an image of this name."""
+    endings = [
+        each for each in FRAMEWORKS if is_sagemaker_dist_image(image) and image.endswith(f"-{each}")
+    ]
+    command = _rebuild(endings[0] if endings else None)
+    is_usual = bool(endings) and image == default_tag(endings[0])
+    return command if is_usual else f"{command} --tag {image}"
+
+
+@contextmanager
+def _engine(client: DockerClient | None) -> Iterator[DockerClient]:
+    with nullcontext(client) if client else connected() as docker:
+        yield docker
+
+
+def _find(docker: DockerClient, name: str) -> ImageFacts | None:
+    from docker.errors import APIError, ImageNotFound, NullResource
+
+    try:
+        found = docker.images.get(name)
+    except ImageNotFound:
+        return None
+    except (APIError, NullResource) as error:
+        raise refusal(f"the engine cannot inspect the image {name!r}", error) from error
+    return ImageFacts(
+        name=name,
+        id=found.id or "",
+        tags=tuple(found.attrs.get("RepoTags") or ()),
+        digests=tuple(found.attrs.get("RepoDigests") or ()),
+        size_bytes=found.attrs["Size"],
+        architecture=found.attrs["Architecture"],
+        labels=dict(found.labels),
+    )
+
+
+def _versions(docker: DockerClient, framework: str) -> list[str]:
+    tags = [tag for image in docker.images.list(name=REPOSITORY) for tag in image.tags]
+    return versions_in((tag.rpartition(":")[2] for tag in tags), framework)
+
+
+def versions_in(tags: Iterator[str], framework: str) -> list[str]:
+    """Return the versions in tags such as "0.1.0-torch"."""
+    ending = f"-{framework}"
+    return sorted({tag.removesuffix(ending) for tag in tags if tag.endswith(ending)})

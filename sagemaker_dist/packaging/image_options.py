@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of an image build."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from sagemaker_dist.errors import OptionError, raise_all
+from sagemaker_dist.packaging.frameworks import FRAMEWORKS, default_tag, framework_faults
+
+BASE_IMAGE: Final = "python:3.11-slim-bookworm"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageOptions:
+    """How to build a training image.
+
+    Attributes:
+        framework: "torch" or "tensorflow".
+        framework_version: Exact version; None for the one that this sagemaker-dist is tested with.
+        base_image: Image with bash, python3 and pip3, and perhaps the framework: an AWS Deep
+            Learning Container, a CUDA image, a slim Python.
+        build_image: Image that compiles the runtime, with the same Python; None for `base_image`,
+            to which the build adds a compiler for that step.
+        tag: Name of the image; None for `default_tag(framework)`.
+        wheelhouse: Directory of wheels that are used before PyPI's.
+        offline: Download nothing: all wheels are in `wheelhouse`.
+        ca: File of certificates (PEM) that pip and apt trust in addition to their own, for a proxy
+            that inspects TLS. It is not part of the image.
+        network: Network of the build steps, such as "host"; None for Docker's default.
+        platform: Platform such as "linux/arm64"; None for this machine's.
+        index_url: Package index instead of PyPI.
+        extra_index_url: Another package index, for instance for CPU builds of torch.
+
+    Raises:
+        OptionError: A value is wrong; all faults are reported together.
+    """
+
+    framework: str = "torch"
+    framework_version: str | None = None
+    base_image: str = BASE_IMAGE
+    build_image: str | None = None
+    tag: str | None = None
+    wheelhouse: Path | None = None
+    offline: bool = False
+    ca: Path | None = None
+    network: str | None = None
+    platform: str | None = None
+    index_url: str | None = None
+    extra_index_url: str | None = None
+
+    def __post_init__(self) -> None:
+        raise_all(
+            [
+                *framework_faults(self.framework, self.framework_version),
+                *self._file_faults(),
+                *self._index_faults(),
+                *self._empty_faults(),
+            ]
+        )
+
+    @property
+    def exact_version(self) -> str:
+        """Return the framework's version in the image."""
+        return self.framework_version or FRAMEWORKS[self.framework].default
+
+    @property
+    def name(self) -> str:
+        """Return the image's name with its tag."""
+        return self.tag or default_tag(self.framework)
+
+    def _file_faults(self) -> Iterator[OptionError]:
+        folder = self.wheelhouse
+        if folder is None and self.offline:
+            yield OptionError(
+                "offline is True without a wheelhouse",
+                "an offline build takes every wheel from there",
+                "Fill a directory by `pip download` and pass it as wheelhouse",
+            )
+        if folder is not None and not any(Path(folder).glob("*.whl")):
+            yield OptionError(
+                f"wheelhouse is {str(folder)!r}",
+                "there are no wheels in it" if Path(folder).is_dir() else "no such directory",
+                "Fill a directory by `pip download` and pass it",
+            )
+        if self.ca is not None and not Path(self.ca).is_file():
+            yield OptionError(f"ca is {str(self.ca)!r}", "no such file", "Pass a file of PEMs")
+
+    def _index_faults(self) -> Iterator[OptionError]:
+        for name in ("index_url", "extra_index_url"):
+            if self.offline and getattr(self, name) is not None:
+                yield OptionError(
+                    f"{name} is {getattr(self, name)!r}",
+                    "an offline build uses no index",
+                    f"Leave out {name} or offline",
+                )
+
+    def _empty_faults(self) -> Iterator[OptionError]:
+        for name in ("base_image", "build_image", "tag", "network", "platform"):
+            value = getattr(self, name)
+            if value is not None and (not value or value.startswith("-") or " " in value):
+                yield OptionError(
+                    f"{name} is {value!r}", "Docker allows no such name", "Correct it"
+                )

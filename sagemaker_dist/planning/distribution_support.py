@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Table of the launchers that serve each key of `distribution=`, by image and estimator class.
+
+The checks use this table, and docs/distributions.md is generated from it. SageMaker's behaviour was
+read from, and tried with, SageMaker Python SDK 2.257.7 and sagemaker-training 5.1.4 on 2026-11-21.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from sagemaker_dist.catalog import LOCAL_PROCESS
+from sagemaker_dist.contract.distribution import Distribution, is_on
+from sagemaker_dist.contract.distribution_keys import (
+    AWS,
+    DATA,
+    GROUPS,
+    LAUNCH_KEYS,
+    MODEL,
+    MPI_OPTIONS,
+    SMDIST,
+)
+from sagemaker_dist.contract.smp_takeover import takeover_faults
+from sagemaker_dist.errors import OptionError
+from sagemaker_dist.planning.job import Job
+
+Served = Literal["runs", "ignored", "refused"]
+
+GENERIC: Final = "Estimator"
+TENSORFLOW: Final = "TensorFlow"
+CLASSES: Final = ("PyTorch", "HuggingFace", TENSORFLOW, GENERIC)
+_MODEL: Final = f"{AWS}.{MODEL}"
+_TORCH: Final[Mapping[str, Served]] = {"PyTorch": "runs", "HuggingFace": "runs"}
+_ALL: Final[Mapping[str, Served]] = {**_TORCH, TENSORFLOW: "runs"}
+_RANKS: Final = "pass DataParallel() for a rank per GPU"
+_TORCHRUN: Final = "it starts ranks of torch"
+_WHOLE: Final = "the runtime of sagemaker_dist splits no models of TensorFlow"
+_NO_XLA: Final = "the image of sagemaker_dist holds no XLA"
+_NO_MPI: Final = "the image of sagemaker_dist has no MPI"
+_TF_STRATEGY: Final = "it is a strategy of TensorFlow"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Support:
+    """Support of one key of `distribution=`.
+
+    Attributes:
+        option: Typed option that produces the key.
+        in_aws: Result of the key in SageMaker's image, by estimator class; classes that are missing
+            refuse it.
+        why_not: Why the sagemaker-dist launcher does not start it on torch; "" if it does.
+        hint: Alternative to the key, or "".
+        not_tensorflow: Why the sagemaker-dist launcher does not start it on TensorFlow; "" if it
+            does.
+        tensorflow_hint: Alternative on TensorFlow, or "".
+        note: Further remarks for the docs.
+    """
+
+    option: str
+    in_aws: Mapping[str, Served] = field(default_factory=dict)
+    why_not: str = ""
+    hint: str = ""
+    not_tensorflow: str = ""
+    tensorflow_hint: str = _RANKS
+    note: str = ""
+
+    def in_aws_image(self, kind: str) -> Served:
+        """Return what SageMaker's SDK and image do with the key."""
+        return self.in_aws.get(kind, "refused")
+
+    def with_launcher(self, kind: str) -> Served:
+        """Return what the sagemaker-dist launcher does with the key."""
+        return "refused" if self.refusal(kind) else "runs"
+
+    def refusal(self, kind: str) -> str:
+        """Return why the sagemaker-dist launcher does not start it, or ""."""
+        return self.not_tensorflow if kind == TENSORFLOW else self.why_not
+
+    def instead(self, kind: str) -> str:
+        """Return an alternative for the sagemaker-dist launcher, or ""."""
+        return self.tensorflow_hint if kind == TENSORFLOW else self.hint
+
+
+SUPPORT: Final[Mapping[str, Support]] = {
+    SMDIST: Support(
+        option="DataParallel, ModelParallel",
+        note="`smdist.dataparallel` and `smdist.modelparallel`, always in an image with the smdist"
+        " runtime; with `TensorFlow` no `ModelParallel`",
+    ),
+    f"{AWS}.{DATA}": Support(
+        option="SMDDP", in_aws=_ALL, note="the sagemaker-dist image runs it as `DataParallel()`"
+    ),
+    _MODEL: Support(
+        option="SMPv1, SMPv2",
+        in_aws=_ALL,
+        not_tensorflow=_WHOLE,
+        note="v1 with `mpi`, v2 with `torch_distributed` and only in `PyTorch`; the sagemaker-dist"
+        " image runs v1 as `ModelParallel`, and refuses v2",
+    ),
+    "torch_distributed": Support(
+        option="TorchDistributed",
+        in_aws={**_TORCH, TENSORFLOW: "ignored"},
+        not_tensorflow=_TORCHRUN,
+        note="torchrun; DeepSpeed and FSDP are the script's own",
+    ),
+    "pytorchddp": Support(
+        option="PyTorchDDP",
+        in_aws={**_TORCH, TENSORFLOW: "ignored"},
+        not_tensorflow=_TORCHRUN,
+        note="SageMaker's `PyTorch` runs it as `smdistributed.dataparallel`",
+    ),
+    "pytorchxla": Support(
+        option="PyTorchXLA",
+        in_aws={**_TORCH, TENSORFLOW: "ignored"},
+        why_not=_NO_XLA,
+        not_tensorflow=_NO_XLA,
+        note="needs a `compiler_config`",
+    ),
+    "mpi": Support(
+        option="MPI",
+        in_aws=_ALL,
+        why_not=f"{_NO_MPI}, its ranks are started by torchrun",
+        not_tensorflow=f"{_NO_MPI}, its launcher starts the ranks",
+        hint="pass {'torch_distributed': {'enabled': True}} for a rank per GPU",
+    ),
+    "parameter_server": Support(
+        option="ParameterServer",
+        in_aws={"PyTorch": "ignored", "HuggingFace": "ignored", TENSORFLOW: "runs"},
+        why_not=_TF_STRATEGY,
+        hint=_RANKS,
+        note="one chief with the script, a worker and a server on every host",
+    ),
+    "multi_worker_mirrored_strategy": Support(
+        option="MultiWorkerMirroredStrategy",
+        in_aws={TENSORFLOW: "runs"},
+        why_not=_TF_STRATEGY,
+        hint=_RANKS,
+        note="one process per host; in SageMaker's images from framework_version 2.9 on",
+    ),
+    GROUPS: Support(
+        option="OnInstanceGroup",
+        in_aws=_ALL,
+        note="with one of the above; SageMaker's SDK sends it only with `mpi` and"
+        " `smdistributed.dataparallel`",
+    ),
+}
+
+
+def active_keys(distribution: Distribution) -> list[str]:
+    """Return the keys of SUPPORT that are on and that the sagemaker-dist launcher did not claim."""
+    rest = distribution.rest
+    keys = [key for key, part in rest.items() if key != AWS and is_on(key, part)]
+    strategies = rest.get(AWS, {})
+    return keys + [f"{AWS}.{name}" for name, part in strategies.items() if is_on(name, part)]
+
+
+def launcher_faults(job: Job) -> Iterator[OptionError]:
+    """Yield keys that the sagemaker-dist launcher cannot start."""
+    distribution = job.distribution
+    if (fault := _launched_fault(job)) is not None:
+        yield fault
+        return
+    keys = active_keys(distribution)
+    if _MODEL in keys:  # the key that starts AWS's library is not a fault of its own
+        keys = [key for key in keys if key not in ("mpi", *LAUNCH_KEYS)]
+    if _MODEL in keys and not distribution.is_launched:
+        keys.remove(_MODEL)
+        yield from takeover_faults(
+            {k: part for k, part in distribution.rest.items() if is_on(k, part)}
+        )
+        keys = [key for key in keys if key != GROUPS]
+    if keys == [GROUPS]:
+        what, why = "distribution names instance_groups", "none of its strategies is enabled"
+        hint = "Add one, such as 'smdist': {'dataparallel': {}}"
+        yield OptionError(what, why, hint, about=("distribution", GROUPS))
+    yield from (_key_fault(job, key) for key in keys if key != GROUPS)
+
+
+def _key_fault(job: Job, key: str) -> OptionError:
+    """Return the fault of a key that the launcher cannot start, or not beside another one."""
+    distribution = job.distribution
+    if options := _mpi_options(distribution, key):
+        return OptionError(
+            f"distribution asks for {key!r} with custom_mpi_options {options!r}",
+            "the launcher of sagemaker_dist starts ranks with torchrun and uses no MPI",
+            "Leave custom_mpi_options out",
+            about=("distribution", *key.split("."), "custom_mpi_options"),
+        )
+    if why := SUPPORT[key].refusal(job.kind):
+        return OptionError(
+            f"distribution asks for {key!r}",
+            why,
+            _hint(key, job),
+            about=("distribution", *key.split(".")),
+        )
+    return OptionError(
+        f"distribution asks for {_launcher(distribution)} and for {key!r}",
+        "a job has one launcher",
+        f"Leave {key!r} out",
+        about="distribution",
+    )
+
+
+def _launcher(distribution: Distribution) -> str:
+    return "sagemaker_dist" if distribution.engine is not None else repr(distribution.sdk_key)
+
+
+def _hint(key: str, job: Job) -> str:
+    """Return the alternatives to a key."""
+    has_ranks = job.distribution.engine is not None and job.distribution.model is None
+    instead = "" if has_ranks else SUPPORT[key].instead(job.kind)
+    runs_in_aws = SUPPORT[key].in_aws_image(job.kind) == "runs"
+    if job.instance_type == LOCAL_PROCESS:
+        image = "run it on SageMaker in its image (framework_version, py_version)"
+    else:
+        image = "name SageMaker's image by framework_version and py_version"
+    ways = [instead, image if runs_in_aws else "", "leave it out"]
+    text = ", or ".join(filter(None, ways))
+    return text[0].upper() + text[1:]
+
+
+def _mpi_options(distribution: Distribution, key: str) -> Any:
+    part = (
+        distribution.rest[key]
+        if key in LAUNCH_KEYS
+        else distribution.rest.get(AWS, {}).get(DATA, {})
+    )
+    return part.get(MPI_OPTIONS) if key in (*LAUNCH_KEYS, f"{AWS}.{DATA}") else None
+
+
+def _launched_fault(job: Job) -> OptionError | None:
+    """Return the fault of a request that the launcher starts only for the other framework."""
+    distribution = job.distribution
+    if distribution.model is not None and job.kind == TENSORFLOW:
+        key, what = _MODEL, "ModelParallel"
+    elif distribution.sdk_key is not None:
+        key, what = distribution.sdk_key, repr(distribution.sdk_key)
+    else:
+        return None
+    why = SUPPORT[key].refusal(job.kind)
+    return (
+        OptionError(
+            f"distribution asks for {what}",
+            why,
+            _hint(key, job),
+            about=("distribution", *key.split(".")),
+        )
+        if why
+        else None
+    )

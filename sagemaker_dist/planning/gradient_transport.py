@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Warnings about how gradients will travel on an instance type, before a job starts.
+
+smdist carries only CPU tensors. The instance's facts decide what carries the others, and over which
+links; unknown facts are left out of the text. NCCL (2.29.7 in PyPI's torch 2.13.0, read 2026-11-21)
+uses EFA only through a plugin, and refuses ranks that share a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from operator import index
+from typing import Any, Final
+
+from sagemaker_dist.catalog import Instance, training_instances
+from sagemaker_dist.planning.job import Job
+
+_DATA_PARALLEL: Final = 'init_process_group("cpu:smdist,cuda:nccl")'
+_SPLIT: Final = "smp.init()"  # starts these backends
+_ANY: Final = 'init_process_group("nccl"), or "cpu:smdist,cuda:nccl",'
+_HINT: Final = (
+    "Use {} in the script, and an image with a CUDA build"
+    " of torch: builds for the CPU have no NCCL."
+)
+
+
+def transport_warning(job: Job) -> str | None:
+    """Return a warning about ranks on the job's instance type, or None."""
+    kind, count = job.training_hosts
+    instance = training_instances().get(str(kind))
+    if not job.distribution.is_launched or instance is None:
+        return None
+    engine = job.distribution.engine
+    if job.kind == "TensorFlow" and engine is None:  # TensorFlow's own strategies
+        return " ".join(_host_sentences(instance, None)) or None
+    splits = job.distribution.model is not None
+    text = describe_transport(
+        instance,
+        processes_per_host=engine.processes_per_host if engine else None,
+        num_hosts=_integer(count),
+        backends=_backends(job),
+    )
+    if text and splits and instance.has_gpu:
+        return f"{text} Stages send activations through the memory of their hosts."
+    return text
+
+
+def describe_transport(
+    instance: Instance,
+    *,
+    processes_per_host: int | None = None,
+    num_hosts: int | None = None,
+    backends: str | None = _DATA_PARALLEL,
+) -> str | None:
+    """Return the text for an instance's facts, or None.
+
+    Args:
+        processes_per_host: None is one rank per GPU.
+        num_hosts: None if unknown.
+        backends: Initialization call in a torch script; None for TensorFlow.
+    """
+    sentences: list[str] = []
+    if instance.has_gpu and backends is None:
+        sentences += _copied_sentences(instance, processes_per_host, num_hosts)
+    elif instance.has_gpu and backends:
+        sentences += _gpu_sentences(instance, processes_per_host, num_hosts, backends)
+    elif instance.is_neuron:
+        sentences += _neuron_sentences(instance, processes_per_host)
+    sentences += _host_sentences(instance, processes_per_host)
+    return " ".join(sentences) or None
+
+
+def _backends(job: Job) -> str | None:
+    if job.kind == "TensorFlow":
+        return None
+    if job.distribution.model is not None:
+        return _SPLIT
+    return _DATA_PARALLEL if job.distribution.engine else _ANY
+
+
+def _integer(count: Any) -> int | None:
+    try:
+        return index(count)
+    except TypeError:  # a pipeline variable, left out, or a fault reported elsewhere
+        return None
+
+
+def _gpu_sentences(
+    instance: Instance, requested: int | None, num_hosts: int | None, backends: str
+) -> Iterator[str]:
+    ranks = instance.num_accelerators if requested is None else requested
+    yield f"{instance.name} has {_accelerators(instance)}; smdist carries only CPU tensors."
+    yield _HINT.format(backends)
+    ways = list(_ways(instance, min(ranks, instance.num_accelerators), num_hosts))
+    if ways:
+        yield f"Gradients then travel by NCCL: {', and '.join(ways)}."
+    elif ranks == 1:
+        yield "A job of one rank has no gradients to send."
+    if instance.num_efa and (num_hosts is None or num_hosts > 1):
+        yield (
+            f"EFA ({_count(instance.num_efa, 'interface')}) needs NCCL's plugin aws-ofi-nccl in the"
+            " image, which the default image lacks."
+        )
+    yield from _share_sentences(instance, ranks)
+
+
+def _copied_sentences(
+    instance: Instance, requested: int | None, num_hosts: int | None
+) -> Iterator[str]:
+    ranks = instance.num_accelerators if requested is None else requested
+    yield (
+        f"{instance.name} has {_accelerators(instance)}; TensorFlow copies their gradients to the"
+        " memory of their host, where smdist sums them."
+    )
+    if num_hosts is None or num_hosts > 1:
+        yield f"Between hosts they travel over TCP{_rate(instance)}."
+    if ranks < instance.num_accelerators:
+        yield from _share_sentences(instance, ranks)
+
+
+def _ways(instance: Instance, num_used: int, num_hosts: int | None) -> Iterator[str]:
+    """Yield the links that NCCL uses for hosts with `num_used` GPUs in use."""
+    if num_used > 1:
+        link = instance.accelerator_link
+        yield "between the GPUs of a host" + (f" over {link}" if link else "")
+    if num_hosts is None:
+        yield f"between hosts, if there are several, over TCP{_rate(instance)}"
+    elif num_hosts > 1:
+        yield f"between hosts over TCP{_rate(instance)}"
+
+
+def _rate(instance: Instance) -> str:
+    best, lasting = instance.network_gbps, instance.network_sustained_gbps
+    if best is None:
+        return ""
+    if instance.supports_efa:  # the figure is EFA's for all network cards
+        return f", which may not fill the network's {best:g} Gbit/s"
+    if lasting is None or lasting == best:
+        return f" with up to {best:g} Gbit/s"
+    return f" with {lasting:g} Gbit/s, in bursts {best:g}"
+
+
+def _share_sentences(instance: Instance, ranks: int) -> Iterator[str]:
+    num_gpus = instance.num_accelerators
+    if ranks > num_gpus > 0:
+        yield (
+            f"processes_per_host is {ranks}, and a host has {_count(num_gpus, 'GPU')}: NCCL"
+            " refuses ranks that share one. By default there is one rank per GPU."
+        )
+    elif ranks < num_gpus:
+        yield (
+            f"processes_per_host is {ranks}: {num_gpus - ranks} of the {num_gpus} GPUs of a host"
+            " are idle, unless ranks use several."
+        )
+
+
+def _neuron_sentences(instance: Instance, requested: int | None) -> Iterator[str]:
+    yield (
+        f"{instance.name} has {_accelerators(instance)}, and smdist carries only CPU tensors:"
+        " the image's Neuron SDK has to carry the others."
+    )
+    if requested is None:
+        yield "processes_per_host is left out: each host starts one rank."
+
+
+def _host_sentences(instance: Instance, requested: int | None) -> Iterator[str]:
+    num_vcpus = instance.num_vcpus
+    if requested is not None and num_vcpus is not None and requested > num_vcpus:
+        yield (
+            f"processes_per_host is {requested}, and a host of {instance.name} has"
+            f" {_count(num_vcpus, 'vCPU')}: ranks share them."
+        )
+    if instance.architecture == "arm64":
+        yield (
+            f"{instance.name} is {instance.architecture}: build the image with"
+            f" sagemaker-dist image build --platform {instance.platform}."
+        )
+
+
+def _accelerators(instance: Instance) -> str:
+    kind = "GPU" if instance.has_gpu else "Neuron accelerator"
+    number = _count(instance.num_accelerators, kind) if instance.num_accelerators else f"{kind}s"
+    return f"{number} ({instance.accelerator})" if instance.accelerator else number
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

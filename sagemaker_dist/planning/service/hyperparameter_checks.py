@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of hyperparameters and environment variables."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from typing import Any, Final
+
+from sagemaker_dist.contract import KEY
+from sagemaker_dist.contract.sdk_flags import OTHER_FLAGS, SERVED_FLAGS
+from sagemaker_dist.errors import OptionError, within
+from sagemaker_dist.planning.service.limits import amount_faults, shown, text_faults
+from sagemaker_dist.planning.service.terms import Terms
+
+_PREFIX: Final = "sagemaker_"
+_TOGETHER_BYTES: Final = (
+    120_000  # Linux allows 128 KiB for SM_TRAINING_ENV, which holds other values too
+)
+_FLAG: Final = re.compile(r"[^\s=-][^\s=]*")  # --name, for the script's parser
+
+# Added by SageMaker's SDK to every job that runs a script (2.257.7, estimator.py).
+SCRIPT_PARAMETERS: Final = frozenset(
+    {
+        "sagemaker_container_log_level",
+        "sagemaker_job_name",
+        "sagemaker_program",
+        "sagemaker_region",
+        "sagemaker_submit_directory",
+    }
+)
+# Also read by it, and by sagemaker-training 5.1.4 in the image (2026-11-21).
+_KNOWN: Final = SCRIPT_PARAMETERS | {
+    KEY,
+    "sagemaker_additional_mpi_options",
+    "sagemaker_default_invocations_accept",
+    "sagemaker_distributed_dataparallel_custom_mpi_options",
+    "sagemaker_distributed_dataparallel_enabled",
+    "sagemaker_distribution_instance_groups",
+    "sagemaker_enable_cloudwatch_metrics",
+    "sagemaker_estimator",
+    "sagemaker_estimator_class_name",
+    "sagemaker_estimator_module",
+    "sagemaker_framework_module",
+    "sagemaker_instance_type",
+    "sagemaker_mpi_custom_mpi_options",
+    "sagemaker_mpi_enabled",
+    "sagemaker_mpi_num_of_processes_per_host",
+    "sagemaker_multi_worker_mirrored_strategy_enabled",
+    "sagemaker_num_processes",
+    "sagemaker_parameter_server_enabled",
+    "sagemaker_process_slots_per_host",
+    "sagemaker_pytorch_ddp_enabled",
+    "sagemaker_pytorch_xla_multi_worker_enabled",
+    "sagemaker_recipe_local_path",
+    "sagemaker_requirements",
+    "sagemaker_s3_output",
+    "sagemaker_torch_distributed_enabled",
+    "sagemaker_training_compiler_debug_mode",
+    "sagemaker_training_compiler_enabled",
+    "sagemaker_use_mpi",
+}
+
+
+def hyperparameter_faults(terms: Terms, *, has_launcher: bool) -> Iterator[OptionError]:
+    """Yield hyperparameters that SageMaker or the script's parser would not accept.
+
+    With `has_launcher`, the sagemaker-dist launcher's own hyperparameter is counted too.
+    """
+    given = terms.hyperparameters
+    if given is None:
+        return
+    if not isinstance(given, Mapping):
+        yield OptionError(
+            f"hyperparameters is a {type(given).__name__}",
+            "it maps names to values",
+            "Pass a dict such as {'lr': 0.1}",
+            about="hyperparameters",
+        )
+        return
+    added = (SCRIPT_PARAMETERS if terms.runs_script else frozenset()) | (
+        {KEY} if has_launcher else set()
+    )
+    yield from _amount_faults(terms, {str(name) for name in given}, added)
+    yield from _twice_faults([str(name) for name in given], added)
+    yield from _launcher_faults(given) if has_launcher else ()
+    for name, value in given.items():
+        yield from _name_faults(terms, str(name))
+        yield from _value_faults(terms, str(name), value)
+    yield from _together_faults(terms, given)
+
+
+def _amount_faults(terms: Terms, names: set[str], added: frozenset[str]) -> Iterator[OptionError]:
+    most = terms.limit("HyperParameters").most
+    num_own = len(names - added)
+    if most is not None and num_own + len(added) > most:
+        why = f"SageMaker takes at most {most}"
+        yield OptionError(
+            f"hyperparameters has {num_own} entries",
+            f"{why}, and the SDK needs {len(added)} of them" if added else why,
+            "Leave some out, or pass a file of them as a channel",
+            about="hyperparameters",
+        )
+
+
+def _launcher_faults(given: Mapping[Any, Any]) -> Iterator[OptionError]:
+    for name in (*SERVED_FLAGS.values(), *OTHER_FLAGS):
+        if given.get(name):
+            yield OptionError(
+                f"hyperparameters has the name {name!r}",
+                "it requests another launcher than distribution does",
+                "Leave it out, or leave distribution out",
+                about=("hyperparameters", name),
+            )
+
+
+def _twice_faults(names: list[str], added: frozenset[str]) -> Iterator[OptionError]:
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield OptionError(
+            f"hyperparameters has the name {shown(name)} twice",
+            "SageMaker's names are text, so one value would be lost",
+            "Rename one",
+            about=("hyperparameters", name),
+        )
+    if KEY in names and KEY in added:
+        yield OptionError(
+            f"hyperparameters has the name {KEY!r}",
+            "sagemaker-dist sends the distribution under this name",
+            "Leave it out",
+            about=("hyperparameters", KEY),
+        )
+
+
+def _name_faults(terms: Terms, name: str) -> Iterator[OptionError]:
+    what = f"hyperparameters has the name {shown(name)}"
+    yield from text_faults(
+        ("hyperparameters", name),
+        name,
+        terms.limit("HyperParameterKey"),
+        hint="Correct the name",
+        label="a name of hyperparameters",
+    )
+    if terms.runs_script and not _FLAG.fullmatch(name):
+        yield OptionError(
+            what,
+            "the script gets it as --name, so it has no whitespace, no '=' and no leading '-'",
+            "Correct the name",
+            about=("hyperparameters", name),
+        )
+    if terms.runs_script and name.startswith(_PREFIX) and name not in _KNOWN:
+        yield OptionError(
+            what,
+            f"names that begin with {_PREFIX} are not passed to scripts",
+            _meant(name),
+            about=("hyperparameters", name),
+        )
+    yield from within(_letter_faults(terms, what, name), "hyperparameters", name)
+
+
+def _value_faults(terms: Terms, name: str, value: Any) -> Iterator[OptionError]:
+    what = f"hyperparameters[{shown(name)}]"
+    try:
+        text = _written(terms, value)
+    except (TypeError, ValueError, RecursionError) as error:
+        yield OptionError(
+            f"{what} is {shown(value)}",
+            f"the SDK cannot write it as JSON ({error})",
+            "Pass numbers, text, and lists or dicts of them",
+            about=("hyperparameters", name),
+        )
+        return
+    limit = terms.limit("HyperParameterValue")
+    if limit.most is not None and len(text) > limit.most:
+        yield OptionError(
+            f"{what} has {len(text)} characters{' as JSON' if terms.encodes_json else ''}",
+            f"SageMaker takes at most {limit.most}",
+            "Pass it in a file of source_dir or in a channel",
+            about=("hyperparameters", name),
+        )
+    else:
+        yield from text_faults(
+            ("hyperparameters", name), text, limit, hint="Correct the value", label=what
+        )
+    found = _read(text) if terms.runs_script else text
+    is_text = not (terms.encodes_json or terms.is_written or name.startswith(_PREFIX))
+    if is_text and isinstance(value, str) and not _is_same(value, found):
+        yield OptionError(
+            f"{what} is {shown(value)}",
+            f"without source_dir it is read as JSON: the script gets {shown(_argument(found))}",
+            "Pass source_dir: then text stays text",
+            about=("hyperparameters", name),
+        )
+    faults = _letter_faults(terms, f"{what} is {shown(found)}", _argument(found))
+    yield from within(faults, "hyperparameters", name)
+
+
+def _letter_faults(terms: Terms, what: str, text: str) -> Iterator[OptionError]:
+    """Yield characters that JSON allows, but a command line or UTF-8 does not."""
+    if terms.runs_script and "\0" in text:
+        hint = "Pass it in a file of source_dir or in a channel"
+        yield OptionError(what, "a command line cannot carry a NUL character", hint)
+    if any("\ud800" <= letter <= "\udfff" for letter in text):
+        why = "half of a surrogate pair is not a character, and UTF-8 cannot encode it"
+        yield OptionError(what, why, "Remove it, or decode the original bytes")
+
+
+def _together_faults(terms: Terms, given: Mapping[Any, Any]) -> Iterator[OptionError]:
+    """Yield a fault if all values together exceed one variable: SM_HPS, SM_USER_ARGS,
+    SM_TRAINING_ENV.
+    """
+    if not terms.runs_script:
+        return
+    try:
+        written = {str(name): _written(terms, value) for name, value in given.items()}
+    except (TypeError, ValueError, RecursionError):  # reported for the value itself
+        return
+    values = {name: _read(text) for name, text in written.items() if not name.startswith(_PREFIX)}
+    arguments = [part for name, value in values.items() for part in (f"--{name}", _argument(value))]
+    num_bytes = max(len(json.dumps(each)) for each in (values, arguments))
+    if num_bytes > _TOGETHER_BYTES:
+        yield OptionError(
+            f"hyperparameters take {num_bytes} bytes together",
+            "the script gets them in one environment variable, which Linux limits to 128 KiB",
+            "Pass some in a file of source_dir or in a channel",
+            about="hyperparameters",
+        )
+
+
+def _written(terms: Terms, value: Any) -> str:
+    """Return the text that the SDK writes into the request."""
+    return json.dumps(value) if terms.encodes_json else str(value)
+
+
+def _read(text: str) -> Any:
+    """Return the value that the launcher in the image reads; a text that is not JSON stays text."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _argument(value: Any) -> str:
+    """Return the value on the script's command line (smdist.launch, sagemaker-training 5.1.4)."""
+    if isinstance(value, Mapping):
+        return ",".join(f"{key}={part}" for key, part in sorted(value.items()))
+    return str(value)
+
+
+def environment_faults(terms: Terms, environment: Any) -> Iterator[OptionError]:
+    """Yield variables beyond SageMaker's limits; invalid names are reported elsewhere."""
+    if not isinstance(environment, Mapping):
+        return
+    yield from amount_faults("environment", len(environment), terms.limit("TrainingEnvironmentMap"))
+    for name, value in environment.items():
+        if isinstance(name, str) and name and "=" not in name and "\0" not in name:
+            yield from text_faults(
+                ("environment", name),
+                name,
+                terms.limit("TrainingEnvironmentKey"),
+                hint="Pass letters, digits and '_', without a leading digit",
+                label="a name of environment",
+            )
+        if isinstance(value, str):
+            yield from _long_faults(terms, name, value)
+
+
+def _long_faults(terms: Terms, name: object, value: str) -> Iterator[OptionError]:
+    most = terms.limit("TrainingEnvironmentValue").most
+    if most is not None and len(value) > most:
+        yield OptionError(
+            f"environment[{shown(name)}] has {len(value)} characters",
+            f"SageMaker takes at most {most}",
+            "Pass it as a hyperparameter, or in a file of source_dir",
+            about=("environment", str(name)),
+        )
+
+
+def _meant(name: str) -> str:
+    stem = name.removeprefix(_PREFIX)
+    near = get_close_matches(stem, [each.removeprefix(_PREFIX) for each in _KNOWN], n=1)
+    return f"Did you mean {_PREFIX + near[0]!r}?" if near else f"Call it {stem!r}"
+
+
+def _is_same(text: str, found: Any) -> bool:
+    """Return whether a script reads the same value: 0.10 equals 0.1 as a number."""
+    if _argument(found) == text:
+        return True
+    try:
+        return type(found) in (int, float) and float(text) == found
+    except ValueError:
+        return False

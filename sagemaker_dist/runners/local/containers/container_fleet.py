@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts that are containers of one Docker engine, on a network of their own.
+
+    sagemaker-dist-JOB            network
+    sagemaker-dist-JOB-algo-1     container; output -> pipe -> the supervisor
+    sagemaker-dist-JOB-algo-2
+
+Containers and network carry the job's folder as a label, so that `sweep` finds those of a
+supervisor that was killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from docker.errors import APIError, DockerException
+from requests.exceptions import ReadTimeout, RequestException
+
+from sagemaker_dist.packaging.docker_engine import Engine, connect
+from sagemaker_dist.packaging.docker_errors import refusal
+from sagemaker_dist.planning import LocalHost, LocalJob
+from sagemaker_dist.planning.gpu_division import divide_gpus
+from sagemaker_dist.runners.local.containers.container_arguments import (
+    FOLDER_LABEL,
+    Owner,
+    Places,
+    container_arguments,
+    gpu_request,
+)
+from sagemaker_dist.runners.local.containers.docker_network import JobNetwork
+from sagemaker_dist.runners.local.containers.nvidia_gpus import list_gpus
+from sagemaker_dist.runners.local.data.channels import Data
+from sagemaker_dist.runners.local.job_folder import JobFolder
+from sagemaker_dist.runners.local.opt_ml_tree import HostTree
+from sagemaker_dist.runners.local.output import Output
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+    from docker.models.containers import Container
+
+_WAKING_SECONDS: Final = 2.0  # time for Python to start and install its signal handlers
+_LOST: Final = 255  # exit status of a container that the engine lost
+_BROKEN: Final = (DockerException, RequestException, OSError)
+
+
+@dataclass(slots=True)
+class ContainerHost:
+    """The running container of one host.
+
+    A thread copies its output into a pipe, which the supervisor's selector watches, and then stores
+    its exit status. Thread safety: `code` and `lost` are written before the pipe is closed, and
+    read only by the supervisor.
+    """
+
+    place: LocalHost
+    tree: HostTree
+    output: Output
+    container: Container
+    engine: Engine
+    was_stopped: bool = False
+    code: int | None = None
+    lost: str = ""
+    closed: bool = False
+    started_seconds: float = field(default_factory=time.monotonic)
+
+    def fileno(self) -> int:
+        """Return the read end of the pipe."""
+        return self.output.source
+
+    def poll(self) -> int | None:
+        """Return the exit status of the container; None while it runs."""
+        return self.code
+
+    def terminate(self) -> None:
+        """Send SIGTERM to the container's first process, as `docker stop` does.
+
+        A new container first gets a moment, because the kernel drops the signal until the process
+        has a handler.
+        """
+        self.was_stopped = True
+        wait_seconds = max(0.0, self.started_seconds + _WAKING_SECONDS - time.monotonic())
+        timer = threading.Timer(wait_seconds, self._signal, ["SIGTERM"])
+        timer.daemon = True
+        timer.start()
+
+    def kill(self) -> None:
+        """Send SIGKILL to every process of the container."""
+        self._signal("SIGKILL")
+
+    def close(self) -> None:
+        """Write the rest of its output to the logs; further calls do nothing."""
+        if not self.closed:
+            self.closed = True
+            self.output.drain()
+            os.close(self.output.source)
+
+    def ending(self, code: int) -> str:
+        """Return a sentence on how the container ended, as far as the engine knows."""
+        container = f"The container of {self.place.label}"
+        if self.lost:
+            return f"The Docker engine lost the container of {self.place.label}: {self.lost}."
+        if code == 128 + signal.SIGKILL:
+            return f"{container} was killed by SIGKILL.{self._memory_hint()}"
+        if code in {1, 255} and self._is_foreign():
+            return (
+                f"{container} could not run: its image is built for {self._image_architecture()},"
+                f" this machine's processor is {self.engine.architecture}."
+                " Build it on this machine: sagemaker-dist image build."
+            )
+        return f"{container} exited with code {code}, without a reason."
+
+    def _signal(self, name: str) -> None:
+        with contextlib.suppress(*_BROKEN):  # the container or the engine is gone
+            self.container.kill(signal=name)
+
+    def _memory_hint(self) -> str:
+        with contextlib.suppress(*_BROKEN):
+            self.container.reload()
+            if self.container.attrs["State"].get("OOMKilled"):
+                return " It ran out of memory."
+        return " It may have run out of memory, or was killed by a user."
+
+    def _image_architecture(self) -> str:
+        with contextlib.suppress(*_BROKEN):
+            image = self.container.image
+            return str(image.attrs["Architecture"]) if image else self.engine.architecture
+        return self.engine.architecture
+
+    def _is_foreign(self) -> bool:
+        return self._image_architecture() != self.engine.architecture
+
+
+def _follow(host: ContainerHost, stream: Any, sink: int) -> None:
+    """Copy the output of a container into a pipe until it ends, then store its exit status."""
+    try:
+        for data in stream:
+            _write_all(sink, data)
+        host.code = _wait(host.container)
+    except Exception as error:
+        host.lost = " ".join(str(error).split())
+        host.code = _LOST
+    finally:
+        os.close(sink)
+
+
+def _write_all(sink: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(sink, view) :]
+
+
+def _wait(container: Container) -> int:
+    while True:
+        with contextlib.suppress(ReadTimeout):
+            return int(container.wait()["StatusCode"])
+
+
+@dataclass(slots=True)
+class ContainerFleet:
+    """The containers of one job and their network."""
+
+    folder: JobFolder
+    job: LocalJob
+    data: Data
+    owner: Owner = field(default_factory=Owner.current)
+    hosts: list[ContainerHost] = field(default_factory=list)
+    _client: DockerClient | None = None
+    _threads: list[threading.Thread] = field(default_factory=list)
+
+    def start(self) -> list[ContainerHost]:
+        """Create the network and one container per host.
+
+        Raises:
+            SetupError: The engine refuses, or does not answer.
+        """
+        self._client = client = connect()
+        engine = Engine.of(client)
+        gpus: tuple[tuple[str, ...], ...] = ((),) * len(self.job.hosts)
+        if self.job.instance_type == "local_gpu":
+            gpus = divide_gpus(list_gpus(), len(self.job.hosts))
+        with self._refusals("the network of the job cannot be created", engine):
+            network = JobNetwork.create(client, self.job, self.folder.path)
+        for host, ids in zip(self.job.hosts, gpus, strict=True):
+            with self._refusals(f"the container of {host.label} cannot be started", engine):
+                container = self._create(client, host, engine, network, ids)
+                self._start(container, host, engine)
+        return self.hosts
+
+    def _create(
+        self,
+        client: DockerClient,
+        host: LocalHost,
+        engine: Engine,
+        network: JobNetwork,
+        gpus: tuple[str, ...],
+    ) -> Container:
+        tree = HostTree(self.folder.hosts / host.label)
+        tree.create(self.job, host, self.folder)
+        self.data.open_pipes(host, tree)
+        mounts = tuple(self.data.mounts(host))
+        tree.make_mount_points(self.job, [mount.name for mount in mounts])
+        places = Places(
+            folder=self.folder.path,
+            tree=tree.root,
+            checkpoints=self.folder.checkpoints(self.job).resolve(),
+            mounts=mounts,
+        )
+        return client.containers.create(
+            **container_arguments(self.job, host, places, engine, self.owner),
+            **network.arguments(client, host),
+            device_requests=[gpu_request(gpus)] if gpus else None,
+        )
+
+    def _start(self, container: Container, host: LocalHost, engine: Engine) -> None:
+        """Attach to the output before the start, so that none is missed."""
+        source, sink = os.pipe()
+        output = Output.of(source, host.label, self.folder)
+        tree = HostTree(self.folder.hosts / host.label)
+        running = ContainerHost(host, tree, output, container, engine)
+        stream = container.attach(stream=True, stdout=True, stderr=True)
+        container.start()
+        thread = threading.Thread(target=_follow, args=(running, stream, sink), daemon=True)
+        thread.start()
+        self._threads.append(thread)
+        self.hosts.append(running)
+
+    def kill(self) -> None:
+        """Kill every container with all its processes."""
+        for host in self.hosts:
+            if host.code is None:
+                host.kill()
+
+    def remove(self) -> None:
+        """Remove containers and network by label, also after a failed start."""
+        if self._client is None:
+            return
+        with contextlib.suppress(*_BROKEN):
+            remove_all(self._client, self.folder.path)
+        for host in self.hosts:
+            host.close()  # also ends a thread that waits on a full pipe
+        for thread in self._threads:
+            thread.join(timeout=10)
+        self._client.close()
+        self._client = None
+
+    @contextlib.contextmanager
+    def _refusals(self, what: str, engine: Engine) -> Iterator[None]:
+        try:
+            yield
+        except DockerException as error:
+            raise refusal(what, error, image=self.job.image, data_root=engine.data_root) from error
+
+
+def remove_all(client: DockerClient, folder: Path) -> None:
+    """Remove every container and network of the job in `folder`, running or not."""
+    own: dict[str, Any] = {"label": f"{FOLDER_LABEL}={folder}"}
+    for container in client.containers.list(all=True, filters=own, ignore_removed=True):
+        with contextlib.suppress(APIError):
+            container.remove(force=True, v=True)
+    for network in client.networks.list(filters=own):
+        with contextlib.suppress(APIError):
+            network.remove()
+
+
+def sweep(client: DockerClient, is_over: Callable[[Path], bool]) -> None:
+    """Remove the containers and networks that killed supervisors left, if their job is over."""
+    with contextlib.suppress(*_BROKEN):
+        everything = [
+            *client.containers.list(all=True, filters={"label": FOLDER_LABEL}, ignore_removed=True),
+            *client.networks.list(filters={"label": FOLDER_LABEL}),
+        ]
+        for folder in {_folder_of(each) for each in everything}:
+            with contextlib.suppress(OSError, ValueError):  # another user's folder, or a broken one
+                if is_over(folder):
+                    remove_all(client, folder)
+
+
+def _folder_of(thing: Any) -> Path:
+    labels = thing.attrs.get("Labels") or thing.attrs["Config"]["Labels"]
+    return Path(labels[FOLDER_LABEL])

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layout of a channel: its objects, their paths in the directory, and their hosts. Pure.
+
+A key's path in the channel's directory is its path below the prefix:
+
+    prefix   key          in the directory
+    p/       p/a/b        a/b
+    p        p/a/b        a/b
+    p/a.csv  p/a.csv      a.csv       the prefix names one object
+    p        p2/a         p2/a        S3 matches by plain prefix, and so does SageMaker;
+                                      AWS does not document its path
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from random import Random
+from typing import TypeVar
+
+from sagemaker_dist.errors import JobError
+
+_Object = TypeVar("_Object")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One object of a channel.
+
+    Attributes:
+        key: Its key in S3, or its path on this machine.
+        name: Path in the directory of the channel.
+    """
+
+    key: str
+    name: str
+    num_bytes: int
+
+
+def lay_out(what: str, prefix: str, objects: Iterable[tuple[str, int]]) -> list[Item]:
+    """Return the items of keys with their sizes, sorted by key.
+
+    Keys that end in "/" mark directories for S3 browsers, and are left out.
+
+    Raises:
+        JobError: There are no objects, or a key cannot be a path; `what` begins the message.
+    """
+    kept = sorted((each for each in objects if not each[0].endswith("/")), key=_key_bytes)
+    if not kept:
+        raise JobError(what, "there are no objects below this prefix", "Correct the prefix")
+    items = [Item(key=key, name=_name(key, prefix), num_bytes=size) for key, size in kept]
+    seen: dict[str, str] = {}
+    for item in items:
+        _check_name(what, item)
+        if seen.setdefault(item.name, item.key) != item.key:
+            _refuse_clash(what, seen[item.name], item.key)
+    for item in items:
+        for above in PurePosixPath(item.name).parents:
+            if str(above) in seen:
+                _refuse_clash(what, seen[str(above)], item.key)
+    return items
+
+
+def part_of(objects: Sequence[_Object], host: int, num_hosts: int) -> list[_Object]:
+    """Return the objects of one host for ShardedByS3Key: host, host + num_hosts, ..."""
+    return list(objects[host::num_hosts])
+
+
+def in_order(objects: Sequence[_Object], epoch: int, seed: int | None) -> list[_Object]:
+    """Return the objects of one epoch: unchanged, or shuffled with the seed."""
+    ordered = list(objects)
+    if seed is not None:
+        Random(f"{seed}-{epoch}").shuffle(ordered)  # noqa: S311 - not for cryptography
+    return ordered
+
+
+def _key_bytes(entry: tuple[str, int]) -> bytes:
+    return entry[0].encode(errors="surrogateescape")
+
+
+def _name(key: str, prefix: str) -> str:
+    rest = key.removeprefix(prefix)
+    is_below = not prefix or prefix.endswith("/") or rest.startswith("/")
+    name = rest if is_below else key[prefix.rfind("/") + 1 :]
+    return str(PurePosixPath(name.lstrip("/")))
+
+
+def _check_name(what: str, item: Item) -> None:
+    path = PurePosixPath(item.name)
+    if ".." in path.parts or "\0" in item.name or not path.parts:
+        raise JobError(
+            what,
+            f"the key {item.key!r} cannot be a path in a directory",
+            "Rename the object, or pass a prefix that leaves it out",
+        )
+
+
+def _refuse_clash(what: str, first: str, second: str) -> None:
+    raise JobError(
+        what,
+        f"the keys {first!r} and {second!r} have the same path in a directory",
+        "Rename one of them, or pass a prefix that leaves it out",
+    )

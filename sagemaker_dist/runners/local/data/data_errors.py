@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors of data that cannot be copied or downloaded, with the channel's name."""
+
+from __future__ import annotations
+
+import errno
+from typing import Final
+
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    TokenRetrievalError,
+)
+
+from sagemaker_dist.contract.redaction import without_login
+from sagemaker_dist.errors import JobError
+from sagemaker_dist.planning import LocalChannel
+
+_GRANT: Final = "Use credentials that may list the bucket and read its objects: set AWS_PROFILE"
+_SET: Final = "Set AWS_PROFILE, or run: aws configure"
+_CODES: Final = {  # codes of S3's error responses, and of HEAD responses
+    "NoSuchBucket": ("there is no such bucket", "Correct the bucket"),
+    "NoSuchKey": ("an object was removed during the download", "Start the job again"),
+    "404": ("an object was removed during the download", "Start the job again"),
+    "AccessDenied": ("access is denied", _GRANT),
+    "403": ("access is denied", _GRANT),
+    "ExpiredToken": ("the credentials have expired", "Log in again (aws sso login)"),
+    "InvalidObjectState": ("an object is archived", "Restore it first (aws s3api restore-object)"),
+}
+_NO_CREDENTIALS: Final = (
+    CredentialRetrievalError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    TokenRetrievalError,
+)
+
+
+def describe_channel(channel: LocalChannel) -> str:
+    """Return the channel's name and the URI of its data."""
+    return f"channel {channel.name!r} ({channel.uri})"
+
+
+def refused(channel: LocalChannel) -> str:
+    """Return the beginning of messages about data that cannot be copied or downloaded."""
+    how = "copied" if channel.path else "downloaded"
+    return f"{describe_channel(channel)} cannot be {how}"
+
+
+def refusal(channel: LocalChannel, error: Exception) -> JobError:
+    """Return the error of one channel."""
+    return JobError(refused(channel), *_reason(error))
+
+
+def _reason(error: Exception) -> tuple[str, str]:
+    text = without_login(" ".join(str(error).split()).rstrip("."))
+    if isinstance(error, ClientError):
+        code = str(error.response.get("Error", {}).get("Code"))
+        return _CODES.get(code, (text, "Check the credentials and the URI"))
+    if isinstance(error, NoCredentialsError):
+        return "there are no AWS credentials", _SET
+    if isinstance(error, _NO_CREDENTIALS):
+        return text, _SET
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return (
+            "the disk that jobs write to is full",
+            "Free space, or use another disk: LocalRunner(root=...)",
+        )
+    if isinstance(error, OSError) and not isinstance(error, BotoCoreError):
+        return text, "Check the file and its permissions"
+    return text, "Check the network, the region and AWS_ENDPOINT_URL_S3"

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks that this machine can run a job's hosts, before the job begins."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from sagemaker_dist.errors import SetupError
+from sagemaker_dist.packaging.docker_engine import Engine, address, connected
+from sagemaker_dist.packaging.frameworks import FRAMEWORKS, default_tag
+from sagemaker_dist.packaging.image_facts import (
+    ImageFacts,
+    check_versions,
+    inspect_image,
+    local_image,
+)
+from sagemaker_dist.planning import LocalJob
+from sagemaker_dist.planning.gpu_division import divide_gpus
+from sagemaker_dist.runners.local.containers.nvidia_gpus import list_gpus
+from sagemaker_dist.runners.local.job_folder import JobFolder
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+
+_HERE: Final = frozenset({None, "localhost", "127.0.0.1", "::1"})
+_NETWORKED: Final = frozenset({"tcp", "http", "https", "ssh"})
+
+
+def check_setup(job: LocalJob) -> None:
+    """Check that the hosts can start.
+
+    Raises:
+        SetupError: The runtime, the engine, the image or its framework is missing.
+        SkewError: SDK and image have different versions.
+        OptionError: There are fewer GPUs than hosts.
+    """
+    if job.in_containers:
+        _check_containers(job)
+    else:
+        _check_processes()
+
+
+def _check_processes() -> None:
+    if sys.platform != "linux":
+        raise SetupError(
+            "local_process does not run here",
+            f"the runtime runs on Linux only, and this is {sys.platform}",
+            "Use instance_type='local' (Docker), or an instance type of SageMaker",
+        )
+    if find_spec("smdist") is None:
+        raise SetupError(
+            "the runtime is not installed",
+            "local_process starts the ranks on this machine",
+            "Beside torch 2.13, in a clone of the project, run: pip install ./container",
+        )
+
+
+def _check_containers(job: LocalJob) -> None:
+    _check_nearness(address())
+    with connected() as client:
+        sweep_leftovers(client)
+        _check_framework(job, _check_image(client, job.image))
+        _check_pipes(job, Engine.of(client))
+    if job.instance_type == "local_gpu":
+        divide_gpus(list_gpus(), len(job.hosts))
+
+
+def _check_nearness(engine: str) -> None:
+    place = urlsplit(engine)
+    if place.scheme in _NETWORKED and place.hostname not in _HERE:
+        raise SetupError(
+            f"DOCKER_HOST is {engine!r}",
+            "an engine on another machine cannot read this machine's data",
+            "Unset DOCKER_HOST, or start the job on that machine",
+        )
+
+
+def _check_image(client: DockerClient, name: str) -> ImageFacts:
+    frameworks = {default_tag(framework): framework for framework in FRAMEWORKS}
+    if name in frameworks:
+        return local_image(client, frameworks[name])
+    facts = inspect_image(name, client=client)
+    check_versions(facts)
+    return facts
+
+
+def _check_framework(job: LocalJob, image: ImageFacts) -> None:
+    required = job.framework
+    if required is not None and image.framework not in {None, required}:
+        raise SetupError(
+            f"image {image.name!r} has {image.framework}, not {required}",
+            f"the ranks of this distribution train with {required}",
+            "Pass another image_uri, or leave distribution out for one process per host",
+        )
+
+
+def _check_pipes(job: LocalJob, engine: Engine) -> None:
+    for channel in job.channels:
+        if channel.is_pipe and engine.is_desktop:
+            raise SetupError(
+                f"channel {channel.name!r} is a pipe",
+                "Docker Desktop runs containers in a virtual machine, which FIFOs of this machine"
+                " do not reach",
+                "Pass input_mode='FastFile' or 'File'",
+            )
+
+
+def sweep_leftovers(client: DockerClient) -> None:
+    """Remove containers whose supervisor was killed.
+
+    Containers whose job folder does not exist here stay, because another machine may share the
+    engine.
+    """
+    from sagemaker_dist.runners.local.containers.container_fleet import sweep
+
+    sweep(client, lambda folder: folder.exists() and JobFolder(folder).state().is_terminal)

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Conversion of boto3's errors to DistErrors with a hint.
+
+Codes are those of SageMaker's and CloudWatch's API references and of their common
+errors (docs.aws.amazon.com/sagemaker/latest/APIReference, CommonErrors.html and
+API_CreateTrainingJob.html; docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference,
+CommonErrors.html; 2026-11-21). For a job that does not exist, DescribeTrainingJob answers
+with a ValidationException "Requested resource not found.", although the reference says
+ResourceNotFound: both are handled.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from sagemaker_dist.errors import DistError, JobError, OptionError, SetupError
+
+_RENEW: Final = "Renew the credentials (aws sso login, aws configure)"
+_EXPIRED: Final = {
+    "ExpiredToken",
+    "ExpiredTokenException",
+    "InvalidAccessKeyId",
+    "InvalidClientTokenId",
+    "MissingAuthenticationToken",
+    "MissingAuthenticationTokenException",
+    "UnrecognizedClientException",
+}
+_CLOCK: Final = {"RequestExpired", "RequestTimeTooSkewed"}
+_THROTTLED: Final = {
+    "RequestLimitExceeded",
+    "Throttling",
+    "ThrottlingException",
+    "ThrottledException",
+    "TooManyRequestsException",
+}
+_DENIED: Final = re.compile(r"not authorized to perform: (\S+)(?: on resource: (\S+))?")
+_INVALID: Final = {"ValidationException", "ResourceNotFound"}
+_SERVER_FAULT: Final = 500
+
+
+class PassingError(SetupError):
+    """AWS cannot answer at the moment; a later call may succeed."""
+
+
+class DeniedError(SetupError):
+    """These credentials do not have the permission."""
+
+
+class NoSuchJobError(JobError):
+    """SageMaker has no job of this name in this account and region."""
+
+
+def no_such_job(name: str, region: str, message: str) -> NoSuchJobError:
+    """Return the error for a name that SageMaker does not have."""
+    return NoSuchJobError(
+        f"there is no job {name!r}",
+        f"SageMaker has none of this name in region {region} ({message})",
+        "Check the name, the region and the account",
+    )
+
+
+def name_is_taken(name: str, region: str) -> OptionError:
+    """Return the error for a name that another job has."""
+    return OptionError(
+        f"job_name is {name!r}",
+        f"a job of this name exists in this account in region {region}",
+        "Pass another name, or leave job_name out",
+    )
+
+
+@contextmanager
+def translated(what: str, name: str, region: str) -> Iterator[None]:
+    """Turn boto3's errors inside into DistErrors.
+
+    Args:
+        what: The operation that failed, as the error's first part.
+        name: Name of the job.
+    """
+    from botocore import exceptions as boto
+
+    try:
+        yield
+    except boto.ClientError as error:
+        raise _refusal(what, name, region, error) from error
+    except boto.ParamValidationError as error:
+        why = " ".join(str(error).split()).rstrip(".")
+        raise OptionError(f"the request of job {name!r} is not valid", why, "Correct it") from error
+    except boto.NoRegionError as error:
+        hint = "Set AWS_DEFAULT_REGION, or pass a session with a region"
+        raise SetupError("no AWS region is set", _text(error), hint) from error
+    except (boto.NoCredentialsError, boto.PartialCredentialsError) as error:
+        raise SetupError(what, _text(error), "Run aws configure, or set AWS_PROFILE") from error
+    except (boto.CredentialRetrievalError, boto.SSOError, boto.TokenRetrievalError) as error:
+        raise SetupError(what, _text(error), _RENEW) from error
+    except (boto.ConnectionError, boto.HTTPClientError) as error:
+        raise PassingError(
+            what, _text(error), "Check the network, the proxy and the region"
+        ) from error
+    except boto.BotoCoreError as error:
+        raise SetupError(what, _text(error), "Check boto3's settings (~/.aws/config)") from error
+
+
+def code_of(error: Any) -> str:
+    """Return the code of a ClientError, such as "ResourceInUse"."""
+    return str(error.response["Error"].get("Code", ""))
+
+
+def _text(error: Exception) -> str:
+    return str(error).rstrip(". ")
+
+
+def _refusal(what: str, name: str, region: str, error: Any) -> DistError:
+    code = code_of(error)
+    message = str(error.response["Error"].get("Message", "")).strip().rstrip(".")
+    why = f"{code}: {message}" if message else code
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    if code in _THROTTLED or status >= _SERVER_FAULT:
+        return PassingError(what, why, "Try again in a minute")
+    if code == "ResourceInUse":
+        return name_is_taken(name, region)
+    if code == "ResourceLimitExceeded":
+        hint = "Ask for more in AWS's Service Quotas (Amazon SageMaker), or take another instance"
+        return JobError(what, why, f"{hint} type or region")
+    if _is_missing(code, error.operation_name):
+        return no_such_job(name, region, message)
+    if code in _INVALID:
+        return OptionError(f"SageMaker refuses a request for job {name!r}", why, "Correct it")
+    return _no_access(what, why, code, error)
+
+
+def _is_missing(code: str, operation: str) -> bool:
+    # DescribeTrainingJob can only refuse the name; CreateTrainingJob has other reasons
+    return operation == "DescribeTrainingJob" and code in _INVALID
+
+
+def _no_access(what: str, why: str, code: str, error: Any) -> SetupError:
+    if code.startswith(("AccessDenied", "NotAuthorized", "UnauthorizedOperation")):
+        return DeniedError(what, why, _allow(error, why))
+    if code in _EXPIRED:
+        return SetupError(what, why, _RENEW)
+    if code in _CLOCK or "signature" in code.lower():
+        # "Signature expired", "not yet current": the clock; "does not match": the secret key
+        hint = "Correct this machine's clock" if "current" in why or "expired" in why else _RENEW
+        return SetupError(what, why, hint)
+    return SetupError(what, why, "Correct what AWS names")
+
+
+def _allow(error: Any, why: str) -> str:
+    match = _DENIED.search(why)
+    action = match[1] if match else f"{_service(error)}:{error.operation_name}"
+    on = f" on {match[2]}" if match and match[2] else ""
+    return f"Allow these credentials {action}{on} (an IAM policy), or use others"
+
+
+def _service(error: Any) -> str:
+    return "logs" if error.operation_name == "FilterLogEvents" else "sagemaker"

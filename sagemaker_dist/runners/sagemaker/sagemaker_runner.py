@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`SageMakerRunner`: runs jobs on Amazon SageMaker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from math import isfinite
+from typing import TYPE_CHECKING, Final
+
+from sagemaker_dist.errors import OptionError, require
+from sagemaker_dist.runners.protocol import Description, Request
+from sagemaker_dist.runners.sagemaker.api import LOG_GROUP, Api
+from sagemaker_dist.runners.sagemaker.api_errors import NoSuchJobError
+from sagemaker_dist.runners.sagemaker.clock import Clock
+from sagemaker_dist.runners.sagemaker.descriptions import Descriptions, Known
+from sagemaker_dist.runners.sagemaker.logs import Follower, Tail
+
+if TYPE_CHECKING:
+    import boto3
+
+_ENDING: Final = "Stopping"
+
+
+@dataclass
+class SageMakerRunner:
+    """Runs jobs on Amazon SageMaker, in the account and region of a session.
+
+    A job on SageMaker outlives the process that started it, as with SageMaker's SDK: ending or
+    interrupting the process leaves the job running. `stop` stops it.
+
+    Attributes:
+        session: boto3.Session; None for boto3's own settings (AWS_PROFILE, AWS_DEFAULT_REGION and
+            so on), which are read at the first call.
+        poll_seconds: Longest age of a description, and pause between two reads of the logs.
+        clock: Clock, which tests replace.
+
+    Raises:
+        OptionError: poll_seconds is not a positive number.
+    """
+
+    session: boto3.Session | None = None
+    poll_seconds: float = 5.0
+    clock: Clock = field(default_factory=Clock, repr=False, kw_only=True)
+    _api: Api = field(init=False, repr=False)
+    _jobs: Descriptions = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        require(
+            isfinite(self.poll_seconds) and self.poll_seconds > 0,
+            what=f"poll_seconds is {self.poll_seconds!r}",
+            why="it is the time between two calls to AWS",
+            hint="Pass a number of seconds greater than 0",
+        )
+        self._api = Api(self.session, self.clock)
+        self._jobs = Descriptions(self._api, self.clock, self.poll_seconds)
+
+    def start(self, request: Request, *, attended: bool = False) -> str:  # noqa: ARG002 - see the class
+        """Create the job and return its name; with or without `attended`, it outlives this process.
+
+        Raises:
+            OptionError: SageMaker refuses the request, or the name is taken.
+            SetupError: SageMaker refuses these credentials, or does not answer.
+            JobError: A quota of the account forbids it.
+        """
+        self._api.create(request)
+        name = str(request["TrainingJobName"])
+        self._jobs.started(name)
+        return name
+
+    def release(self, name: str) -> None:
+        """Do nothing: jobs on SageMaker are not attended."""
+
+    def exists(self, name: str) -> bool:
+        """Return whether a job of this name was ever started in this account and region."""
+        try:
+            self._jobs.get(name)
+        except NoSuchJobError:
+            return False
+        return True
+
+    def describe(self, name: str) -> Description:
+        """Return DescribeTrainingJob's answer, at most `poll_seconds` old.
+
+        While SageMaker cannot answer, the last answer is returned for some minutes.
+
+        Raises:
+            JobError: The job does not exist.
+            SetupError: SageMaker does not answer.
+        """
+        return dict(self._jobs.get(name).description)
+
+    def stop(self, name: str, *, now: bool = False) -> None:  # noqa: ARG002 - see below
+        """Stop a job; a job that has ended stays as it is.
+
+        Hosts get SIGTERM, and 120 seconds later SIGKILL (API_StopTrainingJob.html, 2026-11-21).
+        SageMaker has no other way, so `now` is not faster.
+        """
+        try:
+            self._api.stop(name)
+        except OptionError:  # SageMaker refuses if the job does not run or does not exist
+            self._jobs.forget(name)
+            known = self._jobs.get(name)
+            if not known.is_over and known.description["TrainingJobStatus"] != _ENDING:
+                raise
+        self._jobs.forget(name)
+
+    def logs(self, name: str, *, follow: bool = False, new_only: bool = False) -> Iterator[str]:
+        """Yield the output of every host, in the order of time as far as CloudWatch shows it."""
+        follower = Follower(
+            tail=self._tail(name, new_only),
+            is_over=lambda: self._jobs.get(name).is_over,
+            is_settled=lambda: self._jobs.get(name).is_settled,
+            poll_seconds=self.poll_seconds,
+            clock=self.clock,
+        )
+        if new_only:
+            yield from ("" for segment in follower.read() if follow and not segment)
+        if follow:
+            yield from follower.follow()
+        else:
+            yield from filter(None, follower.read())
+
+    def logs_at(self, name: str) -> str:
+        """Return log group and streams in CloudWatch."""
+        where = f" in region {self._api.region}" if self._api.region else ""
+        return f"CloudWatch{where}, log group {LOG_GROUP}, streams {name}/*"
+
+    def _tail(self, name: str, new_only: bool) -> Tail:
+        known = self._jobs.get(name)
+        return Tail(name, partial(self._api.events, name), _since_ms(known, new_only))
+
+
+def _since_ms(known: Known, new_only: bool) -> int:
+    """Return when the job was created or, with `new_only`, the current time of AWS's clock."""
+    created: datetime = known.description["CreationTime"]
+    since = max(known.now or created, created) if new_only else created
+    return round(since.timestamp() * 1000)

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ModelTrainer` with checks before anything starts."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from sagemaker_dist.errors import raise_all
+from sagemaker_dist.gathering import add_runtime_metrics
+from sagemaker_dist.planning import transport_warning
+from sagemaker_dist.trainer.model_trainer_sdk import find_sdk
+from sagemaker_dist.trainer.trainer_checks import job_of, training_faults
+from sagemaker_dist.trainer.trainer_config import DataParallelConfig
+from sagemaker_dist.trainer.trainer_facts import training_of
+
+if TYPE_CHECKING:
+    from sagemaker.train.model_trainer import MetricDefinition
+    from sagemaker.train.model_trainer import ModelTrainer as SageMakerModelTrainer
+else:
+    MetricDefinition = find_sdk()[0].MetricDefinition
+    SageMakerModelTrainer = find_sdk()[0].ModelTrainer
+
+
+def check(trainer: Any, inputs: Any = None, *, wait: bool = True) -> None:
+    """Check what `trainer.train(inputs, wait)` would run, without starting or calling anything.
+
+    Raises:
+        OptionError: The request is wrong; all faults are reported together.
+    """
+    training = training_of(trainer, inputs, waits=wait)
+    raise_all(training_faults(training))
+    warning = transport_warning(job_of(training))
+    if warning is not None:
+        warnings.warn(warning, UserWarning, stacklevel=2)
+
+
+class ModelTrainer(SageMakerModelTrainer):  # type: ignore[misc]  # SageMaker's SDK is untyped
+    """SageMaker's ModelTrainer, checked when it is built and when it trains.
+
+    With `distributed=DataParallelConfig()`, its jobs also get the metric definitions of the
+    runtime's log line.
+
+    Raises:
+        pydantic.ValidationError: The request is wrong; all faults are reported.
+    """
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Check the request before the SDK does, which calls AWS."""
+        check(self)
+        super().model_post_init(context)
+        self.with_metric_definitions(None)
+
+    def with_metric_definitions(self, metric_definitions: Any) -> Any:
+        """Set metric definitions, with those of the runtime added for smdist ranks."""
+        if isinstance(self.distributed, DataParallelConfig) and metric_definitions != []:
+            given = [{"Name": each.name, "Regex": each.regex} for each in metric_definitions or ()]
+            metric_definitions = [
+                MetricDefinition(name=each["Name"], regex=each["Regex"])
+                for each in add_runtime_metrics(given or None)
+            ]
+        return super().with_metric_definitions(metric_definitions)
+
+    def train(
+        self,
+        input_data_config: Any = None,
+        wait: bool = True,
+        logs: bool = True,
+        **further: Any,
+    ) -> Any:
+        """Train the model; all checks run before anything starts.
+
+        Raises:
+            OptionError: The request is wrong; all faults are reported together.
+        """
+        raise_all(training_faults(training_of(self, input_data_config, waits=wait)))
+        return super().train(input_data_config, wait, logs, **further)

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of a ModelTrainer's job before it starts.
+
+Some of these faults pass SageMaker's SDK and make its container fail, or worse. Its behaviour was
+read from, and tried with, SageMaker's Python SDK 3.27.0 on 2026-11-21.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from sagemaker_dist.catalog import LOCAL, LOCAL_PROCESS
+from sagemaker_dist.contract import KEY, distribution_of
+from sagemaker_dist.errors import OptionError
+from sagemaker_dist.planning import Channel, Job, Terms, construction_faults, fit_faults
+from sagemaker_dist.planning.service.hyperparameter_checks import hyperparameter_faults
+from sagemaker_dist.planning.service.limits import shown
+from sagemaker_dist.trainer.trainer_job import Training
+
+_VARIABLE: Final = re.compile(r"[A-Za-z0-9_]+")  # after SM_HP_ or SM_CHANNEL_
+_RESERVED: Final = ("code", "sm_drivers")
+_AWS: Final = "763104351884.dkr.ecr."  # the registry of AWS's Deep Learning Containers, 2026-11-21
+_COUNT: Final = "HyperParameters"
+_SHELL: Final = "ModelTrainer passes it to a shell"
+_NO_SHELL: Final = (
+    "train with DataParallelConfig() in an image of `sagemaker-dist image build`, which runs"
+    " without that shell"
+)
+
+
+def training_faults(training: Training) -> Iterator[OptionError]:
+    """Yield the faults of a ModelTrainer and of its input data."""
+    if training.launcher:
+        yield from _code_faults(training)
+        yield from _launcher_faults(training)
+    if training.options is not None:
+        yield from _plan_faults(training)
+    if training.uses_shell:
+        yield from _shell_faults(training)
+    for name in (each.name for each in training.inputs if each.name in _RESERVED):
+        yield OptionError(
+            f"a channel is named {name!r}",
+            "ModelTrainer sends its own files in a channel with this name",
+            "Pass another name",
+        )
+    if training.runs_here:
+        yield from _here_faults(training)
+
+
+def job_of(training: Training) -> Job:
+    """Return the job's facts for the checks that estimators share."""
+    return Job(
+        kind="ModelTrainer",
+        names_image=not training.uses_launcher,
+        distribution=distribution_of(training.options),
+        plan=training.plan,
+        instance_type=None if _is_elsewhere(training) else training.instance_type,
+        instance_count=training.instance_count,
+        known_to_boto3=training.known_to_boto3,
+        environment=training.environment,
+        channels=tuple(Channel(name=each.name) for each in training.inputs),
+    )
+
+
+def _is_elsewhere(training: Training) -> bool:
+    """Return whether the instance type is checked elsewhere, or is free text."""
+    return training.runs_here or training.instance_type in {LOCAL_PROCESS, *LOCAL}
+
+
+def _code_faults(training: Training) -> Iterator[OptionError]:
+    what = f"distributed is {training.launcher}"
+    script = training.entry_script
+    if not training.has_source:
+        yield OptionError(
+            f"{what}, and there is no source_code",
+            "there is nothing to run",
+            "Pass source_code=SourceCode(source_dir=..., entry_script='train.py')",
+        )
+        return
+    if training.command:
+        yield OptionError(
+            f"{what}, and source_code has command={shown(training.command)}",
+            "ModelTrainer runs the command once on every host and starts no ranks",
+            "Pass entry_script instead of command, or leave distributed out",
+        )
+    elif script == "":
+        yield OptionError(
+            f"{what}, and source_code has no entry_script",
+            "the ranks need a script to run",
+            "Pass entry_script='train.py'",
+        )
+    if script and not script.endswith(".py"):
+        yield OptionError(
+            f"entry_script is {script!r}", "ranks run only Python scripts", "Pass a .py file"
+        )
+
+
+def _launcher_faults(training: Training) -> Iterator[OptionError]:
+    hosts = training.instance_count
+    if training.launcher == "MPI" and type(hosts) is int and hosts > 1:
+        yield OptionError(
+            f"distributed is MPI on {hosts} hosts",
+            "ModelTrainer calls mpirun with the number of ranks of one host, so only the first"
+            " host gets ranks",
+            "Pass DataParallelConfig() or Torchrun()",
+        )
+    if training.num_groups > 1:
+        why = "each group would train on its own"
+        if training.options is None:
+            why = "ModelTrainer starts one world on the hosts of all groups"
+        yield OptionError(
+            f"compute has {training.num_groups} instance groups",
+            why,
+            "Pass instance_type and instance_count, or one group",
+        )
+
+
+def _plan_faults(training: Training) -> Iterator[OptionError]:
+    if training.instance_type in {LOCAL_PROCESS, *LOCAL} and not training.runs_here:
+        yield OptionError(
+            f"instance_type is {training.instance_type!r}",
+            "ModelTrainer would send it to SageMaker",
+            "Pass training_mode=Mode.LOCAL_CONTAINER as well",
+        )
+    if str(training.image).startswith(_AWS):
+        yield OptionError(
+            f"training_image is {training.image!r}",
+            "it is AWS's image, which lacks the launcher for distributed=",
+            "Pass an image of `sagemaker-dist image build`, or one that is based on it",
+        )
+    job = job_of(training)
+    found = (*construction_faults(job), *fit_faults(job))
+    yield from {
+        str(fault): fault for fault in found
+    }.values()  # both checks may find the same fault
+    limits = {} if training.runs_here else dict(training.limits)
+    given, most = training.hyperparameters, limits.pop(_COUNT, None)  # the SDK adds none
+    if most is not None and most.most is not None and len(given) > most.most:
+        yield OptionError(
+            f"hyperparameters has {len(given)} entries",
+            f"SageMaker takes at most {most.most}",
+            "Leave some out, or pass a file of them as a channel",
+        )
+    if KEY in given:
+        yield OptionError(
+            f"hyperparameters has the name {KEY!r}",
+            "distributed= sends it to the sagemaker-dist launcher",
+            "Leave it out",
+        )
+    terms = Terms(limits=limits, hyperparameters=given, encodes_json=False, is_written=True)
+    yield from hyperparameter_faults(terms, has_launcher=False)
+
+
+def _shell_faults(training: Training) -> Iterator[OptionError]:
+    for name, value in training.hyperparameters.items():
+        if not _VARIABLE.fullmatch(name.replace("-", "_")):
+            yield _name_fault(f"hyperparameters has the name {shown(name)}")
+        yield from _quote_faults(f"hyperparameters[{shown(name)}]", value)
+    for each in training.inputs:
+        if not _VARIABLE.fullmatch(each.name):
+            yield _name_fault(f"a channel is named {shown(each.name)}")
+        yield from _quote_faults(f"content_type of channel {each.name!r}", each.content_type)
+    yield from _quote_faults("entry_script", training.entry_script)
+
+
+def _name_fault(what: str) -> OptionError:
+    return OptionError(
+        what,
+        f"{_SHELL} as the name of a variable, and the job fails if it has other characters than"
+        " letters, digits and '_'",
+        f"Rename it, or {_NO_SHELL}",
+    )
+
+
+def _quote_faults(what: str, value: str | None) -> Iterator[OptionError]:
+    if value is not None and "'" in value:
+        yield OptionError(
+            f"{what} is {shown(value)}",
+            f"{_SHELL} in single quotes, and the text after the quote would run as commands",
+            f"Pass it in a file, or {_NO_SHELL}",
+        )
+
+
+def _here_faults(training: Training) -> Iterator[OptionError]:
+    if training.doomed:
+        yield OptionError(
+            f"local_container_root is {training.root!r}",
+            f"ModelTrainer deletes {', '.join(training.doomed)} in it when the job has ended",
+            "Pass an empty directory, such as tempfile.mkdtemp()",
+        )
+    if not training.waits:
+        yield OptionError(
+            "wait is False in Mode.LOCAL_CONTAINER",
+            "ModelTrainer deletes the input of the job while it runs",
+            "Pass wait=True",
+        )

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values for `distributed=` of SageMaker's ModelTrainer, with the options of the estimators.
+
+ModelTrainer reads two things from such an object: the content of `distributed.json` in the
+container, and the directory and script to send and run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from pydantic import model_serializer, model_validator
+
+from sagemaker_dist.contract import KEY, DataParallel, ModelParallel, parse, render
+from sagemaker_dist.errors import OptionError, closest, raise_all
+from sagemaker_dist.trainer.model_trainer_sdk import find_sdk
+
+if TYPE_CHECKING:
+    from sagemaker.train.distributed import DistributedConfig
+else:
+    DistributedConfig = find_sdk()[1].DistributedConfig
+
+_RANKS: Final = DataParallel()
+_MODEL: Final = ModelParallel()
+_DRIVER: Final = Path(__file__).parent / "driver" / "sagemaker_dist_driver.py"
+
+
+class SmdistConfig(DistributedConfig):  # type: ignore[misc]  # SageMaker's SDK is untyped
+    """Base of the values that select the sagemaker-dist launcher."""
+
+    kind: ClassVar[type[DataParallel] | type[ModelParallel]]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check(cls, given: Any) -> Any:
+        """Check the options before pydantic, which would convert "8" to a number and suggest no
+        names.
+        """
+        if not isinstance(given, dict):
+            return given
+        if set(given) == {KEY}:  # the form of model_dump
+            return asdict(parse(json.dumps(given[KEY])))
+        raise_all(_faults(cls, given))
+        return given
+
+    @property
+    def options(self) -> DataParallel | ModelParallel:
+        """Return the options as estimators take them."""
+        return self.kind(**{name: getattr(self, name) for name in _names(self.kind)})
+
+    @model_serializer
+    def _document(self) -> dict[str, Any]:
+        """Return the content of `distributed.json`: one document under its key."""
+        return {KEY: json.loads(render(self.options))}
+
+    @property
+    def driver_dir(self) -> str:
+        """Return the directory that ModelTrainer sends with the job."""
+        return str(_DRIVER.parent)
+
+    @property
+    def driver_script(self) -> str:
+        """Return the script in it that ModelTrainer runs."""
+        return _DRIVER.name
+
+
+class DataParallelConfig(SmdistConfig):
+    """Replicate the model on every rank and average gradients each step.
+
+        ModelTrainer(..., distributed=DataParallelConfig(processes_per_host=8))
+
+    Takes the options of `sagemaker_dist.DataParallel`, which documents them.
+
+    Raises:
+        pydantic.ValidationError: An option is unknown or out of its range; all faults are
+            reported.
+    """
+
+    kind: ClassVar[type[DataParallel] | type[ModelParallel]] = DataParallel
+    processes_per_host: int | None = _RANKS.processes_per_host
+    fusion_bytes: int = _RANKS.fusion_bytes
+    timeout_seconds: int = _RANKS.timeout_seconds
+    start_timeout_seconds: int = _RANKS.start_timeout_seconds
+    lanes: int | None = _RANKS.lanes
+    chunk_bytes: int | None = _RANKS.chunk_bytes
+    one_shot_bytes: int | None = _RANKS.one_shot_bytes
+    single_owner_bytes: int | None = _RANKS.single_owner_bytes
+    arriving_bytes: int | None = _RANKS.arriving_bytes
+    shard_weights: tuple[int, ...] | None = _RANKS.shard_weights
+
+
+class ModelParallelConfig(SmdistConfig):
+    """Split the model into stages on several ranks, and train replicas of it side by side.
+
+        ModelTrainer(..., distributed=ModelParallelConfig(pipeline_parallel_degree=4))
+
+    Takes the options of `sagemaker_dist.ModelParallel`, which documents them.
+
+    Raises:
+        pydantic.ValidationError: An option is unknown or out of its range; all faults are
+            reported.
+    """
+
+    kind: ClassVar[type[DataParallel] | type[ModelParallel]] = ModelParallel
+    pipeline_parallel_degree: int | str = _MODEL.pipeline_parallel_degree
+    microbatches: int | str = _MODEL.microbatches
+    pipeline: str = _MODEL.pipeline
+    active_microbatches: int | None = _MODEL.active_microbatches
+    virtual_stages: int | None = _MODEL.virtual_stages
+    placement_strategy: str = _MODEL.placement_strategy
+    optimize: str | None = _MODEL.optimize
+    memory_weight: float | None = _MODEL.memory_weight
+    auto_partition: bool = _MODEL.auto_partition
+    default_partition: int | None = _MODEL.default_partition
+    plan: str | None = _MODEL.plan
+    device_memory: int | str | None = _MODEL.device_memory
+    sharding: str = _MODEL.sharding
+    shard_degree: int | None = _MODEL.shard_degree
+    gradient_clipping: float | None = _MODEL.gradient_clipping
+    bf16: bool = _MODEL.bf16
+    global_batch_size: int | None = _MODEL.global_batch_size
+    seed: int = _MODEL.seed
+    engine: DataParallel = _MODEL.engine
+
+    @classmethod
+    def from_smp(
+        cls, parameters: Mapping[str, Any], *, engine: DataParallel | None = None
+    ) -> ModelParallelConfig:
+        """Return a config from the `parameters` of AWS's model parallel library v1, as
+        `ModelParallel.from_smp` does.
+
+        Raises:
+            OptionError: A key is unknown or not supported, or a value is wrong; all faults.
+        """
+        model = ModelParallel.from_smp(parameters, engine=engine)
+        return cls(**{name: getattr(model, name) for name in _names(ModelParallel)})
+
+
+def _names(kind: type[DataParallel] | type[ModelParallel]) -> list[str]:
+    return [field.name for field in fields(kind)]
+
+
+def _faults(config: type[SmdistConfig], given: dict[str, Any]) -> Iterator[OptionError]:
+    names = _names(config.kind)
+    for name in given:
+        if name not in names:
+            yield OptionError(
+                f"{config.__name__} has the argument {name}=",
+                "no such option exists",
+                closest(str(name), names),
+            )
+    try:
+        config.kind(**{name: given[name] for name in names if name in given})
+    except OptionError as error:
+        yield error

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Facts about a ModelTrainer for the checks, at construction and before it trains."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from sagemaker_dist.contract import distribution_of
+from sagemaker_dist.gathering import (
+    find_plan,
+    find_source,
+    is_known_to_boto3,
+    plain_count,
+    service_limits,
+)
+from sagemaker_dist.packaging import is_sagemaker_dist_image
+from sagemaker_dist.planning.job import PlanFile
+from sagemaker_dist.trainer.trainer_config import SmdistConfig
+from sagemaker_dist.trainer.trainer_job import Input, Training
+
+_UNKNOWN: Final = frozenset({"PipelineVariable", "Unassigned"})  # classes of SageMaker's SDK
+_INSTANCE: Final = ("ml.m5.xlarge", 1)  # ModelTrainer's defaults
+
+
+def training_of(
+    trainer: Any, inputs: Iterable[Any] | None = None, *, waits: bool = True
+) -> Training:
+    """Return the facts about a ModelTrainer; `inputs` replace its own inputs of the same name."""
+    source, distributed = trainer.source_code, trainer.distributed
+    kind, count = _INSTANCE if trainer.compute is None else _instance(trainer.compute)
+    runs_here = trainer.training_mode.name == "LOCAL_CONTAINER"
+    image = _known_value(trainer.training_image)
+    root = str(trainer.local_container_root or "")
+    options = distributed.options if isinstance(distributed, SmdistConfig) else None
+    return Training(
+        options=options,
+        plan=_plan(options, source),
+        launcher="" if distributed is None else type(distributed).__name__,
+        image=image,
+        uses_launcher=is_sagemaker_dist_image(image) or image is not trainer.training_image,
+        has_source=source is not None,
+        entry_script=_text(source, "entry_script"),
+        command=_text(source, "command"),
+        runs_here=runs_here,
+        waits=waits,
+        instance_type=kind,
+        instance_count=count,
+        num_groups=len(_groups(trainer.compute)),
+        known_to_boto3=is_known_to_boto3(kind),
+        hyperparameters=_written(trainer.hyperparameters),
+        environment=_environment(trainer.environment),
+        inputs=tuple(_inputs([*(trainer.input_data_config or ()), *(inputs or ())])),
+        root=root,
+        doomed=tuple(_doomed(Path(root), count)) if runs_here and source is not None else (),
+        limits=service_limits(),
+    )
+
+
+def _plan(options: Any, source: Any) -> PlanFile | None:
+    """Return the saved plan of a split model, or None if the source_dir cannot be read."""
+    folder, script = _text(source, "source_dir"), _text(source, "entry_script")
+    if not folder or not script:
+        return None
+    return find_plan(distribution_of(options), find_source(script, folder))
+
+
+def _known_value(value: Any) -> Any:
+    """Return the value, or None if it is left out or a pipeline variable."""
+    is_unknown = any(each.__name__ in _UNKNOWN for each in type(value).__mro__)
+    return None if is_unknown else value
+
+
+def _instance(compute: Any) -> tuple[Any, Any]:
+    """Return type and number of the training hosts, or None for several groups."""
+    groups = _groups(compute)
+    if len(groups) > 1:
+        return None, None
+    hosts = groups[0] if groups else compute
+    kind, count = _known_value(hosts.instance_type), _known_value(hosts.instance_count)
+    is_default = (kind, count) == (None, None) and not groups
+    if is_default and not _known_value(getattr(compute, "instance_preferences", None)):
+        return _INSTANCE
+    return kind, plain_count(count)
+
+
+def _groups(compute: Any) -> list[Any]:
+    return list(_known_value(getattr(compute, "instance_groups", None)) or ())
+
+
+def _text(source: Any, name: str) -> str | None:
+    """Return a text of SourceCode; "" if left out, None for a pipeline variable."""
+    value = getattr(source, name, None)
+    return "" if value is None else _known_value(value)
+
+
+def _written(given: Any) -> dict[str, str]:
+    """Return every hyperparameter as ModelTrainer writes it; a file's are read when it is built."""
+    if not isinstance(given, Mapping):
+        return {}
+    return {
+        str(k): _serialized(v) for k, v in given.items() if v is None or _known_value(v) is not None
+    }
+
+
+def _serialized(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value)
+    except (TypeError, ValueError):
+        return str(value)
+
+
+def _environment(given: Any) -> dict[str, Any]:
+    """Return the job's environment variables, with "" for pipeline variables."""
+    values = {name: _known_value(value) for name, value in (given or {}).items()}
+    return {name: "" if value is None else value for name, value in values.items()}
+
+
+def _inputs(channels: Iterable[Any]) -> Iterable[Input]:
+    by_name = {_known_value(each.channel_name): each for each in channels}
+    for name, each in by_name.items():
+        if name is not None:
+            content_type = _known_value(getattr(each, "content_type", None))  # SDK v2 has none
+            yield Input(name=str(name), content_type=content_type and str(content_type))
+
+
+def _doomed(root: Path, count: Any) -> Iterable[str]:
+    """Yield the existing directories that ModelTrainer would remove when the job has ended."""
+    hosts = range(1, count + 1) if type(count) is int else ()
+    for name in ("input", "shared", *(f"algo-{number}" for number in hosts)):
+        if (root / name).exists():
+            yield name

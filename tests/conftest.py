@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How tests are shared out where several processes run them: `make test`.
+
+Each process takes one file after the other, in the order of their names. Nothing has to run
+alone: tests name their ports, folders and processes by what pytest gives them, and limits of time
+are those of a machine with several times more processes than processors. Plain `pytest` runs
+everything in one process.
+"""
+
+import faulthandler
+import os
+
+import pytest
+
+# Files that one process takes, for the fixtures that they share: TensorFlow's ranks take 10 CPU
+# seconds to start and to trace their first functions, those of torch 5.
+TOGETHER = ("tests/runtime/tensorflow/",)
+STDERR = pytest.StashKey[int]()
+
+
+def pytest_configure(config):
+    """Keep what nobody captures: pytest-timeout's own stacks are lost in a process of xdist."""
+    if hasattr(config, "workerinput"):
+        config.stash[STDERR] = os.dup(2)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_timeout_set_timer(item, settings):
+    """In a process of xdist, a test that hangs prints every thread's stack and ends the process.
+
+    xdist reports the test as failed, and another process goes on with the next one.
+    """
+    if STDERR not in item.config.stash:
+        return None
+    faulthandler.dump_traceback_later(settings.timeout, exit=True, file=item.config.stash[STDERR])
+    return True
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_timeout_cancel_timer(item):
+    """The test has ended in time."""
+    if STDERR not in item.config.stash:
+        return None
+    faulthandler.cancel_dump_traceback_later()
+    return True
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """With --dist loadscope, share out by file, and by folder where files belong together."""
+    if config.getoption("dist") != "loadscope":
+        return None  # one test at a time, as xdist does
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            file = nodeid.partition("::")[0]
+            return next((room for room in TOGETHER if file.startswith(room)), file)
+
+        def remove_node(self, node):
+            """Return the test that ended its process; xdist alone would run it again and again."""
+            units = self.assigned_work.get(node, {}).values()
+            left = [(unit, test) for unit in units for test, done in unit.items() if not done]
+            if left:
+                unit, test = left[0]
+                unit[test] = True
+            super().remove_node(node)
+            return left[0][1] if left else None
+
+    return ByFile(config, log)
