@@ -150,7 +150,9 @@ def test_the_reason_of_one_rank_ends_the_wait_of_all(port):
 
     def task(store, rank):
         if rank == 1:
+            store.get("2 is here", 60)  # who comes later finds nobody
             raise ValueError("no such file")
+        store.set(f"{rank} is here", b"")
         store.get("never", 60)
 
     first, one, two = meet(range(3), 3, port, task)

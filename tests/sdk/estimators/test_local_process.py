@@ -289,12 +289,18 @@ def test_no_network_credentials_or_region(script, driver, monkeypatch):
     ), shown
 
 
-def test_a_job_that_is_not_waited_for_is_found_by_another_process(script, driver):
+def test_a_job_that_is_not_waited_for_is_found_by_another_process(script, driver, tmp_path):
     """The driver exits, the job goes on, and another process attaches and waits."""
-    script("import time; time.sleep(1.5); print('done')")
+    seen = tmp_path / "seen"
+    script(f"""
+        import pathlib, time
+        while not pathlib.Path({str(seen)!r}).exists():
+            time.sleep(0.05)
+        """)
     process = driver(OFFLINE, "nowait")
     name = process.communicate(timeout=30)[0].split()[-1]
     began = LocalRunner().describe(name)["TrainingJobStatus"]
+    seen.touch()
     attached = PyTorch.attach(name)
 
     assert "InProgress" == began
