@@ -31,6 +31,8 @@ TEST_WORKERS ?= 3
 SHARED_OUT := -n $(TEST_WORKERS) --dist loadscope --no-loadscope-reorder
 SAMPLE := tests/runtime/modelparallel/torch/test_run_matrix.py
 TORCH_SUITE := tests/torch_suite
+# Thousands of interpreters start in the tests: none compiles modules that another has compiled.
+unexport PYTHONDONTWRITEBYTECODE
 RUNTIME_FILES := $(shell find container -type f -not -path '*/__pycache__/*' -not -path '*/build/*' \
   -not -path '*/image/*' -not -name 'Dockerfile*')
 
@@ -45,7 +47,8 @@ test: $(RUNTIME) native-address
 	  --ignore=tests/docker --ignore=$(SAMPLE) --ignore=$(TORCH_SUITE)
 
 test-slow: $(RUNTIME)
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) -m slow tests/runtime
+	$(BIN)/python -m pytest $(SHARED_OUT) -m slow \
+	  --ignore=tests/docker --ignore=$(SAMPLE) --ignore=$(TORCH_SUITE)
 
 long: split-matrix pipeline-matrix
 

@@ -8,12 +8,15 @@ import pytest
 from jobs import ROOT
 from nbclient import NotebookClient
 
-NOTEBOOKS = sorted(
-    set((ROOT / "notebooks").glob("*.ipynb")) - {ROOT / "notebooks/local_docker.ipynb"}
-)
+SLOW = ("characters.ipynb", "keras_digits.ipynb")  # their jobs train models for minutes
+NOTEBOOKS = [
+    pytest.param(path, id=path.name, marks=[pytest.mark.slow] * (path.name in SLOW))
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb"))
+    if path.name != "local_docker.ipynb"
+]
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", NOTEBOOKS)
 def test_notebook_runs(path: Path, tmp_path):
     """Every cell ends without an error."""
     notebook = nbformat.read(path, as_version=4)

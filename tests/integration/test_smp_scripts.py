@@ -95,6 +95,7 @@ def test_pictures_train_save_and_resume(run, channel):
     assert 0.9 < then[0]["tests"][-1][1]
 
 
+@pytest.mark.slow
 def test_sentences_resume_as_if_they_had_never_stopped(run):
     """A GPT-2 with dropout: 4 steps, saved by rank, then 4 more are the 8 steps of one run."""
     whole = run("sentences.py", "of whole", **{"max-steps": 8})

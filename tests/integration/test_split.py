@@ -56,7 +56,9 @@ def asked(request, tmp_path):
     return {**spelt, "smdistributed": {"modelparallel": section}}
 
 
-@pytest.mark.parametrize("asked", ["ours", "AWS's"], indirect=True)
+@pytest.mark.parametrize(
+    "asked", ["ours", pytest.param("AWS's", marks=pytest.mark.slow)], indirect=True
+)
 def test_two_stages_and_two_replicas_train_what_one_process_trains(job, plain, asked):
     """Every rank knows the loss, its place, and what was asked."""
     estimator = job("split.py", distribution=asked)

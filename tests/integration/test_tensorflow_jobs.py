@@ -88,6 +88,7 @@ def test_keras_fit_over_four_ranks(job, channel):
         ]
 
 
+@pytest.mark.slow
 def test_the_notebooks_script_needs_no_model_dir(channel, tmp_path):
     """Only the estimator says one."""
     job = TrainingJob(
@@ -105,6 +106,7 @@ def test_the_notebooks_script_needs_no_model_dir(channel, tmp_path):
         assert {"model.keras", "weights-0.npz"} <= set(tar.getnames())
 
 
+@pytest.mark.slow
 def test_ranks_that_torchrun_starts_meet_beside_its_store(source, channel, tmp_path):
     """As with a job file that names no framework."""
     estimator = PyTorch(
@@ -144,6 +146,7 @@ def test_mirrored_workers_train_together(job):
     )
 
 
+@pytest.mark.slow
 def test_the_mirrored_strategy_of_one_host_needs_no_distribution(job):
     estimator = job("tf_mirrored.py", None, instance_count=1)
     estimator.fit()
@@ -166,6 +169,7 @@ def test_parameter_servers_train_on_two_hosts(job):
     assert [] == processes_of(name)
 
 
+@pytest.mark.slow
 def test_a_chief_that_fails_is_the_reason(job):
     estimator = job("tf_servers.py", ParameterServer(), hyperparameters={"boom": "1"})
     reason = reason_of(estimator)
@@ -173,6 +177,7 @@ def test_a_chief_that_fails_is_the_reason(job):
     assert "algo-1 exited with code 1: ValueError: boom" in reason
 
 
+@pytest.mark.slow
 def test_a_server_that_dies_ends_the_job(job):
     """TensorFlow's coordinator would wait for a worker to come back for ever."""
     estimator = job("tf_servers.py", ParameterServer(), hyperparameters={"wait": "1"})

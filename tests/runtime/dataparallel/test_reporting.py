@@ -168,7 +168,7 @@ else:
 """
 
 
-@pytest.mark.parametrize("is_rank", [False, True])
+@pytest.mark.parametrize("is_rank", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_forked_child_has_no_last_line_of_its_own(is_rank):
     """Also where it reports; and it asks anew whether it is a rank of several."""
     script = FORKS.format(is_rank=is_rank)

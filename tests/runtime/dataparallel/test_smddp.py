@@ -37,7 +37,7 @@ def by_hand(monkeypatch):
     return monkeypatch
 
 
-@pytest.mark.parametrize("script", ["era1.py", "era2.py"])
+@pytest.mark.parametrize("script", [pytest.param("era1.py", marks=pytest.mark.slow), "era2.py"])
 def test_a_script_of_smddp_trains_what_one_process_trains(tmp_path, by_hand, script):
     """Two ranks of torchrun, and this process without a world."""
     ranks = with_torchrun(script, tmp_path / "ranks")

@@ -6,9 +6,16 @@ import pytest
 
 import smdist.dataparallel.tensorflow as sdp
 from sagemaker_dist.errors import OptionError
-from smdist.dataparallel.tensorflow.call_forms import resolve, with_last_named
-from smdist.dataparallel.tensorflow.compression import Compression
 from smdist.dataparallel.tensorflow.reduce_op import ReduceOp
+
+
+@pytest.fixture(scope="module")
+def forms():
+    """Import with TensorFlow, once a test runs: it takes seconds of each process that collects."""
+    from smdist.dataparallel.tensorflow import call_forms
+
+    return call_forms
+
 
 NOTHING = {"average": None, "op": None, "param_index": None, "num_params": None}
 
@@ -30,8 +37,8 @@ NOTHING = {"average": None, "op": None, "param_index": None, "num_params": None}
         ((), {"param_index": 0, "num_params": 1}, ReduceOp.AVERAGE),
     ],
 )
-def test_each_form_is_known_by_its_arguments(positional, named, expected):
-    assert expected is resolve(positional, NOTHING | named)
+def test_each_form_is_known_by_its_arguments(forms, positional, named, expected):
+    assert expected is forms.resolve(positional, NOTHING | named)
 
 
 @pytest.mark.parametrize(
@@ -49,22 +56,22 @@ def test_each_form_is_known_by_its_arguments(positional, named, expected):
         ((), {"op": "adasum"}, "no such reduction"),
     ],
 )
-def test_a_call_that_could_be_either_is_refused(positional, named, told):
+def test_a_call_that_could_be_either_is_refused(forms, positional, named, told):
     with pytest.raises(OptionError, match=told):
-        resolve(positional, NOTHING | named)
+        forms.resolve(positional, NOTHING | named)
 
 
-def test_the_order_of_smddp():
+def test_the_order_of_smddp(forms):
     """compression and op stand behind index and number; the rest is left to resolve()."""
-    unset = NOTHING | {"compression": Compression.none}
-    given = (0, 1, Compression.fp16, ReduceOp.SUM)
-    named = {"compression": Compression.fp16, "op": ReduceOp.SUM}
+    unset = NOTHING | {"compression": sdp.Compression.none}
+    given = (0, 1, sdp.Compression.fp16, ReduceOp.SUM)
+    named = {"compression": sdp.Compression.fp16, "op": ReduceOp.SUM}
 
-    assert ((0, 1), unset | named) == with_last_named(given, unset)
-    assert ((0, 1, 5), unset | named) == with_last_named((*given, 5), unset)
-    assert ((False,), unset) == with_last_named((False,), unset)
+    assert ((0, 1), unset | named) == forms.with_last_named(given, unset)
+    assert ((0, 1, 5), unset | named) == forms.with_last_named((*given, 5), unset)
+    assert ((False,), unset) == forms.with_last_named((False,), unset)
     with pytest.raises(OptionError, match="op twice"):
-        with_last_named(given, unset | {"op": ReduceOp.SUM})
+        forms.with_last_named(given, unset | {"op": ReduceOp.SUM})
     with pytest.raises(OptionError, match="compression is 2"):
         sdp.allreduce([1.0], 0, 1, 2)
 

@@ -17,6 +17,7 @@ def page():
     return runpy.run_path(str(PAGE.with_suffix(".py")))
 
 
+@pytest.mark.slow
 def test_output_is_that_of_the_command(page, tmp_path):
     """`make docs` was run after the last change of what the planner says."""
     assert page["written"](PAGE.read_text(), tmp_path) == PAGE.read_text()
@@ -40,6 +41,7 @@ def test_code_runs(page, tmp_path, monkeypatch):
     assert names["by_hand"].stages[0] == ("embed", "blocks.0", "blocks.1")
 
 
+@pytest.mark.slow
 def test_the_small_model_is_measured(page, tmp_path):
     """The page's own command ends on a machine without a GPU."""
     text = PAGE.read_text()

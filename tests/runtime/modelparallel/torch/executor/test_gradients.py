@@ -22,7 +22,7 @@ TWO = (
 )
 
 
-@pytest.mark.parametrize("name", ["gpt2", "unet"])
+@pytest.mark.parametrize("name", ["gpt2", pytest.param("unet", marks=pytest.mark.slow)])
 def test_under_every_schedule(world, name):
     """Tied weights, and skips that several stages read; dropout draws what it draws in one."""
     expected = plain(name)

@@ -42,9 +42,8 @@ print(json.dumps({{
 """
 
 
-@pytest.mark.parametrize(
-    ("name", "layers"), [("llama70b", 80), pytest.param("gpt3_175b", 96, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "layers"), [("llama70b", 80), ("gpt3_175b", 96)])
 def test_big_models_are_planned_in_seconds(name, layers):
     """Captured, estimated and planned for 128 GPUs in seconds of one core and 2 GiB."""
     done = subprocess.run(
