@@ -108,13 +108,17 @@ def test_a_peer_that_hangs_is_asked_to_end_all_the_same(runner, request_for, scr
     """Nobody says why: after 3 s the others get SIGTERM."""
     script("""
         import signal, sys, time
+        ready = base.parent / "ready"
         if host == "algo-1":
+            while not ready.exists():
+                time.sleep(0.01)
             (base / "output" / "failure").write_text("rank 0: PeerError: rank 1 is silent")
             sys.exit(1)
         def stop(*_):
             (base / "model" / "saved").write_text("saved")
             sys.exit(143)
         signal.signal(signal.SIGTERM, stop)
+        ready.touch()
         time.sleep(100)
     """)
     described = run(runner, request_for())
