@@ -17,6 +17,7 @@ from torch import nn
 
 from sagemaker_dist.errors import closest, raise_all
 from smdist.modelparallel.core.graph import Graph
+from smdist.modelparallel.core.note import UNCUT_MODULE, Note
 from smdist.modelparallel.torch.capture.build_graph import build_graph, crowded
 from smdist.modelparallel.torch.capture.capture_errors import CaptureError, Escalation
 from smdist.modelparallel.torch.capture.capture_run import run_once
@@ -39,7 +40,7 @@ class Captured:
         model: The user's model.
         example: The batch that the model was captured with.
         key: Properties of the model and the batch, apart from numbers, that the program depends on.
-        notes: Text for people: modules that became units against the default rule, and the reason.
+        notes: Modules that became units because they cannot be recorded, with the reasons.
     """
 
     graph: Graph = field(repr=False)
@@ -47,7 +48,7 @@ class Captured:
     model: nn.Module = field(repr=False)
     example: Any = field(repr=False)
     key: Hashable = field(repr=False)
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
     def serves(self, example: Any) -> bool:
         """Tell whether the program is valid for another batch and the model's present settings."""
@@ -109,7 +110,7 @@ class _Search:
         self._asked = opened | _parents(opened)
         self._guessed = composite_elements(model) - self._asked - closed
         self._closed = set(closed) | self._with_hooks()
-        self.notes: list[str] = []
+        self.notes: list[Note] = []
 
     def run(self) -> Program:
         while True:
@@ -142,7 +143,8 @@ class _Search:
         twins = self._twins(found.module)
         self._closed |= twins
         more = f" and so are {len(twins) - 1} more of its class" if len(twins) > 1 else ""
-        self.notes.append(f"{found.module!r} is one unit{more}: {found.reason} ({found.line})")
+        text = f"{found.module!r} is one unit{more}: {found.reason} ({found.line})"
+        self.notes.append(Note(UNCUT_MODULE, text, found.module))
 
     def _twins(self, name: str) -> set[str]:
         """Return all modules of the same user class, so that they need no run each."""

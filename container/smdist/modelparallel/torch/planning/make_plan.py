@@ -18,6 +18,7 @@ from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core import plan as core
 from smdist.modelparallel.core.cluster import Cluster
 from smdist.modelparallel.core.cost import StateBytes
+from smdist.modelparallel.core.note import UNKNOWN_MEMORY, UNKNOWN_SPEED, Note
 from smdist.modelparallel.core.partition.manual import note_on_marks
 from smdist.modelparallel.core.plan.number_format import size
 from smdist.modelparallel.core.planner import Problem, find_plan
@@ -133,8 +134,8 @@ def forecast(
         cluster=asked.cluster, at=asked.sampler.at, batch_size=asked.batch_size,
         device_memory=asked.memory_bytes, state=state,
     )  # fmt: skip
-    gone = ("How fast", *["Nobody said how much memory"] * bool(problem.memory_limit_bytes))
-    kept = [] if plan.is_stale else [each for each in plan.notes if not each.startswith(gone)]
+    outdated = {UNKNOWN_SPEED} | ({UNKNOWN_MEMORY} if problem.memory_limit_bytes else set())
+    kept = [] if plan.is_stale else [each for each in plan.notes if each.kind not in outdated]
     return _finished(renewed(plan, problem), problem, asked.sampler, *kept)
 
 
@@ -167,7 +168,7 @@ class Plan(core.Plan):
         return picture
 
 
-def _at_sizes_that_work(problem: Problem, sampler: Sampler) -> tuple[core.Plan, list[str]]:
+def _at_sizes_that_work(problem: Problem, sampler: Sampler) -> tuple[core.Plan, list[Note]]:
     """Return the plan, and notes on the sizes of microbatches that were not tried."""
     said: dict[int, SizeError] = {}
     while True:
@@ -183,7 +184,7 @@ def _at_sizes_that_work(problem: Problem, sampler: Sampler) -> tuple[core.Plan, 
             said[error.num_microbatches] = error
 
 
-def _finished(found: core.Plan, problem: Problem, sampler: Sampler, *more: str) -> Plan:
+def _finished(found: core.Plan, problem: Problem, sampler: Sampler, *more: Note) -> Plan:
     values = {field.name: getattr(found, field.name) for field in fields(found)}
     said = sampler.notes(found.num_microbatches, frozenset(found.opened))
     plan = Plan(**{**values, "notes": tuple(dict.fromkeys([*found.notes, *said, *more]))})

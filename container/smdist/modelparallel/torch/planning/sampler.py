@@ -14,6 +14,7 @@ from sagemaker_dist.errors import closest, require
 from smdist.modelparallel.core.cluster import Cluster, Device
 from smdist.modelparallel.core.cost import Costs
 from smdist.modelparallel.core.graph import Graph
+from smdist.modelparallel.core.note import UNKNOWN_SPEED, UNTRIED_SIZE, Note
 from smdist.modelparallel.core.plan.number_format import size
 from smdist.modelparallel.core.planner.cost_samples import SizeError
 from smdist.modelparallel.torch.capture import Captured, CaptureError, capture
@@ -65,7 +66,7 @@ class Sampler:
         self._left = _BUDGET_SECONDS
         self._known: dict[_Key, tuple[Graph, Costs]] = {}
         self._took: dict[_Key, float] = {}
-        self._notes: dict[_Key, tuple[str, ...]] = {}
+        self._notes: dict[_Key, tuple[Note, ...]] = {}
 
     def at(self, num_microbatches: int, opened: frozenset[str]) -> tuple[Graph, Costs]:
         """Return the graph and costs of one microbatch, for a batch cut into `num_microbatches`.
@@ -137,21 +138,25 @@ class Sampler:
             why = f"measuring it would take {size(needed)}, and {size(free)} are free here"
             raise self._size_error(num_microbatches, why)
 
-    def note(self, error: SizeError) -> str:
-        """Return a note for users on a size that was not tried."""
+    def note(self, error: SizeError) -> Note:
+        """Return the note that one size of microbatches was not tried, with the reason."""
         samples = self._samples(error.num_microbatches)
-        told = f"{samples} sample{'s' if samples > 1 else ''}"
-        return f"Microbatches of {told} were not tried: {error.why}"
+        count = f"{samples} sample{'s' if samples > 1 else ''}"
+        return Note(UNTRIED_SIZE, f"Microbatches of {count} were not tried: {error.why}")
 
-    def notes(self, num_microbatches: int, opened: frozenset[str]) -> tuple[str, ...]:
-        """Return notes for users on a capture and its costs."""
+    def notes(self, num_microbatches: int, opened: frozenset[str]) -> tuple[Note, ...]:
+        """Return notes on the capture of a number of microbatches, and on its costs."""
         found = self._notes.get((num_microbatches, opened), ())
         if self.measures or _is_known(self._device):
             return found
         return (
             *found,
-            f"How fast {self._device.name} is, nobody said: times are those of {_UNKNOWN.name};"
-            " Device(flops_per_second=..., bytes_per_second=...) of the cluster says it",
+            Note(
+                UNKNOWN_SPEED,
+                f"The speed of {self._device.name} is not known, so times are those of"
+                f" {_UNKNOWN.name}: give the cluster a"
+                " Device(flops_per_second=..., bytes_per_second=...)",
+            ),
         )
 
     def _costs(self, captured: Captured, num_microbatches: int, opened: frozenset[str]) -> Costs:

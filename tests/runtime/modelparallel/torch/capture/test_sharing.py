@@ -198,7 +198,7 @@ def test_the_smallest_module_around_all_calls_of_what_counts_is_a_unit(torn, sha
     found = torn(Boxed(Again(shared)), BATCH)
 
     assert (("first",), ("inner",), ("last",)) == found.stages
-    assert "calls 'inner.shared' more than once" in found.captured.notes[0]
+    assert "calls 'inner.shared' more than once" in found.captured.notes[0].text
 
 
 def test_blocks_that_share_what_counts_are_one_unit(units_of):
