@@ -144,7 +144,7 @@ def test_a_shape_that_depends_on_numbers_in_the_model_itself_is_refused():
         def forward(self, x):
             return self.choose(self.a(x)).sum()
 
-    with pytest.raises(CaptureError, match="'choose' returns something whose shape"):
+    with pytest.raises(CaptureError, match="'choose' returns a result whose shapes"):
         capture(Model(), BATCH)
 
 

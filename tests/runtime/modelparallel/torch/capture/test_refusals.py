@@ -56,7 +56,7 @@ def test_a_trained_tensor_that_is_no_parameter_is_refused():
     model = Named()
     model.second.scale = torch.ones(4, requires_grad=True)
 
-    with pytest.raises(CaptureError, match=r"'second\.scale' wants gradients.*nn\.Parameter"):
+    with pytest.raises(CaptureError, match=r"'second\.scale' requires a gradient.*nn\.Parameter"):
         capture(model, BATCH)
 
 

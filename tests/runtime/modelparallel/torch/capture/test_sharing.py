@@ -221,7 +221,7 @@ def test_what_counts_may_be_called_again_where_it_counts_no_more(torn):
 
 
 def test_the_model_itself_may_not_call_twice_what_counts():
-    words = r"'shared' more than once.*'shared\.\w+'.*Use one instance per call"
+    words = r"'shared' more than once.*'shared\.\w+'.*Use one instance of the module for each call"
 
     with pytest.raises(CaptureError, match=words):
         capture(Again(nn.BatchNorm1d(4)), BATCH)

@@ -117,7 +117,7 @@ def test_a_habit_of_the_model_itself_is_refused(habit):
         def forward(self, x):
             return self.b(habit(self, self.a(x)))
 
-    with pytest.raises(CaptureError, match="Model cannot be taken apart"):
+    with pytest.raises(CaptureError, match="Model cannot be recorded"):
         capture(Model(), BATCH)
 
 
