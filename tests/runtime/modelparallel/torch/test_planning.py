@@ -209,7 +209,7 @@ class Stubborn(nn.Module):
         {"world": 0, "example": 3, "costs": "", "pipeline": "", "device_memory": 0},
         {"costs": "guess"},
         {"pipeline_parallel_degree": 3},
-        {"optimize": "both", "memory_weight": 7},
+        {"memory_weight": 7},
         {"costs": "", "pipeline": "", "microbatches": 3, "memory_weight": 5},
         {"default_partition": "0"},
         {"state": (2, 2, 12)},

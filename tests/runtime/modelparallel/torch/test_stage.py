@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core.placement import Placement, place
 from smdist.modelparallel.torch.capture import arguments_of, capture
 from smdist.modelparallel.torch.materialization.stage_module import StageModule
@@ -187,8 +188,11 @@ def test_a_module_with_statistics_is_on_one_stage(model, captured):
     twice = replace(captured, program=replace(captured.program, calls=tuple(calls)))
     placement = Placement(num_stages=2, stages={"norm": (0,), "norm@2": (1,)}, edges=(), ties=())
 
-    with pytest.raises(ValueError, match=r"'norm' on stages 0 and 1"):
+    with pytest.raises(OptionError) as caught:
         StageModule(twice, placement, 0)
+
+    assert ("norm",) == caught.value.about
+    assert "'norm' is on stages 0 and 1" == caught.value.what
 
 
 def test_inputs_of_another_form_are_refused(stages):

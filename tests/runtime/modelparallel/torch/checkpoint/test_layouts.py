@@ -115,9 +115,9 @@ def test_hosts_without_a_common_folder(world, tmp_path):
     found = load_and_train(0, 1, "plain", str(tmp_path / "all"), ["two"])
 
     assert set() == names[0] & names[1]
-    assert "Bring the folders of all hosts together" in told
+    assert "Copy the folders of all hosts into one" in told
     assert losses == pytest.approx(found["two"], abs=1e-5)
-    with pytest.raises(CheckpointError, match=r"_1_0\.distcp of 2 files are missing"):
+    with pytest.raises(CheckpointError, match=r"1 of 2 files are missing .*_1_0\.distcp"):
         resume_from_checkpoint(hosts[0], "two", model=make(1)[0], load_optimizer=False)
 
 
@@ -172,8 +172,9 @@ def test_positions_of_other_replicas_are_refused(tmp_path):
     place = RankReplica(rank=0, replica=0, num_replicas=1, layout={}, run={})
 
     assert {"at": 1} == place.data_of([(0, {"at": 1}), (1, {"at": 1})], 2)
-    with pytest.raises(CheckpointError, match="data positions of 2 replicas, and there are 1"):
+    with pytest.raises(CheckpointError) as caught:
         place.data_of([(0, {"at": 1}), (1, {"at": 2})], 2)
+    assert ("data",) == caught.value.about
     assert 2 == len(batch(0))
 
 
@@ -209,4 +210,4 @@ def test_parameters_of_something_else_on_one_rank_are_told_on_all(world, tmp_pat
     found = world.run(foreign_optimizer, str(tmp_path), size=2)
 
     assert found[0] == found[1]
-    assert "rank 1: 1 parameters of the optimizer are not the model's" in found[0]
+    assert "rank 1: 1 parameters of the optimizer are not in the model" in found[0]

@@ -139,16 +139,18 @@ def test_an_estimate_divides_operations_by_speed():
 
 def test_a_device_without_a_speed_is_refused():
     found = capture(nn.Sequential(nn.Linear(4, 4)), torch.ones(2, 4))
-    with pytest.raises(OptionError, match="'lost'") as caught:
+    with pytest.raises(OptionError) as caught:
         estimate(found, Device(name="lost"))
 
-    assert "flops_per_second" in str(caught.value)
+    assert ("device",) == caught.value.about
 
 
 def test_no_runs_are_refused():
     found = capture(nn.Sequential(nn.Linear(4, 4)), torch.ones(2, 4))
-    with pytest.raises(OptionError, match="repeats is 0"):
+    with pytest.raises(OptionError) as caught:
         measure(found, repeats=0)
+
+    assert ("repeats",) == caught.value.about
 
 
 def test_an_interrupted_measurement_leaves_no_trace(monkeypatch):
