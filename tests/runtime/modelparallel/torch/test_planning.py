@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`smp.plan`: from a model to a plan; drawn, saved, edited, and said anew."""
+"""Tests of `smp.plan` and `smp.forecast`: plans are made, drawn, saved, edited and forecast."""
 
 import json
 import logging
@@ -123,7 +123,7 @@ def test_a_mark_within_a_unit_opens_it():
 
 
 def test_marks_do_nothing_where_the_planner_places_units():
-    """As in SageMaker's library; the plan says so."""
+    """A note of the plan says that the marks have no effect, as in SMP v1."""
     model = on_meta()
     set_partition(model[0], 1)
     found = plan(model, BATCH, cluster(2), pipeline_parallel_degree=2)
@@ -144,7 +144,7 @@ def test_state_counts():
 
 
 def test_device_memory_is_held_to():
-    """As text; what does not fit is refused with what would."""
+    """A plan that does not fit into the given memory is refused."""
     with pytest.raises(OptionError, match=r"device_memory is 4\.00 KiB: no plan fits"):
         plan(on_meta(), BATCH, cluster(), device_memory="4KiB")
 
@@ -188,7 +188,7 @@ def test_long_work_is_logged(caplog):
 
 
 class Stubborn(nn.Module):
-    """Whose own forward function asks for values."""
+    """Model whose own forward function reads values of a tensor."""
 
     def forward(self, x):
         return x + 1 if float(x.sum()) > 0 else x
@@ -243,7 +243,7 @@ def planned():
 
 
 def test_file_is_the_cores(planned, tmp_path):
-    """It has no more than the core's plan has, and each reads it."""
+    """The core's `Plan` reads the file of a `smp.Plan`, and they are equal."""
     planned.save(tmp_path / "plan.json")
 
     assert planned == Plan.load(tmp_path / "plan.json")
@@ -261,7 +261,7 @@ def test_picture_is_of_the_forecast(planned, tmp_path):
 
 
 def edited(planned, tmp_path, change):
-    """As people do it: saved, changed by hand, loaded."""
+    """Return a plan that was saved, changed by `change` and loaded."""
     path = tmp_path / "plan.json"
     planned.save(path)
     document = json.loads(path.read_text())
@@ -294,7 +294,7 @@ def test_forecast_of_a_plan_as_it_is_says_the_same(planned):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "words"),
     [
         (lambda document: document["stages"].reverse(), "stage"),
         (lambda document: document["stages"][0].append("7.linear"), "no such unit"),
@@ -302,9 +302,9 @@ def test_forecast_of_a_plan_as_it_is_says_the_same(planned):
         (lambda document: document.update(batch_size=32), "the example has 16 samples"),
     ],
 )
-def test_edited_plans_that_cannot_run(planned, tmp_path, change, said):
+def test_edited_plans_that_cannot_run(planned, tmp_path, change, words):
     changed = edited(planned, tmp_path, change)
-    with pytest.raises(OptionError, match=said):
+    with pytest.raises(OptionError, match=words):
         forecast(changed, on_meta(), BATCH, cluster())
 
 
@@ -314,7 +314,7 @@ def test_edited_plan_that_holds_too_much(planned):
 
 
 def test_loaded_plan_is_not_drawn(planned, tmp_path):
-    """What units cost is not in the file; the hint is a call."""
+    """The file has no costs of units, so the plan must be forecast first."""
     planned.save(tmp_path / "plan.json")
     with pytest.raises(OptionError, match=r"Draw the plan that smp\.forecast"):
         Plan.load(tmp_path / "plan.json").plot()

@@ -218,7 +218,7 @@ class Scaled(nn.Module):
     ],
 )
 def test_inputs_that_the_program_was_not_made_for_are_refused(batch, what):
-    """What depends on them stands in the program."""
+    """Inputs with another constant than at capture are refused."""
     captured = capture(Scaled(), {"x": torch.ones(3, 4), "scale": 2.0})
     stage = StageModule(captured, place(captured.graph, {"a": 0}), 0)
 
@@ -227,7 +227,7 @@ def test_inputs_that_the_program_was_not_made_for_are_refused(batch, what):
 
 
 def test_values_are_let_go_after_their_last_reader(captured):
-    """As in a forward function that reuses its variable."""
+    """A value is freed after its last reader, as if a variable were reused."""
     alive = []
 
     class Watching(nn.Linear):

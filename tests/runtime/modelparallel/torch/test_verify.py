@@ -134,7 +134,7 @@ def test_a_missing_gradient_is_found_and_its_module_named(monkeypatch):
 
 @pytest.mark.parametrize("tensor", ["0.weight", "8.weight", "8.running_var"])
 def test_a_stage_that_reaches_for_others_is_found(monkeypatch, tensor):
-    """In one process it could, and the numbers would be right."""
+    """A stage that reads a tensor of another stage is found, although it works in one process."""
     model = layers()
 
     class Reaching(StageModule):
@@ -191,7 +191,7 @@ def test_a_gradient_is_measured_against_itself():
 
 
 def test_rounding_of_a_gradient_of_zero_is_no_error():
-    """Such as that of an attention's key bias."""
+    """A gradient that is zero except for rounding, such as of an attention's key bias, passes."""
     expected = {"key": torch.full((4,), 1e-9), "query": torch.ones(4)}
 
     found = worst(expected, {**expected, "key": torch.full((4,), -1e-9)})

@@ -68,10 +68,10 @@ def test_a_mean_over_samples_is_the_same_in_microbatches(loss):
     ("model", "loss"), [(normed, torch.mean), (normed, None), (layers, torch.sum)]
 )
 def test_what_is_no_mean_over_samples_is_told_and_not_judged(model, loss):
-    def told(output):
+    def mean(output):
         return output.square().mean() if loss is torch.mean else output.sum()
 
-    found = verify(model(), BATCH, microbatches=4, loss=loss and told)
+    found = verify(model(), BATCH, microbatches=4, loss=loss and mean)
 
     assert 0.05 < found.microbatch_error
     assert "(BatchNorm, dropout, losses that are no mean over samples)" in str(found)

@@ -187,6 +187,8 @@ def _check_names(model: nn.Module, *groups: Collection[str]) -> None:
             f"there is no module {name!r}",
             "opened and closed list names of modules",
             _name_hint(name, known),
+            about=name,
+            kind="unknown_module",
         )
         for group in groups
         for name in group

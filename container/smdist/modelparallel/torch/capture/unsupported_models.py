@@ -36,6 +36,8 @@ def _wrapped(model: nn.Module) -> Iterator[CaptureError]:
                 f"{name or 'the model'!r} is a {type(module).__name__}",
                 "data parallelism is added to each stage after the model is split",
                 "Pass the model that it wraps",
+                about=name or (),
+                kind="wrapped",
             )
 
 
@@ -49,6 +51,7 @@ def _whole(model: nn.Module) -> Iterator[CaptureError]:
             f"the model is {kind} as a whole",
             "the calls of the modules inside it cannot be recorded",
             "Pass the plain model; modules inside it may be compiled",
+            kind=kind,
         )
 
 
@@ -58,6 +61,7 @@ def _hooked(model: nn.Module) -> Iterator[CaptureError]:
             f"the model, a {type(model).__name__}, has forward or backward hooks on itself",
             "no stage calls the whole model, so the hooks would never run",
             "Register the hooks on modules inside it, or remove them",
+            kind="hooked",
         )
 
 
@@ -65,10 +69,13 @@ def _loose(model: nn.Module) -> Iterator[CaptureError]:
     for prefix, module in model.named_modules():
         for key, value in {**vars(module), **module._buffers}.items():
             if isinstance(value, Tensor) and value.requires_grad and value.is_leaf:
+                name = f"{prefix}.{key}".lstrip(".")
                 yield CaptureError(
-                    f"{f'{prefix}.{key}'.lstrip('.')!r} requires a gradient and is no parameter",
+                    f"{name!r} requires a gradient and is no parameter",
                     "stages sum and send the gradients of parameters only",
                     "Make it an nn.Parameter, or detach it",
+                    about=name,
+                    kind="not_a_parameter",
                 )
 
 
@@ -85,4 +92,6 @@ def _overlapping(model: nn.Module) -> Iterator[CaptureError]:
                 f"{name!r} and {other!r} are two parameters in the same memory",
                 "if they were on two stages, an update of one would not change the other",
                 "Tie them by assigning one parameter to both modules",
+                about=(name, other),
+                kind="shared_memory",
             )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What cannot be recorded stays in one piece, and the search for that piece ends."""
+"""Modules that cannot be recorded become units, and the search for them ends."""
 
 import pytest
 import torch
@@ -191,7 +191,7 @@ def test_a_unit_that_is_too_large_for_a_trial_is_refused(monkeypatch):
 
 
 def test_of_what_is_too_large_for_a_trial_the_innermost_module_is_named(monkeypatch):
-    """Not the model around it, to which the search would come in the end."""
+    """The innermost module is named, not the model around it."""
     monkeypatch.setattr(shape_probe, "LARGEST_BYTES", 79)
     with torch.device("meta"):
         model = nn.Sequential(Boxed(Boxed(Picky(4, 4))))
@@ -201,7 +201,7 @@ def test_of_what_is_too_large_for_a_trial_the_innermost_module_is_named(monkeypa
 
 
 def test_modules_of_one_class_are_kept_whole_at_once(torn):
-    """Not one in each run: a model may have a hundred."""
+    """All modules of one class become units in the same run."""
     runs = []
 
     class Counted(Two):

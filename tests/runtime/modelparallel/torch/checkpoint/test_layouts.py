@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one layout saves every other loads, and training goes on alike."""
+"""A checkpoint of one layout is loaded under every other, and training continues equally."""
 
 import errno
 import random
@@ -83,7 +83,7 @@ def fails_on_one_rank(rank, size, folder):
 
 
 def test_failure_of_one_rank_is_that_of_all(world, tmp_path):
-    """It names the rank and the cause, and the older checkpoint is the newest."""
+    """The error has the rank and the cause, and the older checkpoint stays the newest."""
     texts = world.run(fails_on_one_rank, str(tmp_path), size=2)
 
     assert texts[0] == texts[1]
@@ -122,7 +122,7 @@ def test_hosts_without_a_common_folder(world, tmp_path):
 
 
 def draws(rank, size, name, folder):
-    """What each rank draws after a save, or after a resumption where there is something."""
+    """Return the random numbers that each rank draws after a save or a resumption."""
     with running(name, seed=rank) as run:
         random.seed(rank)
         np.random.seed(rank)
@@ -157,7 +157,7 @@ def wrong_model(rank, size, folder):
 
 
 def test_wrong_model_is_told_before_it_is_cut(world, tmp_path):
-    """At once, not in the first step; the same on every rank."""
+    """The error is raised at once on every rank, not in the first step."""
     found = world.run(wrong_model, str(tmp_path), size=2)
 
     assert found[0] == found[1]

@@ -69,7 +69,7 @@ def parameters(values):
 
 
 def same(one, other):
-    """Whether two states are equal, bit by bit."""
+    """Return True if two states are equal, bit by bit."""
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(same(v, other[k]) for k, v in one.items())
     return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other

@@ -193,7 +193,7 @@ class Interrupting(nn.Module):
 
 
 def test_changes_in_place_are_measured():
-    """By glue and by a unit: what is changed is a copy, each time."""
+    """A function and a unit that change their input in place get a copy in every run."""
     model = InPlace()
     found = capture(model, torch.ones(2, 4))
     costs = measure(found, repeats=2)
@@ -203,7 +203,7 @@ def test_changes_in_place_are_measured():
 
 
 def test_a_mode_of_a_part_counts():
-    """What runs under no_grad keeps nothing and has no backward pass."""
+    """A part under no_grad saves nothing and has no backward pass."""
     costs = measure(capture(Frozen(), torch.ones(2, 4)), repeats=1)
 
     assert 0 == costs.of("body").saved_bytes == costs.of("body").backward_seconds
