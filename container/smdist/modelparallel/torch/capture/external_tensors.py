@@ -52,7 +52,7 @@ class ExternalTensors:
                 self._own |= {id(value) for value in group.values() if isinstance(value, Tensor)}
 
     def watch(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Check the arguments of a function that runs in the unit."""
+        """Check the arguments of a function that runs in the unit; set `found` if one is bad."""
         for tensor in tensors_in((*args, *kwargs.values())):
             if not self.found and id(tensor) not in self._own:
                 self.found = self._objection(tensor)
@@ -74,7 +74,7 @@ class ExternalTensors:
 
 
 def tensors_in(items: Iterable[Any]) -> Iterable[Tensor]:
-    """Yield the tensors among the items, and in lists and tuples among them."""
+    """Yield every tensor in `items`, also inside nested lists and tuples."""
     for item in items:
         if isinstance(item, Tensor):
             yield item

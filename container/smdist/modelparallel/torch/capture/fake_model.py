@@ -36,7 +36,7 @@ class Effects:
     draws: list[str] = field(default_factory=list)
 
     def clear(self) -> None:
-        """Remove all entries."""
+        """Remove all recorded effects, before the next call."""
         self.written.clear()
         self.draws.clear()
 

@@ -31,7 +31,7 @@ class Snapshot:
     contents: dict[str, Any]
 
     def differences(self) -> list[str]:
-        """Return the names of attributes that changed, or whose contents changed."""
+        """Return the names of the module's attributes that changed since the snapshot."""
         now = self.module.__dict__
         names = [name for name in {**self.attributes, **now} if self._differs(name, now)]
         return sorted(names)

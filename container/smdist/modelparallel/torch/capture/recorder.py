@@ -164,7 +164,10 @@ class CallRecorder(TorchFunctionMode):
             self._writer.escalate("it checkpoints operations of its own, with no unit among them")
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Record a function; PyTorch calls this method for each of its functions."""
+        """Run a function of PyTorch, and record it unless a unit is running.
+
+        PyTorch calls this method for each of its functions.
+        """
         if not self._quiet:
             return self.function(func, args, kwargs or {})
         with self._writer.rng_calls.running(func, self._writer.effects.draws):
@@ -225,7 +228,7 @@ class CallRecorder(TorchFunctionMode):
         return self._writer.write(step, result, positions, is_probed=is_probed, has_state=has_state)
 
     def _check_unit(self, name: str, module: nn.Module) -> None:
-        """Check that other modules have not changed a unit's attributes since it last ran."""
+        """Check that no other module has changed the attributes of a unit since its last run."""
         before = self._before.setdefault(id(module), snapshots(module.modules()))
         found = next((change for part in before for change in part.differences()), None)
         if found is not None:

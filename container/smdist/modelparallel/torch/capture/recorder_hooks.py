@@ -67,7 +67,7 @@ class Listener(Protocol):
         """
 
     def leave_checkpoint(self) -> None:
-        """Handle the end of a function that ran without its checkpoint."""
+        """Handle the end of the activation checkpoint that `checkpointed` started."""
 
     def __enter__(self) -> Any: ...
 

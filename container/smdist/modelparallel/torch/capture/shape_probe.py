@@ -26,7 +26,7 @@ STANDS_IN = "_smp_stands_in"  # marks a tensor without values that replaces one 
 
 
 class ProbeError(Exception):
-    """Error of a probe; the message continues a sentence that begins with the unit's name."""
+    """Error of a probe; its text is a clause after the unit's name: "returns a result ..."."""
 
 
 class FailedError(ProbeError):
@@ -155,7 +155,7 @@ class Probe:
 
 
 class _Trial:
-    """One run of a unit on made-up numbers."""
+    """Run of a unit on made-up numbers, with its results and the arguments that it changed."""
 
     def __init__(self, leaves: list[Any], form: Form, module: nn.Module) -> None:
         self.leaves = leaves

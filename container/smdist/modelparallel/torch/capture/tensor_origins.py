@@ -41,7 +41,7 @@ class TensorOrigins:
         self._claimed: set[int] = set()
 
     def source(self, tensor: Tensor) -> Argument | None:
-        """Return the origin of a tensor; None if it is unknown."""
+        """Return the reference to a tensor in the program; None if its origin is unknown."""
         return self._sources.get(id(tensor))
 
     def publish(self, tensor: Tensor, name: str) -> Ref:

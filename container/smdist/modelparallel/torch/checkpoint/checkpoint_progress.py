@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Progress lines for a checkpoint that takes more than a few seconds."""
+"""Progress lines on stderr while a checkpoint is written or read for more than a few seconds."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class CheckpointProgress:
             self._print(f"{in_units(self._done)} of this rank in {now - self._begin:.0f} s so far")
 
     def close(self, total: int) -> None:
-        """Print the final line; `total` is the number of bytes of all ranks together."""
+        """Print the final line, with the number of bytes of all ranks together."""
         seconds = time.perf_counter() - self._begin
         if seconds > _SILENT_SECONDS:
             self._print(f"{in_units(total)} in {seconds:.1f} s")

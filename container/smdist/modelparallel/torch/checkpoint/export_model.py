@@ -235,7 +235,7 @@ def _save_settings(settings: Any, folder: Path, holding: LocalValues) -> None:
 
 
 def _remove_others(folder: Path, files: list[File]) -> None:
-    """Remove files of an earlier export from the folder."""
+    """Remove the files of an earlier export that this export has not replaced."""
     names = {file.name for file in files} | ({_INDEX} if len(files) > 1 else set())
     for each in (*folder.glob("model*.safetensors"), *folder.glob(_INDEX)):
         if each.name not in names and re.fullmatch(

@@ -158,7 +158,7 @@ def _inside_out(
 
 
 def _method(module: nn.Module, name: str, arguments: int) -> Callable[..., Any] | None:
-    """Return a module's method if it can be called with this number of arguments, else None."""
+    """Return a module's method; None if it lacks it, or needs another number of arguments."""
     if not callable(getattr(type(module), name, None)):
         return None
     method: Callable[..., Any] = getattr(module, name)

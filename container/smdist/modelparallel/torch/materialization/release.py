@@ -76,7 +76,7 @@ def keep_unused(
 
 
 def _used(model: nn.Module, program: Program, placement: Placement) -> set[int]:
-    """Return the ids of the tensors that any stage uses."""
+    """Return the ids of the model's parameters and buffers that a stage of any rank uses."""
     calls = [call for call in program.calls if placement.stages[call.name]]
     units = {call.module for call in calls if call.is_unit}
     found = {id(tensor) for name in units for _, tensor in _tensors(model.get_submodule(name))}

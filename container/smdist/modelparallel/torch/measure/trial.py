@@ -67,7 +67,7 @@ class Prepared:
         return leaf.clone()
 
     def forward(self) -> None:
-        """Run the forward pass."""
+        """Run the forward pass of the call, and set `results`."""
         self.results = self._trial.run(self.inputs)
 
     def seed(self) -> bool:

@@ -243,7 +243,7 @@ class Program:
 
     @cached_property
     def call(self) -> Mapping[str, Call]:
-        """Calls by name."""
+        """All calls, by name."""
         return {call.name: call for call in self.calls}
 
     def bind(self, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ def is_tracing() -> bool:
 
 @contextmanager
 def tracing() -> Iterator[None]:
-    """Set the flag within the block."""
+    """Make `is_tracing()` return True within the block, in this thread."""
     token = _is_tracing.set(True)
     try:
         yield

@@ -46,7 +46,7 @@ class ModelOptions:
         return "measure" if self.trace_execution_times or self.trace_memory_usage else "auto"
 
     def faults(self) -> Iterator[OptionError]:
-        """Yield all faults of the arguments."""
+        """Yield an error for each argument that is wrong or not supported."""
         for name in (each.name for each in fields(self)):
             if name in _FLAGS and not isinstance(getattr(self, name), bool):
                 what = f"{name} is {getattr(self, name)!r}"

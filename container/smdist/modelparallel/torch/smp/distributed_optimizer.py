@@ -61,7 +61,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
-        """Optimizer that is wrapped."""
+        """PyTorch's optimizer that this one wraps."""
         return self._inner
 
     @property

@@ -53,7 +53,7 @@ class Cfg:
 
     @property
     def fp16_params(self) -> bool:
-        """Always False, like `fp16`."""
+        """Always False: parameters are not converted to float16."""
         return False
 
     @property

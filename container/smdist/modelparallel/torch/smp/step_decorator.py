@@ -196,7 +196,7 @@ def _rebuilt(value: Any, parts: list[tuple[Any, Any]]) -> Any:
 
 
 def _mapping(value: dict[Any, Any], parts: dict[Any, Any]) -> Any:
-    """Return a dict of the same class; a plain dict if the class takes no items."""
+    """Return a dict of `value`'s class with other items; a plain dict if the class fails."""
     try:
         return type(value)(parts)
     except Exception:

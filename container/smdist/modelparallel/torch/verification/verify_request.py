@@ -36,7 +36,7 @@ class StagedPlan(Protocol):
 def check_request(
     model: nn.Module, stages: Stages | None, plan: StagedPlan | None, tolerance: float
 ) -> None:
-    """Check the arguments before the model runs.
+    """Check the arguments of `smp.verify` before the model runs.
 
     Raises:
         OptionError: All faults, by argument.
