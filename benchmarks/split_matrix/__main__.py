@@ -139,7 +139,7 @@ def _parts(captured: Captured | None) -> list[str]:
         return ["", "", "", ""]
     nodes = captured.graph.nodes
     glue = sum(node.kind is NodeKind.GLUE for node in nodes)
-    whole = ", ".join(f"`{note.split(chr(39))[1]}`" for note in captured.notes) or "-"
+    whole = ", ".join(f"`{note.about}`" for note in captured.notes) or "-"
     return [captured.graph.model, str(len(captured.graph.units)), str(glue), whole]
 
 

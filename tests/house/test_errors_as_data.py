@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nothing in the product reads meaning out of the sentence of an error: fields say it.
+"""Nothing in the product reads meaning out of the sentence of an error or a note: fields say it.
 
-Found are comparisons, searches and cuts of `.what`, `.why`, `.hint` of an error, of `str(error)`
-and of `error.args[0]`, also through one variable. Texts of other people's programs, whose
-exceptions have nothing else, are listed with the reason.
+Found are comparisons, searches and cuts of `.what`, `.why`, `.hint` of an error, of `str(error)`,
+of `error.args[0]`, and of each element of `.notes` or its `.text`, also through one variable.
+Texts of other people's programs, whose exceptions have nothing else, are listed with the reason.
 """
 
 from __future__ import annotations
@@ -45,12 +45,20 @@ FOREIGN = {  # file: how often, and why there is nothing but a text
 
 
 class Reader(ast.NodeVisitor):
-    """Collects the lines of a module at which the text of an error is read."""
+    """Collects the lines of a module at which the text of an error or of a note is read."""
 
     def __init__(self) -> None:
         self.found: list[int] = []
         self._errors: set[str] = set()
         self._texts: set[str] = set()
+        self._notes: set[str] = set()
+
+    def visit(self, node: ast.AST) -> None:
+        loops = [node] if isinstance(node, ast.For) else getattr(node, "generators", [])
+        for loop in loops:
+            if is_notes(loop.iter) and isinstance(loop.target, ast.Name):
+                self._notes.add(loop.target.id)
+        super().visit(node)
 
     def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
         if node.name:
@@ -61,6 +69,8 @@ class Reader(ast.NodeVisitor):
         kind = "" if node.annotation is None else ast.unparse(node.annotation)
         if "Error" in kind or "Exception" in kind:
             self._errors.add(node.arg)
+        if kind == "Note":
+            self._notes.add(node.arg)
 
     def visit_Assign(self, node: ast.Assign) -> None:
         self.generic_visit(node)
@@ -95,17 +105,25 @@ class Reader(ast.NodeVisitor):
         self.generic_visit(node)
 
     def _is_error(self, node: ast.expr) -> bool:
-        """Whether an expression is an error, or the one that it carries."""
+        """Return whether an expression is an error, or the error that caused one."""
         if isinstance(node, ast.IfExp):
             return self._is_error(node.body) or self._is_error(node.orelse)
         if isinstance(node, ast.Attribute) and node.attr in {"cause", "__cause__"}:
             return self._is_error(node.value)
         return isinstance(node, ast.Name) and node.id in self._errors
 
+    def _is_note(self, node: ast.expr) -> bool:
+        """Return whether an expression is a note, or an element of some `.notes`."""
+        if isinstance(node, ast.Subscript):
+            return is_notes(node.value)
+        return isinstance(node, ast.Name) and node.id in self._notes
+
     def _is_text(self, node: ast.expr) -> bool:
-        """Whether an expression is the text of an error, whole or cut."""
+        """Return whether an expression is the text of an error or a note, whole or cut."""
+        if self._is_note(node):
+            return True
         if isinstance(node, ast.Attribute):
-            return node.attr in PARTS
+            return node.attr in PARTS or (node.attr == "text" and self._is_note(node.value))
         if isinstance(node, ast.Name):
             return node.id in self._texts
         if isinstance(node, ast.Subscript):
@@ -113,12 +131,17 @@ class Reader(ast.NodeVisitor):
         if not isinstance(node, ast.Call):
             return False
         if isinstance(node.func, ast.Name) and node.func.id in {"str", "repr"}:
-            return any(self._is_error(each) for each in node.args)
+            return any(self._is_error(each) or self._is_note(each) for each in node.args)
         return isinstance(node.func, ast.Attribute) and self._is_text(node.func.value)
 
 
+def is_notes(node: ast.expr) -> bool:
+    """Return whether an expression is the `.notes` of an object, for instance of a plan."""
+    return isinstance(node, ast.Attribute) and node.attr == "notes"
+
+
 def is_punctuation(node: ast.expr) -> bool:
-    """Whether it is asked how a sentence ends, so that it ends once."""
+    """Return whether the ends compared are punctuation, which a text for people may need once."""
     ends = ast.literal_eval(node)
     return not any(each.isalnum() for each in "".join(ends))
 
@@ -154,6 +177,11 @@ def test_sentences_are_not_read():
         "return error.args[0]",
         "return error.what == 'lanes is 3'",
         "cause = error.cause if error else error\n    return 'gone' in str(cause)",
+        "return [each for each in plan.notes if not each.startswith('How fast')]",
+        "return any('nobody' in note.text for note in plan.notes)",
+        "return plan.notes[0].text.partition(':')[0]",
+        "return any(str(note).startswith('rank') for note in plan.notes)",
+        "for note in plan.notes:\n        if 'rank' in note.text:\n            return note",
     ],
 )
 def test_a_read_is_found(body):
@@ -169,6 +197,8 @@ def test_a_read_is_found(body):
         "return str(error).rstrip('.')[:80]",
         "return error.why + ('' if error.why.endswith(('.', '?')) else '.')",
         "return error.kind == 'lost' and 'lanes' in error.about",
+        "return [each.text for each in plan.notes if each.kind != 'unknown_speed']",
+        "return [f'{note}.' for note in plan.notes]",
     ],
 )
 def test_words_for_people_may_be_written(body):

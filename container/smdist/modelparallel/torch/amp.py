@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mixed precision under SMP's name `smp.amp`: a gradient scaler on which all ranks agree."""
+"""Gradient scaler for mixed precision, under SMP's name `smp.amp.GradScaler`."""
 
 from smdist.modelparallel.torch.replicas.grad_scaler import GradScaler
 

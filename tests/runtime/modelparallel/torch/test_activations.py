@@ -21,7 +21,7 @@ class Dropped(nn.Module):
 
 
 def saved_bytes(run):
-    """What the backward pass of a call keeps."""
+    """Return the bytes that autograd saves in a call."""
     kept = {}
 
     def pack(tensor):

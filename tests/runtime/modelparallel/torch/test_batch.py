@@ -36,29 +36,42 @@ def test_microbatch_of_meta():
 
 @pytest.mark.parametrize("number", [0, 3, 5, 16])
 def test_what_does_not_divide_is_refused(number):
-    """The divisors are named."""
-    with pytest.raises(OptionError, match=f"microbatches is {number}.*Use one of 1, 2, 4, 8"):
+    """The hint lists the divisors."""
+    with pytest.raises(OptionError) as caught:
         Batch.of(torch.zeros(8)).microbatch(number)
+
+    assert ("microbatches",) == caught.value.about
+    assert "Use one of 1, 2, 4, 8" == caught.value.hint
 
 
 @pytest.mark.parametrize(
-    ("example", "said"),
+    "example",
     [
-        ([torch.zeros(2)], "example is list"),
-        (None, "example is NoneType"),
-        ({"x": 3}, "no tensor with a dimension"),
-        ((torch.tensor(1.0),), "no tensor with a dimension"),
-        (torch.zeros(0, 3), "example is empty"),
-        ({0: torch.zeros(4)}, "example has the key 0: its keys name arguments of forward"),
-        (
-            (torch.zeros(4), {"mask": torch.zeros(1, 4)}),
-            r"example\[0\]: 4, example\[1\]\['mask'\]: 1",
-        ),
+        [torch.zeros(2)],
+        None,
+        {"x": 3},
+        (torch.tensor(1.0),),
+        torch.zeros(0, 3),
+        {0: torch.zeros(4)},
     ],
 )
-def test_what_is_no_batch(example, said):
-    with pytest.raises(OptionError, match=said):
+def test_example_that_is_no_batch_is_refused(example):
+    with pytest.raises(OptionError) as caught:
         Batch.of(example)
+
+    assert ("example",) == caught.value.about
+
+
+def test_tensors_of_different_lengths_are_listed():
+    with pytest.raises(OptionError) as caught:
+        Batch.of((torch.zeros(4), {"mask": torch.zeros(1, 4)}))
+
+    assert (
+        "example has tensors with different lengths of dimension 0 "
+        "(example[0]: 4, example[1]['mask']: 1): a batch is split into microbatches along "
+        "dimension 0 of all its tensors. Pass tensors with equally many samples, and make any "
+        "others in the model."
+    ) == str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -71,5 +84,7 @@ def test_sizes(written, size):
 
 @pytest.mark.parametrize("written", [0, -1, True, None, 1.5, "", "16 gigs", "-1GiB", "GiB", "0GiB"])
 def test_what_is_no_size(written):
-    with pytest.raises(OptionError, match=r"device_memory is .*: it is a number of bytes"):
+    with pytest.raises(OptionError) as caught:
         read_size(written, "device_memory")
+
+    assert ("device_memory",) == caught.value.about

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a number of ranks means."""
+"""Tests of the cluster that a number of ranks stands for."""
 
 from types import SimpleNamespace
 
@@ -21,7 +21,7 @@ def test_cluster_is_itself():
 
 @pytest.mark.parametrize("model", [nn.Linear(2, 2), nn.Linear(2, 2, device="meta"), nn.Identity()])
 def test_ranks_are_processes_of_one_host(model):
-    """Without a GPU, and without a limit of memory that anybody said."""
+    """A number of ranks is one host of processes, without GPU and memory limit."""
     found = cluster_of(4, model)
 
     assert Cluster(ranks_per_host=4, inside=PROCESSES, across=PROCESSES) == found

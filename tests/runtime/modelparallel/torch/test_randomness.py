@@ -66,8 +66,8 @@ def test_the_same_draws_give_the_same_numbers():
 def test_functions_that_draw_are_numbered_through_the_whole_forward_pass():
     calls = [call for call in capture(Model(), BATCH).program.calls if call.is_random]
 
-    assert [0, 1, 2] == [call.chance.first for call in calls]
-    assert [1, 1, 1] == [call.chance.count for call in calls]
+    assert [0, 1, 2] == [call.rng.first for call in calls]
+    assert [1, 1, 1] == [call.rng.count for call in calls]
 
 
 @pytest.mark.parametrize("reentrant", [None, False])
@@ -77,7 +77,7 @@ def test_numbers_are_the_same_whatever_is_a_unit(reentrant):
     opened = capture(Blocks(reentrant), BATCH, opened=("layer",))
 
     assert len(closed.program.calls) < len(opened.program.calls)
-    assert closed.program.chance.count == opened.program.chance.count
+    assert closed.program.rng.count == opened.program.rng.count
     for left, right in zip(_run(closed), _run(opened), strict=True):
         assert torch.equal(left, right)
 
@@ -97,9 +97,9 @@ def test_a_split_model_draws_what_the_whole_one_draws(reentrant):
 
 def test_functions_beyond_those_that_were_captured_have_numbers_of_their_own():
     """A unit may call as many as it likes; none of them draws what another call does."""
-    chance = RngCall(first=4, count=2, functions=frozenset())
+    rng = RngCall(first=4, count=2, functions=frozenset())
 
-    assert ["4", "5", "6+0", "6+1"] == [chance.name(index) for index in range(4)]
+    assert ["4", "5", "6+0", "6+1"] == [rng.name(index) for index in range(4)]
 
 
 def test_numbers_of_everybody_else_stay_as_they_were():

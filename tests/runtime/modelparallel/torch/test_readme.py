@@ -20,7 +20,7 @@ def lines():
 
 
 def test_ten_lines_train_a_model(lines):
-    """They train in one process as well: a job says over how many ranks."""
+    """The ten lines also train in one process, since the job determines the number of ranks."""
     assert 10 >= len([line for line in lines.splitlines() if line.strip()])
     names = {
         "torch": torch,

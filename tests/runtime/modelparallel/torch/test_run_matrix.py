@@ -33,7 +33,7 @@ SAMPLE = (
 
 @cache
 def one_process(model):
-    """On one thread, as ranks: several add up in another order."""
+    """Run on one thread, as ranks do, since several threads add in another order."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.torch.materialization.stage_module import StageModule
 from smdist.modelparallel.torch.planning.make_plan import plan as find
 from smdist.modelparallel.torch.verification.verify import VerifyError, verify
@@ -67,10 +68,10 @@ def test_a_mean_over_samples_is_the_same_in_microbatches(loss):
     ("model", "loss"), [(normed, torch.mean), (normed, None), (layers, torch.sum)]
 )
 def test_what_is_no_mean_over_samples_is_told_and_not_judged(model, loss):
-    def told(output):
+    def mean(output):
         return output.square().mean() if loss is torch.mean else output.sum()
 
-    found = verify(model(), BATCH, microbatches=4, loss=loss and told)
+    found = verify(model(), BATCH, microbatches=4, loss=loss and mean)
 
     assert 0.05 < found.microbatch_error
     assert "(BatchNorm, dropout, losses that are no mean over samples)" in str(found)
@@ -97,24 +98,26 @@ def test_inputs_that_want_gradients_are_compared_part_by_part():
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    "options",
     [
-        ({"microbatches": 3}, "cannot be cut into so many equal parts.*1, 2, 4, 8"),
-        ({"microbatches": 0}, "microbatches is 0"),
-        ({"microbatches": True}, "microbatches is True"),
-        ({"stages": 30}, "stages is 30: Sequential has 3 units.*1 to 3"),
-        ({"stages": 0}, "stages is 0"),
-        ({"loss": lambda output: output}, r"loss returned a Tensor of shape \(8, 4\)"),
-        ({"loss": lambda output: output.detach().sum()}, "loss returned"),
-        ({"loss": lambda output: 1.0}, "loss returned a float"),
-        ({"tolerance": 0}, "tolerance is 0"),
-        ({"tolerance": -1.0}, r"tolerance is -1\.0"),
-        ({"tolerance": math.nan}, "tolerance is nan"),
+        {"microbatches": 3},
+        {"microbatches": 0},
+        {"microbatches": True},
+        {"stages": 30},
+        {"stages": 0},
+        {"loss": lambda output: output},
+        {"loss": lambda output: output.detach().sum()},
+        {"loss": lambda output: 1.0},
+        {"tolerance": 0},
+        {"tolerance": -1.0},
+        {"tolerance": math.nan},
     ],
 )
-def test_what_cannot_be_verified_is_refused_by_name(options, words):
-    with pytest.raises(ValueError, match=rf"(?<!num_){words}"):
+def test_options_that_cannot_be_verified_are_refused_by_name(options):
+    with pytest.raises(OptionError) as caught:
         verify(layers(), BATCH, **options)
+
+    assert tuple(options) == caught.value.about
 
 
 def test_stages_and_a_plan_are_one_too_many():
@@ -123,8 +126,10 @@ def test_stages_and_a_plan_are_one_too_many():
         stages: tuple = (("0",), ("1", "2"))
         opened: tuple = ()
 
-    with pytest.raises(ValueError, match="stages is 3 and there is a plan"):
+    with pytest.raises(OptionError) as caught:
         verify(layers(), BATCH, plan=Plan(), stages=3)
+
+    assert ("stages",) == caught.value.about
 
 
 def test_a_plan_for_another_model_is_refused_as_such():

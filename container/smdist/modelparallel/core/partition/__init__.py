@@ -19,6 +19,7 @@ from dataclasses import replace
 from sagemaker_dist.errors import OptionError, raise_all
 from smdist.modelparallel.core.cost import Costs, Link, StateBytes
 from smdist.modelparallel.core.graph import Graph
+from smdist.modelparallel.core.note import Note
 from smdist.modelparallel.core.partition.bottleneck import advice, bottleneck_of, next_to_open
 from smdist.modelparallel.core.partition.chain import Chain, chain_of
 from smdist.modelparallel.core.partition.memory_limit import best_cuts
@@ -121,7 +122,7 @@ def _scaled(aim: Aim, chain: Chain) -> Aim:
     return replace(aim, seconds_unit=whole.seconds or 1.0, bytes_unit=memory or 1.0)
 
 
-def _result(judge: Judge, placement: Placement, notes: tuple[str, ...]) -> Partition:
+def _result(judge: Judge, placement: Placement, notes: tuple[Note, ...]) -> Partition:
     shares = judge.shares(placement)
     loads = judge.seconds(shares)
     bottleneck = bottleneck_of(judge, loads)

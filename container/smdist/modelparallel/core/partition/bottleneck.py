@@ -7,6 +7,7 @@ from collections.abc import Collection
 
 from smdist.modelparallel.core.cost import Costs
 from smdist.modelparallel.core.graph import Graph
+from smdist.modelparallel.core.note import BOTTLENECK, Note
 from smdist.modelparallel.core.partition.dynamic_programming import stages_needed
 from smdist.modelparallel.core.partition.result import Bottleneck, Partition
 from smdist.modelparallel.core.partition.scoring import Judge
@@ -34,8 +35,8 @@ def bottleneck_of(judge: Judge, loads: tuple[float, ...]) -> Bottleneck | None:
     )
 
 
-def advice(bottleneck: Bottleneck, num_ranks: int) -> str:
-    """Return advice about a bottleneck, for people."""
+def advice(bottleneck: Bottleneck, num_ranks: int) -> Note:
+    """Return a note with advice about a bottleneck."""
     useful, gain = bottleneck.useful_stages, 1 / bottleneck.share
     cap = f"more than {gain:.1f} times as fast as" if gain >= 1.05 else "noticeably faster than"
     told = (
@@ -47,12 +48,16 @@ def advice(bottleneck: Bottleneck, num_ranks: int) -> str:
         "chunks)"
     )
     if useful >= num_ranks:
-        return f"{told}. {hint[0].upper()}{hint[1:]}"
+        return _note(bottleneck, f"{told}. {hint[0].upper()}{hint[1:]}")
     if useful == 1:
         same = f"; split as it can be now, {num_ranks} ranks are no faster than one. Use one rank"
     else:
         same = f", and {num_ranks} ranks are no faster than {useful}. Use {useful} ranks"
-    return f"{told}{same}, or {hint}"
+    return _note(bottleneck, f"{told}{same}, or {hint}")
+
+
+def _note(bottleneck: Bottleneck, text: str) -> Note:
+    return Note(BOTTLENECK, text, bottleneck.unit)
 
 
 def next_to_open(

@@ -12,6 +12,7 @@ from typing import Final
 
 from sagemaker_dist.errors import OptionError, raise_all
 from smdist.modelparallel.core.graph import Graph, Node
+from smdist.modelparallel.core.note import IGNORED_MARKS, Note
 from smdist.modelparallel.core.placement import placed_units
 
 _SHOWN: Final = 6  # largest number of names in one error
@@ -44,13 +45,14 @@ def stages_of_marks(
     return stage_of
 
 
-def note_on_marks(marks: Mapping[str, int]) -> str | None:
+def note_on_marks(marks: Mapping[str, int]) -> Note | None:
     """Return the note that `auto_partition` ignores the marks, or None if there are no marks."""
     if not marks:
         return None
-    return (
+    return Note(
+        IGNORED_MARKS,
         f"{len(marks)} modules are marked for stages, such as {next(iter(marks))!r}: the marks "
-        "have no effect with auto_partition. Pass auto_partition=False to place units by them"
+        "have no effect with auto_partition. Pass auto_partition=False to place units by them",
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sagemaker_dist.errors import OptionError
+from smdist.modelparallel.core.note import MOVED_UNIT, Note
 from smdist.modelparallel.core.partition.dynamic_programming import SLACK
 from smdist.modelparallel.core.partition.scoring import Judge
 from smdist.modelparallel.core.placement import Placement
@@ -41,17 +42,16 @@ def _neighbours(ends: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
                 yield (*ends[:at], end, *ends[at + 1 :])
 
 
-def join_ties(judge: Judge, stage_of: dict[str, int]) -> tuple[dict[str, int], tuple[str, ...]]:
+def join_ties(judge: Judge, stage_of: dict[str, int]) -> tuple[dict[str, int], tuple[Note, ...]]:
     """Move units to stages that hold their tied parameter, if it costs nothing; note each move."""
-    notes: list[str] = []
+    notes: list[Note] = []
     found = True
     while found:
         found = False
         for name, stage, parameter in _moves(judge, judge.place(stage_of)):
             if _is_free(judge, stage_of, {**stage_of, name: stage}):
-                notes.append(
-                    f"{name} moved from stage {stage_of[name]} to {stage}, where {parameter} is too"
-                )
+                moved = f"{name} moved from stage {stage_of[name]} to {stage}"
+                notes.append(Note(MOVED_UNIT, f"{moved}, where {parameter} is too", name))
                 stage_of, found = {**stage_of, name: stage}, True
                 break
     return stage_of, tuple(notes)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from smdist.modelparallel.core.cost import NodeCost
+from smdist.modelparallel.core.note import Note
 from smdist.modelparallel.core.placement import Placement
 
 
@@ -40,7 +41,7 @@ class Partition:
         peak_bytes: Bytes of state, of the saved values of all microbatches in flight, and of
             workspace, by rank.
         bottleneck: Unit that limits the gain, or None.
-        notes: Notes for people, as sentences.
+        notes: Notes on the bottleneck and on units that were moved.
     """
 
     stages: tuple[tuple[str, ...], ...]
@@ -51,7 +52,7 @@ class Partition:
     state_bytes: tuple[int, ...]
     peak_bytes: tuple[int, ...]
     bottleneck: Bottleneck | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
     @property
     def stage_of(self) -> Mapping[str, int]:

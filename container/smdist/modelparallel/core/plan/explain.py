@@ -246,7 +246,7 @@ def _notes(plan: PlanData) -> Iterator[str]:
         return
     yield "Notes"
     for note in plan.notes:
-        yield from _item(note if note.endswith(".") else f"{note}.")
+        yield from _item(note.text if note.text.endswith(".") else f"{note.text}.")
 
 
 def _schedule(plan: PlanData) -> str:

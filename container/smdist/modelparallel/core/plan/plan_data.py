@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from smdist.modelparallel.core.note import Note
 from smdist.modelparallel.core.placement import Tie
 from smdist.modelparallel.core.plan.fingerprint import Fingerprint, digest
 from smdist.modelparallel.core.plan.forecast import Forecast, Rejected
@@ -31,7 +32,7 @@ class PlanData:
         opened: Modules that were replaced by the modules in them before the model was cut.
         ties: Parameters that several stages hold.
         forecast: Forecast of a step; None if there is none.
-        notes: Notes on limits of the gain and possible improvements, as sentences.
+        notes: Notes on limits of the gain and possible improvements.
         rejected: Plans that were not chosen, with reasons.
         fingerprint: Fingerprint of the plan's model.
     """
@@ -48,7 +49,7 @@ class PlanData:
     opened: tuple[str, ...] = ()
     ties: tuple[Tie, ...] = ()
     forecast: Forecast | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     rejected: tuple[Rejected, ...] = ()
     fingerprint: Fingerprint
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from smdist.modelparallel.core.note import FEW_MICROBATCHES, UNKNOWN_MEMORY, Note
 from smdist.modelparallel.core.placement import placed_units
 from smdist.modelparallel.core.plan import (
     Fingerprint,
@@ -80,19 +81,23 @@ def forecast(problem: Problem, view: View, trial: SimulatedCandidate, basis: str
     )
 
 
-def _notes(problem: Problem, trial: SimulatedCandidate) -> Iterator[str]:
+def _notes(problem: Problem, trial: SimulatedCandidate) -> Iterator[Note]:
     yield from trial.pipeline.split.partition.notes
     if trial.candidate.pipeline > 1 and trial.timeline.bubble_fraction > 0.25:
         yield from _more_microbatches(trial)
     if problem.memory_limit_bytes is None:
-        yield (
-            "Nobody said how much memory a rank has, so none was held against a plan: pass "
-            "device_memory"
+        yield Note(
+            UNKNOWN_MEMORY,
+            "The memory of a rank is not known, so no plan was refused for lack of memory: pass "
+            "device_memory",
         )
 
 
-def _more_microbatches(trial: SimulatedCandidate) -> Iterator[str]:
+def _more_microbatches(trial: SimulatedCandidate) -> Iterator[Note]:
     idle = f"Ranks wait for {trial.timeline.bubble_fraction:.0%} of the pipeline's time"
     if trial.candidate.num_microbatches < 4 * trial.candidate.pipeline:
         enough = 4 * trial.candidate.pipeline
-        yield f"{idle}: cut a larger batch into {enough} microbatches or more to have less of that"
+        yield Note(
+            FEW_MICROBATCHES,
+            f"{idle}: cut a larger batch into {enough} or more microbatches to shorten that",
+        )

@@ -1,22 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Capture of a model: its forward pass as a program that can be cut into stages.
+"""Capture of a model: its forward pass is recorded as a program that can be split into stages.
 
-`capture(model, example)` runs the user's forward function once, on tensors without numbers. Modules
-that are chosen as units stay whole; the operations between units (glue) are recorded call by call.
-Where the operations of a module cannot be recorded, that module becomes a unit and capture runs
-again. Each run opens fewer modules than the run before it, so capture always ends.
+`capture(model, example)` runs the user's forward function once, on fake tensors without values.
+Each module that is chosen as a unit is recorded as one call, since it is never split; operations
+between units (glue) are recorded one by one. If the operations of a module cannot be recorded, the
+module becomes a unit and capture runs again. Each run records the inside of fewer modules than the
+run before, so capture always ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any
 
 from torch import nn
 
-from sagemaker_dist.errors import closest, raise_all
+from sagemaker_dist.errors import raise_all
 from smdist.modelparallel.core.graph import Graph
+from smdist.modelparallel.core.note import UNCUT_MODULE, Note
 from smdist.modelparallel.torch.capture.build_graph import build_graph, crowded
 from smdist.modelparallel.torch.capture.capture_errors import CaptureError, Escalation
 from smdist.modelparallel.torch.capture.capture_run import run_once
@@ -31,15 +34,15 @@ __all__ = ["CaptureError", "Captured", "arguments_of", "capture", "signature"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Captured:
-    """Result of a capture; the model itself is unchanged.
+    """Recorded forward pass of a model; the model itself is unchanged.
 
     Attributes:
-        graph: The graph that planners read.
-        program: The program that stages run.
+        graph: Graph of the program, which the planner reads.
+        program: The recorded calls, which stages run.
         model: The user's model.
-        example: The batch that the model was captured with.
-        key: Properties of the model and the batch, apart from numbers, that the program depends on.
-        notes: Text for people: modules that became units against the default rule, and the reason.
+        example: Batch that the model was captured with.
+        key: Shapes, types and settings that the program depends on; see `signature`.
+        notes: Modules that became units because they cannot be recorded, with the reasons.
     """
 
     graph: Graph = field(repr=False)
@@ -47,17 +50,17 @@ class Captured:
     model: nn.Module = field(repr=False)
     example: Any = field(repr=False)
     key: Hashable = field(repr=False)
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
     def serves(self, example: Any) -> bool:
-        """Tell whether the program is valid for another batch and the model's present settings."""
+        """Return True if the program is also valid for `example` and the model's settings now."""
         return self.key == signature(self.model, arguments_of(example))
 
 
 def arguments_of(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the positional and keyword arguments for the model.
+    """Return the positional and keyword arguments with which a model is called on an example.
 
-    A dict holds keyword arguments, a tuple positional ones; anything else is the only argument.
+    A dict contains keyword arguments, a tuple positional ones; anything else is the only argument.
     """
     if isinstance(example, dict):
         return (), dict(example)
@@ -71,18 +74,18 @@ def capture(
     opened: Collection[str] = frozenset(),
     closed: Collection[str] = frozenset(),
 ) -> Captured:
-    """Capture a model.
+    """Record the forward pass of a model as a program that can be split into stages.
 
     Args:
         model: Any module, also one on the meta device.
         example: A tensor, a tuple of positional arguments or a dict of keyword arguments: the
-            batch of one replica, or a batch like it.
-        opened: Names of modules that are not kept whole; the modules around them are opened too.
-        closed: Names of modules that are kept whole.
+            batch of one replica, or another batch of the same shapes.
+        opened: Names of modules that may be split, and with them the modules around them.
+        closed: Names of modules that must not be split.
 
     Raises:
-        CaptureError: The model's own forward function cannot be recorded (the error names the
-            line), or a name is not the name of a module.
+        CaptureError: The forward function of the model itself cannot be recorded (the error has
+            the line), or a name is not the name of a module.
     """
     _check_names(model, opened, closed)
     refuse(model)
@@ -100,7 +103,7 @@ def capture(
 
 
 class _Search:
-    """Repeated runs of the model, until everything outside the units can be recorded."""
+    """Search for units: the model runs until everything outside its units can be recorded."""
 
     def __init__(
         self, model: nn.Module, arguments: Any, opened: frozenset[str], closed: frozenset[str]
@@ -109,7 +112,7 @@ class _Search:
         self._asked = opened | _parents(opened)
         self._guessed = composite_elements(model) - self._asked - closed
         self._closed = set(closed) | self._with_hooks()
-        self.notes: list[str] = []
+        self.notes: list[Note] = []
 
     def run(self) -> Program:
         while True:
@@ -134,7 +137,7 @@ class _Search:
             if failure is not None:
                 raise failure from found.__cause__
             raise CaptureError(
-                f"the forward function of {type(self._model).__name__} cannot be taken apart"
+                f"the forward function of {type(self._model).__name__} cannot be recorded"
                 + (f" at {found.line}" if found.line else ""),
                 found.reason,
                 found.hint,
@@ -142,10 +145,14 @@ class _Search:
         twins = self._twins(found.module)
         self._closed |= twins
         more = f" and so are {len(twins) - 1} more of its class" if len(twins) > 1 else ""
-        self.notes.append(f"{found.module!r} is one unit{more}: {found.reason} ({found.line})")
+        text = f"{found.module!r} is one unit{more}: {found.reason} ({found.line})"
+        self.notes.append(Note(UNCUT_MODULE, text, found.module))
 
     def _twins(self, name: str) -> set[str]:
-        """Return all modules of the same user class, so that they need no run each."""
+        """Return the names of all modules of the same class as the module `name`.
+
+        They become units together, which saves a run for each of them.
+        """
         cls = type(self._model.get_submodule(name))
         if cls.__module__.startswith("torch."):
             return {name}
@@ -153,7 +160,10 @@ class _Search:
         return {twin for twin, module in modules if twin and type(module) is cls} | {name}
 
     def _with_hooks(self) -> set[str]:
-        """Return the containers with hooks; they become units, since only units run their hooks."""
+        """Return the names of modules that have hooks and submodules.
+
+        They become units, since only the hooks of units run in a stage.
+        """
         return {
             name
             for name, module in self._model.named_modules()
@@ -173,14 +183,20 @@ def _innermost(names: set[str]) -> set[str]:
 def _check_names(model: nn.Module, *groups: Collection[str]) -> None:
     known = [name for name, _ in model.named_modules()]
     raise_all(
-        CaptureError(f"there is no module {name!r}", "only modules are units", _meant(name, known))
+        CaptureError(
+            f"there is no module {name!r}",
+            "opened and closed list names of modules",
+            _name_hint(name, known),
+            about=name,
+            kind="unknown_module",
+        )
         for group in groups
         for name in group
         if name not in known
     )
 
 
-def _meant(name: str, known: list[str]) -> str:
+def _name_hint(name: str, known: list[str]) -> str:
     """Return a hint with the closest name; a model has too many names to list all."""
-    found = closest(name, known)
-    return found if found.startswith("Did you mean") else "Take one of model.named_modules()"
+    match = get_close_matches(name.lower(), known, n=1, cutoff=0.5)
+    return f"Did you mean {match[0]!r}?" if match else "Take one of model.named_modules()"

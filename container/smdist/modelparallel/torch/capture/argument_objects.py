@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments that are neither tensors nor plain data: checks that a program may hold them.
+"""Checks of call arguments that are neither tensors nor plain data.
 
-A program holds such arguments as constants. This is right for a configuration. It is wrong for an
-object that carries tensors or that modules write to, since another stage would have another object.
+A captured program stores such an argument as a constant. This is right for a configuration object.
+It is wrong for an object that contains tensors or that modules change, since each stage would have
+its own copy of the object.
 """
 
 from __future__ import annotations
@@ -18,12 +19,20 @@ _DEPTH = 4
 
 
 def is_cache(leaf: Any) -> bool:
-    """Tell whether an argument is a key-value cache, which every layer writes to."""
+    """Return True if an argument is a key-value cache, to which every layer writes."""
     return any(cls.__name__.endswith("Cache") for cls in type(leaf).__mro__)
 
 
 def carried(leaf: Any, depth: int = _DEPTH) -> str:
-    """Return what makes an object unfit as a constant: "tensor", "module", or "" for nothing."""
+    """Search an argument for tensors and modules, which a constant must not contain.
+
+    Args:
+        leaf: The argument.
+        depth: Number of levels of nested objects to search.
+
+    Returns:
+        "tensor" or "module" for the first one found; "" if there is none.
+    """
     if isinstance(leaf, nn.Module):
         return "module"
     if isinstance(leaf, _PLAIN) or depth == 0:
@@ -36,7 +45,10 @@ def carried(leaf: Any, depth: int = _DEPTH) -> str:
 
 
 def print_of(leaf: Any, depth: int = _DEPTH) -> Any:
-    """Return a fingerprint that changes when the object holds other things."""
+    """Return a fingerprint of an argument, to detect that a module changed its contents.
+
+    `depth` is the number of levels of nested objects that count.
+    """
     if isinstance(leaf, (Tensor, *_PLAIN)) or depth == 0:
         return id(leaf) if isinstance(leaf, Tensor) else repr(leaf)
     return id(leaf), tuple(print_of(part, depth - 1) for part in _insides(leaf))

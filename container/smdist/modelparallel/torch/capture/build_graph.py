@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Build the graph of a program, which planners read, without PyTorch's types.
+"""Conversion of a captured program to the planner's graph, which has no types of PyTorch.
 
-`crowded` finds modules that should have stayed whole. A block with a skip connection has two live
-values inside and one outside, so a cut inside costs twice as much. A stage of such blocks has one
-live value between two blocks, so it is worth opening.
+`crowded` finds modules that should not be split. A block with a skip connection has two live values
+inside and one after it, so a cut inside the block sends twice as much. Between two such blocks
+there is one live value, so a group of blocks may be split.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from smdist.modelparallel.torch.program.program import Argument, Call, Program, 
 
 
 def build_graph(model: nn.Module, program: Program) -> Graph:
-    """Return the program as nodes and values."""
+    """Return a program as a graph: a node for each input and call, and the model's parameters."""
     parameters = _parameters(model)
     names = {alias: p.name for p in parameters for alias in (p.name, *p.aliases)}
     inputs = tuple(
@@ -96,13 +96,16 @@ def _parameter(parameter: nn.Parameter, names: list[str]) -> Parameter:
 
 
 def crowded(program: Program, opened: Iterable[str]) -> set[str]:
-    """Return the opened modules that have more live values inside than around them."""
+    """Return the modules of `opened` inside which more values are live than before or after them.
+
+    A value is live from the call that makes it until the last call that reads it.
+    """
     under_way = _under_way(program)
     return {name for name in opened if _is_crowded(program, name, under_way)}
 
 
 def _under_way(program: Program) -> list[int]:
-    """Count, for each call, the floating-point values that exist after it and are read later."""
+    """Return, for each call, how many floating-point values exist after it and are read later."""
     last = {name: at for at, call in enumerate(program.calls) for name in call.reads}
     end = len(program.calls)
     last.update({o.value: end for o in program.outputs if isinstance(o, Ref)})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of capture: one for the user, and one that stays inside capture."""
+"""Errors of capture: CaptureError for users, and Escalation, which capture handles itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ class Escalation(BaseException):
         module: Name of the module; "" is the model itself.
         reason: The obstacle, as text.
         line: "file.py:12" of the user's code, "" if unknown.
-        is_error: True for an exception that the forward function raised, which may be its own bug.
+        is_error: True if the forward function raised an exception, which may be an error in it.
+        hint: Hint for users, for the case that the module is the whole model.
     """
 
     def __init__(
@@ -29,7 +30,7 @@ class Escalation(BaseException):
 
     @property
     def hint(self) -> str:
-        """Return a hint for users, for the case that the module is the whole model."""
+        """Hint for users, for the case that the module is the whole model."""
         if self._hint:
             return self._hint
         move = "ove these lines into a submodule, which then stays whole"

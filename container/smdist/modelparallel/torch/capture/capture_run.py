@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One run of a model on fake tensors, and the program that it records.
+"""One run of a model on fake tensors, which records its program.
 
-After the run, caches of functions are cleared of fake tensors. `@lru_cache` is common on a function
-that makes a mask; such a cache would hold a fake tensor, and the next real run would get it.
+After the run, function caches that contain fake tensors are cleared. `@lru_cache` is common on a
+function that makes a mask; its cache would return a fake tensor to the next real run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DEPTH = 5
 
 
 def clear_caches(made: Iterable[ReferenceType[Tensor]]) -> None:
-    """Clear every function cache that holds one of these tensors, if any of them is still alive."""
+    """Clear every `lru_cache` that contains one of these tensors, if any of them is still alive."""
     alive = {id(tensor) for tensor in (reference() for reference in made) if tensor is not None}
     if not alive:
         return
@@ -54,10 +54,18 @@ def _holds(item: Any, alive: set[int], depth: int) -> bool:
 
 
 def run_once(model: nn.Module, arguments: tuple[Any, Any], units: set[str]) -> Program:
-    """Run the forward pass with these units; no fake tensor is left in a cache afterwards.
+    """Run a model's forward pass on fake tensors, and return the recorded program.
+
+    No fake tensor is left in a function cache afterwards.
+
+    Args:
+        model: The model.
+        arguments: Positional arguments and keyword arguments.
+        units: Names of the modules that are units.
 
     Raises:
-        Escalation: A module must become a unit first.
+        Escalation: A module cannot be recorded and must become a unit.
+        CaptureError: The model cannot be captured.
     """
     made: list[ReferenceType[Tensor]] = []
     try:
@@ -85,7 +93,7 @@ def _run(
             before={id(unit): snapshots(unit.modules()) for unit in kept},
             names={id(module): name for name, module in model.named_modules()},
             probe=Probe(fake, known),
-            borrowing=ExternalTensors(fake),
+            external=ExternalTensors(fake),
         )
         sources = tuple(_publish(writer, inputs, form))
         output = _call(model, recorder, fake, unflatten(form, inputs))
@@ -93,15 +101,15 @@ def _run(
             raise writer.pending
         outputs, output_form = recorder.result(output)
         return Program(
-            calls=_wanted(writer.chances.given_to(writer.calls), outputs),
+            calls=_wanted(writer.rng_calls.add_to(writer.calls), outputs),
             input_form=form,
             inputs=sources,
             output_form=output_form,
             outputs=outputs,
             base=writer.base,
-            facts=writer.ledger.facts,
-            aliases=writer.ledger.aliases,
-            chance=writer.chances.of_all,
+            facts=writer.origins.facts,
+            aliases=writer.origins.aliases,
+            rng=writer.rng_calls.whole_pass,
         )
 
 
@@ -114,7 +122,10 @@ def _call(
 
 
 def _device(leaves: list[Any], model: nn.Module) -> torch.device:
-    """Return the device that stands for the meta device: that of the inputs, or of the model."""
+    """Return the device of the first real tensor of the inputs or the model; else the CPU.
+
+    Tensors on the meta device appear to be on that device.
+    """
     found = (leaf for leaf in [*leaves, *model.parameters()] if isinstance(leaf, Tensor))
     real = (tensor.device for tensor in found if not tensor.is_meta)
     return next(real, torch.device("cpu"))
@@ -124,9 +135,9 @@ def _input(fake: FakeModel, leaf: Any, meta: torch.device) -> Any:
     if not isinstance(leaf, Tensor):
         if carried(leaf):
             raise CaptureError(
-                f"an input of the model is a {type(leaf).__name__} that carries a {carried(leaf)}",
-                "inputs are tensors, plain data, or lists, dicts and dataclasses of these",
-                "Pass its tensors",
+                f"an input of the model is a {type(leaf).__name__} that contains a {carried(leaf)}",
+                "inputs have to be tensors, plain data, or lists, dicts and dataclasses of these",
+                "Pass the tensors that it contains",
             )
         return leaf
     check_plain(leaf, "an input of the model")
@@ -145,12 +156,12 @@ def _publish(writer: ProgramWriter, inputs: list[Any], form: Form) -> Iterator[A
             yield Constant(leaf)
             continue
         name = f"input:{path.split('.', 1)[1]}"
-        names[id(leaf)] = writer.ledger.publish(leaf, name)
+        names[id(leaf)] = writer.origins.publish(leaf, name)
         yield names[id(leaf)]
 
 
 def _wanted(calls: list[Call], outputs: tuple[Argument, ...]) -> tuple[Call, ...]:
-    """Return the calls without glue whose results are never read."""
+    """Return the calls, except functions without side effects whose results are never read."""
     read = {output.value for output in outputs if isinstance(output, Ref)}
     kept: list[Call] = []
     for call in reversed(calls):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Diagnosis of a model that capture refuses: an error of its own, a wrong shape or a typo."""
+"""Diagnosis of a model that cannot be captured: does it fail without capture as well?"""
 
 from __future__ import annotations
 
@@ -18,16 +18,19 @@ from smdist.modelparallel.torch.program.pytree import flatten, map_leaves, paths
 
 
 def failure_of(model: nn.Module, arguments: tuple[Any, Any]) -> CaptureError | None:
-    """Return the model's own error on this example, run without capture; None if it has none.
+    """Run a model without capture, and return the error that it raises on these arguments.
 
-    A model on the meta device runs there; an operation that needs numbers is not its own error.
+    A model on the meta device runs there; an operation that needs values is no error then.
+
+    Returns:
+        The error for the user; None if the model raised none.
     """
     on_meta = any(parameter.is_meta for parameter in model.parameters())
     tensors = [leaf for leaf in flatten(arguments)[0] if isinstance(leaf, Tensor)]
     if not on_meta and any(tensor.is_meta for tensor in tensors):
         return None
     args, kwargs = map_leaves(lambda leaf: _copied(leaf, on_meta=on_meta), arguments)
-    with _as_it_was(model), untouched(), uncompiled():
+    with _restored(model), untouched(), uncompiled():
         try:
             model(*args, **kwargs)
         except Exception as error:
@@ -43,19 +46,20 @@ def _failed(model: nn.Module, arguments: tuple[Any, Any], error: Exception) -> C
         f"{type(model).__name__} itself fails on this example, {_shapes(arguments)}"
         + (f", at {line}" if line else ""),
         f"{type(error).__name__}: {first_line(error)}",
-        f"Run {'model(**batch)' if arguments[1] else 'model(batch)'} by itself",
+        f"Run {'model(**batch)' if arguments[1] else 'model(batch)'} by itself, and correct the "
+        "model or the example",
     )
 
 
 def _shapes(arguments: tuple[Any, Any]) -> str:
     leaves, form = flatten(arguments)
     named = zip(paths(form), leaves, strict=True)
-    said = [
+    shapes = [
         f"{path.partition('.')[2]}: {tuple(leaf.shape)}"
         for path, leaf in named
         if isinstance(leaf, Tensor)
     ]
-    return f"({', '.join(said)})"
+    return f"({', '.join(shapes)})"
 
 
 def _is_of_meta(error: Exception) -> bool:
@@ -70,7 +74,7 @@ def _copied(leaf: Any, *, on_meta: bool) -> Any:
 
 
 @contextmanager
-def _as_it_was(model: nn.Module) -> Iterator[None]:
+def _restored(model: nn.Module) -> Iterator[None]:
     saved = snapshots(model.modules())
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     try:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detect tensors that a unit uses, but neither holds nor gets as arguments.
+"""Detection of tensors that a unit uses although they are neither its own nor its arguments.
 
-A module can reach other tensors through Python: through a list that hides a module from PyTorch, or
-through a tensor that was kept in a variable. In one process this works; another stage would have a
-copy that is never trained, or nothing. So functions are watched inside units too, for weights of
-other modules and for tensors that were made outside the unit.
+A module can read other tensors through Python: through a list that hides a module from PyTorch, or
+through a variable that has a tensor. This works in one process; another stage would have a copy
+that is never trained, or nothing. So the arguments of functions inside units are checked for
+weights of other modules and for tensors that were made outside the unit.
 """
 
 from __future__ import annotations
@@ -22,10 +22,13 @@ _MAKER = "_smp_made_by"
 
 
 class ExternalTensors:
-    """Watch one unit at a time for tensors from outside it.
+    """Detector of tensors from outside a unit; it checks one unit at a time.
 
     Args:
-        fake: The model on fake tensors; it knows the names of weights.
+        fake: The model on fake tensors, with the names of its weights.
+
+    Attributes:
+        found: Clause on the first such tensor in the present unit: "uses ..."; "" if none.
     """
 
     def __init__(self, fake: FakeModel) -> None:
@@ -35,7 +38,13 @@ class ExternalTensors:
         self.found = ""
 
     def enter(self, unit: str, module: nn.Module, leaves: Iterable[Any]) -> None:
-        """Start a unit, under the name of its call, with the leaves of its arguments."""
+        """Begin to check a unit.
+
+        Args:
+            unit: Name of the unit's call.
+            module: The unit.
+            leaves: Tensors and other arguments of the call.
+        """
         self._unit, self.found = unit, ""
         self._own = {id(leaf) for leaf in leaves if isinstance(leaf, Tensor)}
         for part in module.modules():
@@ -43,13 +52,13 @@ class ExternalTensors:
                 self._own |= {id(value) for value in group.values() if isinstance(value, Tensor)}
 
     def watch(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Check the arguments of a function that runs in the unit."""
+        """Check the arguments of a function that runs in the unit; set `found` if one is bad."""
         for tensor in tensors_in((*args, *kwargs.values())):
             if not self.found and id(tensor) not in self._own:
                 self.found = self._objection(tensor)
 
     def mark(self, result: Any) -> None:
-        """Mark the result of a function in the unit, or of the unit itself, as made by the unit."""
+        """Register the tensors of a result as made inside the present unit."""
         for tensor in tensors_in((result,)):
             if isinstance(tensor, FakeTensor) and id(tensor) not in self._names:
                 tensor.__dict__[_MAKER] = self._unit
@@ -60,11 +69,12 @@ class ExternalTensors:
         if name is not None:
             return f"uses {name!r}, which is not in it"
         maker = tensor.__dict__.get(_MAKER, self._unit)
-        return "" if maker == self._unit else f"uses a tensor of {maker!r} that it was not given"
+        is_own = maker == self._unit
+        return "" if is_own else f"uses a tensor of {maker!r} that is not one of its arguments"
 
 
 def tensors_in(items: Iterable[Any]) -> Iterable[Tensor]:
-    """Yield the tensors among the items, and in lists and tuples among them."""
+    """Yield every tensor in `items`, also inside nested lists and tuples."""
     for item in items:
         if isinstance(item, Tensor):
             yield item

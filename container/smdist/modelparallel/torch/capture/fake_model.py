@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replace a model's tensors by fake ones for a while: shapes and types without numbers.
+"""Temporary replacement of a model's tensors by fake tensors, which have a shape and no values.
 
     module._parameters["weight"]   real 16 GB  ->  fake 0 bytes  ->  the same real one again
 
-Tensors that share memory share it as fakes too, so every alias sees a change in place. A model on
-the meta device appears to be on the device of its inputs.
+Tensors that share memory share it as fakes too, so a change in place is seen through every alias. A
+model on the meta device appears to be on the device of its inputs.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ class Effects:
     """Effects of operations since the last `clear()`.
 
     Attributes:
-        written: Memory that was changed in place.
-        draws: Names of operations that may have drawn a random number.
+        written: Numbers that identify the memories that were changed in place; see `memory`.
+        draws: Names of operations that may have drawn a random number, in order.
     """
 
     written: set[int] = field(default_factory=set)
     draws: list[str] = field(default_factory=list)
 
     def clear(self) -> None:
-        """Remove all entries."""
+        """Remove all recorded effects, before the next call."""
         self.written.clear()
         self.draws.clear()
 
 
 class WatchedFakes(FakeTensorMode):  # type: ignore[no-untyped-call]
-    """Fake tensor mode that records memory that operations write to, and random operations.
+    """Fake tensor mode that records which memory operations write to, and random operations.
 
     Args:
-        made: List that takes a weak reference to each tensor that forward functions may have kept.
+        made: List to which weak references to fake tensors are added that user code may store.
     """
 
     def __init__(self, made: list[ReferenceType[Tensor]]) -> None:
@@ -57,7 +57,7 @@ class WatchedFakes(FakeTensorMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Record the effects of `func`, then run it on fakes."""
+        """Record the effects of the operation `func`, then run it on fake tensors."""
         kwargs = kwargs or {}
         facts = self._facts.get(func) or self._find(func)
         is_random, positions, names = facts
@@ -82,19 +82,19 @@ class WatchedFakes(FakeTensorMode):  # type: ignore[no-untyped-call]
 
 
 def memory(tensor: Tensor) -> int:
-    """Return the identity of a tensor's memory; aliases have the same."""
+    """Return a number that identifies a tensor's memory; tensors that share memory share it."""
     return int(tensor.untyped_storage()._cdata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FakeModel:
-    """A model on fake tensors.
+    """Fake tensors of a model: its parameters, buffers and other tensor attributes.
 
     Attributes:
-        names: First names of parameters, buffers and tensor attributes, by the id of the fake.
+        names: First name of each tensor, by the id of its fake tensor.
         reals: The real tensors, by first name.
-        fakes: The fake tensors, by first name; held so that their ids stay valid.
-        mode: The mode that the fakes belong to.
+        fakes: The fake tensors, by first name; stored so that their ids stay valid.
+        mode: Mode that the fake tensors belong to.
     """
 
     names: Mapping[int, str]
@@ -107,12 +107,12 @@ class FakeModel:
 def on_fakes(
     model: nn.Module, device: torch.device, made: list[ReferenceType[Tensor]]
 ) -> Iterator[FakeModel]:
-    """Replace all tensors of a model by fakes; at the end, restore the model exactly.
+    """Replace all tensors of a model by fake ones within the block; then restore the model.
 
     Args:
         model: A model on any device.
         device: The device on which tensors of the meta device appear to be.
-        made: List that takes weak references to tensors that are made.
+        made: List to which weak references to fake tensors are added that user code may store.
 
     Raises:
         CaptureError: A parameter or buffer is of a class with its own behaviour, such as DTensor.
@@ -186,19 +186,27 @@ class _Maker:
 
 
 def check_plain(real: Tensor, name: str) -> None:
-    """Raise CaptureError for a tensor that cannot be replaced by a fake."""
+    """Check that a tensor can be replaced by a fake one.
+
+    Args:
+        real: A tensor of the model or of its inputs.
+        name: Name of the tensor in an error's text.
+
+    Raises:
+        CaptureError: The tensor is uninitialized, or of a subclass such as DTensor.
+    """
     plain: tuple[Callable[..., Any], ...] = (Tensor, nn.Parameter, nn.Buffer)
     if type(real) in plain:
         return
     if isinstance(real, (nn.UninitializedParameter, nn.UninitializedBuffer)):
         raise CaptureError(
             f"{name} has no shape yet",
-            "a lazy module finds its shapes in its first forward pass",
+            "a lazy module determines its shapes in its first forward pass",
             "Run the model once on an example first",
         )
     raise CaptureError(
         f"{name} is a {type(real).__name__}",
-        "tensors with behaviour of their own cannot be replaced by fakes",
+        "a tensor of a subclass with its own operations cannot be replaced by a fake tensor",
         "Capture the model before it is sharded or quantised",
     )
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Snapshots of modules, random numbers, logs and the compiler, so that capture leaves no trace.
+"""Snapshots of modules, and contexts that restore random states, so that capture changes nothing.
 
-Forward functions may count calls, keep a tensor for later or append to a list. Capture runs them
-once without numbers; it finds such changes by comparison with a snapshot, and undoes them.
+Forward functions may count calls, store a tensor in an attribute or append to a list. Capture runs
+them once on fake tensors, finds such changes by comparison with a snapshot, and undoes them.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Snapshot:
     contents: dict[str, Any]
 
     def differences(self) -> list[str]:
-        """Return the names of attributes that changed, or whose contents changed."""
+        """Return the names of the module's attributes that changed since the snapshot."""
         now = self.module.__dict__
         names = [name for name in {**self.attributes, **now} if self._differs(name, now)]
         return sorted(names)
 
     def restore(self) -> None:
-        """Restore all attributes and contents."""
+        """Restore the module's attributes, and the contents of its lists, dicts and sets."""
         for name, content in self.contents.items():
             _refill(self.attributes[name], content)
         self.module.__dict__.clear()
@@ -90,7 +90,10 @@ def _refill(container: Any, content: Any) -> None:
 
 
 def python_draws() -> Hashable:
-    """Return a value that changes when Python or NumPy draws, or PyTorch gets a new seed."""
+    """Return the state of the random generators of Python and NumPy, and the seed of PyTorch.
+
+    The value changes if Python or NumPy draws a random number, or PyTorch gets a new seed.
+    """
     _, numbers, gauss = random.getstate()
     seed = torch.initial_seed()
     numpy = sys.modules.get("numpy")
@@ -102,7 +105,7 @@ def python_draws() -> Hashable:
 
 @contextmanager
 def untouched() -> Iterator[None]:
-    """Restore all random states at the end; silence warnings and logs meanwhile.
+    """Restore all random states after the block; hide warnings and PyTorch's logs within it.
 
     The model's own warnings appear when it runs after capture.
     """
@@ -124,7 +127,10 @@ def untouched() -> Iterator[None]:
 
 @contextmanager
 def uncompiled() -> Iterator[None]:
-    """Run compiled functions without compilation; do not load the compiler if it is not in use."""
+    """Run functions of `torch.compile` without compilation in the block.
+
+    The compiler is not imported if the program has not imported it yet.
+    """
     with ExitStack() as stack:
         if "torch._dynamo" in sys.modules:
             stack.enter_context(torch.compiler.set_stance("force_eager"))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Record calls: sources of their arguments, their results, and tensors that they change in place.
+"""Writer of a program's calls: origins of their arguments, their results, and changes in place.
 
-A call that cannot be recorded raises an error, and the module whose forward function runs becomes
-a unit. `PendingCall` and `Inside` describe a call before it runs, and the modules around it.
+If a call cannot be recorded, an Escalation is raised, and the module whose forward function makes
+the call becomes a unit. `PendingCall` describes a call before it runs, `Inside` a module around it.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from smdist.modelparallel.torch.program.pytree import Form, flatten, unflatten
 
 @dataclass(slots=True)
 class Inside:
-    """Container whose forward function runs now.
+    """Module that is no unit and whose forward function is running.
 
     Attributes:
-        name: Its first name; "" is the model.
-        module: The container.
-        before: Snapshot of its attributes from before the call.
-        passes: True while its class's own `__call__` has yet to call that of a base class.
+        name: First name of the module in the model; "" is the model.
+        module: The module.
+        before: Snapshot of the module's attributes from before the call.
+        passes: True until the class's own `__call__` has called that of a base class.
     """
 
     name: str
@@ -55,10 +55,11 @@ class Inside:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingCall:
-    """Call that has not run yet; see `Call` for the attributes.
+    """Call that has not run yet; attributes that are not listed here are those of `Call`.
 
     Attributes:
-        leaves: Leaves of the call's arguments.
+        leaves: Tensors and other arguments of the call, taken out of nested containers.
+        sources: Entry of the program for each leaf.
     """
 
     name: str
@@ -71,7 +72,7 @@ class PendingCall:
 
 
 def result_names(base: str, leaves: list[Any]) -> list[str]:
-    """Return names for a call's results: the base name, numbered unless there is one tensor."""
+    """Return a name for each result of a call: `base` if one is a tensor, else "base#0", ..."""
     tensors = sum(isinstance(leaf, Tensor) for leaf in leaves)
     return [base if tensors == 1 else f"{base}#{at}" for at in range(len(leaves))]
 
@@ -86,42 +87,47 @@ class ProgramWriter:
 
     Attributes:
         calls: Calls in the order of execution.
-        ledger: Origin of each tensor.
-        base: The modes around the forward pass.
-        effects: Effects of operations since the last `clear()`.
-        stack: The containers that run now, outermost first.
-        checkpoints: Settings of each activation checkpoint that runs now, with the number of calls
+        origins: Origin of each tensor.
+        base: Gradient and autocast modes around the forward pass.
+        effects: Memory written and random operations since the last `clear()`.
+        stack: Modules, other than units, whose forward functions are running, outermost first.
+        checkpoints: Settings of each running activation checkpoint, with the number of calls
             before it.
         pending: The first error that was raised; a forward function may have caught it.
-        chances: The functions that ran in each call, and the functions that draw random numbers.
+        rng_calls: Functions that ran in each call, and functions that draw random numbers.
     """
 
     def __init__(self, fake: FakeModel) -> None:
         self.calls: list[Call] = []
-        self.ledger = TensorOrigins(fake)
+        self.origins = TensorOrigins(fake)
         self.base = current_modes()
         self.effects = fake.mode.effects
         self.stack: list[Inside] = []
         self.checkpoints: list[tuple[dict[str, Any], int]] = []
         self.pending: Escalation | CaptureError | None = None
-        self.chances = RngCalls()
+        self.rng_calls = RngCalls()
         self._count: Counter[str] = Counter()
 
     @property
     def owner(self) -> str:
-        """Return the name of the module whose forward function runs now."""
+        """Name of the module whose forward function is running."""
         return self.stack[-1].name
 
     def forget(self, step: PendingCall) -> None:
-        """Undo the count of a pending call that is no call, since it computes no tensor."""
+        """Discard a pending call that is not recorded, since it computes no tensor."""
         self._count[step.name.partition("@")[0]] -= 1
 
     def escalate(self, reason: str, line: str = "") -> NoReturn:
-        """Raise Escalation, so that the module whose forward function runs becomes a unit."""
+        """Raise Escalation: the module whose forward function is running must become a unit.
+
+        Args:
+            reason: The obstacle, as a clause about the module: "it draws from ...".
+            line: Line of the user's code; default: the line that is running.
+        """
         self.fail(Escalation(self.owner, reason, line or line_of_user()))
 
     def fail(self, found: Escalation | CaptureError) -> NoReturn:
-        """Raise the error and keep it: the run fails even if a forward function catches it."""
+        """Raise an error and store it, so that the run fails even if the user's code catches it."""
         self.pending = self.pending or found
         raise found
 
@@ -132,7 +138,14 @@ class ProgramWriter:
         form: Form,
         unit: str = "",
     ) -> PendingCall:
-        """Return the pending call of a function, or of a unit."""
+        """Return the pending call of `function`, or of the unit named `unit`.
+
+        Args:
+            function: Function to call; None for a unit.
+            leaves: Arguments, taken out of nested containers.
+            form: Nesting of the arguments; see `flatten`.
+            unit: Name of the unit; "" for a function.
+        """
         owner = self.owner
         title = unit if function is None else f"{owner}:{title_of(function)}"
         self._count[title] += 1
@@ -148,36 +161,36 @@ class ProgramWriter:
         )
 
     def source(self, leaf: Any) -> Argument:
-        """Return the entry of the program that stands for an argument.
+        """Return the entry of the program for one argument: a value, a model tensor or a constant.
 
         Raises:
             Escalation: The argument cannot be recorded, so the module must become a unit.
-            CaptureError: The argument is a key-value cache, or a trained tensor from outside the
-                model.
+            CaptureError: The argument is a key-value cache, or a tensor from outside the model
+                that requires a gradient.
         """
         if isinstance(leaf, Tensor):
             return self._tensor(leaf)
         if is_cache(leaf):
             self.fail(self._cached(leaf))
         if isinstance(leaf, torch.Generator):
-            self.escalate("it draws from a generator of its own")
+            self.escalate("it draws random numbers from a torch.Generator of its own")
         found = carried(leaf)
         if found:
-            self.escalate(f"it passes on a {type(leaf).__name__} that carries a {found}")
+            self.escalate(f"it passes a {type(leaf).__name__} that contains a {found}")
         return Constant(leaf)
 
     def _tensor(self, tensor: Tensor) -> Argument:
-        module = self.ledger.stale_since(tensor)
+        module = self.origins.stale_since(tensor)
         if module is not None:
-            why = "it changes a tensor in place that others are views of, and they are read later"
+            why = "it changes a tensor in place, and views of that tensor are read later"
             self.fail(Escalation(module, why, line_of_user()))
-        known = self.ledger.source(tensor)
-        if isinstance(known, ModelTensor) and self.ledger.is_claimed(tensor, known.name):
+        known = self.origins.source(tensor)
+        if isinstance(known, ModelTensor) and self.origins.is_claimed(tensor, known.name):
             self.escalate(f"it reads {known.name!r}, which one of its modules changes")
         if known is not None:
             return known
         if isinstance(tensor, FakeTensor) or is_functorch_wrapped_tensor(tensor):
-            self.escalate("it uses a tensor that was made where capture cannot see it")
+            self.escalate("it uses a tensor that a function made that capture cannot record")
         if tensor.requires_grad:
             self.fail(self._outside())
         return Constant(tensor)
@@ -186,10 +199,21 @@ class ProgramWriter:
         self, step: PendingCall, result: Any, positions: list[int], *,
         is_probed: bool = False, has_state: bool = False,
     ) -> Any:  # fmt: skip
-        """Add the call; return its result in the form that the forward function may use."""
+        """Add a call to the program, and return its result to the forward function.
+
+        Args:
+            step: The call, which has run.
+            result: What the call returned.
+            positions: Positions of the arguments that it changed in place.
+            is_probed: True if the call ran on made-up numbers.
+            has_state: True if the call changed buffers.
+
+        Returns:
+            The result; a tensor that was an input already is replaced by a view of it.
+        """
         effects = self.effects
         is_random = bool(effects.draws) or is_probed
-        self.chances.end_call(step.name)
+        self.rng_calls.end_call(step.name)
         renewed = self._renew(step, positions)
         leaves, form = flatten(result)
         names = result_names(step.name, leaves)
@@ -227,20 +251,20 @@ class ProgramWriter:
         for new, tensor in renewed.values():
             if tensor is leaf:
                 return Ref(new), leaf
-        known = self.ledger.source(leaf)
+        known = self.origins.source(leaf)
         if isinstance(known, Ref) and known.value.partition("#")[0] == step.name:
             return known, leaf
         if known is not None or not isinstance(leaf, FakeTensor):
             leaf = self._alias(leaf)
-        return self.ledger.publish(leaf, name), leaf
+        return self.origins.publish(leaf, name), leaf
 
     def _alias(self, leaf: Tensor) -> Tensor:
-        """Return a new tensor of the same memory, since a returned input is still a new value."""
+        """Return a view of a tensor, so that a returned input counts as a new value."""
         with torch.set_grad_enabled(leaf.requires_grad):
             return leaf.view_as(leaf)
 
     def changed(self, leaves: list[Any]) -> list[int]:
-        """Return the positions of the tensors that operations have written to."""
+        """Return the positions of the leaves to which operations have written since `clear()`."""
         return changed(leaves, self.effects.written)
 
     def _renew(self, step: PendingCall, positions: list[int]) -> dict[int, tuple[str, Tensor]]:
@@ -250,30 +274,30 @@ class ProgramWriter:
         for at in positions:
             leaf = step.leaves[at]
             self._check_change(step, at)
-            self.ledger.outdate(leaf, self.owner)
+            self.origins.outdate(leaf, self.owner)
             renewed[at] = (f"{step.name}!{at}", leaf)
-            self.ledger.publish(leaf, renewed[at][0])
+            self.origins.publish(leaf, renewed[at][0])
         return renewed
 
     def _check_weights(self, step: PendingCall) -> None:
-        weight = self.ledger.weight_in(self.effects.written)
+        weight = self.origins.weight_in(self.effects.written)
         if step.function in WRITES_SECRETLY:
             weight = next((s.name for s in step.sources[1:3] if isinstance(s, ModelTensor)), weight)
         if weight is not None:
             self.escalate(f"it changes {weight!r} in place")
 
     def _check_change(self, step: PendingCall, at: int) -> None:
-        weight = self.ledger.weight_in({memory(step.leaves[at])})
+        weight = self.origins.weight_in({memory(step.leaves[at])})
         if weight is not None:
             self.escalate(f"it lets {step.name!r} change {weight!r} in place")
         if not isinstance(step.sources[at], Ref):
-            self.escalate(f"it lets {step.name!r} change a tensor of the user's in place")
+            self.escalate(f"it lets {step.name!r} change a tensor from outside the model in place")
         if step.function is None and shares(step.leaves, at):
-            self.escalate(f"it passes tensors of one memory to {step.name!r}, which changes them")
+            self.escalate(f"it passes tensors of shared memory to {step.name!r}, which changes one")
 
     def _outside(self) -> CaptureError:
         return CaptureError(
-            f"a tensor that wants gradients is used at {line_of_user()}",
+            f"a tensor that requires a gradient is used at {line_of_user()}",
             "it is no parameter of the model, so no stage would have it",
             "Make it a parameter of the module that uses it",
         )
@@ -283,6 +307,6 @@ class ProgramWriter:
         return CaptureError(
             f"{repr(name) if name else 'the model'} passes a{'n' * (kind[0] in 'AEIOU')} {kind} "
             f"from layer to layer at {line_of_user()}",
-            "each layer writes to it, and layers on other stages would never see that",
+            "each layer writes to it, and layers on other stages would not receive these writes",
             "Pass use_cache=False, as a part of the batch",
         )

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recorder of a forward pass that runs on fake tensors.
 
-The recorder sees every function of PyTorch that forward functions call (through a function mode),
-and every module that they call (see recorder_hooks.py). It records nothing inside a unit. Each call
-becomes one step for the writer.
+The recorder intercepts every function of PyTorch that forward functions call (through a function
+mode), and every module that they call (see recorder_hooks.py). Calls inside a unit are not
+recorded. Each other call is added to the program by the ProgramWriter.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class CallRecorder(TorchFunctionMode):
     """Recorder of one forward pass.
 
     Args:
-        writer: Record that the calls are added to.
-        units: Ids of the modules to keep whole.
+        writer: Writer that adds the calls to the program.
+        units: Ids of the modules that are units.
         names: First names of all modules, by id.
-        before: Snapshots of the units from before the pass, by id.
-        probe: Runs a unit that cannot run on fakes, to find its results.
-        borrowing: Detects tensors that a unit uses and was not given.
+        before: Snapshots of each unit and the modules inside it, from before the pass, by id.
+        probe: Runs a unit on made-up numbers if it cannot run on fake tensors.
+        external: Detects tensors that a unit uses and that are not its own or its arguments.
     """
 
     def __init__(
@@ -71,27 +71,27 @@ class CallRecorder(TorchFunctionMode):
         names: dict[int, str],
         before: dict[int, list[Snapshot]],
         probe: Probe,
-        borrowing: ExternalTensors,
+        external: ExternalTensors,
     ) -> None:
         super().__init__()
         self._writer, self._units, self._names, self._probe = writer, units, names, probe
-        self._before, self._dice = before, python_draws()
-        self._borrowing = borrowing
+        self._before, self._python_rng = before, python_draws()
+        self._external = external
         self._quiet = 0
         # containers that ran when a buffer was changed, by the memory of the buffer
         self._changing: dict[int, tuple[Inside, ...]] = {}
 
     @property
     def is_quiet(self) -> bool:
-        """Tell whether a unit or a whole function runs, so that calls inside are not recorded."""
+        """True while a unit or a recorded function runs: calls inside it are not recorded."""
         return self._quiet > 0
 
     def knows(self, module: nn.Module) -> bool:
-        """Tell whether a module belongs to the model."""
+        """Return True if a module belongs to the model."""
         return id(module) in self._names
 
     def is_passing(self, module: nn.Module, level: type) -> bool:
-        """Tell whether this call only passes from a class's `__call__` to that of a base class."""
+        """Return True if a call comes from the module's own `__call__`, which calls its base's."""
         inside = self._writer.stack[-1] if self._writer.stack else None
         if inside is None or inside.module is not module or not inside.passes:
             return False
@@ -101,16 +101,23 @@ class CallRecorder(TorchFunctionMode):
     def module(
         self, run: Callable[..., Any], module: nn.Module, arguments: Any, *, level: type
     ) -> Any:
-        """Record the call of a module of the model by a forward function."""
+        """Run a module, record it as one call if it is a unit, and return the module's result.
+
+        Args:
+            run: The `__call__` that executes the module.
+            module: The module.
+            arguments: Positional arguments and keyword arguments.
+            level: Class that defines `run`.
+        """
         name = self._names[id(module)]
         if id(module) in self._units:
-            with self._silent():  # the recorder's own use of tensors is no glue either
+            with self._silent():  # the recorder's own operations on tensors are not recorded either
                 return self._unit(name, run, module, arguments)
         self._writer.stack.append(Inside(name, module, snapshot(module), level is not nn.Module))
         return self._container(name, run, module, arguments)
 
     def function(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Record the call of a function as one step, without the calls inside it."""
+        """Run a function, record it as one call, and return its result."""
         with self._silent():
             return self._function(function, args, kwargs)
 
@@ -118,19 +125,17 @@ class CallRecorder(TorchFunctionMode):
         leaves, form = flatten((args, kwargs))
         against = objection(function)
         if not against and is_compiled_here():
-            against = "it runs a function that is compiled"
+            against = "it runs a function of torch.compile"
         if against:
             self._writer.escalate(against)
         try:
             step = self._writer.step(function, leaves, form)
             self._writer.effects.clear()
-            with self._writer.chances.running(function, self._writer.effects.draws):
+            with self._writer.rng_calls.running(function, self._writer.effects.draws):
                 result = function(*args, **kwargs)
         except NEEDS_NUMBERS as error:
             title = title_of(function)
-            self._writer.escalate(
-                f"it needs the numbers in a tensor ({title}: {first_line(error)})"
-            )
+            self._writer.escalate(f"it needs the values of a tensor ({title}: {first_line(error)})")
         positions = self._writer.changed(leaves)
         if not positions and not any(isinstance(leaf, Tensor) for leaf in flatten(result)[0]):
             self._writer.forget(step)
@@ -142,7 +147,10 @@ class CallRecorder(TorchFunctionMode):
         function: Callable[..., Any],  # noqa: ARG002  it runs by itself
         settings: dict[str, Any],
     ) -> None:
-        """Start an activation checkpoint; each unit in it gets its own, to save the same memory."""
+        """Begin an activation checkpoint; each unit inside it is recorded with the same settings.
+
+        Returns None: `function` runs without a checkpoint while it is recorded.
+        """
         self._writer.checkpoints.append((settings, len(self._writer.calls)))
 
     def leave_checkpoint(self) -> None:
@@ -153,21 +161,24 @@ class CallRecorder(TorchFunctionMode):
         """
         _, start = self._writer.checkpoints.pop()
         if not any(call.is_unit for call in self._writer.calls[start:]):
-            self._writer.escalate("it puts a checkpoint around operations of its own")
+            self._writer.escalate("it checkpoints operations of its own, with no unit among them")
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Record a function; PyTorch calls this method for each of its functions."""
+        """Run a function of PyTorch, and record it unless a unit is running.
+
+        PyTorch calls this method for each of its functions.
+        """
         if not self._quiet:
             return self.function(func, args, kwargs or {})
-        with self._writer.chances.running(func, self._writer.effects.draws):
+        with self._writer.rng_calls.running(func, self._writer.effects.draws):
             result = func(*args, **(kwargs or {}))
         if func.__name__ != "__get__" or isinstance(result, Tensor):
-            self._borrowing.watch(args, kwargs or {})
-            self._borrowing.mark(result)
+            self._external.watch(args, kwargs or {})
+            self._external.mark(result)
         return result
 
     def result(self, output: Any) -> tuple[tuple[Argument, ...], Form]:
-        """Return the entries of the program for the model's result, and the form of the result."""
+        """Return the program's entries for the tensors of the model's result, and its nesting."""
         leaves, form = flatten(output)
         self._writer.stack.append(Inside("", nn.Module(), snapshot(nn.Module())))
         return tuple(self._writer.source(leaf) for leaf in leaves), form
@@ -177,7 +188,7 @@ class CallRecorder(TorchFunctionMode):
     ) -> Any:
         try:
             result = run(module, *arguments[0], **arguments[1])
-            self._check_dice()
+            self._check_python_rng()
             differences = self._writer.stack[-1].before.differences()
             if differences:
                 line = line_of_change(module, differences[0])
@@ -195,51 +206,55 @@ class CallRecorder(TorchFunctionMode):
         self, name: str, run: Callable[..., Any], module: nn.Module, arguments: tuple[Any, Any]
     ) -> Any:
         leaves, form = flatten(arguments)
-        self._check_dice()
+        self._check_python_rng()
         self._check_unit(name, module)
         step = self._writer.step(None, leaves, form, unit=name)
         before = self._prints(leaves)
         is_probed = False
         self._writer.effects.clear()
-        self._borrowing.enter(step.name, module, leaves)
+        self._external.enter(step.name, module, leaves)
         try:
             result = run(module, *arguments[0], **arguments[1])
             positions = self._writer.changed(leaves)
         except Exception as error:
             result, positions = self._try(module, step, error)
             is_probed = True
-        if self._borrowing.found:
-            self._writer.escalate(f"{name!r} {self._borrowing.found}")
+        if self._external.found:
+            self._writer.escalate(f"{name!r} {self._external.found}")
         self._check_arguments(name, arguments, (leaves, form), before)
-        self._dice = python_draws()
+        self._python_rng = python_draws()
         self._before[id(module)] = snapshots(module.modules())
         has_state = self._check_buffers(module, step, is_probed=is_probed)
         return self._writer.write(step, result, positions, is_probed=is_probed, has_state=has_state)
 
     def _check_unit(self, name: str, module: nn.Module) -> None:
-        """Check that other modules have not changed a unit's attributes since it last ran."""
+        """Check that no other module has changed the attributes of a unit since its last run."""
         before = self._before.setdefault(id(module), snapshots(module.modules()))
         found = next((change for part in before for change in part.differences()), None)
         if found is not None:
-            self._writer.escalate(f"it changes {found!r} of {name!r}, which is a module of its own")
+            self._writer.escalate(f"it changes {found!r} of {name!r}, which is another module")
 
     def _check_buffers(self, module: nn.Module, step: PendingCall, *, is_probed: bool) -> bool:
-        """Tell whether a unit changes buffers; refuse buffers that other modules read."""
-        ledger = self._writer.ledger
+        """Return True if a unit changes buffers; refuse buffers that other modules read."""
+        origins = self._writer.origins
         written = self._probe.changed if is_probed else self._writer.effects.written
-        changed = {place for place in written if ledger.weight_in({place}) is not None}
+        changed = {place for place in written if origins.weight_in({place}) is not None}
         if not changed:
             return False
-        read = ledger.claim(module.buffers())
+        read = origins.claim(module.buffers())
         if read is not None:
             self._writer.escalate(f"it reads {read!r}, which {step.name!r} changes")
         self._check_once(step, changed)
         return True
 
     def _check_once(self, step: PendingCall, changed: set[int]) -> None:
-        """Check that two calls which change one buffer are in one unit.
+        """Check that a unit which changes buffers is called once only.
 
-        On two stages, each call would change a buffer of its own.
+        Two calls on two stages would each change a buffer of their own.
+
+        Args:
+            step: Call of the unit.
+            changed: Memories of the buffers that it changes.
         """
         now = tuple(self._writer.stack)
         for place in changed:
@@ -247,38 +262,43 @@ class CallRecorder(TorchFunctionMode):
             if before is now:
                 continue
             both = [one for one, other in zip(before, now, strict=False) if one is other]
-            name = self._writer.ledger.weight_in({place})
+            name = self._writer.origins.weight_in({place})
             self._writer.fail(
                 Escalation(
                     both[-1].name,
                     f"it calls {step.module!r} more than once, which changes {name!r} each time",
                     line_of_user(),
-                    hint="Use one instance per call",
+                    hint="Use one instance of the module for each call",
                 )
             )
 
     def _try(self, module: nn.Module, step: PendingCall, error: Exception) -> tuple[Any, list[int]]:
         self._writer.effects.clear()
-        self._writer.chances.drop()
+        self._writer.rng_calls.drop()
         try:
             return self._probe.run(module, step.form, step.leaves, error)
         except TooLargeError as large:
-            self._writer.fail(self._valueless(step, error, large))
+            self._writer.fail(self._values_needed(step, error, large))
         except ProbeError as failed:
-            said, is_error = f"{step.module!r} {failed}", isinstance(failed, FailedError)
+            why, is_error = f"{step.module!r} {failed}", isinstance(failed, FailedError)
             raise Escalation(
-                self._writer.owner, said, line_of_user(error), is_error=is_error
+                self._writer.owner, why, line_of_user(error), is_error=is_error
             ) from error
 
-    def _valueless(self, step: PendingCall, error: Exception, large: TooLargeError) -> CaptureError:
-        """Return the error for a model on meta; it names the innermost module (an expert, say)."""
+    def _values_needed(
+        self, step: PendingCall, error: Exception, large: TooLargeError
+    ) -> CaptureError:
+        """Return the error for a unit on the meta device that needs values to run.
+
+        The error names the innermost module that needs them, such as one expert of a mixture.
+        """
         inside = (frame.f_locals.get("self") for frame, _ in walk_tb(error.__traceback__))
         names = [self._names[id(each)] for each in inside if id(each) in self._names]
         name = names[-1] if names else step.module
         return CaptureError(
-            f"{name!r} needs the values of what flows through it, at {line_of_user(error)}",
+            f"{name!r} needs the values of its inputs, at {line_of_user(error)}",
             "the model is on the meta device, and the parameters of "
-            f"{step.module!r} are too large to make some up: {large}",
+            f"{step.module!r} are too large to make values up for them: {large}",
             "Build the model with values (real weights for smp.plan, --measure for the command), "
             "or plan it with fewer or smaller layers, such as experts",
         )
@@ -292,13 +312,13 @@ class CallRecorder(TorchFunctionMode):
         leaves, form = flatten(arguments)
         is_same = form == flat[1] and all(a is b for a, b in zip(leaves, flat[0], strict=True))
         if not is_same or self._prints(leaves) != before:
-            self._writer.escalate(f"it passes an object to {name!r} that this changes")
+            self._writer.escalate(f"it passes an object to {name!r}, which changes the object")
 
-    def _check_dice(self) -> None:
-        if python_draws() != self._dice:
-            self._dice = python_draws()
+    def _check_python_rng(self) -> None:
+        if python_draws() != self._python_rng:
+            self._python_rng = python_draws()
             self._writer.escalate(
-                "it draws random numbers of Python's or NumPy's, or seeds PyTorch's"
+                "it draws random numbers from Python or NumPy, or seeds PyTorch's generators"
             )
 
     @contextmanager

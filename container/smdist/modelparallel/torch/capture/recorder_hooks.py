@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Patches of PyTorch through which a recorder sees calls of modules and of user's functions.
+"""Patches of PyTorch that pass the calls of modules and of autograd functions to a recorder.
 
-`nn.Module.__call__` sees every module; classes with a `__call__` of their own are patched as well.
-`autograd.Function.apply` is patched in the class between `Function` and C++. There a function with
-its own backward pass is recorded as one call, even if the user's code took a reference to it long
-before. `torch.utils.checkpoint` is patched where it starts. All patches are removed afterwards, and
-calls of other threads do not reach the recorder.
+`nn.Module.__call__` is patched, and so are classes with a `__call__` of their own.
+`autograd.Function.apply` is patched in the class between `Function` and C++, so that a function
+with its own backward pass is recorded as one call, even if the user's code stored a reference to
+`apply` before. The internal function with which `torch.utils.checkpoint` begins is patched too.
+All patches are removed afterwards; calls of other threads are not passed to the recorder.
 """
 
 from __future__ import annotations
@@ -25,25 +25,37 @@ _LOCK = threading.RLock()
 
 
 class Listener(Protocol):
-    """Receiver of the calls that the patches see."""
+    """Receiver of the calls that the patches of PyTorch intercept."""
 
     @property
     def is_quiet(self) -> bool:
-        """Tell whether a unit or a whole function runs, so that calls inside are not recorded."""
+        """True while a unit or a recorded function runs: calls inside it are not recorded."""
 
     def knows(self, module: nn.Module) -> bool:
-        """Tell whether a module belongs to the model."""
+        """Return True if a module belongs to the model."""
 
     def is_passing(self, module: nn.Module, level: type) -> bool:
-        """Tell whether this call only passes from a class's `__call__` to that of a base class."""
+        """Return True if a call comes from the module's own `__call__`, which calls its base's.
+
+        Args:
+            module: The module that is called.
+            level: Class whose `__call__` runs now.
+        """
 
     def module(
         self, run: Callable[..., Any], module: nn.Module, arguments: Any, *, level: type
     ) -> Any:
-        """Handle the call of a module of the model; `run` executes it."""
+        """Handle the call of a module of the model, and return its result.
+
+        Args:
+            run: The `__call__` that executes the module.
+            module: The module.
+            arguments: Positional arguments and keyword arguments.
+            level: Class that defines `run`.
+        """
 
     def function(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Handle the call of a function that stays whole."""
+        """Handle the call of a function that is recorded as one call, and return its result."""
 
     def checkpointed(
         self, function: Callable[..., Any], settings: dict[str, Any]
@@ -55,7 +67,7 @@ class Listener(Protocol):
         """
 
     def leave_checkpoint(self) -> None:
-        """Handle the end of a function that ran without its checkpoint."""
+        """Handle the end of the activation checkpoint that `checkpointed` started."""
 
     def __enter__(self) -> Any: ...
 
@@ -64,7 +76,10 @@ class Listener(Protocol):
 
 @contextmanager
 def recording(recorder: Listener, model: nn.Module) -> Iterator[None]:
-    """Send the calls of this thread to the recorder."""
+    """Pass this thread's calls of modules, functions and checkpoints to the recorder, in a block.
+
+    Classes of the model's modules that have a `__call__` of their own are patched for the block.
+    """
     own = {cls for module in model.modules() for cls in type(module).__mro__ if _calls(cls)}
     with _LOCK, ExitStack() as stack:
         for cls in own:
@@ -140,7 +155,10 @@ def _patched_checkpoint(recorder: Listener) -> Iterator[None]:
 
 
 def _aside(recorder: Listener) -> Iterator[None]:
-    """Replace a checkpoint's generator, which PyTorch steps before and after the function."""
+    """Return a generator for a checkpoint that does nothing but notify the recorder at its end.
+
+    PyTorch advances the generator before and after the checkpointed function.
+    """
     yield
     recorder.leave_checkpoint()
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions that draw random numbers, and how many of them run in each call.
 
-A recorder sees only the outermost functions of PyTorch, inside units too. Dropout is one function;
+Only the outermost functions of PyTorch are recorded, inside units too. Dropout is one function, and
 attention with dropout inside is one as well.
 """
 
@@ -18,7 +18,7 @@ from torch.nn import functional
 from smdist.modelparallel.torch.program.program import Call, RngCall
 
 Function = Callable[..., Any]
-# more functions are added when they are seen to draw
+# other functions are added to these if they draw a random number during capture
 _KNOWN: Final[frozenset[Function]] = frozenset(
     [
         functional.dropout,
@@ -40,7 +40,7 @@ _KNOWN: Final[frozenset[Function]] = frozenset(
 
 
 class RngCalls:
-    """Functions that ran in one recording, by call."""
+    """Record of the functions that ran in each call of one capture, and of the random ones."""
 
     def __init__(self) -> None:
         self._functions: set[Function] = set(_KNOWN)
@@ -49,7 +49,7 @@ class RngCalls:
 
     @contextmanager
     def running(self, function: Function, draws: Sequence[str]) -> Iterator[None]:
-        """Note that a function runs; it is random if `draws` becomes longer meanwhile."""
+        """Record that a function runs in the block; it is random if `draws` grows meanwhile."""
         before = len(draws)
         self._now.append(function)
         yield
@@ -57,27 +57,27 @@ class RngCalls:
             self._functions.add(function)
 
     def end_call(self, name: str) -> None:
-        """End a call: all functions since the end of the last call ran in it."""
+        """Assign all functions since the end of the last call to the call `name`."""
         self._ran[name] = self._now
         self._now = []
 
     def drop(self) -> None:
-        """Forget the functions since the end of the last call, which will run again."""
+        """Remove the functions since the end of the last call, since they will run again."""
         self._now = []
 
-    def given_to(self, calls: Sequence[Call]) -> list[Call]:
-        """Return copies of the calls, each with the random functions that it runs."""
-        functions, first, given = frozenset(self._functions), 0, []
+    def add_to(self, calls: Sequence[Call]) -> list[Call]:
+        """Return copies of the calls with their field `rng`: the random functions in each call."""
+        functions, first, found = frozenset(self._functions), 0, []
         for call in calls:
             count = sum(function in functions for function in self._ran[call.name])
-            chance = RngCall(first=first, count=count, functions=functions)
-            given.append(replace(call, chance=chance))
+            rng = RngCall(first=first, count=count, functions=functions)
+            found.append(replace(call, rng=rng))
             first += count
-        return given
+        return found
 
     @property
-    def of_all(self) -> RngCall:
-        """Return the random functions of the whole forward pass."""
+    def whole_pass(self) -> RngCall:
+        """Random functions of the whole forward pass."""
         functions = frozenset(self._functions)
         ran = (function for each in self._ran.values() for function in each)
         count = sum(function in functions for function in ran)

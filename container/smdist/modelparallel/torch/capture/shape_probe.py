@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Probe of a unit that cannot run without numbers: two runs on made-up numbers.
+"""Probe of a unit that cannot run on fake tensors: two runs on made-up numbers.
 
-Experts that sort tokens, or `if x.sum() > 0`, are allowed inside a unit, since at run time the unit
-is the user's module on real numbers. Only the shapes of its results must not depend on the numbers,
-so the probe tries two different inputs and compares the results.
+Experts that sort tokens, or `if x.sum() > 0`, are allowed inside a unit, since in training the unit
+is the user's module on real tensors. Only the shapes of its results must not depend on the numbers,
+so the probe runs the unit on two different inputs and compares the results.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ STANDS_IN = "_smp_stands_in"  # marks a tensor without values that replaces one 
 
 
 class ProbeError(Exception):
-    """Error of a probe; the message continues a sentence that begins with the unit's name."""
+    """Error of a probe; its text is a clause after the unit's name: "returns a result ..."."""
 
 
 class FailedError(ProbeError):
-    """Error of the unit itself, both without numbers and with made-up ones."""
+    """Error that a unit raises both on fake tensors and on made-up numbers."""
 
 
 class TooLargeError(ProbeError):
-    """Refusal to make up values for weights that take too much memory."""
+    """Error for weights on the meta device that are too large to make values up for."""
 
 
 class Probe:
-    """Probe that runs units on made-up numbers.
-
-    Attributes:
-        changed: Memory of the fakes of buffers that the last unit changed.
+    """Runner of units on made-up numbers, to find the shapes of their results.
 
     Args:
-        fake: The model on fakes, which knows the real tensors.
-        inputs: The model's real inputs, by the id of the fake that stands for them.
+        fake: The model's fake tensors, with the real ones that they replace.
+        inputs: The model's real inputs, by the id of the fake tensor that replaces each.
+
+    Attributes:
+        changed: Memories of the fake buffers that the last unit changed; see `memory`.
     """
 
     def __init__(self, fake: FakeModel, inputs: Mapping[int, Tensor]) -> None:
@@ -56,24 +56,33 @@ class Probe:
     def run(
         self, module: nn.Module, form: Form, leaves: list[Any], error: Exception
     ) -> tuple[Any, list[int]]:
-        """Return the unit's result as fakes, and the positions of argument leaves that it changes.
+        """Run a unit twice on made-up numbers, and return its result on fake tensors.
+
+        Args:
+            module: The unit.
+            form: Nesting of the arguments.
+            leaves: The arguments, taken out of nested containers; tensors are fake.
+            error: Error that the unit raised on fake tensors.
+
+        Returns:
+            The unit's result with fake tensors, and the positions of the leaves that it changed.
 
         Raises:
             TooLargeError: The unit is too large to make numbers up for.
             FailedError: The unit fails on made-up numbers.
-            ProbeError: The form, shape or value of the result depends on the numbers.
+            ProbeError: The nesting, a shape or a constant of the result depends on the numbers.
         """
         self._bytes = 0
         with unset_fake_temporarily(), self._real(module), _forked():
             try:
                 first = _Trial(self._made_up(leaves, seed=0), form, module)
-                with _unseen():  # the recorder has seen the functions in the first trial
+                with _unseen():  # the recorder received the functions of the first trial
                     second = _Trial(self._made_up(leaves, seed=1), form, module)
             except ProbeError:
                 raise
             except Exception as failed:
                 raise FailedError(
-                    f"runs neither without numbers ({_says(error)}) nor on made-up ones "
+                    f"fails both on fake tensors ({_says(error)}) and on made-up numbers "
                     f"({_says(failed)})"
                 ) from failed
         first.compare(second)
@@ -112,7 +121,7 @@ class Probe:
         return {key: self._weight(fake) for key, fake in fakes.items()}
 
     def _weight(self, fake: Tensor) -> Tensor:
-        """Return the user's weight, or zeros if it is on the meta device and not too large."""
+        """Return the real weight of a fake one; zeros if it is on meta and not too large."""
         real = self._fake.reals[self._fake.names[id(fake)]]
         if not real.is_meta:
             return real
@@ -146,7 +155,7 @@ class Probe:
 
 
 class _Trial:
-    """One run of a unit on made-up numbers."""
+    """Run of a unit on made-up numbers, with its results and the arguments that it changed."""
 
     def __init__(self, leaves: list[Any], form: Form, module: nn.Module) -> None:
         self.leaves = leaves
@@ -158,9 +167,9 @@ class _Trial:
 
     def compare(self, other: _Trial) -> None:
         if [_shape(r) for r in self.results] != [_shape(r) for r in other.results]:
-            raise ProbeError("returns something whose shape or value depends on the data")
+            raise ProbeError("returns a result whose shapes or constants depend on the data")
         if self.form != other.form:
-            raise ProbeError("returns something whose form depends on the data")
+            raise ProbeError("returns a result whose nesting depends on the data")
 
     def as_fakes(self, fakes: list[Any]) -> Any:
         return unflatten(self.form, [self._fake(result, fakes) for result in self.results])
@@ -180,7 +189,10 @@ class _Trial:
 
 
 def _zeros(like: Tensor, device: torch.device, *, is_lazy: bool) -> Tensor:
-    """Return zeros; lazy ones on the CPU take memory only where they are written to."""
+    """Return zeros of the shape and type of `like` on a device.
+
+    With `is_lazy`, zeros on the CPU use physical memory only for pages that are written.
+    """
     if not is_lazy or device.type != "cpu":
         return torch.zeros(like.shape, dtype=like.dtype, device=device)
     size = max(1, like.numel()) * like.element_size()
@@ -189,7 +201,7 @@ def _zeros(like: Tensor, device: torch.device, *, is_lazy: bool) -> Tensor:
 
 
 def _unseen() -> AbstractContextManager[None]:
-    """Hide the functions that run within the context from all function modes."""
+    """Return a context in which PyTorch's functions are not passed to function modes."""
     unseen: AbstractContextManager[None] = torch._C.DisableTorchFunction()
     return unseen
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signature of a model call: the properties, other than numbers, that a program depends on.
+"""Signature of a model call: shapes, types and settings that a captured program depends on.
 
-Forward functions branch on shapes, on `self.training`, on `self.scale` and on objects in the batch
-that are no tensors. A program holds one outcome of each branch, so another signature needs another
-capture.
+Forward functions branch on shapes, on `self.training`, on other attributes of modules and on
+objects in the batch that are no tensors. A program contains one outcome of each branch, so a call
+with another signature needs another capture.
 """
 
 from __future__ import annotations
@@ -29,7 +29,12 @@ OTHER: Final = object()
 
 
 def signature(model: nn.Module, arguments: tuple[Any, Any]) -> Hashable:
-    """Return a key that is equal for two calls of a model if one program serves both."""
+    """Return a key of one model call; calls with equal keys can run the same captured program.
+
+    Args:
+        model: The model; its attributes and hooks count.
+        arguments: Positional arguments and keyword arguments of the call.
+    """
     leaves, form = flatten(arguments)
     return (
         form,
@@ -42,10 +47,14 @@ def signature(model: nn.Module, arguments: tuple[Any, Any]) -> Hashable:
 
 
 def plain(value: Any, depth: int = _DEPTH) -> Hashable:
-    """Return a setting as a value to compare: a number, a name, a function, or nested ones.
+    """Return an attribute of a module as a value that can be compared and hashed.
+
+    Args:
+        value: A number, string, type, function, or nested containers of these.
+        depth: Number of levels of nested containers to search.
 
     Returns:
-        `OTHER` for any other object, and for a container that holds one.
+        The value with its type; `OTHER` if it is or contains an object of another kind.
     """
     if isinstance(value, _ATOMS):
         return type(value), value
@@ -60,7 +69,7 @@ def plain(value: Any, depth: int = _DEPTH) -> Hashable:
 
 
 def own_attributes(holder: Any) -> dict[str, Any]:
-    """Return the attributes of a module or an object, except those that all modules have."""
+    """Return the attributes of an object by name, without those that every `nn.Module` has."""
     return {name: value for name, value in vars(holder).items() if name not in _MODULES_OWN}
 
 
@@ -71,7 +80,7 @@ def _leaf(leaf: Any) -> Hashable:
 
 
 def _settings(model: nn.Module) -> Iterator[Hashable]:
-    """Yield the plain attributes of all modules and, once each, of the objects that they hold."""
+    """Yield the comparable attributes of all modules and of the objects in their attributes."""
     seen: set[int] = set()
     for module in model.modules():
         yield tuple(_plain(module)), has_hooks(module)
@@ -93,7 +102,7 @@ def _plain(holder: Any) -> Iterator[Hashable]:
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Tell whether user hooks run before or after a module, in its forward or backward pass."""
+    """Return True if a module has forward or backward hooks of its own."""
     return bool(
         module._forward_hooks
         or module._forward_pre_hooks

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines of the user's code, for error messages."""
+"""Search for the line of the user's code that an error message should name."""
 
 from __future__ import annotations
 
@@ -19,8 +19,13 @@ _NOT_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[3]))
 def line_of_user(error: BaseException | None = None) -> str:
     """Return the innermost line of the user's code, such as "/home/me/model.py:12".
 
-    Lines of PyTorch and of this package are not the user's. The line comes from the error's
-    traceback, or without an error from the present call stack. "" if there is none.
+    Lines of PyTorch and of this package do not count.
+
+    Args:
+        error: Error whose traceback is searched; None searches the present call stack.
+
+    Returns:
+        File and line; "" if there is none.
     """
     if error is not None and error.__traceback__ is not None:
         return _of_traceback(error.__traceback__)
@@ -31,9 +36,10 @@ def line_of_user(error: BaseException | None = None) -> str:
 
 
 def line_of_change(module: nn.Module, attribute: str) -> str:
-    """Return the line of the forward function that sets an attribute, or its first line.
+    """Return the line of a module's forward function that sets an attribute, as "model.py:12".
 
-    The source text is searched, since the function has returned already.
+    The source text is searched, since the function has returned already. If no line is found, it is
+    the function's first line; "" if there is no source text.
     """
     function = inspect.unwrap(type(module).forward)
     try:
@@ -46,7 +52,7 @@ def line_of_change(module: nn.Module, attribute: str) -> str:
 
 
 def is_compiled_here() -> bool:
-    """Tell whether a function that the user compiled is running inside the innermost module."""
+    """Return True if the innermost running module is executing a function of `torch.compile`."""
     if "torch._dynamo" not in sys.modules:
         return False
     frame: FrameType | None = sys._getframe(1)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Origin of each tensor: a value of the graph, a tensor of the model, or unknown.
+"""Origins of the tensors in a forward pass: a value of the graph, or a tensor of the model.
 
-Tensors are recognised by identity. A change in place makes a new value of the same tensor; other
-tensors in the same memory are stale from then on, since only the stage of the change could read
-them.
+Tensors are recognised by identity. A change in place turns a tensor into a new value. Other
+tensors in the same memory are then stale: reading one of them is an error, since on another stage
+it would not have the change.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class TensorOrigins:
     """Origins of all tensors while a forward pass is recorded.
 
     Attributes:
-        facts: Shape, type and device of each value, by name.
-        aliases: The memory of each value, by name.
+        facts: Shape, type and device of each value, by the value's name.
+        aliases: Number that identifies the memory of each value, by the value's name.
     """
 
     def __init__(self, fake: FakeModel) -> None:
@@ -41,11 +41,11 @@ class TensorOrigins:
         self._claimed: set[int] = set()
 
     def source(self, tensor: Tensor) -> Argument | None:
-        """Return the origin of a tensor; None if it is unknown."""
+        """Return the reference to a tensor in the program; None if its origin is unknown."""
         return self._sources.get(id(tensor))
 
     def publish(self, tensor: Tensor, name: str) -> Ref:
-        """Register a tensor as a value with this name."""
+        """Register a tensor as a value of the graph with this name, and return the reference."""
         place = memory(tensor)
         self._made.append(ref(tensor))
         self._sources[id(tensor)] = Ref(name)
@@ -61,33 +61,40 @@ class TensorOrigins:
         return Ref(name)
 
     def weight_in(self, places: set[int]) -> str | None:
-        """Return the name of a parameter, buffer or tensor attribute in one of these memories."""
+        """Return the name of a model tensor whose memory is one of `places`; None if none is."""
         return next((self._weights[place] for place in places if place in self._weights), None)
 
     def claim(self, buffers: Iterable[Tensor]) -> str | None:
-        """Register that a unit changes buffers; return one that was read outside before, if any."""
+        """Register that a unit changes these buffers.
+
+        Returns:
+            The name of one of them that was read outside the unit before; None if there is none.
+        """
         places = {memory(buffer) for buffer in buffers}
         self._claimed |= places
         return next((self._read[place] for place in places if place in self._read), None)
 
     def is_claimed(self, tensor: Tensor, name: str) -> bool:
-        """Register the read of a tensor of the model; tell whether a unit changes it."""
+        """Register that a tensor of the model is read; return True if some unit changes it."""
         self._read[memory(tensor)] = name
         return memory(tensor) in self._claimed
 
     def outdate(self, tensor: Tensor, module: str) -> None:
-        """Mark other tensors in the memory as stale, since `module` changes this one in place."""
+        """Mark all other tensors in this tensor's memory as stale: `module` changed it in place."""
         for member in self._members.get(memory(tensor), ()):
             if member is not tensor:
                 self._stale[id(member)] = module
 
     def stale_since(self, tensor: Tensor) -> str | None:
-        """Return the module that changed this tensor's memory through another tensor, or None."""
+        """Return the module that changed this tensor's memory through another tensor.
+
+        None if no module did.
+        """
         return self._stale.get(id(tensor))
 
 
 def changed(leaves: Sequence[Any], written: set[int]) -> list[int]:
-    """Return the positions of changed tensors: the first one of each memory."""
+    """Return the positions of leaves whose memory is in `written`; the first of each memory."""
     found: dict[int, int] = {}
     for at, leaf in enumerate(leaves):
         if isinstance(leaf, Tensor) and memory(leaf) in written:
@@ -96,7 +103,7 @@ def changed(leaves: Sequence[Any], written: set[int]) -> list[int]:
 
 
 def shares(leaves: Sequence[Any], position: int) -> bool:
-    """Tell whether another tensor of the list is in the memory of the one at a position."""
+    """Return True if another tensor of the list shares memory with the tensor at `position`."""
     own = leaves[position]
     return any(
         isinstance(leaf, Tensor) and leaf is not own and memory(leaf) == memory(own)

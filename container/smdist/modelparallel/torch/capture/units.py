@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choice of the modules that are kept whole, by default and on request.
+"""Choice of the units: modules that are never split between stages.
 
-Elements of lists are the repeated blocks of a model, so they are units. Elsewhere leaf modules are
-units. Where blocks are grouped into stages, as in a ResNet, elements of the inner list are units:
+Elements of module lists are the repeated blocks of a model, so they are units. Elsewhere, modules
+without submodules are units. Where blocks are grouped, as in a ResNet, the elements of the inner
+list are units:
 
     stages: ModuleList          outer list: its elements hold lists of equal composite modules,
       0: Stage                  so they are opened ...
@@ -28,14 +29,17 @@ def default_units(model: nn.Module, *, opened: frozenset[str], closed: frozenset
 
     Args:
         model: The whole model.
-        opened: Modules to open in any case.
-        closed: Modules to keep whole in any case, also inside an opened module.
+        opened: Names of modules that are no units; the modules inside them are considered.
+        closed: Names of modules that are units, also inside an opened module.
     """
     return set(_walk("", model, opened | {""}, closed - {""}))
 
 
 def composite_elements(model: nn.Module) -> set[str]:
-    """Return elements of lists that hold lists of equal composite modules: probably stages."""
+    """Return the names of list elements that themselves contain lists of equal blocks.
+
+    Such an element is a group of blocks, as in a ResNet, so it should be opened.
+    """
     return {
         f"{name}.{key}" if name else key
         for name, module in model.named_modules()

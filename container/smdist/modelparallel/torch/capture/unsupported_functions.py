@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of PyTorch that a program cannot hold, though they run without numbers.
+"""Functions of PyTorch that capture cannot record, although they run on tensors without numbers.
 
-`title_of` gives the short names of functions that glue is called by: "add", "getitem", "dropout".
+`title_of` returns the short name of a function in graphs and errors: "add", "getitem", "dropout".
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ from torch.nn import functional
 
 
 def title_of(function: Callable[..., Any]) -> str:
-    """Return a short name: a property's own name, or the class name of an autograd function."""
+    """Return a function's short name, such as "add", for graphs and errors.
+
+    For a property of a tensor it is the property's name; for `apply` of an autograd function, the
+    name of its class.
+    """
     owner = getattr(function, "__self__", None)
     name = str(getattr(function, "__name__", type(function).__name__))
     if name in ("__get__", "__set__"):
@@ -31,14 +35,14 @@ def title_of(function: Callable[..., Any]) -> str:
     return name.strip("_") if name.startswith("__") else name
 
 
-# errors that fakes raise where an operation needs numbers
+# errors that fake tensors raise if an operation needs the values of a tensor
 NEEDS_NUMBERS = (
     DataDependentOutputException,
     DynamicOutputShapeException,
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
 )
-# functions that change their second and third argument, and whose schema does not say so
+# functions that change their second and third argument, although their schema does not declare it
 WRITES_SECRETLY = (
     functional.batch_norm,
     torch.batch_norm,
@@ -57,10 +61,10 @@ _DIFFERENTIATES = (torch.autograd.grad, torch.autograd.backward, Tensor.backward
 
 
 def objection(function: Callable[..., Any]) -> str:
-    """Return the reason why a function cannot be recorded; "" if it can.
+    """Return the reason why a function cannot be recorded, as a clause; "" if it can.
 
-    Hooks belong to one tensor object, and each stage has another one. Gradients inside a
-    forward pass would have to cross stages.
+    A hook belongs to one tensor object, and each stage has a tensor object of its own. Gradients
+    that a forward pass computes would have to be sent between stages.
     """
     title = title_of(function)
     if title in _LOST:

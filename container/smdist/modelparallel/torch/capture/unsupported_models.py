@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that cannot be captured, whatever their forward functions do."""
+"""Checks for models that can never be captured, made before the forward pass runs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _WRAPPERS = ("DataParallel", "DistributedDataParallel", "FullyShardedDataParalle
 
 
 def refuse(model: nn.Module) -> None:
-    """Raise all errors that are known about a model before it runs.
+    """Check that a model can be captured, as far as this is known before it runs.
 
     Raises:
-        CaptureError: The model is wrapped for data parallelism; or is compiled or scripted as a
-            whole; or has hooks on itself; or has trained tensors that are no parameters; or has
-            two parameters in the same memory.
+        CaptureError: All faults: a module is wrapped for data parallelism; the model is compiled
+            or scripted as a whole; it has hooks on itself; a tensor that requires a gradient is no
+            parameter; two parameters share memory.
     """
     raise_all(
         [*_wrapped(model), *_whole(model), *_hooked(model), *_loose(model), *_overlapping(model)]
@@ -34,8 +34,10 @@ def _wrapped(model: nn.Module) -> Iterator[CaptureError]:
         if type(module).__name__ in _WRAPPERS:
             yield CaptureError(
                 f"{name or 'the model'!r} is a {type(module).__name__}",
-                "data parallelism goes around the stages of a model, not into them",
+                "data parallelism is added to each stage after the model is split",
                 "Pass the model that it wraps",
+                about=name or (),
+                kind="wrapped",
             )
 
 
@@ -47,8 +49,9 @@ def _whole(model: nn.Module) -> Iterator[CaptureError]:
     for kind in found:
         yield CaptureError(
             f"the model is {kind} as a whole",
-            "there is nothing to see between its modules",
-            "Pass the plain model; its parts may be compiled",
+            "the calls of the modules inside it cannot be recorded",
+            "Pass the plain model; modules inside it may be compiled",
+            kind=kind,
         )
 
 
@@ -56,8 +59,9 @@ def _hooked(model: nn.Module) -> Iterator[CaptureError]:
     if has_hooks(model):
         yield CaptureError(
             f"the model, a {type(model).__name__}, has forward or backward hooks on itself",
-            "no stage is the whole model, so nothing would call them",
-            "Put the hooks on a part of it, or remove them",
+            "no stage calls the whole model, so the hooks would never run",
+            "Register the hooks on modules inside it, or remove them",
+            kind="hooked",
         )
 
 
@@ -65,10 +69,13 @@ def _loose(model: nn.Module) -> Iterator[CaptureError]:
     for prefix, module in model.named_modules():
         for key, value in {**vars(module), **module._buffers}.items():
             if isinstance(value, Tensor) and value.requires_grad and value.is_leaf:
+                name = f"{prefix}.{key}".lstrip(".")
                 yield CaptureError(
-                    f"{f'{prefix}.{key}'.lstrip('.')!r} wants gradients",
-                    "it is no parameter, so no stage would add up or pass on its gradient",
+                    f"{name!r} requires a gradient and is no parameter",
+                    "stages sum and send the gradients of parameters only",
                     "Make it an nn.Parameter, or detach it",
+                    about=name,
+                    kind="not_a_parameter",
                 )
 
 
@@ -83,6 +90,8 @@ def _overlapping(model: nn.Module) -> Iterator[CaptureError]:
         if first is not parameter:
             yield CaptureError(
                 f"{name!r} and {other!r} are two parameters in the same memory",
-                "on two stages, an update of one would not reach the other",
+                "if they were on two stages, an update of one would not change the other",
                 "Tie them by assigning one parameter to both modules",
+                about=(name, other),
+                kind="shared_memory",
             )

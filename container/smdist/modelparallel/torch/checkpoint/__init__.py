@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints that any layout can load.
+"""Checkpoints that can be loaded under any layout: any number of ranks and stages.
 
-A model that was split over four ranks can continue split over two, or whole in one process. A
-checkpoint stores values under their names in the model, whatever rank held them.
+A model that was split over four ranks can continue split over two, or whole in one process, since a
+checkpoint stores values under their names in the model, independent of ranks.
 """
 
 from smdist.modelparallel.torch.checkpoint.checkpoint_calls import (

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that exist completely or not at all, under the file names of SMP.
+"""Checkpoint files with SMP's names, which are written completely or not at all.
 
 path/
-  newest            names the newest tag
-  10_partial/       a checkpoint of tag "10", written by all ranks
-    .metadata       its contents and their places: written last, so a checkpoint without it
-                    is incomplete
-    3f_0_0.distcp   values, from rank 0
-  10                a checkpoint of tag "10" in one file (partial=False)
+  newest            contains the newest tag
+  10_partial/       checkpoint of tag "10", written by all ranks
+    .metadata       list of its values and their positions in files: written last, so a checkpoint
+                    without it is incomplete
+    3f_0_0.distcp   values of rank 0
+  10                checkpoint of tag "10" in one file (partial=False)
 """
 
 from __future__ import annotations
@@ -30,7 +30,12 @@ _PART: Final = ".part"
 
 
 def replace_file(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Write a temporary file, flush it to disk, then rename it over the old one."""
+    """Write a file atomically: to a temporary file, which is flushed and renamed over the old one.
+
+    Args:
+        path: File to write; its folder exists.
+        write: Function that writes the contents to an open file.
+    """
     part = path.with_name(f".{path.name}{_PART}")
     try:
         with part.open("wb") as stream:
@@ -45,7 +50,7 @@ def replace_file(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush the names in a folder to disk; a flush of the files does not do so."""
+    """Flush a folder's list of file names to disk, which a flush of the files does not do."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -64,25 +69,27 @@ def check_tag(tag: object) -> str:
     is_free = text not in ("", _NEWEST) and not text.startswith(".")
     if not is_name or not is_free or "/" in text or "\0" in text or text.endswith(_PARTIAL):
         raise OptionError(
-            f"the tag of a checkpoint is {tag!r}",
-            f"files are named after it, beside {_NEWEST!r} and folders that end in {_PARTIAL!r}",
-            'Name it by what it is of: "epoch3" or 1000',
+            f"tag is {tag!r}",
+            f"it has to be a file name, other than {_NEWEST!r}, without '/', and it must not begin "
+            f"with '.' or end with {_PARTIAL!r}",
+            'Pass for example "epoch3" or 1000',
+            about="tag",
         )
     return text
 
 
 def partial_folder(path: Path, tag: str) -> Path:
-    """Return the folder in which the ranks write a checkpoint."""
+    """Return the folder of the checkpoint of a tag that all ranks write."""
     return path / f"{tag}{_PARTIAL}"
 
 
 def write_newest(path: Path, tag: str) -> None:
-    """Record a tag as that of the newest checkpoint."""
+    """Write the tag of the newest checkpoint to the file "newest"."""
     replace_file(path / _NEWEST, lambda stream: stream.write(tag.encode()))
 
 
 def read_newest(path: Path) -> str:
-    """Return the tag of the newest checkpoint.
+    """Return the tag of the newest checkpoint, from the file "newest".
 
     Raises:
         CheckpointError: There is no checkpoint.
@@ -93,20 +100,23 @@ def read_newest(path: Path) -> str:
         found = [*partial_tags(path), *full_tags(path)]
         hint = f"Pass tag=, one of {_listed(found)}" if found else "Pass the path that was saved to"
         raise CheckpointError(
-            f"no checkpoint in {str(path)!r}", f"it has no file {_NEWEST!r}", hint
+            f"there is no newest checkpoint in {str(path)!r}",
+            f"the folder has no file {_NEWEST!r}",
+            hint,
+            about="path",
+            kind="missing",
         ) from None
 
 
 def new_save() -> str:
-    """Return a unique number for a save, larger than the numbers of earlier saves."""
+    """Return a unique hexadecimal number for a save, larger than the numbers of earlier saves."""
     return f"{time.time_ns() // 1_000_000:012x}{uuid.uuid4().hex[:6]}"
 
 
 def partial_tags(path: Path) -> list[str]:
     """Return the tags of complete checkpoints that all ranks wrote, the newest first.
 
-    The order comes from the save numbers in the names of rank 0's files, since copied files
-    have other dates.
+    They are sorted by the save numbers in file names, since copied files have other dates.
     """
     found = [each.parent for each in path.glob(f"*{_PARTIAL}/{METADATA}")]
     dated = sorted(((_last_save(folder), folder.name) for folder in found), reverse=True)
@@ -129,20 +139,27 @@ def full_tags(path: Path) -> list[str]:
 
 
 def absent(path: Path, tag: str, *, partial: bool) -> CheckpointError:
-    """Return the error for a checkpoint that does not exist."""
+    """Return the error for a checkpoint that does not exist, with a hint on those that do.
+
+    Args:
+        path: Folder of checkpoints.
+        tag: Tag of the missing checkpoint.
+        partial: True for a checkpoint that all ranks wrote, False for one in one file.
+    """
     there, beside = partial_tags(path), full_tags(path)
     if tag in (beside if partial else there):
-        hint = f"Pass partial={not partial}: it was saved so"
+        hint = f"Pass partial={not partial}, with which it was saved"
     else:
         tags = there if partial else beside
         hint = f"There are {_listed(tags)}" if tags else "Pass the path that was saved to"
     half = partial and partial_folder(path, tag).is_dir()
     why = (
-        f"its folder has no {METADATA}: it was not written to the end"
+        f"its folder has no file {METADATA}, so it was not written completely"
         if half
-        else f"{str(path)!r} has none of that tag"
+        else f"{str(path)!r} has none with this tag"
     )
-    return CheckpointError(f"there is no {_kind(partial)} checkpoint {tag!r}", why, hint)
+    what = f"there is no {_kind(partial)} checkpoint {tag!r}"
+    return CheckpointError(what, why, hint, about="tag", kind="missing")
 
 
 def _kind(partial: bool) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SMP's functions for checkpoints; all ranks must call them."""
+"""Functions that save and load checkpoints, with SMP's names; all ranks have to call them."""
 
 from __future__ import annotations
 
@@ -27,25 +27,28 @@ def save_checkpoint(
     scheduler: Any = None,
     data: Any = None,
 ) -> None:
-    """Save a checkpoint that any layout can load; it exists completely or not at all.
+    """Save a checkpoint that can be loaded under any layout; all ranks have to call it.
+
+    The checkpoint is written completely or not at all.
 
     Args:
-        path: A folder: one for all hosts, or one on each host that is copied to a common place.
+        path: Folder to write to: one that all hosts share, or a local one on each host, whose
+            files are copied together afterwards.
         tag: Name of the checkpoint in this folder.
-        partial: True: each rank writes its own values. False: rank 0 gathers all values into one
-            file.
-        model, optimizer: The defaults are the script's.
-        user_content: Any object that can be pickled; rank 0's is saved.
-        translate_if_full: Names are the model's own in either case.
+        partial: True writes a file on each rank; False gathers all values into one file on rank 0.
+        model, optimizer: Default: those that smp.DistributedModel (or smp.parallelize) and
+            smp.DistributedOptimizer made last.
+        user_content: Any object that can be pickled; rank 0's object is saved.
+        translate_if_full: No effect: names are always those of the user's model.
         num_kept_partial_checkpoints: Number of partial checkpoints to keep in `path`; older ones
-            are removed.
-        scheduler: An object with state_dict(); rank 0's state is saved.
-        data: An object with state_dict(): the position of this replica in its data.
+            are removed. None keeps all.
+        scheduler: Object with state_dict(); rank 0's state is saved.
+        data: Object with state_dict(), the position of this replica in its data.
 
     Raises:
         OptionError: An argument is wrong.
         CheckpointError: A rank cannot write; all ranks raise the same error. Older checkpoints
-            are not harmed.
+            are unchanged.
     """
     kept, folder = num_kept_partial_checkpoints, Path(path)
     given = (folder, tag, partial, model, optimizer, user_content)
@@ -66,23 +69,28 @@ def resume_from_checkpoint(
     scheduler: Any = None,
     data: Any = None,
 ) -> Any:
-    """Load a checkpoint that any layout saved; return the user content.
+    """Load a checkpoint that was saved under any layout; all ranks have to call it.
 
-    If the model is not cut yet, its values are loaded when it is cut. Unpickling runs code: load
-    only checkpoints that you trust.
+    If the model is not split yet, its values are loaded when it is split. Unpickling runs code:
+    load only checkpoints that you trust.
 
     Args:
-        path: The folder that the checkpoint was saved to.
-        tag: The default is the newest checkpoint, or the next older one if files of that are
-            missing.
-        partial: The value that the checkpoint was saved with.
-        strict: True: model and checkpoint must have the same names. Shapes must always fit.
-        load_optimizer, load_sharded_optimizer_state: False: the optimizer's state is not loaded,
-            or not loaded if it is sharded.
-        translate_function: Translates the names in the model's state of a file (partial=False)
-            to the names of this model.
-        model, optimizer: The defaults are the script's.
-        scheduler, data: Objects whose states are restored; data gets the state of this replica.
+        path: Folder to which the checkpoint was saved.
+        tag: Name of the checkpoint; None is the newest one, or the next older one if some of its
+            files are missing.
+        partial: Value with which the checkpoint was saved.
+        strict: True if model and checkpoint must have the same names. Shapes must always be equal.
+        load_optimizer: False does not load the optimizer's state.
+        load_sharded_optimizer_state: False does not load it if it is sharded over replicas.
+        translate_function: Function from the saved state dict of the model to one with the names of
+            this model; for partial=False only.
+        model, optimizer: Default: those that smp.DistributedModel (or smp.parallelize) and
+            smp.DistributedOptimizer made last.
+        scheduler, data: Objects whose states are restored with load_state_dict(); `data` gets the
+            position of this replica.
+
+    Returns:
+        The object that was saved as `user_content`.
 
     Raises:
         CheckpointError: No checkpoint can be read; all ranks raise the same error.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors about checkpoints, and short texts for the errors behind them."""
+"""Errors about checkpoints, and one-line texts for the errors that cause them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class CheckpointError(OptionError):
 
 
 def root_of(error: BaseException) -> BaseException:
-    """Return the file system error or OptionError behind an error, or the error itself."""
+    """Return the OSError or OptionError that caused an error; the error itself if none did."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, OSError | OptionError):
@@ -21,7 +21,7 @@ def root_of(error: BaseException) -> BaseException:
 
 
 def in_words(error: BaseException) -> str:
-    """Describe an error in one line: "No space left on device: '/fsx/run/newest'"."""
+    """Return the cause of an error in one line: "No space left on device: '/fsx/run/newest'"."""
     root = root_of(error)
     if isinstance(root, OSError) and root.strerror:
         return f"{root.strerror}: {root.filename!r}" if root.filename else root.strerror

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Progress lines for a checkpoint that takes more than a few seconds."""
+"""Progress lines on stderr while a checkpoint is written or read for more than a few seconds."""
 
 from __future__ import annotations
 
@@ -12,35 +12,38 @@ _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 
 class CheckpointProgress:
-    """Print a line every ten seconds, and one at the end if the work took more than three seconds.
+    """Progress of writing or reading a checkpoint, printed on stderr by one rank.
+
+    A line is printed every ten seconds, and one at the end if the work took more than three
+    seconds.
 
     Args:
         title: Description of the work: "checkpoint '10' to /fsx/run".
-        is_told: True on the one rank that prints.
+        prints: True on the one rank that prints.
     """
 
-    def __init__(self, title: str, *, is_told: bool) -> None:
-        self._title, self._is_told = title, is_told
+    def __init__(self, title: str, *, prints: bool) -> None:
+        self._title, self._prints = title, prints
         self._begin = time.perf_counter()
         self._next = self._begin + _BETWEEN_SECONDS
         self._done = 0
 
     def add(self, num_bytes: int) -> None:
-        """Count bytes that this rank has written or read."""
+        """Add to the number of bytes that this rank has written or read."""
         self._done += num_bytes
         now = time.perf_counter()
         if now >= self._next:
             self._next = now + _BETWEEN_SECONDS
-            self._tell(f"this rank's {in_units(self._done)} in {now - self._begin:.0f} s so far")
+            self._print(f"{in_units(self._done)} of this rank in {now - self._begin:.0f} s so far")
 
     def close(self, total: int) -> None:
-        """Print the final line; `total` is the number of bytes of all ranks together."""
+        """Print the final line, with the number of bytes of all ranks together."""
         seconds = time.perf_counter() - self._begin
         if seconds > _SILENT_SECONDS:
-            self._tell(f"{in_units(total)} in {seconds:.1f} s")
+            self._print(f"{in_units(total)} in {seconds:.1f} s")
 
-    def _tell(self, words: str) -> None:
-        if self._is_told:
+    def _print(self, words: str) -> None:
+        if self._prints:
             sys.stderr.write(f"{self._title}: {words}\n")
             sys.stderr.flush()
 

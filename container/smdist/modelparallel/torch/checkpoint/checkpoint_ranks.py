@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Position of this process among the ranks of a checkpoint, and its random state.
+"""Number of this rank's replica, its random state and its position in the data.
 
-A checkpoint stores random states and data positions, so that training continues after a resumption
-as it would have without the interruption.
+A checkpoint stores these of all ranks, so that resumed training continues as it would have without
+the interruption.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from smdist.modelparallel.torch.checkpoint.team import Team
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankReplica:
-    """A rank and its replica.
+    """Rank with its replica, which determines its part of the data.
 
     Attributes:
-        rank: The rank in the world.
-        replica: Number of the replica, and so of its part of the data; None before it is known.
-        num_replicas: Number of replicas; None before it is known.
+        rank: Number of the rank in the world.
+        replica: Number of its replica; None before the planner has chosen a plan.
+        num_replicas: Number of replicas; None before the planner has chosen a plan.
         layout: Degrees and placement of all ranks.
         run: Seed and step number of a split model; empty for a plain one.
     """
@@ -39,7 +39,13 @@ class RankReplica:
 
     @classmethod
     def of(cls, split: Any, team: Team) -> RankReplica:
-        """Return the position of this rank; of a plain model (None), each rank is a replica."""
+        """Return this rank with its replica.
+
+        Args:
+            split: Model of smp.parallelize; None for a plain model, of which each rank has a
+                replica.
+            team: All ranks.
+        """
         if split is None:
             layout: dict[str, Any] = {"size": team.size}
             return cls(
@@ -57,13 +63,23 @@ class RankReplica:
         )
 
     def random_of(self, states: Sequence[Any], layout: Mapping[str, Any]) -> Any:
-        """Return this rank's random state if the layout is the same, otherwise rank 0's."""
+        """Return the random state to restore on this rank.
+
+        Args:
+            states: Saved random states, by rank.
+            layout: Degrees and placement when they were saved; if they have changed, every rank
+                gets rank 0's state.
+        """
         known = self.layout.keys() & layout.keys()
         is_same = all(self.layout[name] == layout[name] for name in known)
         return states[self.rank if is_same else 0]
 
     def data_of(self, states: Sequence[tuple[int | None, Any]], num_replicas: int | None) -> Any:
-        """Return the position of this rank's replica in its data.
+        """Return the position in the data to restore on this rank.
+
+        Args:
+            states: Pairs of a replica's number and its saved position, by rank.
+            num_replicas: Number of replicas when they were saved.
 
         Raises:
             CheckpointError: The number of replicas has changed, and their positions differed.
@@ -74,14 +90,16 @@ class RankReplica:
         if all(repr(state) == repr(first) for _, state in states):
             return first
         raise CheckpointError(
-            f"data positions of {num_replicas} replicas, and there are {self.num_replicas}",
-            "each had its own part of the data and was at another place in it",
-            "Pass data=None, and go to the place in the data by the number of samples",
+            f"the checkpoint has data positions of {num_replicas} replicas, and now there are"
+            f" {self.num_replicas}",
+            "each replica had a part of the data and another position in it",
+            "Pass data=None, and skip the samples that were used already yourself",
+            about="data",
         )
 
 
 def _groups(split: Any) -> Any:
-    """Return the groups of ranks; None before the planner has decided."""
+    """Return the groups of ranks of a split model; None before the planner has chosen a plan."""
     if split.is_cut:
         return split.groups
     return split.session.groups if split.session.is_decided else None
@@ -95,7 +113,10 @@ _LAYOUT = (
 
 
 def random_state() -> dict[str, Any]:
-    """Return the random state of Python, NumPy (if it is loaded), and PyTorch on CPU and GPU."""
+    """Return the random states of this process, by generator.
+
+    Keys are "python", "torch", "numpy" (None if it is not imported) and "cuda" (None without GPU).
+    """
     numpy = sys.modules.get("numpy")
     has_gpu = torch.cuda.is_available()
     return {
@@ -107,7 +128,7 @@ def random_state() -> dict[str, Any]:
 
 
 def set_random_state(state: Mapping[str, Any]) -> None:
-    """Restore a random state."""
+    """Restore the random states that `random_state` returned."""
     random.setstate(state["python"])
     torch.set_rng_state(state["torch"])
     if state["numpy"] is not None:

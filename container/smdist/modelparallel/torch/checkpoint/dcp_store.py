@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's format of distributed checkpoints, with checksums and safe replacement.
+"""Files of PyTorch's distributed checkpoints, with checksums and safe replacement.
 
-`torch.distributed.checkpoint` by itself can read the files. They differ from its own in this:
+`torch.distributed.checkpoint` can read the files. They differ from its own files in this:
 
     names       each file name begins with the number of its save, so files of two saves, or of
-                two hosts that upload to one place, never have the same name
-    .metadata   replaces the old file in one rename when all values are on disk: the old
-                checkpoint is complete before it, and the new one after it
-    checksums   PyTorch does not verify those of its archives, so each value has one here
+                two hosts that upload to one folder, never have the same name
+    .metadata   replaces the old file in one rename when all values are on disk: before that the
+                old checkpoint is complete, and after it the new one
+    checksums   are stored for each value, since PyTorch does not verify those of its archives
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ from smdist.modelparallel.torch.checkpoint.checkpoint_progress import Checkpoint
 
 
 class ShardWriter(StorageWriter):
-    """Writer of one rank's values, into one file.
+    """Writer of one rank's values into one file, for `torch.distributed.checkpoint`.
 
     Args:
-        folder: The folder of the checkpoint; it exists.
-        save: The number of this save, for file names.
+        folder: Existing folder of the checkpoint.
+        save: Number of this save, with which file names begin.
         progress: Counter of the bytes that are written.
     """
 
@@ -62,22 +62,22 @@ class ShardWriter(StorageWriter):
         self._folder, self._save, self._progress = folder, save, progress
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Ignore PyTorch's call for a new checkpoint id; the folder is fixed."""
+        """Do nothing; PyTorch calls this for a new checkpoint id, and the folder is fixed."""
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """Prepare nothing."""
+        """Do nothing; PyTorch calls this before the first plan."""
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """Return the plan unchanged."""
+        """Return this rank's plan unchanged."""
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Assign each rank its file."""
+        """Return the plans of all ranks, each with the name of the rank's file."""
         names = (f"{self._save}_{rank}_0{SUFFIX}" for rank in range(len(plans)))
         return [replace(plan, storage_data=name) for plan, name in zip(plans, names, strict=True)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Write the values, one in memory at a time, and flush the file to disk."""
+        """Write this rank's values to its file, one after another, and flush the file to disk."""
         results: list[WriteResult] = []
         if plan.items:
             with (self._folder / plan.storage_data).open("wb") as stream:
@@ -102,7 +102,7 @@ class ShardWriter(StorageWriter):
         stream.write(view)
         self._progress.add(len(view))
         info = _StorageInfo(name, offset, len(view))
-        info.crc = zlib.crc32(view)  # type: ignore[attr-defined]  # travels as any attribute
+        info.crc = zlib.crc32(view)  # type: ignore[attr-defined]  # is pickled like all attributes
         return WriteResult(index=item.index, size_in_bytes=len(view), storage_data=info)
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
@@ -114,12 +114,12 @@ class ShardWriter(StorageWriter):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Tell whether the id is a path."""
+        """Return True if the checkpoint id is a path."""
         return isinstance(checkpoint_id, str | Path)
 
 
 def _packed(tensor: Tensor) -> io.BytesIO:
-    """Return a tensor in PyTorch's format, without the rest of its storage."""
+    """Return a tensor as bytes in PyTorch's format, without other elements of its storage."""
     tensor = tensor.detach().cpu()
     if tensor.untyped_storage().nbytes() != tensor.numel() * tensor.element_size():
         tensor = tensor.clone()
@@ -129,11 +129,11 @@ def _packed(tensor: Tensor) -> io.BytesIO:
 
 
 class ShardReader(StorageReader):
-    """Reader of one rank's values.
+    """Reader of one rank's values, for `torch.distributed.checkpoint`.
 
     Args:
-        folder: The folder of the checkpoint.
-        metadata: The metadata that rank 0 read there.
+        folder: Folder of the checkpoint.
+        metadata: Metadata that rank 0 read there.
         progress: Counter of the bytes that are read.
     """
 
@@ -141,50 +141,50 @@ class ShardReader(StorageReader):
         self._folder, self._metadata, self._progress = folder, metadata, progress
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Ignore PyTorch's call for a new checkpoint id; the folder is fixed."""
+        """Do nothing; PyTorch calls this for a new checkpoint id, and the folder is fixed."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:  # noqa: ARG002  PyTorch's
-        """Return the metadata, which has been read already."""
+        """Return the metadata of the checkpoint."""
         return self._metadata
 
     def set_up_storage_reader(
         self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
     ) -> None:
-        """Prepare nothing."""
+        """Do nothing; PyTorch calls this before the first plan."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """Return the plan unchanged."""
+        """Return this rank's plan unchanged."""
         return plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """Return the plans unchanged."""
+        """Return the plans of all ranks unchanged."""
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Read each value of the plan, or the part of it that the plan names.
+        """Read the values, or parts of values, that the plan lists.
 
         Raises:
-            CheckpointError: Files are missing here, or values are corrupt; the error names them.
+            CheckpointError: A file is not on this host, or values are corrupt (all are listed).
         """
         by_file: dict[str, list[ReadItem]] = {}
         for item in plan.items:
             by_file.setdefault(self._info(item.storage_index).relative_path, []).append(item)
-        torn: list[str] = []
+        corrupt: list[str] = []
         for name, items in by_file.items():
             try:
                 stream = (self._folder / name).open("rb")
             except FileNotFoundError:
-                raise _elsewhere(name, self._folder) from None
+                raise _missing_error(name, self._folder) from None
             with stream:
-                torn += [each for item in items for each in self._read(stream, item, planner)]
-        if torn:
-            raise _torn(torn, sorted(by_file))
+                corrupt += [each for item in items for each in self._read(stream, item, planner)]
+        if corrupt:
+            raise _corrupt_error(corrupt, sorted(by_file))
         done: Future[None] = Future()
         done.set_result(None)
         return done
 
     def _read(self, stream: IO[bytes], item: ReadItem, planner: LoadPlanner) -> Iterable[str]:
-        """Read one item; yield its name if it is corrupt."""
+        """Read one value or a part of it into its tensor; yield its name if it is corrupt."""
         info = self._info(item.storage_index)
         stream.seek(info.offset)
         data = stream.read(info.length)
@@ -208,30 +208,31 @@ class ShardReader(StorageReader):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Tell whether the id is a path."""
+        """Return True if the checkpoint id is a path."""
         return isinstance(checkpoint_id, str | Path)
 
 
 class LoadInto(DefaultLoadPlanner):
-    """Load planner that fills existing tensors; objects are loaded to the CPU."""
+    """Load planner of PyTorch that fills existing tensors; objects are loaded to the CPU."""
 
     def __init__(self) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
-        """Unpickle an object."""
+        """Unpickle an object, and store it in the state dict that is loaded."""
         self.state_dict[read_item.dest_index.fqn] = unpickled(value)
 
 
 def unpickled(stream: IO[bytes]) -> Any:
-    """Unpickle a file of `torch.save`; the file's author can run code here."""
+    """Return the object in a file of `torch.save`; unpickling can run code from the file."""
     return torch.load(stream, map_location="cpu", weights_only=False)
 
 
 def read_metadata(folder: Path) -> Metadata:
-    """Read the metadata of a checkpoint: its values and their places.
+    """Read the metadata of a checkpoint: the file and position of each value.
 
     Raises:
+        FileNotFoundError: The folder has no metadata.
         CheckpointError: The metadata cannot be read.
     """
     path = folder / METADATA
@@ -248,12 +249,12 @@ def read_metadata(folder: Path) -> Metadata:
 
 
 def num_bytes_of(metadata: Metadata) -> int:
-    """Return the size of all values together."""
+    """Return the size of all values of a checkpoint in bytes."""
     return sum(info.length for info in metadata.storage_data.values())
 
 
 def file_sizes(metadata: Metadata) -> dict[str, int]:
-    """Return the least size of each file of a checkpoint, by file name."""
+    """Return the smallest size that each file must have, in bytes, by file name."""
     sizes: dict[str, int] = {}
     for info in metadata.storage_data.values():
         end = info.offset + info.length
@@ -262,7 +263,7 @@ def file_sizes(metadata: Metadata) -> dict[str, int]:
 
 
 def whole_files(folder: Path, metadata: Metadata) -> set[str]:
-    """Return the names of the files that exist here in full length."""
+    """Return the names of the checkpoint's files that are in the folder and long enough."""
     return {name for name, size in file_sizes(metadata).items() if _size(folder / name) >= size}
 
 
@@ -273,18 +274,20 @@ def _size(path: Path) -> int:
         return -1
 
 
-def _elsewhere(name: str, folder: Path) -> CheckpointError:
+def _missing_error(name: str, folder: Path) -> CheckpointError:
     return CheckpointError(
-        f"{name} is not in {str(folder)!r}",
-        "a rank on another host wrote it there",
-        "Bring the folders of all hosts together, as S3 does before a restart",
+        f"the file {name} is not in {str(folder)!r}",
+        "a rank on another host wrote it to its own disk",
+        "Copy the folders of all hosts into one, as SageMaker does with S3 before a restart",
+        kind="missing_file",
     )
 
 
-def _torn(names: list[str], files: list[str]) -> CheckpointError:
+def _corrupt_error(names: list[str], files: list[str]) -> CheckpointError:
     shown = ", ".join(names[:8]) + f" and {len(names) - 8} more" * (len(names) > 8)
     return CheckpointError(
-        f"values of {shown} are not those that were written",
-        f"their checksums differ, in {', '.join(files[:4])}",
+        f"the values of {shown} are corrupt",
+        f"their checksums are wrong, in the files {', '.join(files[:4])}",
         "Copy the files again, or load an older tag",
+        kind="corrupt",
     )

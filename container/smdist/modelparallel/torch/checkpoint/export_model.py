@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Export of the whole model as safetensors, under Hugging Face's names: `smp.export`.
+"""Export of the whole model to safetensors files with Hugging Face's file names: `smp.export`.
 
     folder/
       config.json                            the model's, if it has one
@@ -7,8 +7,8 @@
       model-00002-of-00002.safetensors       from stage 1
       model.safetensors.index.json           file of each tensor: written last
 
-`transformers` opens that folder. Each stage writes its own files, one tensor after another, so no
-rank ever holds the whole model. Tied parameters are written once.
+`transformers` can load that folder. Each stage writes its own files, one tensor after another, so
+no rank ever has the whole model in memory. Tied parameters are written once.
 """
 
 from __future__ import annotations
@@ -45,7 +45,13 @@ FIVE_GB: Final = 5 * 10**9
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One file of an export, with the rank that writes it and its tensors by exported name."""
+    """File of an export.
+
+    Attributes:
+        name: File name.
+        owner: Rank that writes the file.
+        slots: Shape and type of each tensor in it, by the tensor's exported name.
+    """
 
     name: str
     owner: int
@@ -55,23 +61,25 @@ class File:
 def export(
     path: str | PathLike[str], model: nn.Module | None = None, *, max_file_bytes: int = FIVE_GB
 ) -> None:
-    """Write the whole model as safetensors; collective.
+    """Write the whole model to safetensors files; all ranks have to call it.
 
     Args:
-        path: A folder: one for all hosts, or one on each host that is copied to a common place.
-        model: The default is the script's.
-        max_file_bytes: Largest size of a file; only a file with a single tensor may be larger.
+        path: Folder to write to: one that all hosts share, or a local one on each host, whose
+            files are copied together afterwards.
+        model: Model to export; default: the model of smp.DistributedModel or smp.parallelize.
+        max_file_bytes: Largest size of a file; a file with a single tensor may be larger.
 
     Raises:
-        OptionError: A tensor has a type that the format does not know.
+        OptionError: A tensor has a type that safetensors does not support.
         CheckpointError: A rank cannot write; all ranks raise the same error.
     """
     is_count = isinstance(max_file_bytes, int) and not isinstance(max_file_bytes, bool)
     require(
         is_count and max_file_bytes > 0,
         what=f"max_file_bytes is {max_file_bytes!r}",
-        why="it is the size of a file",
+        why="it has to be the largest size of a file in bytes",
         hint="Pass a number of bytes, such as 5 * 10**9",
+        about="max_file_bytes",
     )
     team, folder = Team.here(), Path(path)
     holding = local_values_of(model_of(model))
@@ -80,7 +88,7 @@ def export(
     _check_types(found)
     names = exported_names(holding)
     files = _files(found, names, max_file_bytes)
-    progress = CheckpointProgress(f"export to {folder}", is_told=team.is_first)
+    progress = CheckpointProgress(f"export to {folder}", prints=team.is_first)
     what = f"the model cannot be exported to {str(folder)!r}"
     team.do(what, lambda: folder.mkdir(parents=True, exist_ok=True), hint=_HINT)
     _write_all(folder, files, _Source(holding, names, found, team, progress))
@@ -90,9 +98,10 @@ def export(
 
 
 def exported_names(holding: LocalValues) -> dict[str, str]:
-    """Return the name that each value is exported under, by its first name.
+    """Return the name under which each value is exported, by its first name in the model.
 
-    Models of Hugging Face list the tied names that are copies of others; these are left out.
+    Models of Hugging Face list names that are tied to others in `_tied_weights_keys`. A value with
+    several names is exported under the first name that is not listed there.
     """
     tied = getattr(holding.whole, "_tied_weights_keys", None) or ()
     patterns = [re.compile(each) for each in tied]
@@ -111,7 +120,7 @@ def exported_names(holding: LocalValues) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Source of the tensors of an export."""
+    """Source of the tensors of an export, which gathers them from the ranks one by one."""
 
     holding: LocalValues
     names: Mapping[str, str]
@@ -120,9 +129,9 @@ class _Source:
     progress: CheckpointProgress
 
     def tensors(self, file: File) -> Iterator[tuple[str, Tensor]]:
-        """Yield the tensors of a file on its owner.
+        """Yield the name and value of each tensor of a file, on the rank that writes the file.
 
-        Every rank that holds a shard of a tensor must iterate too, since shards are gathered.
+        Ranks with a shard of such a tensor have to iterate too, since shards are gathered.
         """
         first = {exported: name for name, exported in self.names.items()}
         for exported in file.slots:
@@ -137,9 +146,10 @@ def _check_types(found: Mapping[str, ValueOwner]) -> None:
     objects = [name for name, each in found.items() if each.fact.shape is None]
     if objects:
         raise CheckpointError(
-            f"{', '.join(objects[:8])}: no tensors",
-            "safetensors holds nothing else",
+            f"{', '.join(objects[:8])} cannot be exported",
+            "safetensors files contain tensors only, and these values are none",
             "Save the model with save_checkpoint(partial=False)",
+            about=objects[0],
         )
     raise_all(refused({name: _slot(each) for name, each in found.items()}))
 
@@ -151,7 +161,7 @@ def _slot(found: ValueOwner) -> Slot:
 
 
 def _files(found: Mapping[str, ValueOwner], names: Mapping[str, str], most: int) -> list[File]:
-    """Return the files: each owner's tensors in order, at most `most` bytes in a file."""
+    """Return the files to write: each rank's tensors in order, at most `most` bytes in a file."""
     parts: list[tuple[int, dict[str, Slot]]] = []
     for owner in sorted({each.owner for each in found.values()}):
         size = most + 1
@@ -171,7 +181,7 @@ def _files(found: Mapping[str, ValueOwner], names: Mapping[str, str], most: int)
 
 
 def _write_all(folder: Path, files: list[File], source: _Source) -> None:
-    """Write this rank's files; shards from other ranks are gathered in the order of files."""
+    """Write this rank's files, and gather sharded tensors for all files in their order."""
     team = source.team
     what = f"the model cannot be exported to {str(folder)!r}"
 
@@ -181,7 +191,7 @@ def _write_all(folder: Path, files: list[File], source: _Source) -> None:
             tensors = source.tensors(file)
             if file.owner == team.rank and error is None:
                 error = _written(folder / file.name, file.slots, tensors)
-            # other ranks wait for this rank's shards, even after an error here
+            # iterate even after an error, since other ranks wait for this rank's shards
             list(map(_nothing, tensors))
         if error is not None:
             raise error
@@ -200,7 +210,7 @@ def _written(
 
 
 def _nothing(_: object) -> None:
-    """Drop a tensor."""
+    """Ignore a tensor that another rank writes."""
 
 
 def _finish(folder: Path, files: list[File], holding: LocalValues) -> None:
@@ -225,7 +235,7 @@ def _save_settings(settings: Any, folder: Path, holding: LocalValues) -> None:
 
 
 def _remove_others(folder: Path, files: list[File]) -> None:
-    """Remove files of an earlier export from the folder."""
+    """Remove the files of an earlier export that this export has not replaced."""
     names = {file.name for file in files} | ({_INDEX} if len(files) > 1 else set())
     for each in (*folder.glob("model*.safetensors"), *folder.glob(_INDEX)):
         if each.name not in names and re.fullmatch(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Search for a checkpoint: choose its tag, check that it is complete, and read its record."""
+"""Search for the checkpoint to load: its tag, a check that it is complete, and its record."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class CheckpointSource:
 
     Attributes:
         tag: Name of the checkpoint.
-        path: The folder that holds checkpoints.
-        record: The contents other than values of the model and the optimizer.
+        path: Folder that contains checkpoints.
+        record: Description of all values, random states, data positions, scheduler.
         user_content: The object that the user saved.
-        metadata: Places of values; None if `values` holds them.
-        values: Values of a checkpoint in one file, under the keys of a partial checkpoint.
+        metadata: Files and positions of values; None for a checkpoint in one file.
+        values: Values of a checkpoint in one file, by the keys of a partial checkpoint; else empty.
     """
 
     tag: str
@@ -61,20 +61,25 @@ class CheckpointSource:
 
     @property
     def manifest(self) -> Manifest:
-        """Return the description of the saved model, optimizer and layout."""
+        """Description of the saved model, optimizer and layout."""
         return Manifest.from_document(self.record["manifest"])
 
     @property
     def title(self) -> str:
-        """Return the checkpoint's tag and path, for messages."""
+        """Tag and path of the checkpoint, for messages."""
         return f"checkpoint {self.tag!r} in {str(self.path)!r}"
 
 
 def find_partial(path: Path, tag: object, team: Team) -> CheckpointSource:
-    """Return the checkpoint of a tag, or the newest complete one; collective.
+    """Return a checkpoint that all ranks wrote; all ranks have to call it.
+
+    Args:
+        path: Folder of checkpoints.
+        tag: Name of the checkpoint; None is the newest complete one.
+        team: All ranks.
 
     Raises:
-        OptionError: The checkpoint does not exist, or is incomplete, or cannot be read.
+        OptionError: The checkpoint does not exist, is incomplete, or cannot be read.
     """
     what = f"no checkpoint can be loaded from {str(path)!r}"
     tags = team.do_first(what, lambda: _candidates(path, tag), hint=_HINT)
@@ -106,7 +111,7 @@ def _described(path: Path, tag: str) -> Metadata:
 
 
 def _unfinished(path: Path, tag: str, metadata: Metadata, team: Team) -> CheckpointError | None:
-    """Return the error for missing files, or None; each file must be complete on some host."""
+    """Return the error for missing or short files; None if each file is complete on some host."""
     folder = partial_folder(path, tag)
     seen = {name for names in team.gather(whole_files(folder, metadata)) for name in names}
     lost = sorted(set(file_sizes(metadata)) - seen)
@@ -115,9 +120,11 @@ def _unfinished(path: Path, tag: str, metadata: Metadata, team: Team) -> Checkpo
     others = [each for each in partial_tags(path) if each != tag]
     hint = f"Load an older one: tag={others[0]!r}" if others else "Copy the files again"
     return CheckpointError(
-        f"checkpoint {tag!r} in {str(path)!r} is not all there",
-        f"{', '.join(lost[:4])} of {len(file_sizes(metadata))} files are missing or cut short",
+        f"checkpoint {tag!r} in {str(path)!r} is incomplete",
+        f"{len(lost)} of {len(file_sizes(metadata))} files are missing or too short, such as"
+        f" {', '.join(lost[:4])}",
         team.share(hint),
+        kind="incomplete",
     )
 
 
@@ -152,16 +159,19 @@ def read_values(
     """Read values of a checkpoint on this rank alone.
 
     Args:
-        folder: The folder of the checkpoint.
-        metadata: Its metadata.
+        folder: Folder of the checkpoint.
+        metadata: Metadata of the checkpoint.
         into: Tensors to fill, by key; other entries are replaced by the objects that are read.
-        progress: Counter of the bytes that are read.
+        progress: Counter of the bytes that are read; None prints no progress.
+
+    Returns:
+        `into`, with all values.
 
     Raises:
         CheckpointError: Values are corrupt.
         OSError: Files are missing.
     """
-    progress = progress or CheckpointProgress("", is_told=False)
+    progress = progress or CheckpointProgress("", prints=False)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         try:

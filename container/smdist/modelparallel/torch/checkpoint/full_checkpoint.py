@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints in one file: the whole model and optimizer, gathered by rank 0.
+"""Checkpoints in one file, with the whole model and optimizer, which rank 0 gathers and writes.
 
-    torch.load(path)["model"]    the model's state under its own names, for any script
+    torch.load(path)["model"]    state dict of the model under its own names, for any script
 
 Objects other than tensors are stored as bytes, so that opening the file runs no code from it.
 """
@@ -35,14 +35,24 @@ from smdist.modelparallel.torch.checkpoint.gather_values import gathered
 from smdist.modelparallel.torch.checkpoint.local_values import LocalValues
 from smdist.modelparallel.torch.checkpoint.team import Team
 
-_HINT = "Free space, or save with partial=True: then no rank holds all of it"
+_HINT = "Free space, or save with partial=True, so that no rank needs memory for all values"
 Translate = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def write_full(
     path: Path, tag: str, values: dict[str, Any], holding: LocalValues, team: Team
 ) -> int:
-    """Gather all values on rank 0 and write them; return the size of the file in bytes.
+    """Gather all values on rank 0, and write them to one file; all ranks have to call it.
+
+    Args:
+        path: Folder of checkpoints.
+        tag: Name of the checkpoint and of the file.
+        values: Values on this rank, the record and the user content, by key.
+        holding: The model and its values on this rank.
+        team: All ranks.
+
+    Returns:
+        Size of the file in bytes.
 
     Raises:
         CheckpointError: The file cannot be written.
@@ -71,7 +81,14 @@ def write_full(
 
 
 def find_full(path: Path, tag: object, translate: Translate | None, team: Team) -> CheckpointSource:
-    """Open a checkpoint in one file; each rank reads the values that it needs.
+    """Open a checkpoint in one file, of which each rank reads the values that it needs.
+
+    Args:
+        path: Folder of checkpoints.
+        tag: Name of the checkpoint; None is the newest one.
+        translate: Function from the saved state dict of the model to one with other names; None
+            changes no names.
+        team: All ranks, which have to call it.
 
     Raises:
         CheckpointError: The file does not exist, or cannot be read.
@@ -94,7 +111,9 @@ def _opened(path: Path, tag: str, translate: Translate | None) -> CheckpointSour
         model, rest = _transparent(document["model"]), _transparent(document["rest"])
     except Exception as error:
         raise CheckpointError(
-            f"{str(file)!r} cannot be read", in_words(error), "Copy it again, or load another tag"
+            f"{str(file)!r} cannot be read",
+            in_words(error),
+            "Copy the file again, or load another tag",
         ) from error
     if translate is not None:
         model = translate(model)
@@ -110,7 +129,7 @@ def _opened(path: Path, tag: str, translate: Translate | None) -> CheckpointSour
 
 
 def _of(model: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the manifest of a model whose names the user's function has changed."""
+    """Return a checkpoint's manifest with other names, which the user's function returned."""
     entries = [
         {
             "name": name,
@@ -124,7 +143,7 @@ def _of(model: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _opaque(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values with each object that is no tensor as a list that holds its bytes."""
+    """Return the values by name, with each object that is no tensor as a list of its bytes."""
     return {k: v if isinstance(v, Tensor) else [_pickled(k, v)] for k, v in values.items()}
 
 
@@ -138,7 +157,7 @@ def _pickled(key: str, value: Any) -> bytes:
         torch.save(value, stream)
     except Exception as error:
         raise CheckpointError(
-            f"{key} cannot be pickled", in_words(error), "Leave it out"
+            f"{key} cannot be pickled", in_words(error), "Leave it out of the checkpoint"
         ) from error
     return stream.getvalue()
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gather values of several ranks, one value at a time.
+"""Gathering of values from several ranks, one value at a time.
 
-Each replica holds the whole model, so one replica can gather alone; scripts for SMP let dp_rank 0
-alone do so. If replicas share values among them (FSDP2), all replicas must take part.
+The ranks of one replica have the whole model, so one replica can gather without the others; scripts
+for SMP do so on dp_rank 0 only. If values are sharded over replicas (FSDP2), all replicas have to
+take part.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from smdist.modelparallel.torch.checkpoint.team import Team
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """Description of a value that a rank holds.
+    """Description of a value that a rank has.
 
     Attributes:
         shape: Shape of the whole tensor; None for other objects.
         dtype: Type of the tensor's elements; None for other objects.
-        content: The object itself, if it is no tensor.
-        ranks: Ranks of the world that hold the value; each holds a shard if there are several.
+        content: The object itself if it is no tensor; None for a tensor.
+        ranks: Ranks of the world that have the value; if there are several, each has a shard.
     """
 
     shape: tuple[int, ...] | None
@@ -43,7 +44,7 @@ class Fact:
 
     @property
     def num_bytes(self) -> int:
-        """Return the size of the whole tensor."""
+        """Size of the whole tensor in bytes; 0 for other objects."""
         if self.shape is None or self.dtype is None:
             return 0
         return torch.Size(self.shape).numel() * self.dtype.itemsize
@@ -51,18 +52,22 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class ValueOwner:
-    """First rank of a team that holds a value, and its description of the value."""
+    """Rank that provides a value when it is gathered, and a description of the value.
+
+    Attributes:
+        owner: Number in the team of the first rank that has the value.
+        fact: That rank's description of it.
+    """
 
     owner: int
     fact: Fact
 
 
 def team_of(holding: LocalValues) -> Team:
-    """Return the ranks that together hold a whole model.
+    """Return the ranks that together have all values of a model.
 
-    These are the ranks of this replica, if each replica holds the whole model. They are all ranks
-    of the world if replicas share values among them, or if the model is plain or
-    not cut.
+    These are the ranks of this rank's replica. They are all ranks of the world if values are
+    sharded over replicas, or if the model is plain or not split yet.
     """
     split = holding.split
     if split is None or not split.is_cut or split.is_sharded:
@@ -71,7 +76,12 @@ def team_of(holding: LocalValues) -> Team:
 
 
 def directory(values: Mapping[str, Any], team: Team) -> dict[str, ValueOwner]:
-    """Return the owner of every value, by key, in the order of ranks; collective."""
+    """Return the owner of every value, by key; all ranks of the team have to call it.
+
+    Args:
+        values: Values on this rank, by key.
+        team: Ranks that have the values.
+    """
     facts = {key: _fact(value, team) for key, value in values.items()}
     found: dict[str, ValueOwner] = {}
     for rank, of_rank in enumerate(team.gather(facts)):
@@ -90,7 +100,15 @@ def _fact(value: Any, team: Team) -> Fact:
 
 
 def whole(value: Any, found: ValueOwner, team: Team) -> Tensor | None:
-    """Return the whole tensor on the CPU of its owner; gather its shards from their ranks."""
+    """Gather the shards of a tensor, and return the whole tensor on the CPU of its owner.
+
+    None on other ranks, and for a value that is no tensor.
+
+    Args:
+        value: The tensor, or its shard, on this rank; None if this rank has neither.
+        found: Owner of the tensor, and the ranks with its shards.
+        team: Ranks that gather.
+    """
     if team.in_world(team.rank) not in found.fact.ranks or not isinstance(value, Tensor):
         return None
     full = value.detach()
@@ -100,10 +118,12 @@ def whole(value: Any, found: ValueOwner, team: Team) -> Tensor | None:
 
 
 def gathered(values: Mapping[str, Any], team: Team, *, to_rank0: bool) -> Iterator[tuple[str, Any]]:
-    """Yield every whole value on every rank of a team, or on its first rank; collective.
+    """Yield the key and the value of every value of a team; all its ranks have to iterate.
 
-    Yields:
-        Keys and values; nothing on other ranks with `to_rank0`.
+    Args:
+        values: Values on this rank, by key.
+        team: Ranks that have the values.
+        to_rank0: True yields values on the team's first rank only, and nothing on the others.
     """
     for key, found in directory(values, team).items():
         if found.fact.shape is None:
@@ -115,7 +135,11 @@ def gathered(values: Mapping[str, Any], team: Team, *, to_rank0: bool) -> Iterat
 
 
 def _moved(tensor: Tensor | None, found: ValueOwner, team: Team, to_rank0: bool) -> Tensor | None:
-    """Return the tensor on the ranks that want it; it travels as bytes, whatever its type."""
+    """Send a tensor as bytes from its owner to rank 0 of the team, or to all ranks.
+
+    Returns:
+        The tensor, on the owner and on the receivers; undefined values on other ranks.
+    """
     if team.size == 1 or (to_rank0 and found.owner == 0):
         return tensor
     fact = found.fact
@@ -141,20 +165,19 @@ def _move(data: Tensor, owner: int, team: Team, to_rank0: bool) -> None:
 
 
 def gather_state_dict(model: nn.Module, to_rank0: bool = False) -> dict[str, Any]:
-    """Return the state of a whole model under its own names, on the CPU.
+    """Return the state dict of a whole model under its own names, on the CPU.
 
-    Collective over the ranks of one replica, once the model is cut: all replicas may call it, or
-    only one, such as that of dp_rank 0. With sharding="optimizer" or "full", and before the cut,
-    it is collective over all ranks: if only some ranks call it, they wait for the others.
+    Once the model is split, all ranks of a replica have to call it; all replicas may do so, or only
+    one, such as that of dp_rank 0. With sharding="optimizer" or "full", and before the model is
+    split, all ranks have to call it; a call blocks until the others call too.
 
     Args:
         model: The result of `smp.parallelize`, or a plain module.
-        to_rank0: True: only rank 0 of the world gets the state; other ranks get an empty
-            dictionary.
+        to_rank0: True returns the state on rank 0 of the world only, and an empty dict on others.
 
     Returns:
-        Values by name. Buffers are those of this replica, or of the first replica if all replicas
-        take part.
+        Values by name. Buffers are those of this rank's replica, or of the first replica if values
+        are gathered from all ranks.
 
     Raises:
         CheckpointError: A value of the model is on no rank.
@@ -175,7 +198,7 @@ def gather_state_dict(model: nn.Module, to_rank0: bool = False) -> dict[str, Any
 
 
 def _is_same(value: Any, own: Any) -> bool:
-    """Tell whether a gathered value is the model's own memory, which later steps would change."""
+    """Return True if a gathered tensor shares the model's memory, which later steps change."""
     if not isinstance(value, Tensor) or not isinstance(own, Tensor) or isinstance(own, DTensor):
         return False
     return value.data_ptr() == own.data_ptr()

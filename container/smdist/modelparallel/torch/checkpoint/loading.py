@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Load the values of a checkpoint into a model and its optimizer.
+"""Loading of a checkpoint's values into a model and its optimizer.
 
-Names, shapes and files are compared first, on all ranks. Values are read into separate memory, and
-copied into the model when every rank has read its own; until then the model is unchanged.
+Names, shapes and files are checked first, on all ranks. Values are read into separate memory, and
+copied into the model when every rank has read its values; until then the model is unchanged.
 """
 
 from __future__ import annotations
@@ -42,7 +42,11 @@ from smdist.modelparallel.torch.checkpoint.team import Team
 
 
 def fill(target: Any, value: Any) -> Any:
-    """Copy a tensor, or this rank's shard of it, into `target`; return objects unchanged."""
+    """Copy a tensor into `target`, or this rank's shard of it if `target` is sharded.
+
+    Returns:
+        `target`; `value` itself if `target` is no tensor.
+    """
     if not isinstance(target, Tensor):
         return value
     if not isinstance(target, DTensor):
@@ -61,7 +65,7 @@ _HINT = "Copy the files again, or load an older tag"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loading:
-    """A checkpoint, and the model and optimizer that it is loaded into.
+    """Checkpoint with the model and the optimizer into which it is loaded.
 
     Attributes:
         source: The checkpoint.
@@ -76,7 +80,7 @@ class Loading:
     strict: bool
 
     def check(self) -> None:
-        """Compare names and shapes, without reading values; collective.
+        """Check that names and shapes fit, without reading values; all ranks have to call it.
 
         Raises:
             OptionError: The checkpoint belongs to another model or optimizer; all faults at once.
@@ -91,15 +95,17 @@ class Loading:
         team.do(self._cannot, lambda: raise_all(faults), hint=_HINT)
 
     def run(self) -> None:
-        """Read this rank's values, then copy them into the model and the optimizer; collective.
+        """Read this rank's values, then copy them into the model and the optimizer.
+
+        All ranks have to call it.
 
         Raises:
-            CheckpointError: A rank cannot read its values; no rank's model has changed.
+            CheckpointError: A rank cannot read its values; the model is unchanged on all ranks.
         """
         team, holding = Team.here(), local_values_of(self.model)
         saved = self.source.manifest
         keys = _keys(holding, saved)
-        into = {key: _beside(holding.values[name]) for name, key in keys.items()}
+        into = {key: _empty_like(holding.values[name]) for name, key in keys.items()}
         state, groups, parameters = saved.state, None, {}
         if self.optimizer is not None and state is not None:
             here = self._state_here(holding, team)
@@ -115,7 +121,7 @@ class Loading:
                 put(inner, parameters, state, found)
                 put_options(inner, state, groups)
 
-        team.do(self._cannot, place, hint="Load it again before you go on")
+        team.do(self._cannot, place, hint="Load it again before you continue")
         if holding.split is not None and saved.run:
             holding.split.seed = saved.run["seed"]
             holding.split.step_number = saved.run["step"]
@@ -144,13 +150,13 @@ class Loading:
         source = self.source
         if source.metadata is None:
             return {key: fill(target, source.values[key]) for key, target in into.items()}
-        progress = CheckpointProgress(f"{source.title} to the model", is_told=team.is_first)
+        progress = CheckpointProgress(f"{source.title} to the model", prints=team.is_first)
         folder = partial_folder(source.path, source.tag)
         return read_values(folder, source.metadata, into, progress)
 
 
 def _keys(holding: LocalValues, saved: Manifest) -> dict[str, str]:
-    """Return the checkpoint's keys of the values on this rank, by first name here."""
+    """Return the checkpoint's key of each value on this rank, by the value's first name."""
     names = _saved_names(holding, saved)
     return {here: f"{MODEL}{there}" for here, there in names.items() if here in holding.values}
 
@@ -160,8 +166,11 @@ def _saved_names(holding: LocalValues, saved: Manifest) -> dict[str, str]:
     return {each.name: found.name for each, found in pairs if found is not None}
 
 
-def _beside(value: Any) -> Any:
-    """Return an empty tensor to read into: a shard if the value is one, else on the CPU."""
+def _empty_like(value: Any) -> Any:
+    """Return an empty tensor to read a value into: sharded like the value, else on the CPU.
+
+    None for a value that is no tensor.
+    """
     if isinstance(value, DTensor):
         return torch.empty_like(value)
     return torch.empty_like(value, device="cpu") if isinstance(value, Tensor) else None

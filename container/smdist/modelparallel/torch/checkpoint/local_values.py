@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of a model on this rank, under the names of the whole model.
+"""Values of a model on this rank, under their names in the whole model.
 
-A split model consists of stages, one or several on a rank; a plain model is one single piece. Both
-have the same names, and a checkpoint uses nothing but names.
+A split model consists of stages, one or several on each rank; a plain model counts as one stage.
+The names are the same in both, and a checkpoint stores values by name.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from smdist.modelparallel.torch.parallel import Parallel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalValues:
-    """A model, and the part of it on this rank.
+    """Model with its values on this rank.
 
     Attributes:
         title: Class name of the model.
-        entries: All values of the model, on whatever rank.
-        first: The first name of every name.
+        entries: Names, shapes and types of all values of the model, on all ranks.
+        first: First name of a value, by each of its names; tied parameters have several.
         values: Values on this rank, by first name; tensors share memory with the model's.
-        pieces: Modules on this rank.
-        whole: The whole model; without values if the model was cut.
-        split: The split model; None for a plain one.
+        pieces: Stages on this rank, or the plain model.
+        whole: The whole model; on the meta device if the model is split.
+        split: Model of smp.parallelize; None for a plain model.
     """
 
     title: str
@@ -44,7 +44,7 @@ class LocalValues:
 
     @property
     def is_cut(self) -> bool:
-        """Tell whether the model is cut into stages."""
+        """True if the model is split into stages already."""
         return self.split is not None and self.split.is_cut
 
     def names(self) -> dict[int, str]:
@@ -64,7 +64,7 @@ class LocalValues:
         }
 
     def load(self, values: Mapping[str, Any]) -> None:
-        """Copy values into the model; names that `values` lacks keep their values."""
+        """Copy values, by first name, into the model on this rank; other values stay unchanged."""
         for piece in self.pieces:
             keys = {key: self.first.get(key, key) for key in piece.state_dict()}
             own = {key: values[name] for key, name in keys.items() if name in values}
@@ -72,7 +72,11 @@ class LocalValues:
 
 
 def local_values_of(model: nn.Module) -> LocalValues:
-    """Return the local values of a plain module, or of one that `smp.parallelize` made.
+    """Return a model with its values on this rank.
+
+    Args:
+        model: A plain module, also in DistributedDataParallel or compiled, or one that
+            `smp.parallelize` or `smp.DistributedModel` made.
 
     Raises:
         OptionError: The model is no module.
@@ -80,8 +84,9 @@ def local_values_of(model: nn.Module) -> LocalValues:
     require(
         isinstance(model, nn.Module),
         what=f"model is a {type(model).__name__}",
-        why="a checkpoint is of a module",
-        hint="Pass what smp.parallelize or smp.DistributedModel returned, or a plain module",
+        why="it has to be a torch.nn.Module",
+        hint="Pass the result of smp.parallelize or smp.DistributedModel, or a plain module",
+        about="model",
     )
     split = model if is_split(model) else None
     whole = _whole(model)
@@ -100,36 +105,37 @@ def local_values_of(model: nn.Module) -> LocalValues:
 
 
 def check_complete(holding: LocalValues, team: Team) -> None:
-    """Check that every value of the model is on some rank and has numbers; collective.
+    """Check that the ranks of a team together have all values of the model; all have to call it.
 
     Raises:
-        CheckpointError: A value is on no rank, or on the meta device.
+        CheckpointError: No rank has a value, or it is on the meta device.
     """
     here = list(holding.values)
     held = {name for names in team.gather(here) for name in names}
     lost = [entry.name for entry in holding.entries if entry.name not in held]
     if lost:
         raise CheckpointError(
-            f"{', '.join(lost[:8])}: on none of the ranks",
-            "they left memory when the model was split, and a checkpoint is of all of it",
-            "Report it: what no stage uses stays with the first one",
+            f"no rank has the values of {', '.join(lost[:8])}",
+            "their memory was freed when the model was split, which should not happen",
+            "Report this as a bug of smdist",
         )
     is_meta = [n for n, value in holding.values.items() if getattr(value, "is_meta", False)]
     if any(team.gather(bool(is_meta))):
         raise CheckpointError(
-            f"{', '.join(is_meta[:8]) or 'parameters of another rank'}: without values",
+            f"{', '.join(is_meta[:8]) or 'parameters of another rank'} have no values",
             "they are on the meta device",
-            "Give the model values first: run a step, or load a checkpoint",
+            "Run a step or load a checkpoint first, which gives values to the model",
+            kind="no_values",
         )
 
 
 def is_split(model: object) -> TypeGuard[Parallel]:
-    """Tell whether `smp.parallelize` made the model."""
+    """Return True if `smp.parallelize` or `smp.DistributedModel` made the model."""
     return isinstance(model, Parallel)
 
 
 def _whole(model: Any) -> nn.Module:
-    """Return the whole model: with its values before it is cut, without them afterwards."""
+    """Return the whole model, without wrappers; on the meta device once it is split."""
     if is_split(model):
         found: nn.Module = model.skeleton if model.is_cut else model.module
         return found
@@ -165,7 +171,7 @@ def _values(pieces: tuple[nn.Module, ...], first: Mapping[str, str]) -> dict[str
 
 
 def unwrapped(optimizer: Any) -> Any:
-    """Return PyTorch's optimizer inside SMP's.
+    """Return the PyTorch optimizer inside a smp.DistributedOptimizer, or `optimizer` itself.
 
     Raises:
         OptionError: The object is no optimizer.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State of an optimizer under the names of its parameters.
+"""State of an optimizer by the names of its parameters.
 
-PyTorch numbers parameters in the order in which an optimizer got them. The order differs between
-ranks and between layouts; names do not.
+PyTorch numbers parameters in the order in which they were passed to the optimizer. That order
+differs between ranks and between layouts; names do not.
 """
 
 from __future__ import annotations
@@ -24,12 +24,18 @@ _NOT_OPTIONS = ("params", "param_names")
 
 
 def state_key(name: str, key: str) -> str:
-    """Return a checkpoint's key for one value of one parameter, as in PyTorch's flattened state."""
+    """Return the key in a checkpoint for the optimizer's value `key` of the parameter `name`.
+
+    For example "optimizer.state.wte.weight.exp_avg", as in PyTorch's flattened state dicts.
+    """
     return f"{PREFIX}{name}.{key}"
 
 
 def values_of(optimizer: Any, names: Mapping[int, str]) -> dict[str, Any]:
-    """Return the optimizer's values on this rank, under the keys of a checkpoint."""
+    """Return the optimizer's values on this rank, by their keys in a checkpoint.
+
+    `names` has the first name of each parameter, by its id.
+    """
     return {
         state_key(names[id(parameter)], key): value
         for parameter, state in optimizer.state.items()
@@ -38,15 +44,20 @@ def values_of(optimizer: Any, names: Mapping[int, str]) -> dict[str, Any]:
 
 
 def state_of(optimizer: Any, names: Mapping[int, str], team: Team) -> OptimizerState:
-    """Return a description of the optimizer's state on all ranks; collective.
+    """Return a description of the optimizer's state on all ranks; all of them have to call it.
+
+    Args:
+        optimizer: PyTorch's optimizer.
+        names: First names of this rank's parameters, by id.
+        team: Ranks that have the model.
 
     Raises:
-        CheckpointError: A parameter is not the model's, or the ranks have different groups.
+        CheckpointError: A parameter is not in the model, or the ranks have different groups.
     """
     mine = team.do(
-        "the optimizer's state has no names",
+        "the optimizer has parameters that are not in the model",
         lambda: tuple(_group(group, names) for group in optimizer.param_groups),
-        hint="Make it of the parameters of the model that you pass",
+        hint="Make the optimizer with model.parameters() of the model that you pass",
     )
     keys = {names[id(p)]: tuple(state) for p, state in optimizer.state.items() if id(p) in names}
     gathered = team.gather((mine, keys))
@@ -55,8 +66,9 @@ def state_of(optimizer: Any, names: Mapping[int, str], team: Team) -> OptimizerS
         counts = ", ".join(str(len(each)) for each in groups)
         raise CheckpointError(
             f"the optimizers of the ranks have {counts} groups",
-            "a group is the same on all ranks, though it may have no parameters on some",
+            "the optimizer needs the same groups on all ranks, some of which may be empty",
             "Make the optimizer with the same groups on every rank",
+            about="optimizer",
         )
     return OptimizerState(
         kind=type(optimizer).__name__,
@@ -70,9 +82,10 @@ def _group(group: Mapping[str, Any], names: Mapping[int, str]) -> Group:
     strange = sum(id(parameter) not in names for parameter in group["params"])
     if strange:
         raise CheckpointError(
-            f"{strange} parameters of the optimizer are not the model's",
-            "state is saved and loaded by the names that parameters have in the model",
-            "Make the optimizer of model.parameters(), of the model that you pass",
+            f"{strange} parameters of the optimizer are not in the model",
+            "optimizer state is saved and loaded by the names of parameters in the model",
+            "Make the optimizer with model.parameters() of the model that you pass",
+            about="optimizer",
         )
     options = {key: value for key, value in group.items() if key not in _NOT_OPTIONS}
     return Group(names=tuple(names[id(p)] for p in group["params"]), options=options)
@@ -89,7 +102,7 @@ def targets(
     saved: OptimizerState,
     stored: Metadata | Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return empty tensors for the saved state of this rank's parameters, by the checkpoint's keys.
+    """Return empty tensors to load the state of this rank's parameters into, by checkpoint key.
 
     Args:
         parameters: Parameters on this rank that the optimizer has, by their names in the
@@ -106,7 +119,10 @@ def targets(
 
 
 def _target(parameter: nn.Parameter, stored: Any) -> Any:
-    """Return an empty tensor on the CPU, or one that is sharded like the parameter."""
+    """Return an empty tensor to load one value into: on the CPU, or sharded like the parameter.
+
+    None for a value that is no tensor.
+    """
     if isinstance(stored, TensorStorageMetadata):
         shape, dtype = stored.size, stored.properties.dtype
     elif isinstance(stored, Tensor):
@@ -124,7 +140,14 @@ def put(
     saved: OptimizerState,
     values: Mapping[str, Any],
 ) -> None:
-    """Replace the optimizer's state of some parameters by the values that were read."""
+    """Replace the optimizer's state of some parameters.
+
+    Args:
+        optimizer: PyTorch's optimizer, which is changed.
+        parameters: Parameters on this rank, by their names in the checkpoint.
+        saved: Description of the saved state.
+        values: New values, by checkpoint key.
+    """
     options = {id(p): group for group in optimizer.param_groups for p in group["params"]}
     for name, parameter in parameters.items():
         found = {key: values[state_key(name, key)] for key in saved.keys.get(name, ())}
@@ -136,9 +159,9 @@ def put(
 
 
 def _placed(key: str, value: Any, parameter: nn.Parameter, group: Mapping[str, Any]) -> Any:
-    """Return the value on the device on which the optimizer would have made it.
+    """Return a value of a parameter's state on the device where the optimizer would create it.
 
-    Step counters stay on the CPU, unless GPU kernels count.
+    Step counters stay on the CPU, unless the optimizer is "capturable" or "fused".
     """
     if not isinstance(value, Tensor) or isinstance(value, DTensor):
         return value
@@ -153,7 +176,9 @@ def _placed(key: str, value: Any, parameter: nn.Parameter, group: Mapping[str, A
 
 
 def put_options(optimizer: Any, saved: OptimizerState, groups: tuple[Group, ...]) -> None:
-    """Set the saved options of every group, found by the group's parameters.
+    """Set the options of every group, such as the learning rate, to the saved ones.
+
+    The saved group of a group is found by its parameters.
 
     Args:
         optimizer: The optimizer to change.
@@ -169,13 +194,16 @@ def put_options(optimizer: Any, saved: OptimizerState, groups: tuple[Group, ...]
 def _set(group: dict[str, Any], key: str, value: Any) -> None:
     now = group.get(key)
     if isinstance(now, Tensor) and isinstance(value, Tensor | float | int):
-        now.fill_(value)  # compiled and captured steps read this very tensor
+        now.fill_(value)  # compiled and captured steps read this tensor, so it must stay
     else:
         group[key] = value
 
 
 def renamed(state: OptimizerState, names: Mapping[str, str]) -> OptimizerState:
-    """Return the state with the names that the checkpoint has for its parameters."""
+    """Return a description of the state with parameters renamed.
+
+    `names` has the names in the checkpoint, by the names in the model.
+    """
     groups = tuple(
         Group(names=tuple(names.get(n, n) for n in each.names), options=each.options)
         for each in state.groups
@@ -185,7 +213,7 @@ def renamed(state: OptimizerState, names: Mapping[str, str]) -> OptimizerState:
 
 
 def trained(optimizer: Any, names: Mapping[int, str]) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield the optimizer's parameters on this rank, by first name."""
+    """Yield the first name and the value of each of the optimizer's parameters on this rank."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             yield names[id(parameter)], parameter

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resume from a checkpoint: the implementation of `smp.resume_from_checkpoint`."""
+"""Loading of a checkpoint to continue training: implements `smp.resume_from_checkpoint`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from smdist.modelparallel.torch.checkpoint.team import Team
 
 @dataclass(frozen=True, slots=True)
 class Resuming:
-    """A resumption; the attributes are the arguments of `smp.resume_from_checkpoint`."""
+    """Request to load a checkpoint, with the arguments of `smp.resume_from_checkpoint`."""
 
     path: Path
     tag: object
@@ -39,14 +39,17 @@ class Resuming:
     data: Any
 
     def run(self) -> Any:
-        """Find and compare the checkpoint; load it now or when the model is cut; collective."""
+        """Find the checkpoint, check that it fits, load it, and return the user content.
+
+        Values are loaded now, or when the model is split. All ranks have to call it.
+        """
         raise_all(_faults(self))
         team, model = Team.here(), model_of(self.model)
         source = self._source(team)
         optimizer = self._wanted(model)
         loading = Loading(source=source, model=model, optimizer=optimizer, strict=self.strict)
         loading.check()
-        self._go_on(source, model, team)
+        self._restore_positions(source, model, team)
         split: Any = model if is_split(model) else None
         if split is None:
             loading.run()
@@ -61,12 +64,12 @@ class Resuming:
         return find_full(self.path, self.tag, self.translate_function, team)
 
     def _wanted(self, model: nn.Module) -> Any:
-        """Return the optimizer, or None if its state is not to be loaded."""
+        """Return the optimizer whose state is loaded; None if no state is to be loaded."""
         skips = not self.load_sharded_optimizer_state and _is_sharded(model)
         return None if skips or not self.load_optimizer else optimizer_of(self.optimizer, model)
 
-    def _go_on(self, source: CheckpointSource, model: nn.Module, team: Team) -> None:
-        """Restore random state, scheduler and position in the data."""
+    def _restore_positions(self, source: CheckpointSource, model: nn.Module, team: Team) -> None:
+        """Restore this rank's random state, the scheduler and the position in the data."""
         place = RankReplica.of(model if is_split(model) else None, team)
         record, manifest = source.record, source.manifest
 
@@ -79,7 +82,7 @@ class Resuming:
                 self.data.load_state_dict(position)
 
         what = f"{source.title} cannot be loaded"
-        team.do(what, restore, hint="Pass the objects that were saved")
+        team.do(what, restore, hint="Pass objects like those that were saved")
         set_random_state(place.random_of(record["random"], manifest.layout))
 
     def _unsaved(self, source: CheckpointSource) -> Iterator[OptionError]:
@@ -87,31 +90,32 @@ class Resuming:
         for name, value in given.items():
             if self.strict and value is not None and source.record[name] is None:
                 yield CheckpointError(
-                    f"{source.title} has no {name}",
+                    f"{source.title} has no state of the {name}",
                     f"it was saved without {name}=",
                     f"Pass {name}=None, or strict=False",
+                    about=name,
                 )
 
 
 def _is_sharded(model: nn.Module) -> bool:
-    """Tell whether replicas share the model's parameters among them, now or once it is cut."""
+    """Return True if the model is sharded over replicas, now or once it is split."""
     if is_split(model):
         split: Any = model
         return bool(split.is_sharded)
     return any(isinstance(parameter, DTensor) for parameter in model.parameters())
 
 
-def _faults(asked: Resuming) -> Iterator[OptionError]:
+def _faults(request: Resuming) -> Iterator[OptionError]:
     for name in ("partial", "strict", "load_optimizer", "load_sharded_optimizer_state"):
-        value = getattr(asked, name)
+        value = getattr(request, name)
         if not isinstance(value, bool):
             yield OptionError(
-                f"{name} is {value!r}", "it is a switch", "Pass True or False", about=name
+                f"{name} is {value!r}", "it has to be a bool", "Pass True or False", about=name
             )
-    if asked.translate_function is not None and asked.partial:
+    if request.translate_function is not None and request.partial:
         yield OptionError(
-            "translate_function is for files of a whole model",
-            "a partial checkpoint is loaded by names, piece by piece",
-            "Pass partial=False, or leave it out",
+            "translate_function is given with partial=True",
+            "it translates the state dict of a whole model, which only partial=False loads",
+            "Pass partial=False, or leave translate_function out",
             about="translate_function",
         )

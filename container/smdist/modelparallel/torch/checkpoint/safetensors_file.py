@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files in the format of safetensors, written one tensor at a time.
+"""Writer of safetensors files, one tensor at a time.
 
-The library's own writer takes a dictionary of all tensors of a file, which needs all of them in
-memory. The format is small: the length of a header, the header as JSON, and the bytes of one tensor
-after another.
+The writer of the safetensors library takes a dict of all tensors of a file, so all have to be in
+memory. The format is simple: the length of a header, the header as JSON, and the bytes of one
+tensor after another.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ class Slot:
 
     @property
     def num_bytes(self) -> int:
-        """Return the tensor's size in the file."""
+        """Size of the tensor in the file, in bytes."""
         return torch.Size(self.shape).numel() * self.dtype.itemsize
 
 
 def write_tensors(
     stream: IO[bytes], slots: Mapping[str, Slot], tensors: Iterator[tuple[str, Tensor]]
 ) -> None:
-    """Write a file.
+    """Write a safetensors file.
 
     Args:
         stream: The open file.
         slots: Shapes and types of all tensors, in order.
-        tensors: The same names with values, one after another.
+        tensors: Name and value of the same tensors, in the same order.
     """
     header = _header(slots)
     stream.write(struct.pack("<Q", len(header)))
@@ -84,11 +84,12 @@ def _header(slots: Mapping[str, Slot]) -> bytes:
 
 
 def refused(slots: Mapping[str, Slot]) -> Iterator[OptionError]:
-    """Yield an error for each tensor whose type the format lacks."""
+    """Yield an error for each tensor whose type safetensors does not support."""
     for name, slot in slots.items():
         if slot.dtype not in _NAMES:
             yield OptionError(
                 f"{name!r} is {slot.dtype}",
-                "safetensors has no such type",
-                "Convert it, or save it with save_checkpoint(partial=False)",
+                "safetensors does not support this type",
+                "Convert it, or save the model with save_checkpoint(partial=False)",
+                about=name,
             )

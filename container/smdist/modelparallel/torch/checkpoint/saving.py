@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Save a checkpoint: the implementation of `smp.save_checkpoint`."""
+"""Saving of a checkpoint: the implementation of `smp.save_checkpoint`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from smdist.modelparallel.torch.checkpoint.optimizer_values import state_of, val
 from smdist.modelparallel.torch.checkpoint.script_objects import local, model_of, optimizer_of
 from smdist.modelparallel.torch.checkpoint.team import Team, failure
 
-_HINT = "Free space, or save to another path; older checkpoints are as they were"
+_HINT = "Free space, or save to another path; older checkpoints are unchanged"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +54,9 @@ class Content:
     """Contents of a checkpoint on this rank.
 
     Attributes:
-        holding: The model.
-        values: Values of the model and the optimizer, by key.
-        record: Everything else, apart from the user content.
+        holding: The model and its values on this rank.
+        values: Values of the model and the optimizer on this rank, by the checkpoint's key.
+        record: Description of all values, random states, data positions, scheduler.
         user_content: The object that the user saves.
     """
 
@@ -68,7 +68,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """A save; the attributes are the arguments of `smp.save_checkpoint`."""
+    """Request to save a checkpoint, with the arguments of `smp.save_checkpoint`."""
 
     path: Path
     tag: object
@@ -82,12 +82,12 @@ class Saving:
     data: Any
 
     def run(self) -> None:
-        """Write the checkpoint; collective."""
+        """Write the checkpoint; all ranks have to call it."""
         faults = _faults(self.tag, self.partial, self.translate_if_full, self.num_kept)
         raise_all(faults)
         tag, team, model = check_tag(self.tag), Team.here(), model_of(self.model)
         content = self._content(model, team)
-        progress = CheckpointProgress(f"checkpoint {tag!r} to {self.path}", is_told=team.is_first)
+        progress = CheckpointProgress(f"checkpoint {tag!r} to {self.path}", prints=team.is_first)
         if self.partial:
             num_bytes = num_bytes_of(_write(self.path, tag, content, team, progress))
         else:
@@ -122,8 +122,8 @@ class Saving:
         return Content(holding=holding, values=values, record=record, user_content=content)
 
     def _positions(self, place: RankReplica, team: Team) -> dict[str, Any]:
-        """Return random states, data positions and the scheduler's state."""
-        hint = "Pass objects with state_dict()"
+        """Return random states and data positions of all ranks, and the scheduler's state."""
+        hint = "Pass scheduler= and data= objects with a method state_dict()"
         what = f"checkpoint {self.tag!r} cannot be made"
 
         def states() -> tuple[Any, Any]:
@@ -142,9 +142,9 @@ class Saving:
 
 
 def _values(holding: LocalValues, place: RankReplica) -> dict[str, Any]:
-    """Return the model's values by key.
+    """Return the model's values that this rank saves, by the checkpoint's key.
 
-    Replicas have equal parameters, so only the first one saves buffers, which may differ.
+    Buffers may differ between replicas; those of the first replica are saved.
     """
     parameters = holding.parameters()
     return {
@@ -158,13 +158,13 @@ def _faults(tag: object, partial: object, translate: object, kept: object) -> It
     for name, value in (("partial", partial), ("translate_if_full", translate)):
         if not isinstance(value, bool):
             yield OptionError(
-                f"{name} is {value!r}", "it is a switch", "Pass True or False", about=name
+                f"{name} is {value!r}", "it has to be a bool", "Pass True or False", about=name
             )
     is_count = isinstance(kept, int) and not isinstance(kept, bool) and kept >= 1
     if kept is not None and not is_count:
         yield OptionError(
             f"num_kept_partial_checkpoints is {kept!r}",
-            "it counts checkpoints, and the one that is saved stays",
+            "it has to be the number of checkpoints to keep, with the one that is being saved",
             "Pass an integer of 1 or more, or None to keep all",
             about="num_kept_partial_checkpoints",
         )
@@ -194,7 +194,7 @@ def _write(
             )
     except CheckpointException as failed:
         _remove(folder, lambda name: name.startswith(save))
-        raise _told(what, failed, team) from None
+        raise _save_error(what, failed, team) from None
     except BaseException:
         _remove(folder, lambda name: name.startswith(f"{save}_{team.rank}_"))
         raise
@@ -203,10 +203,10 @@ def _write(
 
 
 class _Planner(DefaultSavePlanner):
-    """Save planner that names an object which cannot be pickled."""
+    """Save planner of PyTorch whose error has the name of an object that cannot be pickled."""
 
     def resolve_data(self, write_item: WriteItem) -> torch.Tensor | io.BytesIO:
-        """Return the value of an item; objects other than tensors are pickled.
+        """Return the value to write for an item: a tensor, or the bytes of a pickled object.
 
         Raises:
             CheckpointError: The object cannot be pickled.
@@ -215,12 +215,18 @@ class _Planner(DefaultSavePlanner):
             return super().resolve_data(write_item)
         except Exception as error:
             raise CheckpointError(
-                f"{write_item.index.fqn} cannot be pickled", in_words(error), "Leave it out"
+                f"{write_item.index.fqn} cannot be pickled",
+                in_words(error),
+                "Leave it out of the checkpoint",
             ) from error
 
 
-def _told(what: str, failed: CheckpointException, team: Team) -> BaseException:
-    """Return this rank's own interrupt if there was one, else an error that all ranks share."""
+def _save_error(what: str, failed: CheckpointException, team: Team) -> BaseException:
+    """Return the error to raise after a failed save.
+
+    It is this rank's KeyboardInterrupt or SystemExit if it had one, else an error that lists the
+    errors of all ranks.
+    """
     errors = {rank: each[0] for rank, each in failed.failures.items()}
     mine = errors.get(team.rank)
     if isinstance(mine, (KeyboardInterrupt, SystemExit)):
@@ -229,19 +235,19 @@ def _told(what: str, failed: CheckpointException, team: Team) -> BaseException:
 
 
 def _remove(folder: Path, is_unwanted: Any) -> None:
-    """Remove unwanted files of values, left by failed or replaced saves."""
+    """Remove the files of values in a folder for whose name `is_unwanted` returns True."""
     for each in folder.glob(f"*{SUFFIX}"):
         if is_unwanted(each.name):
             each.unlink(missing_ok=True)
 
 
 def _announce(path: Path, tag: str, team: Team) -> None:
-    what = f"checkpoint {tag!r} is written, but {str(path / 'newest')!r} cannot be"
+    what = f"checkpoint {tag!r} is written, but {str(path / 'newest')!r} cannot be written"
     team.do_first(what, lambda: write_newest(path, tag), hint=f"Load it with tag={tag!r}")
 
 
 def _prune(path: Path, num_kept: int | None, team: Team) -> None:
-    """Remove older checkpoints and remains of crashed saves; each host removes its own files."""
+    """Remove older checkpoints and files of crashed saves; each host removes its own files."""
     if num_kept is None:
         return
     what = f"old checkpoints in {str(path)!r} cannot be listed"

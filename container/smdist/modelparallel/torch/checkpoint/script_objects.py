@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Model and optimizer of the script, the defaults of checkpoint functions."""
+"""Model and optimizer that the script made last, which checkpoint functions use by default."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from smdist.modelparallel.torch.session.current_model import (
 
 
 def model_of(model: nn.Module | None) -> nn.Module:
-    """Return the model that was passed, or the script's.
+    """Return `model`; if it is None, the model that smp.parallelize made last.
 
     Raises:
         OptionError: There is none.
@@ -31,16 +31,16 @@ def model_of(model: nn.Module | None) -> nn.Module:
 
 
 def optimizer_of(optimizer: Any, model: nn.Module) -> Any:
-    """Return the optimizer that was passed, or the script's for this model, or None."""
+    """Return `optimizer`; if it is None, the smp.DistributedOptimizer of this model, or None."""
     if optimizer is not None or not is_split(model):
         return optimizer
     return wrapped_optimizer() if current_model() is model else None
 
 
 def local(optimizer: Any, holding: LocalValues) -> Any:
-    """Return PyTorch's optimizer, with the parameters of this rank.
+    """Return PyTorch's optimizer, after its parameters are replaced by those of this rank.
 
-    An optimizer that smp does not know has the parameters of the whole model until it steps.
+    An optimizer outside smp.DistributedOptimizer has the whole model's parameters until it steps.
     """
     inner = unwrapped(optimizer)
     if holding.split is not None and holding.split.is_cut:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of one object for each rank of a pipeline: `smp.save` and `smp.load`.
+"""Files with one object of each rank of a pipeline: `smp.save` and `smp.load`.
 
-The file of pipeline rank 1 is `<f>_1`, or `<f>_1_0` if tensors are split as well. Such a file holds
-this rank's object; only files of `save_checkpoint` can be loaded by other layouts.
+The file of pipeline rank 1 is `<f>_1`, or `<f>_1_0` if tensors are split too. Such a file contains
+that rank's object; only files of `save_checkpoint` can be loaded under other layouts.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ def save(
     pickle_module: ModuleType = pickle,
     pickle_protocol: int = 2,
 ) -> None:
-    """Pickle an object to `f`, with this rank's place in the pipeline appended to the name.
+    """Save an object of this rank to a file named after `f` and the rank's number in the pipeline.
 
-    Not a collective: each rank may call it or not. Only the first replica writes.
+    Each rank may call it or not. Only ranks of the first replica write.
 
     Args:
         obj: The object, as for `torch.save`.
-        f: Path of the file, without the rank's place.
-        partial: False: rank 0 writes `f` itself, and other ranks write nothing.
+        f: Path of the file, without the rank's number.
+        partial: False writes `f` itself on rank 0, and nothing on other ranks.
         pickle_module, pickle_protocol: As for `torch.save`.
 
     Raises:
@@ -57,7 +57,7 @@ def save(
         raise CheckpointError(
             f"{str(path)!r} cannot be written",
             in_words(error),
-            "Free space, or save to another path, and save what can be pickled",
+            "Free space, save to another path, or leave out objects that cannot be pickled",
         ) from error
 
 
@@ -68,15 +68,15 @@ def load(
     pickle_load_args: dict[str, Any] | None = None,
     partial: bool = True,
 ) -> Any:
-    """Load the file that `save` wrote for this rank's place in the pipeline.
+    """Load the object that `save` wrote for this rank's number in the pipeline.
 
     Unpickling runs code: load only files that you trust.
 
     Args:
-        f: Path of the file, without the rank's place.
+        f: Path of the file, without the rank's number.
         map_location, pickle_module: As for `torch.load`.
         pickle_load_args: Further keyword arguments for `torch.load`.
-        partial: The value that the file was saved with.
+        partial: Value with which the file was saved.
 
     Raises:
         CheckpointError: The file does not exist, or cannot be read.
@@ -94,12 +94,18 @@ def load(
         others = sorted(each.name for each in path.parent.glob(f"{Path(f).name}*"))
         raise CheckpointError(
             f"there is no file {str(path)!r}",
-            f"beside it are {', '.join(others[:8])}" if others else "nothing of that name is there",
-            "Load with the degrees and with partial= as they were for saving",
+            f"its folder has {', '.join(others[:8])}"
+            if others
+            else "its folder has no file whose name begins like this",
+            "Load with the same degrees and the same partial= as when the file was saved",
+            about="f",
+            kind="missing",
         ) from None
     except Exception as error:
         raise CheckpointError(
-            f"{str(path)!r} cannot be read", in_words(error), "Copy it again, or load an older one"
+            f"{str(path)!r} cannot be read",
+            in_words(error),
+            "Copy the file again, or load an older one",
         ) from error
 
 

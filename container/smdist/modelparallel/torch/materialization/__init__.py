@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of a rank: it holds the values of its own stages, and nothing else.
+"""Control of a rank's memory: a rank has the values of its own stages only.
 
-skeleton       a copy of the whole model without values; other batches are captured with it
-release        removes values of other stages from memory, in the user's model too
-materialize    gives values to this rank's stages of a model that was made without values
-delay_param_initialization, model_creation      make models without values
+skeleton       copy of the whole model without values, with which other batches are captured
+release        frees the values of other stages, in the user's model too
+materialize    gives values to this rank's stages, if the model was created without values
+delay_param_initialization, model_creation      create models without values
 """
 
 from smdist.modelparallel.torch.materialization.delayed_init import (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Creation of models without values, so that a rank never holds values of other stages.
+"""Creation of models without values, so that a rank never has values of other stages in memory.
 
     with smp.model_creation(dtype=torch.bfloat16):
         model = GPT(config)
@@ -31,13 +31,13 @@ _num_blocks = 0
 
 @contextmanager
 def delay_param_initialization(enabled: bool = True) -> Iterator[None]:
-    """Create parameters without values in the block; each stage later gives values to its own.
+    """Create parameters without values in the block; each rank initialises those of its stages.
 
-    The modules' own initialisation draws the values, seeded by the names of parameters, so every
-    layout starts from the same values. Of nested blocks the innermost one counts.
+    The modules' own initialisation then draws the values, seeded by the names of parameters, so all
+    layouts begin with the same values. Of nested blocks the innermost one counts.
 
     Args:
-        enabled: False: parameters get values as usual.
+        enabled: False creates parameters with values as usual.
     """
     token = _is_delayed.set(enabled)
     _count_blocks(1)
@@ -52,15 +52,15 @@ def delay_param_initialization(enabled: bool = True) -> Iterator[None]:
 def model_creation(
     tensor_parallelism: bool = False, dtype: torch.dtype | None = None, **tp_config: Any
 ) -> Iterator[None]:
-    """Create a model without values, and in a dtype.
+    """Create a model in the block without values in its parameters, and in a given dtype.
 
     Args:
-        tensor_parallelism: Must be False: tensors are not split over ranks.
-        dtype: Type of new floating-point parameters; None leaves the default.
+        tensor_parallelism: Must be False, since tensors are not split over ranks.
+        dtype: Type of new floating-point parameters; None is torch's default dtype.
         tp_config: Settings of tensor parallelism; none are supported.
 
     Raises:
-        OptionError: Arguments ask for something that is not supported; all faults at once.
+        OptionError: Arguments are wrong or not supported; all faults at once.
     """
     raise_all(_refused(tensor_parallelism, dtype, tp_config))
     before = torch.get_default_dtype()
@@ -79,29 +79,29 @@ def _refused(
     if tensor_parallelism:
         yield OptionError(
             f"tensor_parallelism is {tensor_parallelism!r}",
-            "tensors are not split over ranks, modules are",
-            "Leave it out, and ask for a larger pipeline_parallel_degree",
+            "tensor parallelism is not supported: modules are placed on ranks as a whole",
+            "Leave it out, and set a larger pipeline_parallel_degree",
             about="tensor_parallelism",
         )
     for name, value in tp_config.items():
         yield OptionError(
             f"{name} is {value!r}",
-            "it is a setting of tensor parallelism, which is not there",
-            "Leave it out, and set it in the model",
+            "it is a setting of tensor parallelism, which is not supported",
+            "Leave it out, and make this setting in the model itself",
             about=name,
         )
     is_float = isinstance(dtype, torch.dtype) and dtype.is_floating_point
     if dtype is not None and not is_float:
         yield OptionError(
             f"dtype is {dtype!r}",
-            "parameters are floating-point numbers",
-            "Give a torch.dtype such as torch.bfloat16",
+            "it has to be a floating-point torch.dtype, the type of parameters",
+            "Pass a torch.dtype such as torch.bfloat16",
             about="dtype",
         )
 
 
 def _count_blocks(change: int) -> None:
-    """Patch `nn.Module` while any thread is in a block; remove the patch after the last block."""
+    """Add `change` to the number of open blocks; patch `nn.Module` while there is one."""
     global _num_blocks, _plain_register
     with _lock:
         if not _num_blocks:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values for this rank's stages of a model without values, equal under every layout.
+"""Initialisation of this rank's stages of a model without values, equal under every layout.
 
-Modules initialise themselves: first by `reset_parameters` of each module, as in PyTorch, then by
-`_init_weights` of the model around it, as in transformers. They run on a skeleton of the whole
-model in which only the tensors of this rank have memory.
+The modules' own initialisation runs: first `reset_parameters` of each module, as in PyTorch, then
+`_init_weights` of the model around it, as in transformers. It runs on a skeleton of the whole model
+in which only the tensors of this rank have memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from smdist.modelparallel.torch.materialization.seeded_init import SeededInit, m
 from smdist.modelparallel.torch.materialization.skeleton import entries, like, replace, skeleton
 
 _DONE = "_is_hf_initialized"  # transformers does not initialise tensors with this attribute
-_HINT = "Load a checkpoint, give the module reset_parameters(), or make the model with values"
+_HINT = "Load a checkpoint, define reset_parameters() in the module, or create it with values"
 
 
 def materialize(
@@ -32,28 +32,29 @@ def materialize(
     device: torch.device | None = None,
     strict: bool = True,
 ) -> tuple[str, ...]:
-    """Give values to tensors on the meta device that this rank's stages hold; others stay there.
+    """Initialise the tensors of this rank's stages that are on the meta device.
 
-    Parameters and buffers of the model are other tensors afterwards: optimizers need the new
-    ones. Tensors with values keep them. In one process, all stages together get the same values.
+    They are replaced by new tensors, in the model too, so optimizers need the new parameters.
+    Tensors with values keep them, and tensors of other stages stay on the meta device. Every layout
+    gives a tensor the same values.
 
     Args:
         model: The whole model, whose modules the stages share.
-        stages: The stages of this rank.
+        stages: The stages of this rank, by number.
         seed: Seed of the whole training run.
         device: Device of the new tensors; None is the CPU.
-        strict: False if a checkpoint follows: tensors that nothing initialises are 0 then.
+        strict: False if a checkpoint is loaded next; tensors without an initialisation are then 0.
 
     Returns:
-        First names of the tensors that nothing initialised.
+        First names of the tensors that no module initialised.
 
     Raises:
-        OptionError: A module does not initialise all of its tensors, or its initialisation fails;
-            the error names each one.
+        OptionError: With `strict`, no module initialises a tensor (one fault for each); or an
+            initialisation fails.
     """
     old = _wanted(model, stages)
     place = device or torch.device("cpu")
-    new = {name: _room(tensor, place) for name, tensor in old.items()}
+    new = {name: _zeros(tensor, place) for name, tensor in old.items()}
     left = _initialize(model, new, seed) if new else ()
     if strict:
         raise_all(_without_values(model, name) for name in left)
@@ -64,7 +65,7 @@ def materialize(
 
 
 def _wanted(model: nn.Module, stages: Mapping[int, nn.Module]) -> dict[str, Tensor]:
-    """Return the tensors without values that stages hold, by their first name in the model."""
+    """Return the tensors of the stages that are on the meta device, by first name in the model."""
     names = _first_names(model)
     held = {id(tensor) for stage in stages.values() for tensor in entries(stage.modules())}
     return {
@@ -84,7 +85,7 @@ def _first_names(model: nn.Module) -> dict[int, str]:
     return names
 
 
-def _room(tensor: Tensor, device: torch.device) -> Tensor:
+def _zeros(tensor: Tensor, device: torch.device) -> Tensor:
     with torch.no_grad():
         bare = torch.empty_strided(
             tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device
@@ -116,7 +117,15 @@ def _tensors(model: nn.Module, names: Mapping[int, str]) -> Iterator[tuple[Tenso
 
 
 def _initialisers(model: nn.Module, wanted: set[int]) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Yield the initialisers of each module that holds a wanted tensor, with its name, in order."""
+    """Yield the initialising methods of all modules that contain a wanted tensor, in order.
+
+    Args:
+        model: The skeleton of the model.
+        wanted: Ids of the tensors to initialise.
+
+    Yields:
+        Name of the module, and the function to call.
+    """
     found = [
         (name, module, owner)
         for name, module, owner in _inside_out("", model, None, set())
@@ -134,7 +143,12 @@ def _initialisers(model: nn.Module, wanted: set[int]) -> Iterator[tuple[str, Cal
 def _inside_out(
     name: str, module: nn.Module, owner: Callable[..., Any] | None, seen: set[int]
 ) -> Iterator[tuple[str, nn.Module, Callable[..., Any] | None]]:
-    """Yield each module once, children first, with the `_init_weights` of the model around it."""
+    """Yield each module once, children first.
+
+    Yields:
+        Name, module, and `_init_weights` of the innermost module around it that has this method;
+        None if none has it.
+    """
     seen.add(id(module))
     owner = _method(module, "_init_weights", 1) or owner
     for key, child in module.named_children():
@@ -144,7 +158,7 @@ def _inside_out(
 
 
 def _method(module: nn.Module, name: str, arguments: int) -> Callable[..., Any] | None:
-    """Return a module's method if it can be called with this number of arguments, else None."""
+    """Return a module's method; None if it lacks it, or needs another number of arguments."""
     if not callable(getattr(type(module), name, None)):
         return None
     method: Callable[..., Any] = getattr(module, name)
@@ -161,7 +175,7 @@ def _run(name: str, initialise: Callable[[], Any]) -> None:
     except Exception as error:
         raise OptionError(
             f"{name or 'the model'!r} cannot be initialised",
-            f"its own initialisation fails on a model without values: "
+            f"its own initialisation fails if the model has no values: "
             f"{type(error).__name__}: {error}",
             _HINT,
         ) from error
@@ -171,7 +185,8 @@ def _without_values(model: nn.Module, name: str) -> OptionError:
     module = model.get_submodule(name.rpartition(".")[0])
     return OptionError(
         f"{name!r} has no values",
-        f"the model was made without, and nothing in {type(module).__name__} or the model around "
-        "it initialises it",
+        f"the model was created without values, and neither {type(module).__name__} nor a module "
+        "around it has a method that initialises it",
         _HINT,
+        about=name,
     )

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Release of a model's tensors that no stage of this rank uses.
+"""Release of the memory of a model's tensors that no stage of this rank uses.
 
-A tensor that no stage of any rank uses stays with the first stage (`keep_unused`). Examples are a
-parameter that the forward pass does not touch, and a module that another phase of training calls.
-They belong to the model's state, so every checkpoint has them.
+A tensor that no stage of any rank uses stays on the rank of stage 0 (`keep_unused`). Examples are a
+parameter that the forward pass does not read, and a module that another phase of training calls.
+They belong to the model's state, so every checkpoint contains them.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from smdist.modelparallel.torch.program.program import ModelTensor, Program
 
 
 def release(model: nn.Module, stages: Mapping[int, nn.Module]) -> int:
-    """Replace tensors that no stage holds by tensors without values, in the user's own modules.
+    """Free the parameters and buffers of the user's model that are in no stage of this rank.
 
-    Memory is freed at once, unless another object holds the tensors themselves, as an optimizer
-    does: give it its new parameters first, or drop it. The model keeps its names and shapes, and
-    tied parameters stay tied. Buffers are released too.
+    They are replaced by tensors without values; names and shapes stay, and tied parameters stay
+    tied. Memory is freed at once, unless another object refers to the tensors, such as an
+    optimizer: give the optimizer its new parameters first.
 
     Args:
         model: The whole model, whose modules the stages share.
-        stages: The stages of this rank.
+        stages: The stages of this rank, by number.
 
     Returns:
         Number of bytes of the model that were released.
@@ -48,7 +48,7 @@ def release(model: nn.Module, stages: Mapping[int, nn.Module]) -> int:
 
 
 def _storages(tensors: object) -> dict[int, int]:
-    """Return the size in bytes of each storage; several tensors may be views of one."""
+    """Return the size in bytes of each storage of these tensors, by the storage's number."""
     assert not isinstance(tensors, Tensor)
     return {
         t.untyped_storage()._cdata: t.untyped_storage().nbytes()
@@ -59,13 +59,13 @@ def _storages(tensors: object) -> dict[int, int]:
 def keep_unused(
     model: nn.Module, program: Program, placement: Placement, stages: Mapping[int, StageModule]
 ) -> None:
-    """Put parameters and buffers that no stage uses into stage 0, on the rank that has it.
+    """Add the parameters and buffers that no stage uses to stage 0, on the rank that has it.
 
     Args:
         model: The whole model; call this function before any of it is released.
         program: The captured program.
         placement: The stage of every call.
-        stages: The stages of this rank.
+        stages: The stages of this rank, by number.
     """
     if 0 not in stages:
         return
@@ -76,7 +76,7 @@ def keep_unused(
 
 
 def _used(model: nn.Module, program: Program, placement: Placement) -> set[int]:
-    """Return the ids of the tensors that any stage uses."""
+    """Return the ids of the model's parameters and buffers that a stage of any rank uses."""
     calls = [call for call in program.calls if placement.stages[call.name]]
     units = {call.module for call in calls if call.is_unit}
     found = {id(tensor) for name in units for _, tensor in _tensors(model.get_submodule(name))}

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random numbers of an initialisation, seeded by names so that every layout draws the same.
+"""Seeding of the random numbers of an initialisation by names, so that all layouts draw the same.
 
-    wte.weight.normal_()      starts from (seed, "wte.weight", its first draw)
-    torch.randn(4)            starts from (seed, the module that runs, its first draw)
+    wte.weight.normal_()      seeded by (seed, "wte.weight", 1: first draw for this tensor)
+    torch.randn(4)            seeded by (seed, name of the running module, 1: its first draw)
 
-A rank fills only its own tensors. Operations on other tensors, on the meta device, draw nothing.
+A rank initialises only its own tensors. Others are on the meta device, where operations draw no
+random numbers.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def memory(tensor: Tensor) -> int:
-    """Return the identity of a tensor's memory, on the meta device too."""
+    """Return a number that identifies a tensor's memory, on the meta device too."""
     return int(tensor.untyped_storage()._cdata)
 
 
 class SeededInit(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Seed each random operation, and count the elements that operations write.
+    """Mode that seeds each random operation, and counts the elements that operations write.
 
     Attributes:
         module: Name of the module whose initialisation runs.
@@ -33,7 +34,7 @@ class SeededInit(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Args:
         seed: Seed of the whole training run.
-        names: Names of tensors, by their memory.
+        names: Names of tensors, by the number of their memory; see `memory`.
     """
 
     def __init__(self, seed: int, names: Mapping[int, str]) -> None:
@@ -46,7 +47,7 @@ class SeededInit(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Run an operation of an initialisation."""
+        """Run one operation; seed the generators before it if it is random."""
         kwargs = dict(kwargs or {})
         targets = list(_targets(func, args, kwargs))
         names = [self._names.get(memory(target)) for target in targets]

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copy of a model without values: every rank has the whole structure in almost no memory.
+"""Skeleton of a model: a copy on the meta device, which takes almost no memory.
 
-A rank that has released most of a model may get a batch of another shape. Then all forward
-functions must run once more; they run on this copy.
+A rank that has freed most of a model may get a batch of another shape. Then all forward functions
+must be captured again; they run on the skeleton.
 
-Parameters and buffers are replaced wherever modules keep them. An LSTM, for example, also keeps its
-parameters in a list of its own.
+Parameters and buffers are replaced in all places where modules store them. An LSTM, for example,
+also stores its parameters in a list.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from smdist.modelparallel.torch.capture.shape_probe import STANDS_IN
 
 
 def hollow(tensor: Tensor) -> Tensor:
-    """Return a copy on the meta device, with the same type, shape, strides and attributes."""
+    """Return a copy of a tensor on the meta device: same class, shape, strides and attributes."""
     with torch.no_grad():
         bare = torch.empty_strided(
             tensor.shape, tensor.stride(), dtype=tensor.dtype, device=torch.device("meta")
@@ -30,7 +30,7 @@ def hollow(tensor: Tensor) -> Tensor:
 
 
 def like(tensor: Tensor, values: Tensor) -> Tensor:
-    """Return `values` as the same kind of tensor: parameter or not, trained or not, marks."""
+    """Return `values` with the class, `requires_grad` and attributes of `tensor`."""
     if isinstance(tensor, nn.Parameter):
         made: Tensor = torch.Tensor._make_subclass(type(tensor), values, tensor.requires_grad)
     else:
@@ -40,14 +40,22 @@ def like(tensor: Tensor, values: Tensor) -> Tensor:
 
 
 def entries(modules: Iterable[nn.Module]) -> Iterable[Tensor]:
-    """Yield every parameter and buffer of the modules, without submodules; some come twice."""
+    """Yield the parameters and buffers of the modules, without submodules.
+
+    A tensor that several modules share is yielded for each of them.
+    """
     for module in modules:
         for group in (module._parameters, module._buffers):
             yield from (tensor for tensor in group.values() if tensor is not None)
 
 
 def replace(modules: Iterable[nn.Module], new: Mapping[int, Tensor]) -> None:
-    """Replace tensors, by the id of the old one, in modules and in the lists that they hold."""
+    """Replace tensors in modules, and in lists that are attributes of modules.
+
+    Args:
+        modules: Modules to change; their submodules are not changed.
+        new: New tensors, by the id of the old one.
+    """
     for module in modules:
         for group in (module._parameters, module._buffers, vars(module)):
             for key, value in group.items():
@@ -59,11 +67,11 @@ def replace(modules: Iterable[nn.Module], new: Mapping[int, Tensor]) -> None:
 
 
 def skeleton(model: nn.Module) -> nn.Module:
-    """Copy a model, with parameters and buffers on the meta device.
+    """Return a copy of a model with all parameters and buffers on the meta device.
 
-    Tied parameters stay tied; names, classes, attributes, marks, hooks and training flags are
-    those of the model. Other tensors are the model's own, not copies, and so are objects that
-    cannot be copied, such as a lock or a file.
+    Tied parameters stay tied; names, classes, attributes, hooks and training flags are those of the
+    model. Tensors in plain attributes, and objects that cannot be copied, such as a lock or a file,
+    are not copied but shared with the model.
     """
     memo = _without_values(model)
     try:
@@ -73,7 +81,7 @@ def skeleton(model: nn.Module) -> nn.Module:
 
 
 def _without_values(model: nn.Module) -> dict[int, Any]:
-    """Return the replacement of each tensor, by id."""
+    """Return the replacement of each tensor of the model in a copy, by the tensor's id."""
     memo: dict[int, Any] = {}
     for module in model.modules():
         for value in vars(module).values():
@@ -88,7 +96,7 @@ def _without_values(model: nn.Module) -> dict[int, Any]:
 
 
 def _stubborn(model: nn.Module) -> dict[int, Any]:
-    """Return attributes that cannot be copied, by id; each replaces itself."""
+    """Return the attributes of modules that cannot be copied, by id; the copy shares them."""
     kept: dict[int, Any] = {}
     own = ("_parameters", "_buffers", "_modules")
     for module in model.modules():

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One stage of a model: the user's own modules under their own names, and their execution.
+"""Stage of a model: the user's own modules under their own names, and their execution.
 
     model                        stage 0               stage 1
       transformer                  transformer           transformer
         wte, h.0 ... h.5             wte, h.0 ... h.2      h.3 ... h.5
       lm_head                                            lm_head
 
-Features that use names or modules work as on the whole model: `state_dict()`, sharding of a block,
-activation checkpoints, compilation of a unit, hooks on it.
+Features that use names or modules work as with the whole model: `state_dict()`, sharding of a
+block, activation checkpoints, compilation of a module, hooks on a module.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ def _alone(_: Call) -> AbstractContextManager[None]:
 
 
 class Level(nn.Module):
-    """Container on the path to a unit; it computes nothing."""
+    """Module that only contains submodules, so that names in a stage are those of the model."""
 
 
 class StageModule(Level):
-    """Module that runs one stage of a program.
+    """Module that contains one stage of a model, and runs its calls.
 
     Args:
         captured: The captured model.
-        placement: The stage of every call.
+        placement: Stages of all calls, and values sent between stages.
         stage: Number of this stage, from 0.
 
     Raises:
@@ -69,25 +69,28 @@ class StageModule(Level):
 
     @property
     def route(self) -> Route:
-        """Return the stage's calls, received values and sent values."""
+        """Calls of the stage, and names of the values that it receives and sends."""
         return self._route
 
     @property
     def program(self) -> Program:
-        """Return the whole program that the stage runs a part of."""
+        """Program of the whole model, of which the stage runs a part."""
         return self._program
 
     @property
     def running(self) -> Call | None:
-        """Return the call that runs now or failed; in a backward pass, the call of a unit."""
+        """Call that is running or has failed; None if none is running.
+
+        In a backward pass it is the unit whose gradients are computed.
+        """
         return self._running
 
     def rest(self) -> None:
-        """Record that nothing runs now."""
+        """Set `running` to None, after the end of a backward pass."""
         self._running = None
 
     def serve(self, captured: Captured, placement: Placement) -> None:
-        """Run another program from now on: the same units, in another mode or for other shapes.
+        """Switch to another program of the same model: for other shapes, or another mode.
 
         Raises:
             OptionError: The program calls modules or reads parameters that this stage lacks.
@@ -98,7 +101,7 @@ class StageModule(Level):
         self._route, self._program = route, captured.program
 
     def changing(self) -> frozenset[int]:
-        """Return the memory addresses of buffers that units change when they run."""
+        """Return the addresses in memory of the buffers that this stage's units change."""
         return frozenset(
             buffer.untyped_storage().data_ptr()
             for call in self._route.calls
@@ -107,7 +110,7 @@ class StageModule(Level):
         )
 
     def unit(self, name: str) -> nn.Module:
-        """Return the present module of this name, which may have been wrapped or replaced."""
+        """Return the module of this name in the stage, which the user may have replaced."""
         module: nn.Module = self
         for key in name.split("."):
             found = module._modules[key]
@@ -118,19 +121,19 @@ class StageModule(Level):
     def forward(
         self, received: Mapping[str, Tensor], arguments: Any, around: Around = _alone
     ) -> dict[str, Any]:
-        """Run the stage.
+        """Run the forward pass of the stage.
 
         Args:
             received: Values of earlier stages, by name: all in `route.receives`.
             arguments: Positional and keyword arguments of the whole model.
-            around: Returns a context for each call that draws random numbers.
+            around: Function that returns a context for each call that draws random numbers.
 
         Returns:
-            The values in `route.sends`; on the last stage, the model's outputs too.
+            The values in `route.sends`, by name; on the last stage, the model's outputs too.
 
         Raises:
-            OptionError: The arguments have another form than the captured ones, or a unit returned
-                a value of another form.
+            OptionError: The arguments, or the result of a unit, differ in nesting, shape or a
+                constant from those at capture.
         """
         values: dict[str, Any] = {**self._program.bind(arguments), **received}
         self._machine(around).run(self._following(values), values)
@@ -141,7 +144,7 @@ class StageModule(Level):
         return self._program.assemble(values, self._held)
 
     def _following(self, values: Mapping[str, Any]) -> Iterator[Call]:
-        """Yield the calls in order, and keep the one that runs in `running`."""
+        """Yield the calls in order, and set `running` to each of them."""
         for call in self._route.calls:
             self._running = call
             yield call
@@ -150,7 +153,7 @@ class StageModule(Level):
         self._running = None
 
     def _follow_back(self, call: Call, values: Mapping[str, Any]) -> None:
-        """Update `running` in the backward pass, which reaches a unit through its results."""
+        """Register hooks that set `running` to a unit when the backward pass begins with it."""
         for name in call.writes:
             node = getattr(values.get(name), "grad_fn", None)
             if node is not None:
@@ -177,17 +180,18 @@ class StageModule(Level):
 
 
 class Route:
-    """Calls and values of one stage, computed once.
+    """Calls of one stage, and names of the values that it receives, sends and frees.
 
     Attributes:
-        calls: Calls in order.
-        receives: Names of values from earlier stages, in the order of the edges.
+        calls: Calls in the order of execution.
+        receives: Names of values from earlier stages, in the order of the placement's edges.
         sends: Names of values for later stages.
         outputs: On the last stage, names of the values that the model returns.
         units: Names of the modules that the stage calls.
         held: Names of other parameters, buffers and attributes that the stage reads.
-        copies: Values that are copied before a change in place, since others use their memory.
-        spent: Values that the stage does not need after a call, by the call's name.
+        copies: Values that are copied before a call changes them in place, since they share memory
+            with values that are received, sent or inputs of the model.
+        spent: Values that the stage frees after a call, by the call's name.
     """
 
     def __init__(self, calls: tuple[Call, ...]) -> None:
@@ -202,7 +206,7 @@ class Route:
 
     @classmethod
     def of(cls, program: Program, placement: Placement, stage: int) -> Route:
-        """Return the route of one stage."""
+        """Return the calls and values of one stage of a program."""
         calls = tuple(call for call in program.calls if stage in placement.stages[call.name])
         route = cls(calls)
         route.receives = tuple(e.value for e in placement.edges if e.target == stage)
@@ -216,7 +220,7 @@ class Route:
 
     @property
     def keeps(self) -> tuple[str, ...]:
-        """Return the values that remain after the stage's forward pass."""
+        """Names of the values that the stage's forward pass returns."""
         return tuple(dict.fromkeys((*self.sends, *self.outputs)))
 
     def _spent(self) -> dict[str, tuple[str, ...]]:
@@ -239,7 +243,7 @@ class Route:
 
 
 def _check_state(program: Program, placement: Placement) -> None:
-    """Check that a unit which changes its buffers is on one stage only.
+    """Check that a module which changes its buffers, such as BatchNorm, is on one stage only.
 
     On two stages it would have two different sets of statistics.
     """
@@ -249,9 +253,10 @@ def _check_state(program: Program, placement: Placement) -> None:
             where.setdefault(call.module, set()).update(placement.stages[call.name])
     raise_all(
         OptionError(
-            f"{module!r} on stages {' and '.join(map(str, sorted(stages)))}",
-            "it changes its own buffers each time that it is called, so it can only be on one",
-            f"Put all calls of {module!r} on one stage, or close the module around them",
+            f"{module!r} is on stages {' and '.join(map(str, sorted(stages)))}",
+            "each call of it changes its buffers, so all its calls have to be on one stage",
+            f"Put all calls of {module!r} on one stage",
+            about=module,
         )
         for module, stages in where.items()
         if len(stages) > 1
@@ -273,8 +278,8 @@ def _not_here(what: str, stage: StageModule) -> OptionError:
     units = ", ".join(map(repr, stage.route.units))
     return OptionError(
         f"the model now {what}",
-        f"this stage was made without it, of {units}",
-        "Plan with an example and in a mode in which all modules are called",
+        f"this stage was made without it; it has the modules {units}",
+        "Plan with an example and in a mode (train or eval) in which all modules are called",
     )
 
 
@@ -284,7 +289,10 @@ def _put(stage: nn.Module, name: str, module: nn.Module) -> None:
 
 
 def _level(stage: nn.Module, name: str) -> tuple[nn.Module, str]:
-    """Return the module that a name belongs in, and its last part; create missing modules."""
+    """Return the parent module of a name in the stage, and the last part of the name.
+
+    Missing parents are created.
+    """
     *path, key = name.split(".")
     level = stage
     for step in path:
@@ -293,7 +301,13 @@ def _level(stage: nn.Module, name: str) -> tuple[nn.Module, str]:
 
 
 def put_tensor(stage: nn.Module, name: str, model: nn.Module) -> None:
-    """Put a tensor of the model into the stage as parameter, buffer or plain attribute."""
+    """Add a tensor of the model to a stage as the same: parameter, buffer or plain attribute.
+
+    Args:
+        stage: The stage to change.
+        name: Name of the tensor in the model.
+        model: The whole model.
+    """
     path, _, key = name.rpartition(".")
     source = model.get_submodule(path)
     level, _ = _level(stage, name)

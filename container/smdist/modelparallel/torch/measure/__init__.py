@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cost of each unit of a model: measured on a device, or estimated for a device that is elsewhere.
+"""Costs of the units of a model: measured on a device, or estimated for a device elsewhere.
 
     costs = measure(capture(model, example))                      seconds on this machine
     costs = estimate(capture(model, example), Device(...))        on another device; works on meta
 
-The backward pass is timed as a whole. Its part I, which the previous stage waits for, is a
-backward pass to the inputs alone; the rest is part W. A value that is kept for the backward pass
-counts once, at the first node that keeps it; op_counter.py, account.py and parts.py say what
-counts.
+The backward pass is timed as a whole. Part I of it computes the gradients of the inputs, which the
+previous stage needs; the rest is part W, the gradients of weights. A tensor that is saved for the
+backward pass counts once, at the first node that saves it. op_counter.py, account.py and parts.py
+define the counts.
 """
 
 from __future__ import annotations
@@ -39,10 +39,12 @@ def measure(
     budget_seconds: float = 60.0,
     title: str = "",
 ) -> Costs:
-    """Run each kind of node by itself, forward and backward, and take the lower quartile of times.
+    """Measure the time and memory of each unit of a captured model, on this machine.
 
-    The model is left unchanged: parameters, gradients, buffers, attributes and random numbers.
-    Units on meta get random weights, one unit at a time.
+    Nodes that cost the same are of one kind, and the first of each kind is run by itself, forward
+    and backward; its time is the lower quartile of the runs. The model is left unchanged:
+    parameters, gradients, buffers, attributes and random states. Units on the meta device get
+    random weights, one unit at a time.
 
     Args:
         captured: The model and its example.
@@ -52,14 +54,18 @@ def measure(
         budget_seconds: Time after which each remaining kind of node is timed only once.
         title: Words at the beginning of progress lines.
 
+    Returns:
+        Seconds and bytes of one microbatch, by the node's name.
+
     Raises:
-        OptionError: `repeats` is below 1, or a unit behaves differently than when it was captured.
+        OptionError: `repeats` is below 1, or a unit returns another result than at capture.
     """
     require(
         repeats >= 1,
         what=f"repeats is {repeats!r}",
-        why="a time is taken from at least one run",
+        why="at least one run has to be timed",
         hint="Pass an integer of at least 1",
+        about="repeats",
     )
     place = _device(captured.model) if device is None else torch.device(device)
     with _undisturbed(captured.program.base, place):
@@ -70,11 +76,16 @@ def measure(
 
 
 def estimate(captured: Captured, device: Device) -> Costs:
-    """Divide the operations and bytes of each node by a device's peak speeds; compute nothing.
+    """Estimate the time and memory of each unit of a captured model, for another device.
+
+    The floating-point operations and bytes of each node are divided by the device's peak speeds.
 
     Args:
         captured: The model, on any device.
-        device: Device whose speeds count; a speed that is None is taken as infinite.
+        device: Device with its speeds; a speed of None counts as infinite.
+
+    Returns:
+        Seconds and bytes of one microbatch, by the node's name.
 
     Raises:
         OptionError: Neither speed of the device is known.
@@ -102,7 +113,7 @@ def _name(device: torch.device) -> str:
 
 @contextmanager
 def _undisturbed(base: GradModes, device: torch.device) -> Iterator[None]:
-    """Enter the modes of the captured forward pass, with a random generator state of its own."""
+    """Enter the gradient and autocast modes of the capture; restore random states afterwards."""
     devices = [] if device.type == "cpu" else [device.index or 0]
     kind = "cuda" if device.type == "cpu" else device.type
     with (

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Count the work and the memory of one run of a trial.
+"""Count of the operations and the memory of one run of a trial, which is one call run by itself.
 
-* Operations computed and bytes moved: see op_counter.py.
-* Kept memory: storages that autograd saves for the backward pass, each counted once, as a whole.
-  Parameters and buffers do not count. Tensors that custom functions keep in attributes are not
-  seen.
-* Held memory: the most that is alive at one time, beyond what existed before the run and what is
-  kept after it.
+* Operations computed and bytes read and written: see op_counter.py.
+* Saved memory: storages that autograd saves for the backward pass, each counted once, as a whole.
+  Parameters and buffers do not count. Tensors that custom functions store in attributes are not
+  counted.
+* Workspace: the largest memory in use at one time, without tensors from before the run and without
+  those that are saved.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from smdist.modelparallel.torch.measure.trial import Prepared, Trial, storage_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """Memory of one tensor of the result.
+    """Memory of one tensor of a call's result.
 
     Attributes:
-        input: Position of the input whose memory the tensor shares, such as for a view; None where
+        input: Position of the input whose memory the tensor shares, such as a view of it; None if
             the memory is new.
-        storage: Number of the memory within one result: outputs with the same number share memory.
-        num_bytes: Size of the whole memory; 0 for a parameter's or a buffer's memory.
-        is_kept: True if the backward pass keeps the memory.
+        storage: Position of the first output in the same memory.
+        num_bytes: Size of the whole memory; 0 if it is a parameter's or a buffer's.
+        is_kept: True if autograd saves the memory for the backward pass.
     """
 
     input: int | None
@@ -43,16 +43,16 @@ class Output:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """Cost of one run of a trial, apart from seconds.
+    """Operations and memory of one run of a trial, without times.
 
     Attributes:
         forward: Work of the forward pass, operation by operation.
         backward: Work of the whole backward pass.
-        input_gradient: Work of the part of the backward pass that reaches the inputs.
-        hidden_bytes: Kept bytes that belong neither to an input nor to an output.
-        kept_inputs: Positions of the inputs that are kept.
+        input_gradient: Work of the part of the backward pass that gives gradients of the inputs.
+        hidden_bytes: Bytes saved for the backward pass that are no input's and no output's memory.
+        kept_inputs: Positions of the inputs that are saved for the backward pass.
         outputs: Memory of each tensor of the result.
-        workspace_bytes: Held bytes, in the pass that holds more.
+        workspace_bytes: Largest workspace of the two passes, in bytes.
     """
 
     forward: tuple[OpWork, ...]
@@ -65,22 +65,25 @@ class Account:
 
 
 def account(trial: Trial, state: set[int]) -> tuple[Account, Prepared]:
-    """Run a trial forward and backward once, and count.
+    """Run a trial once, forward and backward, and count its operations and memory.
 
     Args:
-        trial: The trial, with its stand-ins in place.
-        state: Storages of parameters and buffers.
+        trial: The trial, with the temporary parameters and buffers in place.
+        state: Numbers of the storages of parameters and buffers; see `storage_of`.
+
+    Returns:
+        The counts, and the run with its results.
     """
-    run, ledger = trial.prepared(), OpCounter()
+    run, counter = trial.prepared(), OpCounter()
     inputs = [storage_of(tensor) for tensor in run.inputs]
-    ledger.know(state | set(inputs) | storages(run.leaves))
-    with _saved() as saved, ledger:
+    counter.ignore(state | set(inputs) | storages(run.leaves))
+    with _saved() as saved, counter:
         run.forward()
-    forward, peak = ledger.turn_page()
+    forward, peak = counter.take()
     own = {key for key in saved if key not in state and key not in inputs}
     held = peak - sum(saved[key] for key in own)
     outputs = _outputs(run.results, inputs, state, saved)
-    input_gradient, backward, more = _backward(run, ledger)
+    input_gradient, backward, more = _backward(run, counter)
     return Account(
         forward=forward,
         backward=backward,
@@ -93,18 +96,18 @@ def account(trial: Trial, state: set[int]) -> tuple[Account, Prepared]:
 
 
 def _backward(
-    run: Prepared, ledger: OpCounter
+    run: Prepared, counter: OpCounter
 ) -> tuple[tuple[OpWork, ...], tuple[OpWork, ...], int]:
     if not run.seed():
         return (), (), 0
-    before = ledger.alive
-    ledger.turn_page()
-    with ledger:
+    before = counter.alive
+    counter.take()
+    with counter:
         if run.leaves:
             run.backward_to_inputs(keep=True)
-        to_inputs, _ = ledger.turn_page()
+        to_inputs, _ = counter.take()
         run.backward()
-    whole, peak = ledger.turn_page()
+    whole, peak = counter.take()
     return to_inputs, whole, peak - before
 
 
@@ -125,7 +128,7 @@ def _outputs(
 
 @contextmanager
 def _saved() -> Iterator[dict[int, int]]:
-    """Collect the bytes of each storage that autograd saves within the block."""
+    """Collect the storages that autograd saves within the block: bytes by the storage's number."""
     found: dict[int, int] = {}
     holding: list[Any] = []  # keeps storages alive, so that none reuses a number
 

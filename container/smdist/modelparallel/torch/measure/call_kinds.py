@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tell which calls cost the same, so that each kind of call is tried only once.
+"""Kinds of calls: calls of one kind cost the same, so only one of them is measured.
 
-Two units are of one kind if these are equal: their classes, those of all modules inside them, what
-these modules print about themselves (`extra_repr`), their modes, their plain attributes, and the
-shapes of their parameters, buffers and arguments. Attributes that only number layers, such as
-`layer_idx`, do not count: a model whose layers compute different things by number shows it in
-another attribute or shape.
+Two units are of one kind if these are equal: their classes, those of all modules inside them, the
+`extra_repr()` of these modules, their modes, their plain attributes, and the shapes of their
+parameters, buffers and arguments. Attributes that only number layers, such as `layer_idx`, do not
+count: if layers compute different things by number, another attribute or shape differs too.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ _PLAIN = (bool, int, float, str, torch.dtype)
 
 
 def kind(call: Call, program: Program, model: nn.Module, wanted: frozenset[int]) -> Hashable:
-    """Return a key that is equal for calls that cost the same.
+    """Return a key of a call; calls with equal keys cost the same.
 
     Args:
         call: A call of the program.
-        program: The program, which knows the shapes of values.
-        model: The model, which has the units.
+        program: The program, with the shapes of all values.
+        model: The model, with the modules of the units.
         wanted: Positions of the results that receive a gradient.
     """
     position = {name: i for i, name in enumerate(call.reads)}
@@ -46,12 +45,12 @@ def kind(call: Call, program: Program, model: nn.Module, wanted: frozenset[int])
 
 
 def module_kind(module: nn.Module) -> Hashable:
-    """Return a key that is equal for modules that differ only in the values of their parameters."""
+    """Return a key of a module; modules with equal keys differ only in the values of tensors."""
     return tuple((name, *_own(part)) for name, part in module.named_modules())
 
 
 def held(name: str, model: nn.Module) -> Tensor:
-    """Return the model's parameter or buffer of this name."""
+    """Return a model's parameter, buffer or tensor attribute by its name."""
     prefix, _, last = name.rpartition(".")
     found = getattr(model.get_submodule(prefix), last)
     assert isinstance(found, Tensor)

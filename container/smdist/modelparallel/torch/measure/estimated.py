@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Estimate costs without running on the device: each kind of call runs once, on fake tensors.
+"""Estimate of costs without the device: each kind of call runs once, on fake tensors.
 
-The operations and bytes counted there are divided by the device's peak speeds. Units that read the
-values of their data cannot run on fake tensors; they run once on random numbers.
+Its floating-point operations and bytes are divided by the device's peak speeds. Units that read the
+values of their inputs cannot run on fake tensors; they run once on random numbers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from smdist.modelparallel.torch.measure.parts import Parts, TriedCall
 from smdist.modelparallel.torch.measure.stand_in import Making, fake, real
 from smdist.modelparallel.torch.program.program import Call, TensorFacts
 
-_LOOKS_AT_DATA = (
+_NEEDS_VALUES = (
     DataDependentOutputException,
     DynamicOutputShapeException,
     UnsupportedOperatorException,
@@ -34,11 +34,11 @@ _LOOKS_AT_DATA = (
 
 
 class Estimating:
-    """One estimate of a whole program.
+    """Estimator of the costs of all calls of a program.
 
     Args:
-        parts: Parts of the captured model.
-        device: Device whose speeds count.
+        parts: Calls of the captured model.
+        device: Device with its speeds.
     """
 
     def __init__(self, parts: Parts, device: Device) -> None:
@@ -70,7 +70,7 @@ class Estimating:
             try:
                 with self._fakes:
                     return self._try(call, fake(self._fakes, device))
-            except _LOOKS_AT_DATA:
+            except _NEEDS_VALUES:
                 pass
         return self._try(call, real(device))
 
@@ -82,7 +82,7 @@ class Estimating:
 
 
 def made_up(facts: TensorFacts, device: torch.device) -> Tensor:
-    """Return a tensor of captured shape and type: random numbers, or ones if not floating point."""
+    """Return a tensor like the one at capture: random floating-point numbers, or ones otherwise."""
     made = torch.empty_strided(facts.shape, facts.stride, dtype=facts.dtype, device=device)
     if facts.dtype.is_floating_point:
         made.normal_()

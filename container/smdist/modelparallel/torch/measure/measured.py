@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure costs: each kind of call runs by itself, one after the other, on real numbers.
+"""Measurement of costs: each kind of call runs by itself, one after the other, on real numbers.
 
-The results of the first call of a kind serve for all calls of that kind, so only one call and the
-values that are still to be read are in memory at any time: a model that fits on no machine can be
-measured as long as each of its units fits.
+The results of the first call of a kind are used for all calls of that kind, so only one call and
+the values that later calls read are in memory at any time. So a model that fits on no machine can
+be measured, as long as each of its units fits.
 
-Workspace, the memory that a step needs only while it runs, comes from the device's allocator.
+Workspace is the memory that a call needs only while it runs; on CUDA it is read from the allocator.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from smdist.modelparallel.torch.program.program import Call, TensorFacts
 
 
 def workspace_bytes(trial: Trial, found: Account, device: torch.device) -> int:
-    """Return the bytes that a trial needs while it runs, beyond what it keeps.
+    """Return the bytes that a trial needs while it runs, without those saved for the backward pass.
 
-    On CUDA they are read from the allocator; elsewhere they are those of the account.
+    On CUDA they are read from the allocator; elsewhere they are the counted ones in `found`.
 
     Args:
-        trial: The trial, with its stand-ins in place, after one run.
-        found: Account of that run.
+        trial: The trial, with the temporary parameters and buffers in place, after one run.
+        found: Operations and memory that were counted in that run.
         device: Device of the trial.
     """
     if device.type != "cuda":
@@ -57,10 +57,10 @@ def _reset(device: torch.device) -> int:
 
 
 class Measuring:
-    """One measurement of a whole program.
+    """Measurement of the costs of all calls of a program.
 
     Args:
-        parts: Parts of the captured model.
+        parts: Calls of the captured model.
         values: Tensors of the batch, by the names of their values.
         repeats: Timed runs of each kind of call.
         seconds: Time after which each remaining kind is timed only once.
@@ -120,7 +120,10 @@ class Measuring:
 
 
 def as_captured(value: Tensor, facts: TensorFacts, device: torch.device) -> Tensor:
-    """Copy a tensor of the batch to a device; a tensor on meta gets random numbers or ones."""
+    """Return a copy of a tensor of the batch on a device.
+
+    For a tensor on the meta device: random floating-point numbers, or ones for other types.
+    """
     if not value.is_meta:
         made = value.detach().to(device, copy=True)
     elif facts.dtype.is_floating_point:
@@ -131,7 +134,7 @@ def as_captured(value: Tensor, facts: TensorFacts, device: torch.device) -> Tens
 
 
 def _last_readers(parts: Parts) -> Mapping[str, Sequence[str]]:
-    """Return, by the name of each call, the values that no later call reads."""
+    """Return, for each call by name, the values that no later call reads."""
     last: dict[str, str] = {}
     for call in parts.calls:
         last.update(dict.fromkeys([*call.writes, *call.reads], call.name))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Estimate the memory of a larger microbatch from that of a smaller one, before it is tried."""
+"""Estimate of the memory of a larger microbatch, from costs measured with a smaller one."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from torch import nn
 from smdist.modelparallel.core.cost import Costs
 from smdist.modelparallel.core.graph import Graph, Node
 
-_AT_ONCE: Final = 4  # inputs, results, their gradients, and what the unit keeps
+_AT_ONCE: Final = 4  # inputs, results, their gradients, and tensors saved for the backward pass
 _MEMINFO: Final = Path("/proc/meminfo")
-_SAYS: Final = ("allocate memory", "not enough memory", "out of memory")
+_TEXTS: Final = ("allocate memory", "not enough memory", "out of memory")
 
 
 def largest_unit_bytes(graph: Graph, costs: Costs, factor: float) -> int:
-    """Return the bytes of the largest unit, at least, for `factor` times the samples.
+    """Return a lower bound of the bytes of the largest unit, for `factor` times the samples.
 
-    Copies of weights do not grow with the samples. Neither need the workspace, since it holds the
-    gradients of weights; it is left out.
+    Saved copies of weights do not grow with the samples, so they are left out. The workspace is
+    left out too, since much of it may be gradients of weights.
     """
     return max((_bytes(graph, costs, node, factor) for node in graph.nodes), default=0)
 
@@ -34,13 +34,19 @@ def _bytes(graph: Graph, costs: Costs, node: Node, factor: float) -> int:
 
 
 def measuring_bytes(graph: Graph, costs: Costs, factor: float) -> int:
-    """Estimate the bytes that measuring takes beside the model, for `factor` times the samples."""
+    """Return an estimate of the bytes that measuring needs in addition to the model.
+
+    Args:
+        graph: Graph of the model for the smaller microbatch.
+        costs: Costs measured with the smaller microbatch.
+        factor: Samples of the larger microbatch divided by those of the smaller one.
+    """
     workspace = max((cost.workspace_bytes for cost in costs.nodes.values()), default=0)
     return workspace + _AT_ONCE * largest_unit_bytes(graph, costs, factor)
 
 
 def free_bytes(model: nn.Module) -> int | None:
-    """Return the free bytes on the model's device; None if the system does not tell."""
+    """Return the free bytes on the model's device; None if the system does not report them."""
     on = next((each.device for each in model.parameters() if not each.is_meta), None)
     if on is not None and on.type == "cuda":
         return int(torch.cuda.mem_get_info(on)[0])
@@ -51,7 +57,7 @@ def free_bytes(model: nn.Module) -> int | None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether an error means that this machine has too little memory."""
+    """Return True if an error means that the GPU or the host has too little memory."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(says in str(error) for says in _SAYS)
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _TEXTS)

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Record the work of operations as they run, on real tensors and on fake ones.
+"""Count of floating-point operations and bytes while operations run, on real or fake tensors.
 
-* Operations: torch's own formulas for floating-point operations of matrix products, convolutions
-  and attention; other operations count as none.
-* Bytes: memory that each operation reads and writes. Views are free, and a lookup reads the rows
+* Floating-point operations: torch's own formulas for matrix products, convolutions and attention;
+  other operations count as 0.
+* Bytes: memory that each operation reads and writes. Views count as 0, and a lookup reads the rows
   that it returns, not its whole table.
 
-`seconds` divides this work by a device's peak speeds: a bound that ranks layers, not a promise. An
-operation takes as long as its arithmetic or its memory traffic, whichever is longer.
+`seconds` divides these by a device's peak speeds. That is a lower bound of the time, good enough to
+compare layers. An operation takes as long as its arithmetic or its memory traffic, whichever is
+longer.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from smdist.modelparallel.core.cluster import Device
 from smdist.modelparallel.torch.measure.trial import storages
 
 _aten = torch.ops.aten
-_ASKS = torch.ops.prim.device.default  # query of a fake tensor's device; runs thousands of times
+_DEVICE_QUERY = torch.ops.prim.device.default  # runs thousands of times on fake tensors
 _LOOKUPS = {_aten.embedding, _aten.gather, _aten.index_select, _aten.index}
 _FREE = {_aten.empty, _aten.empty_like, _aten.new_empty, _aten.empty_strided, _aten._unsafe_view,
          _aten.new_empty_strided}  # fmt: skip
@@ -37,14 +38,20 @@ _FREE = {_aten.empty, _aten.empty_like, _aten.new_empty, _aten.empty_strided, _a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpWork:
-    """Work of one operation, or of a sequence of them."""
+    """Floating-point operations of one operation, and the bytes that it reads and writes."""
 
     flops: int = 0
     num_bytes: int = 0
 
 
 class OpCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Recorder of the work of operations as they run, and of the bytes that are alive."""
+    """Counter of the work of operations that run within its block, and of the memory in use.
+
+    Attributes:
+        work: Work of each operation since the last `take`.
+        alive: Bytes of the tensors made in the block that still exist.
+        peak: Largest value of `alive` since the last `take`.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -54,7 +61,7 @@ class OpCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Return False: a guard against torch.compile would cost most of the time."""
+        """Return False, since PyTorch's guard against torch.compile would take most of the time."""
         return False
 
     def __torch_dispatch__(
@@ -66,7 +73,7 @@ class OpCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        if func is _ASKS:
+        if func is _DEVICE_QUERY:
             return result
         work = _work(func, args, kwargs, result)
         if work.flops or work.num_bytes:
@@ -75,8 +82,8 @@ class OpCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._watch(tensor)
         return result
 
-    def know(self, known: set[int]) -> None:
-        """Leave storages that existed before the run out of the count."""
+    def ignore(self, known: set[int]) -> None:
+        """Exclude storages that existed before the run from `alive`, by their numbers."""
         self._known |= known
 
     def _watch(self, tensor: Tensor) -> None:
@@ -93,11 +100,11 @@ class OpCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._known.discard(key)
         self.alive -= num_bytes
 
-    def turn_page(self) -> tuple[tuple[OpWork, ...], int]:
-        """Return the work since the last call and the peak of live bytes; begin a new record."""
-        page, peak = tuple(self.work), self.peak
+    def take(self) -> tuple[tuple[OpWork, ...], int]:
+        """Return the work and the peak of bytes since the last call, and begin to count anew."""
+        work, peak = tuple(self.work), self.peak
         self.work, self.peak = [], self.alive
-        return page, peak
+        return work, peak
 
 
 def _work(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> OpWork:
@@ -120,7 +127,7 @@ def _dense(tree: Any) -> list[Tensor]:
 
 
 def _touched_bytes(tensor: Tensor) -> int:
-    """Return the bytes of the distinct elements: an expanded dimension is read as one row."""
+    """Return the bytes of a tensor's distinct elements; an expanded dimension counts as one row."""
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     return prod(size for size, stride in pairs if stride) * tensor.element_size()
 
@@ -139,7 +146,7 @@ def _experts(rows: Tensor, weights: Tensor, *_: Any, **__: Any) -> int:
     return 2 * rows.shape[-2] * rows.shape[-1] * weights.shape[-1]
 
 
-# Formulas that torch lacks
+# Formulas for operations that torch has none for
 _FORMULAS: dict[Any, Callable[..., int]] = {
     _aten._scaled_dot_product_flash_attention_for_cpu: _attention,
     _aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
@@ -148,16 +155,16 @@ _FORMULAS: dict[Any, Callable[..., int]] = {
 
 
 def seconds(work: Sequence[OpWork], device: Device) -> float:
-    """Return the seconds that the work takes on a device, one operation after the other."""
+    """Return the seconds that operations take on a device, one after the other, at peak speed."""
     flops, num_bytes = device.flops_per_second or inf, device.bytes_per_second or inf
     return sum(max(each.flops / flops, each.num_bytes / num_bytes) for each in work)
 
 
 def check_speed(device: Device) -> None:
-    """Check that at least one speed of a device is known.
+    """Check that at least one speed of a device is known, for estimates.
 
     Raises:
-        OptionError: Neither speed is known, or one is not above 0.
+        OptionError: Neither speed is known, or one is 0 or less.
     """
     speeds = {
         "flops_per_second": device.flops_per_second,
@@ -166,7 +173,8 @@ def check_speed(device: Device) -> None:
     known = {name: speed for name, speed in speeds.items() if speed is not None}
     require(
         bool(known) and all(speed > 0 for speed in known.values()),
-        what=f"device {device.name!r} has {speeds}",
-        why="an estimate divides operations and bytes by the device's speed",
+        what=f"the speeds of device {device.name!r} are {speeds}",
+        why="an estimate divides operations and bytes by at least one speed above 0",
         hint="Set Device(flops_per_second=..., bytes_per_second=...), or measure on the device",
+        about="device",
     )

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Split a captured model into calls that are tried one by one, each kind once.
+"""Calls of a captured model that are run one by one, for measurements and estimates.
 
-`SavedTensors` assigns memory kept for the backward pass, so that no memory counts twice:
+Calls that cost the same are of one kind, and only the first call of each kind is run.
 
-    Linear ─> h ─> ReLU ─> r ─> Linear        ReLU keeps r, and so does the second Linear:
-                                               r counts at the ReLU, the first that keeps it
+`SavedTensors` counts the memory that autograd saves for the backward pass, each tensor once:
 
-A value counts in full at the first call that keeps it, whether the call writes or reads it; a view
-counts as the value whose memory it shows. The batch does not count, since it is in memory all the
-time. Every call that keeps a value lists its name: after a cut between two such calls, the value
-is in memory on both sides.
+    Linear ─> h ─> ReLU ─> r ─> Linear        ReLU saves r, and so does the second Linear:
+                                               r counts at the ReLU, the first that saves it
+
+A value counts in full at the first call that saves it, whether the call writes or reads it; a view
+counts as the value whose memory it shares. The batch does not count, since it is in memory all the
+time. Every call that saves a value lists its name: if two such calls are on two stages, the value
+is in memory on both.
 
 `MeasureProgress` reports a measurement or an estimate that lasts more than a few seconds.
 """
@@ -43,10 +45,10 @@ from smdist.modelparallel.torch.program.program import (
 
 
 class SavedTensors:
-    """Memory kept for the backward pass; calls are passed in their order of execution.
+    """Counter of the memory that autograd saves for the backward pass, without counting twice.
 
     Args:
-        inputs: Names of the values of the batch.
+        inputs: Names of the tensors of the batch, which do not count.
     """
 
     def __init__(self, inputs: Iterable[str]) -> None:
@@ -54,8 +56,17 @@ class SavedTensors:
         self._num_bytes = dict.fromkeys(self._memory, 0)
         self._counted = set(self._memory)
 
-    def kept(self, call: Call, account: Account) -> tuple[int, tuple[str, ...]]:
-        """Return the bytes that this call keeps first, and the names of all values it keeps."""
+    def saved_by(self, call: Call, account: Account) -> tuple[int, tuple[str, ...]]:
+        """Count the next call in the order of execution.
+
+        Args:
+            call: The call.
+            account: Work and memory of a run of the call.
+
+        Returns:
+            Number of bytes that the call saves and no earlier call saved, and the names of all
+            values that it saves.
+        """
         kept = [call.reads[position] for position in sorted(account.kept_inputs)]
         for name, output in zip(call.writes, account.outputs, strict=True):
             if output.input is None:
@@ -79,11 +90,13 @@ _BETWEEN_SECONDS = {True: 0.2, False: 10.0}  # between two reports: on a termina
 
 
 class MeasureProgress:
-    """Progress report: one line that changes on a terminal; elsewhere a line every ten seconds.
+    """Progress of a measurement or an estimate, on stderr after the first three seconds.
+
+    On a terminal it is one line that is overwritten; elsewhere a new line every ten seconds.
 
     Args:
-        total: Number of nodes.
-        done: Participle for what is done to nodes: "measured".
+        total: Number of calls.
+        done: First word of the line: "measured" or "estimated".
     """
 
     def __init__(self, total: int, done: str) -> None:
@@ -93,8 +106,8 @@ class MeasureProgress:
         self._next = self._begin + _SILENT_SECONDS
         self._is_open = False
 
-    def tell(self, number: int, name: str) -> None:
-        """Report that `number` nodes are done and that the node `name` is next."""
+    def report(self, number: int, name: str) -> None:
+        """Report that `number` calls are done and that the call `name` is next."""
         now = time.perf_counter()
         if now < self._next:
             return
@@ -105,7 +118,7 @@ class MeasureProgress:
         sys.stderr.flush()
 
     def close(self, num_kinds: int) -> None:
-        """Clear the line, and log how much was done."""
+        """Clear the line, and log the number of kinds, the number of calls and the time."""
         if self._is_open:
             sys.stderr.write("\r\x1b[K")
         seconds = time.perf_counter() - self._begin
@@ -115,12 +128,12 @@ class MeasureProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriedCall:
-    """Result of trying a call.
+    """Result of running one call by itself.
 
     Attributes:
-        cost: Cost of the call, without the bytes that it keeps.
-        account: Work and memory of the run.
-        results: Results of the call, if the calls that follow need them.
+        cost: Cost of the call, without the bytes that autograd saves.
+        account: Operations and memory of the run.
+        results: Tensors that the call returned; empty for estimates.
     """
 
     cost: NodeCost
@@ -133,12 +146,18 @@ Proceed = Callable[[Call, TriedCall], None]
 
 
 class Parts:
-    """Calls of a program, and how to run each by itself on a device.
+    """Calls of a program, each of which can be run by itself on a device.
+
+    Attributes:
+        calls: All calls in the order of execution, with their constants on the device.
+        inputs: Names of the tensors of the batch.
+        kinds: Key of each call, by its name; calls with equal keys cost the same.
+        num_kinds: Number of different keys.
 
     Args:
         program: Program of a captured model.
         model: The model itself.
-        device: Device of the trials.
+        device: Device to run on.
     """
 
     def __init__(self, program: Program, model: nn.Module, device: torch.device) -> None:
@@ -160,7 +179,16 @@ class Parts:
     def trial(
         self, call: Call, inputs: Sequence[Tensor], make: Making
     ) -> Iterator[tuple[Trial, StandIns]]:
-        """Make a trial of a call; its stand-ins are in place within the block."""
+        """Prepare one call to be run by itself within the block.
+
+        Args:
+            call: The call.
+            inputs: Tensors that the call reads, in order.
+            make: Function that makes the temporary replacement of a parameter or buffer.
+
+        Returns:
+            Context manager for the call with its inputs, and the replaced parameters and buffers.
+        """
         module = self.model.get_submodule(call.module) if call.is_unit else None
         tensors = {name: held(name, self.model) for name in call.held}
         changed = {call.arguments[at] for at, _ in call.changed}
@@ -187,21 +215,21 @@ class Parts:
         """Return the cost of each call, by its name.
 
         Args:
-            look: Tries the first call of a kind; its second argument is the number of kinds left.
-            proceed: Receives every call after that, in the order of execution.
-            done: Participle for progress lines: "measured".
+            look: Runs the first call of a kind; its second argument is the number of kinds left.
+            proceed: Function that is called with every call and the result of its kind, in order.
+            done: First word of progress lines: "measured" or "estimated".
         """
-        progress, keeping = MeasureProgress(len(self.calls), done), SavedTensors(self.inputs)
+        progress, memory = MeasureProgress(len(self.calls), done), SavedTensors(self.inputs)
         known: dict[Hashable, TriedCall] = {}
         costs = {}
         try:
             for number, call in enumerate(self.calls):
                 key = self.kinds[call.name]
                 if key not in known:
-                    progress.tell(number, call.name)
+                    progress.report(number, call.name)
                     known[key] = look(call, self.num_kinds - len(known))
                 proceed(call, known[key])
-                saved, keeps = keeping.kept(call, known[key].account)
+                saved, keeps = memory.saved_by(call, known[key].account)
                 costs[call.name] = replace(known[key].cost, saved_bytes=saved, keeps=keeps)
         finally:
             progress.close(len(known))
@@ -215,7 +243,7 @@ def _run(machine: ProgramInterpreter, call: Call, tensors: Sequence[Tensor]) -> 
 
 
 def _moved(call: Call, device: torch.device) -> Call:
-    """Return the call with its constants on a device."""
+    """Return a copy of the call with its constants moved to a device."""
     return replace(call, arguments=tuple(_on(each, device) for each in call.arguments))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters and buffers for a trial run, in place of the model's own, which stay unchanged.
+"""Stand-ins: temporary parameters and buffers for a trial run, so that the model's own stay as is.
 
 A stand-in has its own gradient and no hooks. On the model's device, the stand-in of a parameter
 shares the parameter's memory; the stand-in of a tensor on meta has random values. Buffers are
@@ -27,9 +27,10 @@ Making = Callable[[Tensor], Tensor]
 
 
 def real(device: torch.device) -> Making:
-    """Return a maker of stand-ins on a device.
+    """Return a function that makes the stand-in of a parameter or buffer on a device.
 
-    A stand-in is a parameter's own memory, a copy of a buffer or from another device, or random.
+    A stand-in shares the memory of a parameter on that device. It is a copy of a buffer or of a
+    tensor of another device. It is random for a tensor on the meta device.
     """
 
     def make(tensor: Tensor) -> Tensor:
@@ -43,7 +44,7 @@ def real(device: torch.device) -> Making:
 
 
 def fake(mode: FakeTensorMode, device: torch.device) -> Making:
-    """Return a maker of stand-ins without numbers."""
+    """Return a function that makes fake stand-ins, without values, that appear on a device."""
 
     def make(tensor: Tensor) -> Tensor:
         with mode:
@@ -70,11 +71,11 @@ def _random(tensor: Tensor, device: torch.device) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandIns:
-    """Stand-ins that are in place.
+    """Temporary parameters and buffers of one trial.
 
     Attributes:
-        held: Stand-ins that glue reads, by the name of the model's tensor.
-        storages: Storages of all stand-ins.
+        held: Those that the call reads directly, by the name of the model's tensor.
+        storages: Numbers of the storages of all of them; see `storage_of`.
         is_trained: True if one of them receives a gradient.
     """
 
@@ -87,10 +88,15 @@ class StandIns:
 def standing_in(
     module: nn.Module | None, held: Mapping[str, Tensor], make: Making
 ) -> Iterator[StandIns]:
-    """Put stand-ins in place of a module's parameters and buffers, and make those that glue reads.
+    """Replace a module's parameters and buffers by stand-ins within the block.
 
-    A trained stand-in begins with a gradient of zeros. A backward pass adds to it, as it does for
-    all microbatches of a step but the first.
+    A stand-in that requires a gradient begins with a gradient of zeros, to which the backward pass
+    adds, as it does for all microbatches of a step except the first.
+
+    Args:
+        module: Module to change; None for a call of a function.
+        held: Further tensors of the model that the call reads, by name.
+        make: Function that makes a stand-in.
     """
     made: dict[int, Tensor] = {}
     parts = [] if module is None else list(module.modules())

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time the passes of one trial: lower quartiles of several runs, after a warm-up.
+"""Timing of the passes of one trial: lower quartiles of several runs, after a warm-up.
 
-Lower quartiles serve better than medians, since a disturbance makes a run slower, never faster.
-The warm-up matters: the first touch of new memory on a virtual machine takes ten times as long as
+Lower quartiles are used rather than medians, since a disturbance makes a run slower, never faster.
+The warm-up is needed: the first write to new memory on a virtual machine takes ten times as long as
 the backward pass of an embedding.
 """
 
@@ -19,12 +19,13 @@ from smdist.modelparallel.torch.measure.trial import Trial
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """Seconds of one microbatch.
+    """Seconds of the passes of one call, for one microbatch.
 
     Attributes:
-        forward: Forward pass F.
-        backward: Whole backward pass B.
-        input_gradient: Part I of the backward pass, which goes to the inputs alone. W is B - I.
+        forward: Seconds of the forward pass F.
+        backward: Seconds of the whole backward pass B.
+        input_gradient: Seconds of part I of the backward pass, which computes the gradients of the
+            inputs. The rest, part W, takes B - I.
     """
 
     forward: float = 0.0
@@ -33,10 +34,10 @@ class Times:
 
 
 def timed(trial: Trial, *, device: torch.device, repeats: int, seconds: float) -> Times:
-    """Time a trial that has run once before.
+    """Return the times of a trial that has run once before, as a warm-up.
 
     Args:
-        trial: The trial, with its stand-ins in place.
+        trial: The trial, with the temporary parameters and buffers in place.
         device: Device that is synchronized at both ends of a run.
         repeats: Number of runs, at least one.
         seconds: Time after which no further run begins.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One call of a forward pass that can be run by itself, any number of times.
+"""Trial: one call of a forward pass that can be run by itself, any number of times.
 
-A run never touches what belongs to the model or to the batch: gradients flow into copies of the
-inputs, and into stand-ins of the parameters (see stand_in.py).
+A run changes neither the model nor the batch: gradients are added to copies of the inputs and to
+temporary parameters (see stand_in.py).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ Run = Callable[[list[Tensor]], list[Tensor]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A call and its inputs.
+    """Call of a forward pass with its inputs, to be run by itself.
 
     Attributes:
-        run: Function from tensors to tensors.
+        run: Function from the input tensors to the tensors of the result.
         inputs: Input tensors; those that require a gradient receive one.
         changes: Positions of the inputs that the call changes in place.
         gradients_to: Positions of the results that receive a gradient; None for all that can.
@@ -35,14 +35,20 @@ class Trial:
     is_trained: bool = False
 
     def prepared(self) -> Prepared:
-        """Return a new run, with inputs that nothing else holds."""
+        """Return a new run, with its own copies of inputs that it may change."""
         return Prepared(self)
 
 
 class Prepared:
-    """One run of a trial: `forward`, `seed`, then one of the two backward passes.
+    """One run of a trial: call `forward`, `seed`, then one of the two backward passes.
 
-    Inputs with a gradient are clones of leaves, since a unit may change its input in place.
+    Inputs that require a gradient are clones of autograd leaves, since a unit may change its input
+    in place.
+
+    Attributes:
+        leaves: Autograd leaves, which receive the gradients of the inputs.
+        inputs: Input tensors of the run.
+        results: Tensors of the result, after `forward`.
     """
 
     def __init__(self, trial: Trial) -> None:
@@ -61,11 +67,11 @@ class Prepared:
         return leaf.clone()
 
     def forward(self) -> None:
-        """Run the forward pass."""
+        """Run the forward pass of the call, and set `results`."""
         self.results = self._trial.run(self.inputs)
 
     def seed(self) -> bool:
-        """Make gradients for the results; return False if no result has a backward pass."""
+        """Make gradients of ones for the results; return False if no result requires any."""
         chosen = self._trial.gradients_to
         self._ends = [
             result
@@ -76,21 +82,25 @@ class Prepared:
         return bool(self._ends)
 
     def backward(self) -> None:
-        """Run the whole backward pass; add gradients to those that are there."""
+        """Run the whole backward pass, which adds to the gradients of inputs and parameters."""
         torch.autograd.backward(self._ends, self._seeds)
 
     def backward_to_inputs(self, *, keep: bool = False) -> None:
-        """Run part I of the backward pass, to the inputs; `keep` allows another pass after it."""
+        """Run part I of the backward pass: compute the gradients of the inputs only.
+
+        Args:
+            keep: True keeps the autograd graph, so that another backward pass can follow.
+        """
         torch.autograd.grad(
             self._ends, self.leaves, self._seeds, retain_graph=keep, allow_unused=True
         )
 
 
 def storages(tensors: Iterable[Tensor]) -> set[int]:
-    """Return the numbers that identify the tensors' storages."""
+    """Return the numbers of the tensors' storages; see `storage_of`."""
     return {storage_of(tensor) for tensor in tensors}
 
 
 def storage_of(tensor: Tensor) -> int:
-    """Return a number for a tensor's memory, which is valid while a tensor with it lives."""
+    """Return a number that identifies a tensor's storage, as long as that storage exists."""
     return int(tensor.untyped_storage()._cdata)

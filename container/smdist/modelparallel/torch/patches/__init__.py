@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Import path of SMP v1's activation checkpoints: `smp.patches.checkpoint`."""
+"""Package of SMP v1's import path for activation checkpoints: `smp.patches.checkpoint`."""
 
 from smdist.modelparallel.torch.patches import checkpoint
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Activation checkpoints under the path from which SMP v1's scripts import them."""
+"""Activation checkpointing functions under the import path that SMP v1's scripts use."""
 
 from smdist.modelparallel.torch.smp.activation_checkpointing import (
     checkpoint,

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Planning: from a model and an example batch to a plan, `smp.plan`."""
+"""Planning of the split of a model over ranks: `smp.plan` and `smp.forecast`."""

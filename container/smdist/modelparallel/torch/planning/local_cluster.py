@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cluster for a number of ranks: one host, with devices like the one that the model is on."""
+"""Cluster of one host, with devices like the one that the model is on, for a number of ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ _USABLE: Final = 0.9  # share of a GPU's memory; CUDA, NCCL and fragmentation ta
 
 
 def cluster_of(world: int | Cluster, model: nn.Module) -> Cluster:
-    """Return `world` if it is a cluster, or a cluster of one host with this number of ranks.
+    """Return the cluster to plan for.
+
+    Args:
+        world: A Cluster, which is returned unchanged, or the number of ranks of one host.
+        model: The model; if it is on a GPU, the host has such GPUs.
 
     Raises:
         OptionError: `world` is neither a Cluster nor an integer of at least 1.
@@ -24,10 +28,9 @@ def cluster_of(world: int | Cluster, model: nn.Module) -> Cluster:
     if isinstance(world, Cluster):
         return world
     if not isinstance(world, int) or isinstance(world, bool) or world < 1:
-        why = "it is the number of ranks of one host, or a Cluster of several"
-        raise OptionError(
-            f"world is {world!r}", why, "Pass an integer of at least 1", about="world"
-        )
+        why = "it has to be the number of ranks of one host, or a smp.Cluster"
+        hint = "Pass an integer of at least 1, or a smp.Cluster"
+        raise OptionError(f"world is {world!r}", why, hint, about="world")
     on = next((each.device for each in model.parameters() if not each.is_meta), None)
     if on is None or on.type != "cuda":
         return Cluster(ranks_per_host=world, inside=PROCESSES, across=PROCESSES)

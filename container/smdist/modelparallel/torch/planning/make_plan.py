@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`smp.plan`: from a model and an example batch to the fastest plan for a number of ranks.
+"""Planning of a model's split, `smp.plan`: the fastest plan for a number of ranks.
 
-The model is captured at each size of microbatch that the planner tries. The costs of its units are
-measured, or estimated where the model is on meta; then the core's planner decides. A model that is
-too large for all ranks together is refused before anything is measured.
+The model's forward pass is recorded at each size of microbatch that the planner tries. The costs of
+its units are measured, or estimated if the model is on the meta device; then the core's planner
+chooses a plan. A model that is too large for all ranks together is refused before any measurement.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core import plan as core
 from smdist.modelparallel.core.cluster import Cluster
 from smdist.modelparallel.core.cost import StateBytes
+from smdist.modelparallel.core.note import UNKNOWN_MEMORY, UNKNOWN_SPEED, Note
 from smdist.modelparallel.core.partition.manual import note_on_marks
 from smdist.modelparallel.core.plan.number_format import size
 from smdist.modelparallel.core.planner import Problem, find_plan
@@ -31,7 +32,7 @@ from smdist.modelparallel.torch.program.batch import Batch, Example
 from smdist.modelparallel.torch.program.partition_marks import around_marks, marks_of
 
 
-def require_room(model: nn.Module, problem: Problem) -> None:
+def check_memory(model: nn.Module, problem: Problem) -> None:
     """Check that all ranks together can hold the weights, gradients and optimizer state of a model.
 
     Raises:
@@ -51,9 +52,9 @@ def require_room(model: nn.Module, problem: Problem) -> None:
         raise OptionError(
             f"device_memory is {size(limit)}",
             f"no plan fits in that: weights, gradients and optimizer state of"
-            f" {type(model).__name__} are {size(held)}, and {ranks} ranks have"
+            f" {type(model).__name__} take {size(held)}, and {ranks} ranks have"
             f" {size(limit * ranks)} together",
-            f"Use {least} ranks in a pipeline or more, or a leaner optimizer state",
+            f"Use {least} or more ranks in a pipeline, or an optimizer with less state",
             about="device_memory",
         )
 
@@ -70,21 +71,22 @@ def plan(
     memory_weight: float | None = None, auto_partition: bool = True,
     default_partition: int | None = None, costs: str = "auto", state: StateBytes = _ADAM,
 ) -> Plan:  # fmt: skip
-    """Find the fastest way to train `model` on the ranks of `world`: of one host, or of a Cluster.
+    """Find the plan with which a model trains fastest on a number of ranks or a cluster.
 
     Args:
-        example: Batch of one replica, as the model is called with it; dimension 0 is samples.
-        device_memory: Memory that a rank may use: bytes, or "16GiB". Default: the cluster's.
-        microbatches: Number of parts that the batch is cut into.
+        example: Arguments of the model for the batch of one replica; dimension 0 is samples.
+        world: Number of ranks on one host, or a Cluster.
+        device_memory: Memory that a rank may use, in bytes or as "16GiB". Default: the cluster's.
+        microbatches: Number of parts that the batch is split into; "auto" tries several.
         pipeline: Schedule; "auto" tries all. Some take active_microbatches or virtual_stages.
-        optimize, memory_weight: Balance of stages by "speed" or "memory", or a weight from 0 to 1.
-        auto_partition: True if the planner places units; otherwise they go where `smp.partition`
-            and `smp.set_partition` say, and all others to stage `default_partition`.
-        costs: "measure" runs units, "estimate" counts operations; "auto" estimates on meta alone.
-        state: Bytes that a trained parameter holds in memory. Default: Adam in fp32, 16 bytes.
+        optimize, memory_weight: Balance stages by "speed" or "memory", or by a weight from 0 to 1.
+        auto_partition: False puts modules on the stages given by `smp.partition` and
+            `smp.set_partition`, and all others on stage `default_partition`.
+        costs: "measure", "estimate", or "auto", which estimates models on the meta device only.
+        state: Bytes in memory per element of a trained parameter. Default: Adam in fp32, 16 bytes.
 
     Raises:
-        OptionError: All faults, by module or option; or no plan fits, and what would fit.
+        OptionError: All faults, by module or option; or no plan fits into the memory.
     """
     options: dict[str, Any] = {
         "microbatches": _number(microbatches), "active_microbatches": active_microbatches,
@@ -93,70 +95,82 @@ def plan(
         "optimize": optimize, "memory_weight": memory_weight, "auto_partition": auto_partition,
         "default_partition": default_partition, "state": state, "pipeline": pipeline,
     }  # fmt: skip
-    said: dict[str, Any] = {"costs": costs, "device_memory": device_memory}
-    return _planned(model, read_request(model, example, world, **said, **options), options)
+    request = read_request(
+        model, example, world, costs=costs, device_memory=device_memory, **options
+    )
+    return _planned(model, request, options)
 
 
-def _planned(model: nn.Module, asked: Request, options: dict[str, Any]) -> Plan:
+def _planned(model: nn.Module, request: Request, options: dict[str, Any]) -> Plan:
     auto_partition, schedule = options["auto_partition"], options.pop("pipeline")
     marks = {} if auto_partition else marks_of(model)
     problem = Problem(
-        cluster=asked.cluster, at=asked.sampler.at, batch_size=asked.batch_size,
-        device_memory=asked.memory_bytes, marks=marks, opened=around_marks(marks),
+        cluster=request.cluster, at=request.sampler.at, batch_size=request.batch_size,
+        device_memory=request.memory_bytes, marks=marks, opened=around_marks(marks),
         schedule=schedule, **options,
     )  # fmt: skip
-    if asked.sampler.measures:
-        require_room(model, problem)
+    if request.sampler.measures:
+        check_memory(model, problem)
     ignored = note_on_marks(marks_of(model)) if auto_partition else None
-    found, dropped = _at_sizes_that_work(problem, asked.sampler)
-    return _finished(found, problem, asked.sampler, *dropped, *filter(None, [ignored]))
+    found, dropped = _at_sizes_that_work(problem, request.sampler)
+    return _finished(found, problem, request.sampler, *dropped, *filter(None, [ignored]))
 
 
 def forecast(
     plan: core.Plan, model: nn.Module, example: Example, world: int | Cluster, *,
     device_memory: int | str | None = None, costs: str = "auto", state: StateBytes = _ADAM,
 ) -> Plan:  # fmt: skip
-    """Forecast a plan anew after it was edited; its decisions stay.
+    """Return an edited plan with a new forecast of its step time and memory.
+
+    Stages, schedule and microbatches stay as they are. Notes of a plan that was not edited stay
+    too, except notes about a speed or memory size that is known now.
 
     Args:
         plan: A plan, for instance from `Plan.load`.
-        model, example, world, device_memory, costs, state: See `plan`. Notes of a plan that was
-            not edited stay, apart from notes about a speed or memory size that is known now.
+        model, example, world, device_memory, costs, state: See `smp.plan`.
 
     Raises:
-        PlanError: All faults of the plan for this model, or a rank would hold too much.
+        PlanError: The plan does not fit the model (all faults), or a rank needs too much memory.
     """
-    asked = read_request(
+    request = read_request(
         model, example, world, costs=costs, device_memory=device_memory, state=state
     )
     problem = Problem(
-        cluster=asked.cluster, at=asked.sampler.at, batch_size=asked.batch_size,
-        device_memory=asked.memory_bytes, state=state,
+        cluster=request.cluster, at=request.sampler.at, batch_size=request.batch_size,
+        device_memory=request.memory_bytes, state=state,
     )  # fmt: skip
-    gone = ("How fast", *["Nobody said how much memory"] * bool(problem.memory_limit_bytes))
-    kept = [] if plan.is_stale else [each for each in plan.notes if not each.startswith(gone)]
-    return _finished(renewed(plan, problem), problem, asked.sampler, *kept)
+    outdated = {UNKNOWN_SPEED} | ({UNKNOWN_MEMORY} if problem.memory_limit_bytes else set())
+    kept = [] if plan.is_stale else [each for each in plan.notes if each.kind not in outdated]
+    return _finished(renewed(plan, problem), problem, request.sampler, *kept)
 
 
 class Plan(core.Plan):
-    """Plan of the core that can also be drawn."""
+    """Plan of a model's split over ranks, which can also be drawn.
+
+    Its fields and its other methods are those of the core's `Plan`.
+    """
 
     _problem: Problem | None = None
 
     def plot(self, path: str | Path | None = None) -> Picture:
-        """Draw the stages, their memory and one step; write the picture if a path is given.
+        """Draw the stages, the memory of each rank and the timeline of one step.
 
-        A notebook displays the returned picture.
+        Args:
+            path: File to write the picture to, such as "plan.png"; None writes no file.
+
+        Returns:
+            The picture; a notebook displays it.
 
         Raises:
-            OptionError: The plan was loaded or edited, or the path does not end as a picture does.
+            OptionError: The plan was loaded or edited, so that it has no costs of units; or the
+                path has no ending of a picture format.
             SetupError: matplotlib is not installed.
         """
         if self._problem is None or self.forecast is None or self.is_stale:
             raise OptionError(
                 f"the plan of {self.model} cannot be drawn",
-                "what its units cost is not in its file",
-                "Draw what smp.forecast(plan, model, example, world) returns",
+                "it was loaded or edited, so the costs of its units are not known",
+                "Draw the plan that smp.forecast(plan, model, example, world) returns",
             )
         done = replay(self, self._problem)
         costs = done.view.costs
@@ -167,30 +181,33 @@ class Plan(core.Plan):
         return picture
 
 
-def _at_sizes_that_work(problem: Problem, sampler: Sampler) -> tuple[core.Plan, list[str]]:
-    """Return the plan, and notes on the sizes of microbatches that were not tried."""
-    said: dict[int, SizeError] = {}
+def _at_sizes_that_work(problem: Problem, sampler: Sampler) -> tuple[core.Plan, list[Note]]:
+    """Return the fastest plan, and a note on each size of microbatches that was not tried.
+
+    A size that cannot be captured or measured is left out, unless the user chose it.
+    """
+    failed: dict[int, SizeError] = {}
     while True:
-        left = replace(problem, dropped=frozenset(said))
-        first = next(iter(said.values()), None)
+        left = replace(problem, dropped=frozenset(failed))
+        first = next(iter(failed.values()), None)
         if first is not None and not microbatch_choices(left):
             raise first
         try:
-            return find_plan(left), [sampler.note(error) for error in said.values()]
+            return find_plan(left), [sampler.note(error) for error in failed.values()]
         except SizeError as error:
-            if problem.microbatches or error.num_microbatches in said:
+            if problem.microbatches or error.num_microbatches in failed:
                 raise
-            said[error.num_microbatches] = error
+            failed[error.num_microbatches] = error
 
 
-def _finished(found: core.Plan, problem: Problem, sampler: Sampler, *more: str) -> Plan:
+def _finished(found: core.Plan, problem: Problem, sampler: Sampler, *more: Note) -> Plan:
     values = {field.name: getattr(found, field.name) for field in fields(found)}
-    said = sampler.notes(found.num_microbatches, frozenset(found.opened))
-    plan = Plan(**{**values, "notes": tuple(dict.fromkeys([*found.notes, *said, *more]))})
+    notes = sampler.notes(found.num_microbatches, frozenset(found.opened))
+    plan = Plan(**{**values, "notes": tuple(dict.fromkeys([*found.notes, *notes, *more]))})
     object.__setattr__(plan, "_problem", problem)  # no field, so files and comparisons leave it out
     return plan
 
 
-def _number(asked: int | str) -> int | None:
-    """Return None, the planner's value, for "auto"; the planner itself refuses other words."""
-    return None if asked == "auto" else asked  # type: ignore[return-value]
+def _number(value: int | str) -> int | None:
+    """Return None for "auto", else the value unchanged; the planner refuses other words."""
+    return None if value == "auto" else value  # type: ignore[return-value]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of a plan's options: all faults are found, even if the rest of the request is wrong."""
+"""Checks of the options of `smp.plan`, which find the faults of all options at once."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _COUNTS = ("pipeline_parallel_degree", "data_parallel_degree")  # checked only w
 def option_faults(
     cluster: Cluster | None, batch_size: int | None, **options: Any
 ) -> list[OptionError]:
-    """Return all faults of the options; skip checks that need a cluster or batch if it is None.
+    """Return all faults of the options.
 
     Args:
-        cluster: Cluster to run on.
-        batch_size: Samples of the batch of one replica.
-        options: Options as `smp.plan` takes them; options that are left out are right.
+        cluster: Cluster to run on; None skips the checks that need it.
+        batch_size: Number of samples in the batch of one replica; None skips its checks.
+        options: Options of `smp.plan`; those that are left out are not checked.
     """
     own = list(_own_faults(options))
     known = {name: value for name, value in options.items() if name not in _named(own)}
@@ -68,23 +68,23 @@ def _own_faults(options: Mapping[str, Any]) -> Iterator[OptionError]:
         )
     auto = options.get("auto_partition", True)
     if not isinstance(auto, bool):
-        why = "it says whether the planner places units"
+        why = "it has to be True (the planner chooses the stages) or False (you do)"
         yield OptionError(
             f"auto_partition is {auto!r}", why, "Pass True or False", about="auto_partition"
         )
     stage = options.get("default_partition")
     if stage is not None and (isinstance(stage, bool) or not isinstance(stage, int) or stage < 0):
-        why = "it is the stage of all units that nobody marked"
+        why = "it has to be the number of a stage, for all modules that have none assigned"
         hint = "Pass an integer of at least 0, or leave it out"
         yield OptionError(f"default_partition is {stage!r}", why, hint, about="default_partition")
     state = options.get("state")
     if state is not None and not isinstance(state, StateBytes):
-        why = "it says what a trained parameter holds in memory, in bytes an element"
+        why = "it has to be a smp.StateBytes: the bytes in memory per element of a parameter"
         hint = "Pass smp.StateBytes(weight=2, gradient=2, optimizer=12), with your numbers"
         yield OptionError(f"state is {state!r}", why, hint, about="state")
     weight, word = options.get("memory_weight"), options.get("optimize")
     if word in OPTIMIZE and isinstance(weight, int | float) and 0 <= weight <= 1:
-        why = "optimize says what stages are balanced by, and memory_weight says it as a number"
+        why = "both choose between speed and memory, optimize as a word, the other as a number"
         hint = "Leave one of them out"
         yield OptionError(
             f"optimize is {word!r} and memory_weight is {weight!r}", why, hint, about="optimize"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Request to `smp.plan`: arguments are read and checked before planning, all faults at once."""
+"""Reading and checking of the arguments of `smp.plan`; all faults are reported at once."""
 
 from __future__ import annotations
 
@@ -23,24 +23,32 @@ from smdist.modelparallel.torch.program.partition_marks import marks_of
 
 
 def read_size(size: int | str, name: str) -> int:
-    """Return the bytes of "16GiB", "16 GB" or a number; error messages call the argument `name`.
+    """Return a memory size in bytes.
+
+    Args:
+        size: Number of bytes, or text such as "16GiB" or "16 GB".
+        name: Name of the argument in errors.
 
     Raises:
         OptionError: The argument is no size, or less than one byte.
     """
     number = size_in_bytes(size)
     if number is None:
-        why = "it is a number of bytes, or text such as '16GiB' or '16 GB'"
+        why = "it has to be a number of bytes, or text such as '16GiB' or '16 GB'"
         raise OptionError(f"{name} is {shown(size)}", why, "Pass one of these", about=name)
     return number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Request for a plan, after its checks.
+    """Checked arguments of `smp.plan`.
 
     Attributes:
+        batch_size: Number of samples in the batch of one replica.
+        cluster: Cluster to plan for.
         memory_bytes: Memory that a rank may use; None for that of the cluster's device, if known.
+        state: Bytes in memory per element of a trained parameter.
+        sampler: Source of the graphs and costs of the model.
     """
 
     batch_size: int
@@ -57,7 +65,7 @@ def read_request(
     """Read and check the arguments of `smp.plan`.
 
     Args:
-        options: Options of a Problem, which are only checked here.
+        options: Further options of `smp.plan`, which are checked here and not returned.
 
     Raises:
         OptionError: All faults of these arguments.
@@ -99,7 +107,8 @@ def _kept(faults: list[OptionError]) -> Iterator[None]:
 def _require_module(model: object) -> None:
     require(
         isinstance(model, nn.Module),
-        what=f"model is {type(model).__name__}",
-        why="it is a torch.nn.Module",
-        hint="Pass the model itself, on meta or with values",
+        what=f"model is of type {type(model).__name__}",
+        why="it has to be a torch.nn.Module",
+        hint="Pass the model itself, on the meta device or with values",
+        about="model",
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Captures and costs of a model, at each size of microbatch that the planner tries."""
+"""Graphs and costs of a model, at each size of microbatch that the planner tries."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from sagemaker_dist.errors import closest, require
 from smdist.modelparallel.core.cluster import Cluster, Device
 from smdist.modelparallel.core.cost import Costs
 from smdist.modelparallel.core.graph import Graph
+from smdist.modelparallel.core.note import UNKNOWN_SPEED, UNTRIED_SIZE, Note
 from smdist.modelparallel.core.plan.number_format import size
 from smdist.modelparallel.core.planner.cost_samples import SizeError
 from smdist.modelparallel.torch.capture import Captured, CaptureError, capture
@@ -36,9 +37,15 @@ _Key = tuple[int, frozenset[str]]
 
 
 class Sampler:
-    """Source of captures and costs: each size is done once, and sizes without memory are refused.
+    """Source of a model's graphs and costs, each of which is computed once and stored.
+
+    Attributes:
+        measures: True if units are measured, False if their costs are estimated.
 
     Args:
+        model: The model.
+        batch: Batch of one replica.
+        cluster: Cluster whose device the costs are for.
         costs: "measure", "estimate" or "auto"; "auto" estimates a model on meta and measures any
             other. A model on meta gets random weights when it is measured, one unit at a time.
         memory_bytes: Memory that a rank may use; None if unknown.
@@ -65,13 +72,14 @@ class Sampler:
         self._left = _BUDGET_SECONDS
         self._known: dict[_Key, tuple[Graph, Costs]] = {}
         self._took: dict[_Key, float] = {}
-        self._notes: dict[_Key, tuple[str, ...]] = {}
+        self._notes: dict[_Key, tuple[Note, ...]] = {}
 
     def at(self, num_microbatches: int, opened: frozenset[str]) -> tuple[Graph, Costs]:
-        """Return the graph and costs of one microbatch, for a batch cut into `num_microbatches`.
+        """Return the graph and the costs of the model for one microbatch.
 
         Args:
-            opened: Modules that are gone into, so that the modules in them are units.
+            num_microbatches: Number of equal parts that the batch is split into.
+            opened: Names of modules that may be split, so that the modules inside are units.
 
         Raises:
             CaptureError: The model's forward pass cannot be captured.
@@ -95,11 +103,11 @@ class Sampler:
         return self._batch.size // num_microbatches
 
     def _title(self, num_microbatches: int, opened: frozenset[str]) -> str:
-        told = f"microbatches of {self._samples(num_microbatches)}"
-        return f"{told}, opened {', '.join(sorted(opened))}" if opened else told
+        title = f"microbatches of {self._samples(num_microbatches)}"
+        return f"{title}, opened {', '.join(sorted(opened))}" if opened else title
 
     def _capture(self, num_microbatches: int, opened: frozenset[str]) -> Captured:
-        """Capture at this size; if the whole batch fails as well, raise that error instead."""
+        """Capture the model at this size; if the whole batch fails as well, raise its error."""
         example = self._batch.microbatch(num_microbatches)
         try:
             return capture(self._model, example, opened=opened)
@@ -113,15 +121,16 @@ class Sampler:
         samples = self._samples(num_microbatches)
         name = type(self._model).__name__
         error = SizeError(
-            f"{name} with microbatches of {samples} of your {self._batch.size} samples",
+            f"{name} cannot be planned with microbatches of {samples} of your"
+            f" {self._batch.size} samples",
             why,
-            "Pass another number of microbatches as microbatches=, fewer for larger ones",
+            "Pass another number as microbatches=; fewer microbatches have more samples each",
         )
         error.num_microbatches = num_microbatches
         return error
 
     def _refuse_large(self, num_microbatches: int, opened: frozenset[str]) -> None:
-        """Refuse a size that cannot fit, judged by the memory of a smaller size."""
+        """Raise SizeError if a microbatch needs too much memory, estimated from a smaller one."""
         smaller = [many for many, of in self._known if of == opened and many > num_microbatches]
         if not self.measures or not smaller:
             return
@@ -137,21 +146,25 @@ class Sampler:
             why = f"measuring it would take {size(needed)}, and {size(free)} are free here"
             raise self._size_error(num_microbatches, why)
 
-    def note(self, error: SizeError) -> str:
-        """Return a note for users on a size that was not tried."""
+    def note(self, error: SizeError) -> Note:
+        """Return the note that one size of microbatches was not tried, with the reason."""
         samples = self._samples(error.num_microbatches)
-        told = f"{samples} sample{'s' if samples > 1 else ''}"
-        return f"Microbatches of {told} were not tried: {error.why}"
+        count = f"{samples} sample{'s' if samples > 1 else ''}"
+        return Note(UNTRIED_SIZE, f"Microbatches of {count} were not tried: {error.why}")
 
-    def notes(self, num_microbatches: int, opened: frozenset[str]) -> tuple[str, ...]:
-        """Return notes for users on a capture and its costs."""
+    def notes(self, num_microbatches: int, opened: frozenset[str]) -> tuple[Note, ...]:
+        """Return notes on the capture of a number of microbatches, and on its costs."""
         found = self._notes.get((num_microbatches, opened), ())
         if self.measures or _is_known(self._device):
             return found
         return (
             *found,
-            f"How fast {self._device.name} is, nobody said: times are those of {_UNKNOWN.name};"
-            " Device(flops_per_second=..., bytes_per_second=...) of the cluster says it",
+            Note(
+                UNKNOWN_SPEED,
+                f"The speed of {self._device.name} is not known, so times are those of"
+                f" {_UNKNOWN.name}: give the cluster a"
+                " Device(flops_per_second=..., bytes_per_second=...)",
+            ),
         )
 
     def _costs(self, captured: Captured, num_microbatches: int, opened: frozenset[str]) -> Costs:
@@ -162,13 +175,13 @@ class Sampler:
         try:
             return measure(captured, budget_seconds=self._left / 2, title=title)
         except Exception as error:  # the model may raise any error on these samples
-            told = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+            text = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
             if is_out_of_memory(error):
-                why = f"this machine has too little memory to measure it ({told})"
+                why = f"this machine has too little memory to measure it ({text})"
             elif num_microbatches == 1:
                 raise
             else:
-                why = f"measuring it failed ({told})"
+                why = f"measuring it failed ({text})"
         finally:
             self._left = max(0.0, self._left - (time.perf_counter() - begin))
         if torch.cuda.is_available():
@@ -176,7 +189,10 @@ class Sampler:
         raise self._size_error(num_microbatches, why)
 
     def _expected(self, num_microbatches: int, opened: frozenset[str]) -> str:
-        """Return the time that measuring may take, as text, if a smaller size was measured."""
+        """Return an upper bound of the measuring time as text: " (up to 12 s)".
+
+        It is estimated from a smaller size that was measured; "" if there is none.
+        """
         known = [(many, took) for (many, of), took in self._took.items() if of == opened]
         least = min((each for each in known if each[0] > num_microbatches), default=None)
         return f" (up to {least[1] * least[0] / num_microbatches:.0f} s)" if least else ""
@@ -186,13 +202,14 @@ def check_source(costs: object) -> None:
     """Check that `costs` names a source of costs.
 
     Raises:
-        OptionError: `costs` is not one of the three words.
+        OptionError: `costs` is not "auto", "measure" or "estimate".
     """
     require(
         costs in _SOURCES,
         what=f"costs is {costs!r}",
-        why="it says where costs come from",
+        why="it has to be a source of costs: 'auto', 'measure' or 'estimate'",
         hint=closest(str(costs), _SOURCES),
+        about="costs",
     )
 
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forward pass of a model as data: calls, nested values, modes, batches and marks."""
+"""Forward pass of a model as data: recorded calls, nested arguments, batches, stages by hand."""

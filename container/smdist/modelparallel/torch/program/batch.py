@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch of a model, in the form of a call's arguments, and its microbatches along dimension 0."""
+"""Batch of a model, as the arguments of its call, and its microbatches along dimension 0."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Example = torch.Tensor | tuple[Any, ...] | dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Batch of one replica in one step.
+    """Batch of one replica for one training step.
 
     Attributes:
         example: A tensor, a tuple of positional arguments or a dict of keyword arguments.
@@ -29,11 +29,11 @@ class Batch:
 
     @classmethod
     def of(cls, example: Example | Batch) -> Batch:
-        """Make a batch of an example; return a Batch as it is.
+        """Convert an example to a Batch; return a Batch unchanged.
 
         Raises:
-            OptionError: The example is no batch: it has another type, no tensor, no tensor with
-                dimensions, tensors of different lengths, or no samples.
+            OptionError: The example is of another type, has no tensor with a dimension, has
+                tensors with different numbers of samples, or has no samples.
         """
         if isinstance(example, Batch):
             return example
@@ -43,16 +43,16 @@ class Batch:
             what = "example has no tensor with a dimension"
             raise OptionError(
                 what,
-                "microbatches are cut along dimension 0",
-                "Pass a whole batch",
+                "a batch is split into microbatches along dimension 0 of its tensors",
+                "Pass a batch whose tensors have the samples along dimension 0",
                 about="example",
             )
         if len(set(lengths.values())) > 1:
-            said = ", ".join(f"{name}: {length}" for name, length in lengths.items())
-            why = "microbatches are cut along dimension 0 of every tensor, the samples"
-            hint = "Give all tensors as many samples, and make the others in the model"
+            listed = ", ".join(f"{name}: {length}" for name, length in lengths.items())
+            why = "a batch is split into microbatches along dimension 0 of all its tensors"
+            hint = "Pass tensors with equally many samples, and make any others in the model"
             raise OptionError(
-                f"example has dimensions 0 of different lengths ({said})",
+                f"example has tensors with different lengths of dimension 0 ({listed})",
                 why,
                 hint,
                 about="example",
@@ -60,12 +60,19 @@ class Batch:
         size = next(iter(lengths.values()))
         if size < 1:
             raise OptionError(
-                "example is empty", "a batch has samples", "Pass a whole batch", about="example"
+                "example has no samples",
+                "dimension 0 of its tensors has length 0",
+                "Pass a batch of at least one sample",
+                about="example",
             )
         return cls(example=example, size=size)
 
     def microbatch(self, num_microbatches: int, index: int = 0) -> Example:
-        """Return one of `num_microbatches` equal parts: the first, or the one with this index.
+        """Return the arguments for one of `num_microbatches` equal parts of the batch.
+
+        Args:
+            num_microbatches: Number of parts; divides the number of samples.
+            index: Number of the part, from 0.
 
         Raises:
             OptionError: The batch cannot be cut into this many equal parts.
@@ -73,7 +80,7 @@ class Batch:
         if num_microbatches < 1 or self.size % num_microbatches:
             raise OptionError(
                 f"microbatches is {num_microbatches}",
-                f"a batch of {self.size} cannot be cut into so many equal parts",
+                f"a batch of {self.size} samples cannot be split into that many equal parts",
                 f"Use one of {', '.join(map(str, divisors(self.size)))}",
                 about="microbatches",
             )
@@ -87,20 +94,21 @@ def _check_kind(example: object) -> None:
     """Raise OptionError unless the example is a tensor, a tuple or a dict of named arguments."""
     if not isinstance(example, torch.Tensor | dict) and type(example) is not tuple:
         raise OptionError(
-            f"example is {type(example).__name__}",
-            "it is what the model is called with: a tensor, a tuple of positional arguments or"
+            f"example is of type {type(example).__name__}",
+            "it has to be the model's arguments: a tensor, a tuple of positional arguments or"
             " a dict of keyword arguments",
             "Pass one of these",
             about="example",
         )
     odd = [key for key in example if not isinstance(key, str)] if type(example) is dict else []
     if odd:
-        what, why = f"example has the key {odd[0]!r}", "its keys name arguments of forward"
-        raise OptionError(what, why, "Pass a dict with those names, or a tuple", about="example")
+        what, why = f"example has the key {odd[0]!r}", "its keys have to be argument names"
+        hint = "Pass a dict with names of arguments of the model's forward function, or a tuple"
+        raise OptionError(what, why, hint, about="example")
 
 
 def _tensors(value: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield all tensors that are cut, with their paths in the example."""
+    """Yield every tensor with a dimension in nested data, with its path in the example."""
     if isinstance(value, torch.Tensor):
         if value.dim():
             yield name, value
@@ -113,12 +121,12 @@ def _tensors(value: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _cut(tensor: torch.Tensor, rows: slice) -> torch.Tensor:
-    """Return samples of a tensor as a leaf, which requires a gradient if the tensor does."""
+    """Return rows of a tensor, detached from autograd, with the same `requires_grad`."""
     return tensor.detach()[rows].requires_grad_(tensor.requires_grad)
 
 
 def _mapped(value: Any, cut: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Return nested data with every tensor cut; containers keep their types."""
+    """Return nested data with `cut` applied to every tensor; containers keep their types."""
     if isinstance(value, torch.Tensor):
         return cut(value) if value.dim() else value
     if isinstance(value, dict):

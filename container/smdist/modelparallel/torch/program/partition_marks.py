@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Marks that place modules on stages by hand: `smp.partition` and `smp.set_partition`.
+"""Assignment of modules to stages by hand: `smp.partition` and `smp.set_partition`.
 
-A mark is a plain attribute of the module, so copies and pickles keep it; the state dict and the
-class do not change. While a `with` block runs, `nn.Module.__init__` marks new modules, only in the
-block's own thread.
+The stage is stored in an attribute of the module, its mark, so copies and pickles have it too; the
+state dict and the class do not change. While a `with` block runs, `nn.Module.__init__` marks each
+new module, in the block's own thread only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,13 @@ _num_blocks = 0
 
 @contextmanager
 def partition(stage: int) -> Iterator[None]:
-    """Mark every module that is created in the block; among nested blocks the innermost counts.
+    """Assign every module that is created in the block to a stage.
+
+    Of nested blocks, the innermost one counts. `smp.plan` and `smp.parallelize` use the stages only
+    with `auto_partition=False`.
+
+    Args:
+        stage: Number of the stage, from 0.
 
     Raises:
         OptionError: `stage` is not an integer of 0 or more.
@@ -43,23 +49,33 @@ def partition(stage: int) -> Iterator[None]:
 
 
 def set_partition(module: nn.Module, stage: int) -> None:
-    """Mark an existing module, and with it all modules inside that have no mark of their own.
+    """Assign a module to a stage, with all modules inside it that have no stage of their own.
+
+    `smp.plan` and `smp.parallelize` use the stages only with `auto_partition=False`.
+
+    Args:
+        module: Module of the model.
+        stage: Number of the stage, from 0.
 
     Raises:
         OptionError: `module` is not a module, or `stage` is not an integer of 0 or more.
     """
     require(
         isinstance(module, nn.Module),
-        what=f"set_partition got {type(module).__name__}",
-        why="marks are on modules",
-        hint="Pass a torch.nn.Module",
+        what=f"module is {type(module).__name__}",
+        why="set_partition assigns a torch.nn.Module to a stage",
+        hint="Pass a module of the model",
+        about="module",
     )
     _require_stage(stage)
     module.__dict__[_MARK] = stage
 
 
 def marks_of(model: nn.Module) -> dict[str, int]:
-    """Return marks by module name ("" is the model), unless a module around has the same."""
+    """Return the stages assigned to modules of a model, by the module's name.
+
+    The name of the model itself is "". A module whose outer module has the same stage is left out.
+    """
     marks: dict[str, int] = {}
     around: dict[str, int | None] = {}
     for name, module in model.named_modules():
@@ -72,7 +88,10 @@ def marks_of(model: nn.Module) -> dict[str, int]:
 
 
 def around_marks(marks: Mapping[str, int]) -> frozenset[str]:
-    """Return the names of the modules around marked ones; none of them may be a unit."""
+    """Return the names of all modules that contain a module with a mark.
+
+    They are split, since a unit is on one stage as a whole.
+    """
     parts = [name.split(".") for name in marks]
     return frozenset(".".join(each[:end]) for each in parts for end in range(1, len(each)))
 
@@ -80,14 +99,15 @@ def around_marks(marks: Mapping[str, int]) -> frozenset[str]:
 def _require_stage(stage: object) -> None:
     require(
         isinstance(stage, int) and not isinstance(stage, bool) and stage >= 0,
-        what=f"the stage is {stage!r}",
+        what=f"stage is {stage!r}",
         why="stages are numbered from 0",
         hint="Pass an integer of 0 or more",
+        about="stage",
     )
 
 
 def _count_blocks(change: int) -> None:
-    """Patch `nn.Module.__init__` while any thread is in a block; restore it after the last."""
+    """Add `change` to the number of open blocks; patch `nn.Module.__init__` while there is one."""
     global _num_blocks, _plain_init
     with _lock:
         if not _num_blocks:

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forward pass of a model as a straight line of calls, of which any part can run by itself.
+"""Program: the forward pass of a model as a list of calls, any part of which can be run alone.
 
-    h      = wte(input_ids)                      a unit: the user's module, called whole
-    :add   = add(wte, wpe)                       glue: an operation of a forward function itself
+    h      = wte(input_ids)                      a unit: a module of the user, recorded as one call
+    :add   = add(wte, wpe)                       glue: one operation between units
     h.0    = h.0(:add, attention_mask=None)
 
-A call names its arguments: values of earlier calls, parameters by the model's own names, and
-constants. A program holds no copy of the model.
+The arguments of a call are values of earlier calls, parameters under their names in the model, and
+constants. A program contains no copy of the model.
 
-A call also has the modes of PyTorch that change what an operation means: gradients, inference and
-autocast. A forward function may enter `torch.no_grad()` or `torch.autocast` around some of its
-operations, so each call records its modes if they differ from those around the whole forward pass.
+A forward function may enter `torch.no_grad()`, `torch.inference_mode()` or `torch.autocast` around
+some of its operations. So each call records these modes if they differ from those around the whole
+forward pass.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DEVICES = ("cpu", "cuda")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Autocast:
-    """Autocast on one type of device."""
+    """Settings of autocast for one type of device, such as "cuda"."""
 
     device: str
     is_on: bool
@@ -43,7 +43,7 @@ class Autocast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradModes:
-    """Modes of gradients, inference and autocast at one moment."""
+    """Gradient mode, inference mode and autocast settings at one moment."""
 
     grad: bool
     inference: bool
@@ -51,7 +51,7 @@ class GradModes:
 
 
 def current_modes() -> GradModes:
-    """Return the current modes."""
+    """Return the gradient, inference and autocast modes of this thread now."""
     return GradModes(
         grad=torch.is_grad_enabled(),
         inference=torch.is_inference_mode_enabled(),
@@ -61,7 +61,7 @@ def current_modes() -> GradModes:
 
 @contextmanager
 def entered(modes: GradModes, base: GradModes) -> Iterator[None]:
-    """Enter, within the block, the modes in which `modes` differs from `base`; keep all others."""
+    """Enter `modes` within the block, as far as they differ from `base`, the modes around it."""
     with ExitStack() as stack:
         if modes.inference != base.inference:
             stack.enter_context(torch.inference_mode(modes.inference))
@@ -93,21 +93,21 @@ def _context(autocast: Autocast) -> torch.autocast:
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """Value of the graph, by name."""
+    """Reference to a tensor that an input or an earlier call provides, by its name in the graph."""
 
     value: str
 
 
 @dataclass(frozen=True, slots=True)
 class ModelTensor:
-    """Parameter, buffer or tensor attribute of the model, by its first name."""
+    """Reference to a parameter, buffer or tensor attribute of the model, by its first name."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Constant:
-    """Any other argument: a number, None, a function, or a tensor of the user's own."""
+    """Argument that is the same in every run: a number, None, a function, or a tensor."""
 
     value: Any
 
@@ -118,7 +118,7 @@ _SCALARS = (bool, int, float, complex, str, bytes, type(None))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorFacts:
-    """Shape, strides, type, device and gradient of a value at capture."""
+    """Shape, strides in elements, type and device of a tensor at capture."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -129,15 +129,15 @@ class TensorFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RngCall:
-    """Random numbers of the forward pass that a call draws.
+    """Random functions that one call runs.
 
-    Functions that may draw are numbered in the order in which the whole forward pass calls them: a
-    number depends neither on the choice of units nor on stages.
+    A random function may draw random numbers, such as dropout. They are numbered in the order in
+    which the whole forward pass runs them, so a number depends neither on units nor on stages.
 
     Attributes:
-        first: Number of such functions that run before the call.
-        count: Number of such functions that ran in the call at capture.
-        functions: All functions that may draw.
+        first: Number of random functions that run before the call.
+        count: Number of random functions that ran in the call at capture.
+        functions: All random functions of the model.
     """
 
     first: int
@@ -145,7 +145,10 @@ class RngCall:
     functions: frozenset[Callable[..., Any]] = field(repr=False)
 
     def name(self, index: int) -> str:
-        """Name one of these functions; those beyond `count` get names of their own."""
+        """Return a name for seeding the random function `index` of the call.
+
+        Functions beyond `count`, which did not run at capture, get names of their own.
+        """
         if index < self.count:
             return str(self.first + index)
         return f"{self.first + self.count}+{index - self.count}"
@@ -156,23 +159,23 @@ NOTHING_DRAWN: Final = RngCall(first=0, count=0, functions=frozenset())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call of the forward pass.
+    """One call of the forward pass: of a module that is a unit, or of a function between units.
 
     Attributes:
-        name: Name of its node in the graph.
-        module: Name of the unit; for glue, the module whose forward function has the operation.
+        name: Name of the call's node in the graph.
+        module: Name of the unit; for a function, the module whose forward function calls it.
         function: Function to call; None for a unit.
-        form: Form of (positional arguments, keyword arguments).
-        arguments: Leaves of `form`.
-        result_form: Form of the result.
-        results: Leaves of `result_form`: values, or constants for leaves that are no tensors.
+        form: Nesting of (positional arguments, keyword arguments).
+        arguments: All arguments, in the order of `form`.
+        result_form: Nesting of the result.
+        results: All parts of the result, in the order of `result_form`; constants if no tensors.
         changed: Positions of `arguments` that are changed in place, with the name of the new value.
         modes: Modes of the call; None if they are those around the forward pass.
-        checkpoint: Settings of `torch.utils.checkpoint` around a unit; None without.
+        checkpoint: Settings of `torch.utils.checkpoint` around a unit; None if it has none.
         is_random: True if the call may draw random numbers.
-        chance: Random numbers that the call draws.
-        has_state: True if the call changes buffers of its own.
-        is_probed: True if the result was found with real numbers, not with fake tensors.
+        rng: Random functions that the call runs.
+        has_state: True if the call changes buffers of the unit.
+        is_probed: True if the unit ran on made-up numbers at capture, since it needs values.
     """
 
     name: str
@@ -186,7 +189,7 @@ class Call:
     modes: GradModes | None = None
     checkpoint: Mapping[str, Any] | None = None
     is_random: bool = False
-    chance: RngCall = NOTHING_DRAWN
+    rng: RngCall = NOTHING_DRAWN
     has_state: bool = False
     is_probed: bool = False
 
@@ -208,24 +211,24 @@ class Call:
 
     @property
     def held(self) -> tuple[str, ...]:
-        """Names of the model's tensors that the call reads."""
+        """Names of the model's tensors (parameters, buffers, attributes) that the call reads."""
         return tuple(dict.fromkeys(a.name for a in self.arguments if isinstance(a, ModelTensor)))
 
 
 @dataclass(frozen=True, kw_only=True)  # cached properties need a __dict__, so no slots
 class Program:
-    """Whole forward pass.
+    """Recorded forward pass of a whole model.
 
     Attributes:
         calls: Calls in the order of execution.
-        input_form: Form of the model's (positional arguments, keyword arguments).
-        inputs: Leaves of `input_form`: values, or constants that must stay as they are.
-        output_form: Form of the model's output.
-        outputs: Leaves of `output_form`.
+        input_form: Nesting of the model's (positional arguments, keyword arguments).
+        inputs: All arguments, in the order of `input_form`; constants must not change.
+        output_form: Nesting of the model's output.
+        outputs: All parts of the output, in the order of `output_form`.
         base: Modes around the forward pass at capture.
-        facts: Facts about every value, by name.
+        facts: Shape, type and device of every value, by its name.
         aliases: Number of each value's memory, by name; values that share memory have the same.
-        chance: Random numbers of the whole forward pass.
+        rng: Random functions of the whole forward pass.
     """
 
     calls: tuple[Call, ...]
@@ -236,45 +239,53 @@ class Program:
     base: GradModes
     facts: Mapping[str, TensorFacts]
     aliases: Mapping[str, int] = field(default_factory=dict)
-    chance: RngCall = NOTHING_DRAWN
+    rng: RngCall = NOTHING_DRAWN
 
     @cached_property
     def call(self) -> Mapping[str, Call]:
-        """Calls by name."""
+        """All calls, by name."""
         return {call.name: call for call in self.calls}
 
     def bind(self, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> dict[str, Any]:
-        """Return the values of the model's inputs, by name.
+        """Return the input tensors of one call of the model, by their names in the program.
+
+        Args:
+            arguments: Positional arguments and keyword arguments.
 
         Raises:
-            OptionError: The inputs differ from the captured ones: in form, in shape or type of a
-                tensor, or in a constant.
+            OptionError: The arguments differ from those at capture: in their nesting, in the shape
+                or type of a tensor, or in a constant.
         """
         leaves, form = flatten(arguments)
         if form != self.input_form:
-            raise _unlike("the model's inputs have another form than those it was captured with")
+            raise _unlike("the model's arguments are nested differently than at capture")
         names = paths(form)
         pairs = list(zip(self.inputs, leaves, names, strict=True))
         raise_all(_unlike(what) for pair in pairs for what in _differences(*pair, facts=self.facts))
         return {source.value: leaf for source, leaf, _ in pairs if isinstance(source, Ref)}
 
     def assemble(self, values: Mapping[str, Any], held: Callable[[str], Tensor]) -> Any:
-        """Build the model's output from its values."""
+        """Build the model's output.
+
+        Args:
+            values: Values of the last stage, by name.
+            held: Function from a name to the model's tensor.
+        """
         return unflatten(self.output_form, [_resolve(o, values, held) for o in self.outputs])
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramInterpreter:
-    """Runner of a program's calls.
+    """Interpreter that runs the calls of a program on real tensors.
 
     Attributes:
         program: Program that has the calls.
-        unit: Function from a name to the module.
-        held: Function from a name to the parameter, buffer or attribute.
+        unit: Function from a unit's name to its module.
+        held: Function from a name to the model's parameter, buffer or tensor attribute.
         copies: Values that are copied before a call changes them in place, because their old
             contents are still needed.
         spent: Values that no later call reads, by the name of the call after which they are freed.
-        around: Function that returns a context for a random call, to fix its random numbers.
+        around: Function that returns a context for a call, which seeds its random functions.
     """
 
     program: Program
@@ -285,10 +296,15 @@ class ProgramInterpreter:
     around: Callable[[Call], AbstractContextManager[None]] = lambda _: nullcontext()
 
     def run(self, calls: Iterable[Call], values: MutableMapping[str, Any]) -> None:
-        """Run calls in order: read from and write to `values`.
+        """Run calls in order.
+
+        Args:
+            calls: Calls of the program.
+            values: Tensors by name: calls read their arguments here and add their results.
 
         Raises:
-            OptionError: A call returned a result of another form than at capture.
+            OptionError: A call returned a result that differs from capture in nesting, shape or a
+                constant.
         """
         for call in calls:
             self._step(call, values)
@@ -318,8 +334,8 @@ class ProgramInterpreter:
 
 
 def _unlike(what: str) -> OptionError:
-    why = "a program is made for one kind of inputs: what depends on them stands in it"
-    return OptionError(what, why, "Capture the model again with these")
+    why = "a program is recorded for arguments of one nesting, shape, type and constants"
+    return OptionError(what, why, "Capture the model again with these arguments")
 
 
 def _differences(
@@ -360,7 +376,7 @@ def _resolve(source: Argument, values: Mapping[str, Any], held: Callable[[str], 
 def _results(call: Call, result: Any, program: Program) -> dict[str, Any]:
     leaves, form = flatten(result)
     if form != call.result_form:
-        raise _changed(call, "returned something of another form")
+        raise _changed(call, "returned a result that is nested differently than at capture")
     found: dict[str, Any] = {}
     for source, leaf in zip(call.results, leaves, strict=True):
         _check_leaf(call, source, leaf, program)
@@ -384,6 +400,7 @@ def _check_leaf(call: Call, source: Argument, leaf: Any, program: Program) -> No
 def _changed(call: Call, what: str) -> OptionError:
     return OptionError(
         f"{call.module or 'the model'!r} {what}",
-        "what it returns depends on the data, and the modules around it were captured without them",
-        "Make the module that calls it one unit, or let it return tensors of fixed shape",
+        "its result depends on the values of its inputs, and the calls after it were recorded for "
+        "another result",
+        "Pass the module that calls it as closed=, or let it return tensors of fixed shapes",
     )

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nested arguments and results as a flat list of leaves, and back.
+"""Conversion of nested arguments and results to a flat list of leaves with a form, and back.
 
     {"x": t, "masks": (m, None)}  <->  [t, m, None] and the form {"x": *, "masks": (*, *)}
 
-PyTorch's own pytree does not open plain dataclasses and slices, and libraries may register types
-with it. Here the meaning of a form depends on the classes alone.
+PyTorch's own pytree does not flatten plain dataclasses and slices, and libraries may register types
+with it. Here the result depends on the classes in the data alone.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Shape of nested data.
+    """Nesting of data: its containers, without the values in them (torch calls this a TreeSpec).
 
     Attributes:
-        type: Class of the container; None for a leaf.
+        type: Class of the container; None for a leaf, which is any other value.
         keys: Keys of a mapping, field names of a dataclass, or indices.
-        children: One form for each key.
+        children: Form of the value at each key.
     """
 
     type: type | None = None
@@ -34,7 +34,7 @@ class Form:
 
     @property
     def num_leaves(self) -> int:
-        """Number of leaves in data of this form."""
+        """Number of values in data of this form."""
         return 1 if self.type is None else sum(child.num_leaves for child in self.children)
 
 
@@ -42,7 +42,7 @@ LEAF = Form()
 
 
 def flatten(data: Any) -> tuple[list[Any], Form]:
-    """Return the leaves of nested data from left to right, and its form."""
+    """Return the values in nested data from left to right, and the nesting without the values."""
     parts = _parts(data)
     if parts is None:
         return [data], LEAF
@@ -56,18 +56,18 @@ def flatten(data: Any) -> tuple[list[Any], Form]:
 
 
 def unflatten(form: Form, leaves: Sequence[Any]) -> Any:
-    """Build nested data of a form from its leaves; all containers are new."""
+    """Build nested data of a form from a flat list of its values; all containers are new."""
     return _build(form, iter(leaves))
 
 
 def map_leaves(function: Callable[[Any], Any], data: Any) -> Any:
-    """Return nested data with a function applied to every leaf."""
+    """Return nested data of the same form with `function` applied to every value."""
     leaves, form = flatten(data)
     return unflatten(form, [function(leaf) for leaf in leaves])
 
 
 def paths(form: Form, prefix: str = "") -> Iterator[str]:
-    """Yield a path for each leaf: "batch.x", "0.mask"."""
+    """Yield the path of each value in data of a form, such as "batch.x" or "0.mask"."""
     if form.type is None:
         yield prefix
     for key, child in zip(form.keys, form.children, strict=True):
@@ -96,7 +96,10 @@ def _is_ordered(cls: type) -> bool:
 
 
 def _fields(data: Any) -> list[tuple[Any, Any]] | None:
-    """Return the fields of a dataclass that has tensors; None for one without, which is a leaf."""
+    """Return the fields of a dataclass as pairs of name and value.
+
+    None for a dataclass without tensors, which counts as one value.
+    """
     if isinstance(data, torch.nn.Module):
         return None
     parts = [(field.name, getattr(data, field.name, None)) for field in dataclasses.fields(data)]

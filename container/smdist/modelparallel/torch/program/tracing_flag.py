@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flag for code in a model: set while the model runs only to be captured."""
+"""Flag that is set while a model's forward pass is only recorded: `smp.is_tracing`."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ _is_tracing: ContextVar[bool] = ContextVar("is_tracing", default=False)
 
 
 def is_tracing() -> bool:
-    """Tell whether the calling forward function is being captured, on tensors without numbers.
+    """Return True if the calling forward function is being recorded, on tensors without values.
 
-    A model can check it, as in SMP, to leave out side effects such as writing a log.
+    A model can check this, as in SMP, to skip side effects such as writing a log.
     """
     return _is_tracing.get()
 
 
 @contextmanager
 def tracing() -> Iterator[None]:
-    """Set the flag within the block."""
+    """Make `is_tracing()` return True within the block, in this thread."""
     token = _is_tracing.set(True)
     try:
         yield

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random numbers that depend on function, step and microbatch, not on the order of execution."""
+"""Seeding of each random function by its number, the step and the microbatch."""
 
 from smdist.modelparallel.torch.randomness.rng_streams import (
     RngStream,

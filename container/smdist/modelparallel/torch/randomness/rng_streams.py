@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random numbers that do not depend on how a model is split.
+"""Seeding of random functions, so that their numbers do not depend on how a model is split.
 
 A process draws random numbers in the order in which its modules run, so dropout differs between one
 process and two. Here each function that draws gets a generator state of its own, made from the
@@ -35,7 +35,7 @@ from smdist.modelparallel.torch.program.program import Call, Program, RngCall
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RngStream:
-    """Source of random numbers; pass `around` to the code that runs calls.
+    """Seed of the random numbers of one microbatch in one step.
 
     Attributes:
         seed: Seed of the whole training run.
@@ -50,11 +50,14 @@ class RngStream:
     repeat: int = 0
 
     def around(self, call: Call) -> AbstractContextManager[None]:
-        """Seed each function of a call within the block; restore the generators after it."""
-        return _seeded(Seeding(self, call.chance))
+        """Return a context that seeds each random function of a call.
+
+        The generators are restored after the block.
+        """
+        return _seeded(Seeding(self, call.rng))
 
     def seed_of(self, name: str) -> int:
-        """Return the seed for this name, in this step and microbatch."""
+        """Return the seed for the random function of this name, in this step and microbatch."""
         step = f"{self.step}+{self.repeat}" if self.repeat else self.step
         text = f"{self.seed}/{step}/{self.microbatch}/{name}"
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
@@ -62,33 +65,39 @@ class RngStream:
 
 @contextmanager
 def drawing(program: Program, draws: RngStream) -> Iterator[None]:
-    """Make the unsplit model draw, within the block, the numbers that its program draws."""
-    with _seeded(Seeding(draws, program.chance)):
+    """Make the whole model draw the same random numbers, within the block, as its stages draw.
+
+    Args:
+        program: Captured program of the model.
+        draws: Seed, step and microbatch.
+    """
+    with _seeded(Seeding(draws, program.rng)):
         yield
 
 
 class Seeding(TorchFunctionMode):
-    """Mode that seeds the generators before each function that may draw.
+    """Function mode that seeds the generators before each random function of one call.
 
     Args:
-        draws: Step and microbatch.
-        chance: Functions that may draw, with their numbers in the forward pass.
+        draws: Seed, step and microbatch.
+        rng: Random functions of the call, with their numbers in the forward pass.
         done: Number of these functions that have run.
     """
 
-    def __init__(self, draws: RngStream, chance: RngCall, done: int = 0) -> None:
+    def __init__(self, draws: RngStream, rng: RngCall, done: int = 0) -> None:
         super().__init__()
-        self._draws, self._chance, self._done = draws, chance, done
+        self._draws, self._rng, self._done = draws, rng, done
 
     def start(self) -> None:
-        """Seed the generators for functions that draw unseen."""
-        seed_generators(self._draws.seed_of(f"{self._chance.first}:"))
+        """Seed the generators for random functions that the mode does not see: compiled ones."""
+        seed_generators(self._draws.seed_of(f"{self._rng.first}:"))
 
     def again(self, function: Callable[..., Any], *, runs_here: int = 0) -> Callable[..., Any]:
-        """Return a function that draws the numbers of now whenever it runs, on any thread.
+        """Return a function that draws the same random numbers in every run, on any thread.
 
         Args:
-            runs_here: Number of first runs without seeding of their own, since this mode is active.
+            function: Function to run.
+            runs_here: Number of first runs inside this mode, which seeds them already.
         """
         done, runs = self._done, 0
 
@@ -97,15 +106,15 @@ class Seeding(TorchFunctionMode):
             runs += 1
             if runs <= runs_here:
                 return function(*args, **kwargs)
-            with _seeded(Seeding(self._draws, self._chance, done)):
+            with _seeded(Seeding(self._draws, self._rng, done)):
                 return function(*args, **kwargs)
 
         return run
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Seed before a function that draws; PyTorch calls this for each of its functions."""
-        if func in self._chance.functions:
-            seed_generators(self._draws.seed_of(self._chance.name(self._done)))
+        """Seed the generators before a random function; PyTorch calls this for each function."""
+        if func in self._rng.functions:
+            seed_generators(self._draws.seed_of(self._rng.name(self._done)))
             self._done += 1
         return func(*args, **(kwargs or {}))
 
@@ -120,12 +129,12 @@ class Seeding(TorchFunctionMode):
 
 
 def seeding_now() -> Seeding | None:
-    """Return the innermost active mode of this thread."""
+    """Return the innermost active seeding mode of this thread; None if there is none."""
     return _stack()[-1] if _stack() else None
 
 
 def seed_generators(seed: int) -> None:
-    """Seed the generators of the CPU and of the current GPU."""
+    """Set the seed of the random generators of the CPU and of the current GPU."""
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_available():
         torch.cuda.manual_seed(seed)
@@ -133,7 +142,7 @@ def seed_generators(seed: int) -> None:
 
 @contextmanager
 def generators_kept() -> Iterator[None]:
-    """Restore the generators of the CPU and the current GPU after the block."""
+    """Restore the states of the CPU's and the current GPU's generators after the block."""
     has_gpu = torch.cuda.is_available()
     before = torch.get_rng_state()
     on_gpu = torch.cuda.get_rng_state() if has_gpu else None
@@ -165,13 +174,19 @@ _between: Any = functions._SingleLevelFunction
 
 
 def follow_checkpoints() -> None:
-    """Replace the entry points of PyTorch's checkpoints, permanently; call once."""
+    """Patch PyTorch's activation checkpoints permanently, so that both runs draw equal numbers.
+
+    It may be called once only.
+    """
     vars(checkpoints)[_plain_generator.__name__] = _generator
     _between.apply = classmethod(_apply)
 
 
 def _generator(function: Callable[..., Any], *settings: Any, **options: Any) -> Any:
-    """Give PyTorch a function for the second run that draws the numbers of the first run."""
+    """Start a checkpoint whose second run draws the random numbers of the first run.
+
+    It replaces PyTorch's function `_checkpoint_without_reentrant_generator`.
+    """
     seeding = seeding_now()
     again = function if seeding is None else seeding.again(function)
     return _plain_generator(again, *settings, **options)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of AWS's SMP v1 (`smp.*`), as its scripts call them."""
+"""Functions and classes of AWS's model parallel library SMP v1, under its names (`smp.*`)."""

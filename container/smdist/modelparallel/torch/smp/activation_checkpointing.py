@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Activation checkpoints: a module keeps only its inputs, and computes the rest again in backward.
+"""Activation checkpointing with SMP's functions: a module saves only its inputs for backward.
 
-A checkpoint is put into the module's own forward function, so it moves with the module: into a
-unit, or around each of the units that the module is opened into.
+The backward pass computes the other activations again. The checkpoint is added to the module's own
+forward function, so that it is on the rank of the module. If the module is split, each of its parts
+is checkpointed.
 """
 
 from __future__ import annotations
@@ -29,23 +30,23 @@ def set_activation_checkpointing(
     pack_args_as_tuple: bool = False,
     strategy: str = "each",
 ) -> None:
-    """Checkpoint the activations of a module, before the model is cut.
+    """Checkpoint the activations of a module in all later steps, as in SMP v1.
 
-    The arguments are SMP v1's. A module that is cut is checkpointed in parts: every unit of it
-    keeps its own inputs. SMP excepts modules that are cut; here they need no special case.
+    Call it before the first step, which splits the model. Unlike in SMP, the module may be split:
+    each part of it then saves its own inputs.
 
     Args:
-        module: Module of the model; an `nn.Sequential` is checkpointed by its modules.
+        module: Module of the model; an `nn.Sequential` is checkpointed in groups of its modules.
         preserve_rng_state: True if the second computation draws the same random numbers.
         pack_args_as_tuple: For an `nn.Sequential`: True passes a tuple from one module to the next
             as one argument, as the Sequential itself does; False unpacks it.
         strategy: For an `nn.Sequential`: "each" checkpoints each module by itself, "group_2" (or
-            another number) groups of modules, "contiguous" all as one. If stages are cut between
-            its modules, or the planner may do so, groups are single modules.
+            another number) groups of modules, "contiguous" all as one group. If the Sequential is
+            split, or the planner may split it, each module is checkpointed by itself.
 
     Raises:
-        OptionError: The strategy is unknown, the arguments are for an `nn.Sequential`, or the
-            model has been cut.
+        OptionError: The strategy is unknown, an argument for an `nn.Sequential` is given for
+            another module, or the model is split already.
     """
     is_sequence = isinstance(module, nn.Sequential)
     raise_all(_faults(module, is_sequence, pack_args_as_tuple, strategy))
@@ -57,7 +58,16 @@ def set_activation_checkpointing(
 
 
 def checkpoint(module: nn.Module, *args: Any, preserve_rng_state: bool = True) -> Any:
-    """Run a module now, checkpointed: SMP v1's `patches.checkpoint.checkpoint`."""
+    """Call a module with activation checkpointing: SMP v1's `patches.checkpoint.checkpoint`.
+
+    Args:
+        module: Module to call.
+        args: Positional arguments of the module.
+        preserve_rng_state: True if the second computation draws the same random numbers.
+
+    Returns:
+        The result of the module.
+    """
     return torch_checkpoint(
         module, *args, use_reentrant=False, preserve_rng_state=preserve_rng_state
     )
@@ -70,7 +80,15 @@ def checkpoint_sequential(
     preserve_rng_state: bool = True,
     pack_args_as_tuple: bool = False,
 ) -> Any:
-    """Run a sequence of modules now, checkpointed as by `set_activation_checkpointing`.
+    """Call an `nn.Sequential` with activation checkpointing in groups of its modules.
+
+    Args:
+        sequential: Sequential to call.
+        input: Input of its first module.
+        strategy, preserve_rng_state, pack_args_as_tuple: See `set_activation_checkpointing`.
+
+    Returns:
+        The result of the last module.
 
     Raises:
         OptionError: The strategy is unknown, or `sequential` is no `nn.Sequential`.
@@ -90,7 +108,10 @@ def _wrap(module: nn.Module, preserves: bool) -> None:
 
 
 def _checkpointed(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """Replace a module's forward; a plain function, so that copies of the module have it too."""
+    """Run a module's original forward function in a checkpoint; it replaces `module.forward`.
+
+    It is a plain function, bound to each module, so that copies of the module have it too.
+    """
     return torch_checkpoint(
         self.__dict__.get(_PLAIN) or MethodType(type(self).forward, self),
         *args,
@@ -130,18 +151,20 @@ def _faults(
     number = strategy.partition("_")[2] if strategy.startswith("group_") else "1"
     is_known = strategy in _STRATEGIES or strategy.startswith("group_")
     if not is_known or not number.isdecimal() or int(number) < 1:
-        why = 'it is "each", "contiguous", or "group_" and how many modules are one'
+        why = 'it has to be "each", "contiguous" or "group_" with a number of modules, "group_2"'
         yield OptionError(
             f"strategy is {strategy!r}", why, closest(strategy, _STRATEGIES), about="strategy"
         )
     if not is_sequence and (packs or strategy != "each" or needs_one):
-        why = "pack_args_as_tuple and strategies are for the modules of an nn.Sequential"
+        why = "pack_args_as_tuple and strategy apply to an nn.Sequential only"
         what = f"the module is a {type(module).__name__}"
-        yield OptionError(what, why, "Leave them out, or pass the nn.Sequential in it")
+        hint = "Leave these arguments out, or pass the nn.Sequential inside the module"
+        yield OptionError(what, why, hint, about="module")
     model = current_model()
     if model is not None and model.is_cut and any(m is module for m in model.module.modules()):
         yield OptionError(
-            f"the {type(module).__name__} is in a model that has been cut",
-            "what a stage runs is written down by then",
+            f"the {type(module).__name__} is in a model that is split into stages already",
+            "the calls of each stage are fixed when the model is split",
             "Call smp.set_activation_checkpointing before the first step",
+            kind="too_late",
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SMP's messages between ranks: any object that can be pickled, with fast transfer of its tensors.
+"""Messages between ranks with SMP's functions: objects that can be pickled, tensors included.
 
     if smp.rank() == 0:                                  names = smp.allgather(name, smp.PP_GROUP)
         smp.broadcast(vocabulary, smp.WORLD)
@@ -7,9 +7,9 @@
         vocabulary = smp.recv_from(0, smp.WORLD_RANK)        smp.send(mask, 1, smp.PP_RANK)
 
 Only the root calls `broadcast`, as in SMP: all other ranks of the group call `recv_from` with the
-root. Every call returns when its rank's part is done, and waits at most for the timeout of the
-process group. Messages between two ranks arrive in the order they were sent, and never mix with
-those of a pipeline. CUDA tensors travel through the CPU, and arrive on the receiver's own device.
+root. Every call blocks until its rank's part is done, at most for the timeout of the process group.
+Messages between two ranks arrive in the order in which they were sent, and are kept apart from
+those of a pipeline. CUDA tensors are copied through the CPU to the receiver's own device.
 """
 
 from __future__ import annotations
@@ -40,10 +40,12 @@ T = TypeVar("T")
 
 
 def send(obj: object, dest: int, rank_type: RankType = RankType.WORLD_RANK) -> None:
-    """Send an object to one rank; return when that rank has taken it with `recv_from`.
+    """Send an object to one rank; return when that rank has received it with `recv_from`.
 
     Args:
-        dest: Number of the receiving rank, counted as `rank_type` says.
+        obj: Any object that can be pickled.
+        dest: Number of the receiving rank in the group of `rank_type`.
+        rank_type: Group in which ranks are numbered, such as smp.PP_RANK; default: the world.
 
     Raises:
         OptionError: There is no such rank, or it is this one.
@@ -52,10 +54,11 @@ def send(obj: object, dest: int, rank_type: RankType = RankType.WORLD_RANK) -> N
 
 
 def recv_from(src: int, rank_type: RankType = RankType.WORLD_RANK) -> Any:
-    """Wait for an object that one rank sends or broadcasts, and return it.
+    """Receive an object that one rank sends with `send` or `broadcast`, and return it.
 
     Args:
-        src: Number of the sending rank, counted as `rank_type` says.
+        src: Number of the sending rank in the group of `rank_type`.
+        rank_type: Group in which ranks are numbered, such as smp.PP_RANK; default: the world.
 
     Raises:
         OptionError: There is no such rank, or it is this one.
@@ -65,9 +68,13 @@ def recv_from(src: int, rank_type: RankType = RankType.WORLD_RANK) -> Any:
 
 
 def broadcast(obj: object, group: CommGroup = CommGroup.WORLD) -> None:
-    """Send an object to all other ranks of a group of this rank; they call `recv_from`.
+    """Send an object to all other ranks of a group, which have to call `recv_from`.
 
-    The call returns when all of them have taken the object.
+    The call returns when all of them have received the object.
+
+    Args:
+        obj: Any object that can be pickled.
+        group: Group of this rank, such as smp.PP_GROUP.
     """
     session = current()
     others = [each for each in session.members(_axis(group)) if each != session.rank]
@@ -75,7 +82,10 @@ def broadcast(obj: object, group: CommGroup = CommGroup.WORLD) -> None:
 
 
 def allgather(obj: T, group: CommGroup = CommGroup.WORLD) -> list[T]:
-    """Give every rank of a group the objects of all, in group order.
+    """Gather one object from every rank of a group, on every rank; all of them have to call it.
+
+    Returns:
+        Objects in the order of ranks in the group.
 
     Raises:
         UnsentError: A rank could not pickle its object.
@@ -84,26 +94,30 @@ def allgather(obj: T, group: CommGroup = CommGroup.WORLD) -> list[T]:
 
 
 def barrier(group: CommGroup = CommGroup.WORLD) -> None:
-    """Wait until every rank of a group has called this."""
+    """Block until every rank of a group has called this function."""
     object_collectives.cpu_barrier(_process_group(group))
 
 
 def dp_barrier() -> None:
-    """Wait until every rank of this stage has called this."""
+    """Block until every rank of this rank's DP_GROUP, the same stage, has called this function."""
     barrier(CommGroup.DP_GROUP)
 
 
 def mp_barrier() -> None:
-    """Wait until every rank of this replica has called this."""
+    """Block until every rank of this rank's MP_GROUP, its replica, has called this function."""
     barrier(CommGroup.MP_GROUP)
 
 
 def share(obj: T, source: int, group: CommGroup | dist.ProcessGroup = CommGroup.PP_GROUP) -> T:
-    """Give every rank of a group the object of one; each rank calls this and gets it.
+    """Broadcast an object of one rank to all ranks of a group; all of them have to call it.
 
     Args:
-        obj: Object of the source; objects of other ranks are ignored.
-        source: Number of the source in the group.
+        obj: Object to send, on the source rank; objects of other ranks are ignored.
+        source: Number of the source rank in the group.
+        group: Group of this rank.
+
+    Returns:
+        The object of the source rank.
 
     Raises:
         OptionError: There is no such rank.
@@ -122,20 +136,28 @@ def _axis(group: object) -> Axis:
     require(
         isinstance(group, CommGroup),
         what=f"group is {group!r}",
-        why="groups have names",
+        why="it has to be a group of smp",
         hint=f"Pass one of {', '.join(f'smp.{each.name}' for each in CommGroup)}",
+        about="group",
     )
     assert isinstance(group, CommGroup)
     return group.value
 
 
 def _other(rank: int, rank_type: object, name: str) -> int:
-    """Return the world's number of another rank."""
+    """Return the number in the world of a rank that is numbered in a group; it must be another.
+
+    Args:
+        rank: Number of the rank in the group.
+        rank_type: Group in which the rank is numbered.
+        name: Name of the argument in errors.
+    """
     require(
         isinstance(rank_type, RankType),
         what=f"rank_type is {rank_type!r}",
-        why="it says in which group a rank is counted",
+        why="it has to be a kind of rank of smp",
         hint=f"Pass one of {', '.join(f'smp.{each.name}' for each in RankType)}",
+        about="rank_type",
     )
     assert isinstance(rank_type, RankType)
     session = current()
@@ -144,8 +166,9 @@ def _other(rank: int, rank_type: object, name: str) -> int:
     require(
         members[rank] != session.rank,
         what=f"{name} is {rank} as a {rank_type.name}",
-        why="that is this rank, and a message is between two",
-        hint="Keep the object, or name another rank",
+        why="that is this rank itself, and a rank cannot send to itself",
+        hint="Pass the number of another rank",
+        about=name,
     )
     return members[rank]
 
@@ -155,6 +178,6 @@ def _check(name: str, rank: object, size: int) -> None:
         raise OptionError(
             f"{name} is {rank!r}",
             f"the group has {f'ranks 0 to {size - 1}' if size > 1 else 'rank 0 alone'}",
-            "Name one of them",
+            "Pass the number of one of them",
             about=name,
         )

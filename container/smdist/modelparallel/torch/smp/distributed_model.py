@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`smp.DistributedModel`: a `Parallel` with the constructor and the methods of SMP v1."""
+"""Split model with the constructor and the methods of SMP v1: `smp.DistributedModel`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FLAGS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
-    """Arguments of SMP's constructor, by SMP's names."""
+    """Arguments of `smp.DistributedModel` that are no module, under SMP's names."""
 
     trace_device: str
     trace_execution_times: bool
@@ -40,40 +40,41 @@ class ModelOptions:
 
     @property
     def costs(self) -> str:
-        """Source of the planner's costs."""
+        """Source of the planner's costs: "estimate", "measure" or "auto"."""
         if self.trace_device == "cpu":
             return "estimate"
         return "measure" if self.trace_execution_times or self.trace_memory_usage else "auto"
 
     def faults(self) -> Iterator[OptionError]:
-        """Yield all faults of the arguments."""
+        """Yield an error for each argument that is wrong or not supported."""
         for name in (each.name for each in fields(self)):
             if name in _FLAGS and not isinstance(getattr(self, name), bool):
                 what = f"{name} is {getattr(self, name)!r}"
-                yield OptionError(what, "it is a switch", "Pass True or False", about=name)
+                yield OptionError(what, "it has to be a bool", "Pass True or False", about=name)
         yield from self._tracing()
         yield from self._reducing()
 
     def _tracing(self) -> Iterator[OptionError]:
         if self.trace_device not in ("gpu", "cpu"):
-            why = "costs of units are measured, or estimated on the CPU"
+            why = "it has to be 'gpu' (costs of modules are measured) or 'cpu' (estimated)"
             hint = closest(str(self.trace_device), ["gpu", "cpu"])
             yield OptionError(
                 f"trace_device is {self.trace_device!r}", why, hint, about="trace_device"
             )
         for name in ("trace_execution_times", "trace_memory_usage"):
             if self.trace_device == "cpu" and getattr(self, name) is True:
-                why = "trace_device='cpu' estimates, and this measures"
-                yield OptionError(f"{name} is True", why, "Leave one of them out", about=name)
+                why = "it measures costs, and trace_device='cpu' estimates them"
+                hint = f"Leave out either {name} or trace_device"
+                yield OptionError(f"{name} is True", why, hint, about=name)
 
     def _reducing(self) -> Iterator[OptionError]:
         if self.overlapping_allreduce is False:
-            why = "gradients of a stage are reduced as soon as they are complete"
+            why = "gradients of a stage are always reduced as soon as they are complete"
             yield OptionError(
                 "overlapping_allreduce is False", why, "Leave it out", about="overlapping_allreduce"
             )
         if self.gradient_as_bucket_view is True:
-            why = "gradients are copied into buffers as they are sent"
+            why = "gradients are always copied into buffers when they are reduced"
             yield OptionError(
                 "gradient_as_bucket_view is True",
                 why,
@@ -82,7 +83,7 @@ class ModelOptions:
             )
         passes = self.backward_passes_per_step
         if type(passes) is not int or passes < 1:
-            why = "it counts steps between two reductions"
+            why = "it has to be the number of steps between two reductions of gradients"
             hint = "Pass an integer of at least 1"
             yield OptionError(
                 f"backward_passes_per_step is {passes!r}",
@@ -92,7 +93,7 @@ class ModelOptions:
             )
         size = self.bucket_cap_mb
         if isinstance(size, bool) or not isinstance(size, (int, float)) or not size > 0:
-            why = "it is the size of a buffer in MiB"
+            why = "it has to be the size of a buffer in MiB"
             yield OptionError(
                 f"bucket_cap_mb is {size!r}", why, "Pass a number above 0", about="bucket_cap_mb"
             )
@@ -102,32 +103,33 @@ Hook = Callable[[nn.Module, Any], Any]
 
 
 class DistributedModel(Parallel):
-    """Model that is cut into stages by its first step; one per script, as in SMP v1.
+    """Model that is split into stages by its first step; one per script, as in SMP v1.
 
-    Unlike in SMP, the model is not traced on a device: it runs once on tensors without numbers, and
-    units are measured where they are. `trace_device="cpu"` estimates their costs instead, for
-    models that no device holds.
+    Unlike in SMP, the model is not traced on a device: its forward pass runs once on tensors
+    without values, and the costs of its modules are measured on the device where they are.
+    `trace_device="cpu"` estimates the costs instead, for models that fit on no device.
 
-    The plan depends on measurements, so two runs of one job may be cut differently if ranks are
-    busy with other work. To keep a plan, save it on rank 0 once the model is cut,
+    The plan depends on measurements, so two runs of one job may be split differently if ranks are
+    busy with other work. To keep a plan, save it on rank 0 once the model is split,
     `model.plan.save("plan.json")`, and pass it to later runs, `ModelParallel(plan="plan.json")`.
     With `trace_device="cpu"` the costs, and so the plan, are the same in every run.
 
-    Replicas are kept equal by our own all-reduce, or by FSDP2 (option `sharding=`), not by DDP; a
-    parameter without a gradient on all replicas still has none afterwards.
+    Gradients of replicas are averaged by this library's own all-reduce, or by FSDP2 (option
+    `sharding=`), not by DDP. A parameter without a gradient on all replicas keeps `grad` None.
 
     Args:
-        module: Any module, also on meta.
-        trace_device: "gpu" measures units where they are, and estimates those on meta; "cpu"
-            estimates all.
-        trace_execution_times: True measures units on meta too; not with trace_device="cpu".
+        module: Any module, also on the meta device.
+        trace_device: "gpu" measures costs, and estimates those of modules on the meta device;
+            "cpu" estimates all.
+        trace_execution_times: True measures modules on the meta device too; not with
+            trace_device="cpu".
         overlapping_allreduce: Must be True: gradients are reduced while other stages compute.
         backward_passes_per_step: Number of steps whose gradients are added up before reduction.
         average_grads_across_microbatches: True averages gradients, False sums them.
         bucket_cap_mb: Size of the buffers in which gradients are reduced, in MiB.
-        trace_memory_usage: True measures units on meta too, like trace_execution_times.
+        trace_memory_usage: Same effect as trace_execution_times.
         broadcast_buffers: True copies buffers of the first replica to all before each step.
-        find_unused_parameters: No effect: unused parameters get no gradient, and no rank waits.
+        find_unused_parameters: No effect; unused parameters are always allowed.
         gradient_as_bucket_view: Must be False.
 
     Raises:
@@ -142,7 +144,7 @@ class DistributedModel(Parallel):
         trace_memory_usage: bool = False, broadcast_buffers: bool = True,
         find_unused_parameters: bool = True, gradient_as_bucket_view: bool = False,
     ) -> None:  # fmt: skip
-        wishes = ModelOptions(
+        arguments = ModelOptions(
             trace_device=trace_device, trace_memory_usage=trace_memory_usage,
             trace_execution_times=trace_execution_times, bucket_cap_mb=bucket_cap_mb,
             overlapping_allreduce=overlapping_allreduce,
@@ -151,66 +153,69 @@ class DistributedModel(Parallel):
             broadcast_buffers=broadcast_buffers, find_unused_parameters=find_unused_parameters,
             gradient_as_bucket_view=gradient_as_bucket_view,
         )  # fmt: skip
-        raise_all(wishes.faults())
+        raise_all(arguments.faults())
         other = current_model()
         require(
             not isinstance(other, DistributedModel),
             what="there is a DistributedModel already",
-            why="a script has one",
-            hint="Put both into one module, use smp.parallelize, or delete the first",
+            why="a script can have only one",
+            hint="Put both models into one module, use smp.parallelize, or delete the first",
         )
-        super().__init__(module, _settings(wishes))
+        super().__init__(module, _settings(arguments))
 
     @property
     def partitioned(self) -> bool:
-        """True once the model is cut, from the first step on."""
+        """True once the model is split into stages, which its first step does."""
         return self.is_cut
 
     def get_module(self) -> nn.Module:
-        """Return the user's model; after the cut, tensors that other ranks hold have no values."""
+        """Return the user's model; once it is split, tensors of other ranks have no values."""
         return self.module
 
     def local_parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
-        """Return the parameters of this rank."""
+        """Return an iterator over the parameters of this rank."""
         return self.parameters(recurse)
 
     def local_named_parameters(
         self, prefix: str = "", recurse: bool = True
     ) -> Iterator[tuple[str, nn.Parameter]]:
-        """Return the parameters of this rank, with their names in the model."""
+        """Return an iterator over the parameters of this rank, with their names in the model."""
         return self.named_parameters(prefix, recurse)
 
     def local_buffers(self, recurse: bool = True) -> Iterator[Tensor]:
-        """Return the buffers of this rank."""
+        """Return an iterator over the buffers of this rank."""
         return self.buffers(recurse)
 
     def local_named_buffers(
         self, prefix: str = "", recurse: bool = True
     ) -> Iterator[tuple[str, Tensor]]:
-        """Return the buffers of this rank, with their names in the model."""
+        """Return an iterator over the buffers of this rank, with their names in the model."""
         return self.named_buffers(prefix, recurse)
 
     def local_modules(self) -> Iterator[nn.Module]:
-        """Return the modules of this rank."""
+        """Return an iterator over the modules of this rank."""
         return self.modules()
 
     def local_named_modules(
         self, memo: set[nn.Module] | None = None, prefix: str = ""
     ) -> Iterator[tuple[str, nn.Module]]:
-        """Return the modules of this rank, with their names in the model."""
+        """Return an iterator over the modules of this rank, with their names in the model."""
         return self.named_modules(memo, prefix)
 
     def local_state_dict(self, **options: Any) -> dict[str, Any]:
-        """Return this rank's values, with SMP's mark of a part and the plan that cut the model."""
+        """Return the state dict of this rank's stages, with SMP's key "_smp_is_partial".
+
+        Once the model is split, the dict contains its plan too.
+        """
         part = {**self.local_values(**options), "_smp_is_partial": True}
         return {**part, PLAN: self.plan.document()} if self.is_cut else part
 
     def state_dict(self, *, gather_to_rank0: bool = False, **options: Any) -> Any:
-        """Return the whole model's state dict, under its own names.
+        """Return the state dict of the whole model, under the names of the user's model.
 
-        After the cut this is collective over the ranks of a replica, as in SMP v1: all replicas may
-        call it, or the one of dp_rank 0 alone. With sharding="optimizer" or "full" each replica has
-        a part, so all ranks must call it; a call on some of them waits for the others.
+        Once the model is split, all ranks of a replica have to call it; all replicas may do so, or
+        that of dp_rank 0 alone, as in SMP v1. With sharding="optimizer" or "full", all ranks have
+        to call it, since each replica has a part; a call blocks until the others call too.
 
         Args:
             gather_to_rank0: True if only rank 0 of the world gets the values; others get an empty
@@ -226,21 +231,27 @@ class DistributedModel(Parallel):
         strict: bool = True,
         same_partition_load: bool = False,
     ) -> Any:
-        """Load a state dict of the whole model or of this rank, at the cut if it cannot be earlier.
+        """Load a state dict of the whole model, or of this rank's stages.
+
+        If the model is not split yet, values are loaded when it is split.
 
         Args:
-            same_partition_load: True if the values are this rank's part, for the same stages. The
-                result of `local_state_dict` is recognized without it; before the cut it brings the
-                plan by which the model is cut.
+            state_dict: Result of `state_dict` or `local_state_dict`, or of the user's model.
+            strict: True if the names in the state dict and in the model have to be equal.
+            same_partition_load: True if the values are of this rank, with the same stages. A result
+                of `local_state_dict` is recognized without this argument; if the model is not split
+                yet, it is split by the plan in that result.
         """
         if same_partition_load:
             state_dict = {**state_dict, "_smp_is_partial": True}
         return super().load_state_dict(state_dict, strict)
 
     def register_post_partition_hook(self, hook: Hook) -> None:
-        """Call `hook(model, optimizer)` once the model is cut, before its first step runs.
+        """Register a function to be called once, when the model is split, before its first step.
 
-        As in SMP v1, the optimizer is the latest DistributedOptimizer, or None.
+        Args:
+            hook: Function that is called with this model and the latest DistributedOptimizer, or
+                None, as in SMP v1.
         """
         self.when_cut(lambda: hook(self, wrapped_optimizer()) and None)
 
@@ -250,29 +261,30 @@ class DistributedModel(Parallel):
         return self
 
     def join(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse the call; the error says what to do instead."""
+        """Raise OptionError, since this method of SMP v1 is not supported."""
         raise OptionError(
-            "model.join() is not in this release",
-            "replicas reduce their gradients together, so each runs as many steps",
-            "Give all replicas as many batches: DistributedSampler does, and drop_last=True",
+            "model.join() is not supported",
+            "replicas reduce their gradients together, so all of them have to run equally many "
+            "steps",
+            "Give all replicas equally many batches, with DistributedSampler and drop_last=True",
         )
 
     def register_comm_hook(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse the call; the error says what to do instead."""
+        """Raise OptionError, since this method of SMP v1 is not supported."""
         raise OptionError(
-            "model.register_comm_hook() is not in this release",
-            "gradients are averaged as they are",
-            "Leave it out; sharding with bf16=True sends less",
+            "model.register_comm_hook() is not supported",
+            "gradients are averaged without hooks",
+            "Leave it out; to send fewer bytes, use sharding with bf16=True",
         )
 
 
-def _settings(wishes: ModelOptions) -> Settings:
+def _settings(arguments: ModelOptions) -> Settings:
     options = session.current().options
     return Settings(
         options=options, sharding=options.sharding, shard_degree=options.shard_degree,
-        bf16=options.bf16, seed=options.seed, costs=wishes.costs,
-        fusion_bytes=int(wishes.bucket_cap_mb * MIB),
-        averages=wishes.average_grads_across_microbatches,
-        passes_per_step=wishes.backward_passes_per_step,
-        broadcasts_buffers=wishes.broadcast_buffers,
+        bf16=options.bf16, seed=options.seed, costs=arguments.costs,
+        fusion_bytes=int(arguments.bucket_cap_mb * MIB),
+        averages=arguments.average_grads_across_microbatches,
+        passes_per_step=arguments.backward_passes_per_step,
+        broadcasts_buffers=arguments.broadcast_buffers,
     )  # fmt: skip

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`smp.DistributedOptimizer`: any optimizer of PyTorch's, on the parameters of this rank."""
+"""Wrapper of any PyTorch optimizer for the parameters of this rank: `smp.DistributedOptimizer`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ _SCALER = "Use smp.amp.GradScaler with torch.autocast"
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
-    """Wrapper of an optimizer; it may be made before the model is cut, and schedulers accept it.
+    """Optimizer of a split model, which wraps an optimizer of PyTorch.
 
-    As in SMP v1, `step` and `zero_grad` are for the parameters of this rank, and `state_dict`
-    gathers the whole state. Unlike in SMP, that state has names beside its numbers, so it loads
-    under any layout. Losses are scaled by a GradScaler.
+    It may be made before the model is split into stages, and learning rate schedulers accept it. As
+    in SMP v1, `step` and `zero_grad` are for the parameters of this rank, and `state_dict` gathers
+    the whole state. Unlike in SMP, that state has names of parameters beside their numbers, so it
+    can be loaded under any layout. To scale losses, use a GradScaler.
 
     Args:
-        optimizer: Optimizer of `torch.optim`, or one like it, on the model's parameters.
+        optimizer: A `torch.optim.Optimizer` with the model's parameters.
         static_loss_scale: Must be 1.
         dynamic_loss_scale: Must be False.
         dynamic_loss_args: Must be left out.
@@ -45,8 +46,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         require(
             is_plain and not isinstance(optimizer, DistributedOptimizer),
             what=f"optimizer is {type(optimizer).__name__}",
-            why="a torch optimizer is wrapped, once",
+            why="it has to be a torch.optim.Optimizer that is not wrapped yet",
             hint="Pass one such as torch.optim.AdamW(model.parameters())",
+            about="optimizer",
         )
         raise_all(_refused(static_loss_scale, dynamic_loss_scale, dynamic_loss_args))
         self._inner = optimizer  # no super().__init__(): groups and state are the inner one's
@@ -59,51 +61,57 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
-        """Optimizer that is wrapped."""
+        """PyTorch's optimizer that this one wraps."""
         return self._inner
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """Parameter groups of the wrapped optimizer; after the cut, with this rank's parameters."""
+        """Parameter groups of the wrapped optimizer.
+
+        Once the model is split, they contain this rank's parameters only.
+        """
         return self._inner.param_groups
 
     @property
     def state(self) -> Any:  # type: ignore[override]
-        """State of the wrapped optimizer."""
+        """State of the wrapped optimizer, by parameter."""
         return self._inner.state
 
     @property
     def defaults(self) -> dict[str, Any]:  # type: ignore[override]
-        """Defaults of the wrapped optimizer."""
+        """Default options of the wrapped optimizer."""
         return self._inner.defaults
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update the parameters of this rank; every rank calls it.
+        """Update the parameters of this rank; every rank has to call it.
 
-        With `gradient_clipping` all gradients of the model are clipped together first, as before
-        the step of any optimizer of the model.
+        With the option `gradient_clipping`, the gradients of the whole model are clipped first.
+
+        Args:
+            closure: Must be None.
 
         Raises:
-            OptionError: There is a closure; it would have to run steps of the pipeline.
+            OptionError: There is a closure; it would run the pipeline inside the optimizer.
         """
         require(
             closure is None,
             what="optimizer.step got a closure",
-            why="it would run steps of the pipeline on its own",
-            hint="Run the step yourself, then call optimizer.step()",
+            why="the closure would run steps of the pipeline inside the optimizer",
+            hint="Call the function with @smp.step first, then optimizer.step()",
+            about="closure",
         )
         return self._inner.step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Reset the gradients of this rank."""
+        """Set the gradients of this rank's parameters to None, or to 0."""
         self._inner.zero_grad(set_to_none=set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of all stages, numbered as in the whole model.
+        """Return the optimizer state of all stages, with parameters numbered as in the whole model.
 
-        After the cut this is collective over the ranks of one replica: all replicas may call it, or
-        the one of dp_rank 0 alone. With sharding="optimizer" or "full" each replica has a part, so
-        all ranks must call it; a call on some of them waits for the others.
+        Once the model is split, all ranks of a replica have to call it; all replicas may do so, or
+        that of dp_rank 0 alone. With sharding="optimizer" or "full", all ranks have to call it,
+        since each replica has a part of the state; a call blocks until the others call too.
         """
         model = current_parallel()
         if model is None or not model.is_cut:
@@ -111,7 +119,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return whole_state(self._inner, model)
 
     def local_state_dict(self) -> dict[str, Any]:
-        """Return the state of this rank, with SMP's mark of a part."""
+        """Return the optimizer state of this rank only, with SMP's key "_smp_is_partial"."""
         model = current_parallel()
         if model is None or not model.is_cut:
             return {**self._inner.state_dict(), "_smp_is_partial": True}
@@ -120,10 +128,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Load the result of `state_dict`, or of `local_state_dict` for the same stages.
 
-        Before the cut, loading and its checks wait until the model is cut.
+        If the model is not split yet, the state is checked and loaded when it is split.
 
         Raises:
-            OptionError: The state is for other parameters, such as another rank's.
+            OptionError: The state is for other parameters, such as those of another rank.
         """
         model = current_parallel()
         if model is None:
@@ -133,7 +141,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             model.when_cut(lambda: load_state(self._inner, model, state_dict))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a parameter group; after the cut, with parameters of this rank."""
+        """Add a parameter group; once the model is split, with parameters of this rank."""
         self._inner.add_param_group(param_group)
 
     def __getattr__(self, name: str) -> Any:
@@ -148,7 +156,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 def _refused(
     static: object, dynamic: object, arguments: Mapping[str, Any] | None
 ) -> Iterator[OptionError]:
-    why = "gradients are scaled and checked by a GradScaler, over all ranks"
+    why = "a GradScaler scales gradients and checks them on all ranks, not the optimizer"
     if static != 1.0:
         yield OptionError(
             f"static_loss_scale is {static!r}", why, _SCALER, about="static_loss_scale"

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State dicts of an optimizer whose parameters are on several ranks: whole, or of one rank.
+"""State dicts of an optimizer whose parameters are on several ranks: of all ranks, or of one.
 
-PyTorch numbers parameters; here each number comes with the parameter's name. A rank therefore loads
-the state of its own parameters from a state dict of any rank, and another rank's part is refused.
+PyTorch identifies parameters by numbers; here the state dict has the parameters' names too. So a
+rank can load the state of its own parameters from the whole state dict, and refuses the state dict
+of another rank.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from smdist.modelparallel.torch.checkpoint.optimizer_values import (
 from smdist.modelparallel.torch.parallel.optimizers import spread
 
 NAMES: Final = "_smp_names"  # names of parameters by group, in order of their numbers
-_HINT: Final = "Load what state_dict() gave, or local_state_dict() of the same stages"
+_HINT: Final = "Load a result of state_dict(), or of local_state_dict() with the same stages"
 
 
 def whole_state(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Any]:
-    """Gather the state of a replica's ranks, numbered as in the whole model.
+    """Gather the optimizer state of all stages, with parameters numbered as in the whole model.
 
-    Collective over the replica, or over the world if replicas share the state.
+    Collective over the ranks of a replica, or over all ranks if replicas share the state.
     """
     holding = local_values_of(model)
     team, names = team_of(holding), holding.names()
@@ -61,7 +62,7 @@ def whole_state(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str,
 
 
 def local_state(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Any]:
-    """Return the state of this rank, with names."""
+    """Return the optimizer state of this rank's parameters, with their names."""
     names = local_values_of(model).names()
     listed = [[names[id(each)] for each in group["params"]] for group in optimizer.param_groups]
     return {**optimizer.state_dict(), NAMES: listed, "_smp_is_partial": True}
@@ -70,10 +71,15 @@ def local_state(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str,
 def load_state(
     optimizer: torch.optim.Optimizer, model: nn.Module, values: Mapping[str, Any]
 ) -> None:
-    """Load the state of this rank's parameters.
+    """Load the state of this rank's parameters from a state dict.
+
+    Args:
+        optimizer: PyTorch's optimizer, which is changed.
+        model: The split model.
+        values: Result of `whole_state`, or of `local_state` for the same stages.
 
     Raises:
-        OptionError: The state has no names, other groups, or lacks a parameter of this rank.
+        OptionError: The state dict has no names, other groups, or lacks a parameter of this rank.
     """
     holding = local_values_of(model)
     parameters = dict(trained(optimizer, holding.names()))
@@ -116,18 +122,20 @@ def _faults(
     holding: LocalValues,
 ) -> Iterator[OptionError]:
     if NAMES not in values:
-        why = "parameters are on several ranks, and numbers say nothing there"
-        yield OptionError("the optimizer's state has no names of parameters", why, _HINT)
+        why = "parameters are on several ranks, where their numbers are ambiguous"
+        what = "the optimizer's state has no names of parameters"
+        yield OptionError(what, why, _HINT, about=NAMES)
         return
     count = len(optimizer.param_groups)
     if len(values[NAMES]) != count:
         what = f"the optimizer's state has {len(values[NAMES])} groups"
-        yield OptionError(what, f"the optimizer has {count}", _HINT)
+        yield OptionError(what, f"the optimizer has {count} groups", _HINT, about="param_groups")
         return
     known = {name for names in values[NAMES] for name in names}
     missing = [entry.name for entry in holding.entries if entry.name in parameters]
     missing = [name for name in missing if name not in known]
     if missing:
-        what = f"the optimizer's state has nothing of {missing[0]!r}"
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        yield OptionError(f"{what}{more}", "this rank has it in its stages", _HINT)
+        what = f"the optimizer's state has no entry for {missing[0]!r}"
+        more = f" and {len(missing) - 1} more parameters" if len(missing) > 1 else ""
+        why = "this rank's stages have these parameters" if more else "this rank's stages have it"
+        yield OptionError(f"{what}{more}", why, _HINT, about=missing[0])

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SMP's functions for ranks, sizes and groups, each named after its group.
+"""Ranks, sizes and groups under SMP's function names, each with the prefix of its group.
 
-pp   the ranks of a pipeline            rdp  the ranks that hold the same parameters
-tp   the ranks that share each tensor   dp   the ranks of the same stage, tp x rdp
+pp   the ranks of a pipeline                    rdp  the ranks with the same parameters
+tp   the ranks over which tensors are split     dp   the ranks of the same stage, tp x rdp
 mp   the ranks of a replica, pp x tp
 """
 
@@ -18,7 +18,7 @@ from smdist.modelparallel.torch.session import current
 
 
 class CommGroup(Enum):
-    """Groups of ranks that a message can go to."""
+    """Groups of ranks to which an object can be sent."""
 
     WORLD = Axis.WORLD
     MP_GROUP = Axis.MP
@@ -29,7 +29,7 @@ class CommGroup(Enum):
 
 
 class RankType(Enum):
-    """Groups in which ranks are counted: the world, or this rank's own group of a kind."""
+    """Groups in which ranks are numbered: the world, or this rank's group of one kind."""
 
     WORLD_RANK = Axis.WORLD
     MP_RANK = Axis.MP
@@ -74,7 +74,7 @@ def local_size() -> int:
 
 
 def pp_rank() -> int:
-    """Return the number of this rank in its pipeline."""
+    """Return the number of this rank in its pipeline, from 0."""
     return current().groups.pp_rank
 
 
@@ -84,17 +84,17 @@ def pp_size() -> int:
 
 
 def tp_rank() -> int:
-    """Return the number of this rank among those that share its tensors."""
+    """Return the number of this rank among those over which its tensors are split: always 0."""
     return current().groups.tp_rank
 
 
 def tp_size() -> int:
-    """Return the number of ranks that share each tensor."""
+    """Return the number of ranks over which each tensor is split: always 1."""
     return current().groups.tp_size
 
 
 def rdp_rank() -> int:
-    """Return the number of this rank among those that hold the same parameters: its replica."""
+    """Return the number of this rank among the ranks with the same parameters, from 0."""
     return current().groups.rdp_rank
 
 
@@ -104,7 +104,7 @@ def rdp_size() -> int:
 
 
 def dp_rank() -> int:
-    """Return the number of this rank among those of the same stage."""
+    """Return the number of this rank among the ranks of the same stage, from 0."""
     return current().groups.dp_rank
 
 
@@ -114,7 +114,7 @@ def dp_size() -> int:
 
 
 def mp_rank() -> int:
-    """Return the number of this rank in its replica of the model."""
+    """Return the number of this rank in its replica of the model, from 0."""
     return current().groups.mp_rank
 
 
@@ -124,52 +124,52 @@ def mp_size() -> int:
 
 
 def get_world_process_group() -> dist.ProcessGroup:
-    """Return the group of all ranks, for torch.distributed's collectives."""
+    """Return the process group of all ranks, for collectives of torch.distributed."""
     return current().group_of(Axis.WORLD)
 
 
 def get_pp_process_group() -> dist.ProcessGroup:
-    """Return the group of this rank's pipeline."""
+    """Return the process group of this rank's pipeline."""
     return current().group_of(Axis.PP)
 
 
 def get_tp_process_group() -> dist.ProcessGroup:
-    """Return the group of ranks that share this rank's tensors."""
+    """Return the process group of the ranks over which this rank's tensors are split: itself."""
     return current().group_of(Axis.TP)
 
 
 def get_rdp_process_group() -> dist.ProcessGroup:
-    """Return the group of ranks that hold this rank's parameters."""
+    """Return the process group of the ranks with the same parameters as this rank."""
     return current().group_of(Axis.RDP)
 
 
 def get_dp_process_group() -> dist.ProcessGroup:
-    """Return the group of ranks of this rank's stage."""
+    """Return the process group of the ranks with the same stage as this rank."""
     return current().group_of(Axis.DP)
 
 
 def get_mp_process_group() -> dist.ProcessGroup:
-    """Return the group of ranks of this rank's replica."""
+    """Return the process group of the ranks of this rank's replica."""
     return current().group_of(Axis.MP)
 
 
 def get_pp_group() -> list[int]:
-    """Return the world ranks of this rank's pipeline, in its order."""
+    """Return the world ranks of this rank's pipeline, in the order of the pipeline."""
     return list(current().members(Axis.PP))
 
 
 def get_tp_group() -> list[int]:
-    """Return the world ranks that share this rank's tensors."""
+    """Return the world ranks over which this rank's tensors are split: this rank alone."""
     return list(current().members(Axis.TP))
 
 
 def get_rdp_group() -> list[int]:
-    """Return the world ranks that hold this rank's parameters."""
+    """Return the world ranks with the same parameters as this rank."""
     return list(current().members(Axis.RDP))
 
 
 def get_dp_group() -> list[int]:
-    """Return the world ranks of this rank's stage."""
+    """Return the world ranks with the same stage as this rank."""
     return list(current().members(Axis.DP))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run-time state under SMP's names: `smp.state.cfg.microbatches`, `smp.state.model`."""
+"""Configuration, model and optimizer of this process under SMP's name `smp.state`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from smdist.modelparallel.torch.session.current_model import current_model, wrap
 
 
 class Cfg:
-    """Configuration under SMP v1's keys; keys without a meaning here have SMP's defaults."""
+    """Configuration under SMP v1's keys; keys without an effect here have SMP's defaults."""
 
     @property
     def pipeline_parallel_degree(self) -> int:
@@ -19,12 +19,12 @@ class Cfg:
 
     @property
     def tensor_parallel_degree(self) -> int:
-        """Number of ranks that share a tensor."""
+        """Number of ranks over which each tensor is split: always 1."""
         return current().groups.tp_size
 
     @property
     def microbatches(self) -> int | str:
-        """Number of microbatches in a batch; "auto" until the planner has decided."""
+        """Number of microbatches in a batch; "auto" until the planner has chosen a plan."""
         model = current_model()
         if model is not None and model.is_cut:
             return model.plan.num_microbatches
@@ -32,28 +32,28 @@ class Cfg:
 
     @property
     def pipeline(self) -> str:
-        """Schedule of the pipeline; "auto" until the planner has decided."""
+        """Schedule of the pipeline; "auto" until the planner has chosen a plan."""
         model = current_model()
         return model.plan.schedule if model and model.is_cut else current().options.pipeline
 
     @property
     def placement_strategy(self) -> str:
-        """Order of ranks: which of them are neighbours."""
+        """Order of ranks over hosts: "cluster", "spread", or SMP's letters such as "DPT"."""
         return current().options.placement_strategy
 
     @property
     def bf16(self) -> bool:
-        """True if sharded parameters are computed with in bfloat16."""
+        """True if the forward and backward passes use sharded parameters in bfloat16."""
         return current().options.bf16
 
     @property
     def fp16(self) -> bool:
-        """Always False: for float16 there are autocast and the GradScaler."""
+        """Always False: float16 is used with torch.autocast and smp.amp.GradScaler instead."""
         return False
 
     @property
     def fp16_params(self) -> bool:
-        """Always False, like `fp16`."""
+        """Always False: parameters are not converted to float16."""
         return False
 
     @property
@@ -63,17 +63,17 @@ class Cfg:
 
     @property
     def ddp(self) -> bool:
-        """Always True: torch.distributed runs and makes the process groups."""
+        """Always True: torch.distributed is initialized and provides the process groups."""
         return True
 
     @property
     def shard_optimizer_state(self) -> bool:
-        """True if replicas share the optimizer's state."""
+        """True if each replica stores only its part of the optimizer's state."""
         return current().options.sharding != "none"
 
     @property
     def sharded_data_parallel_degree(self) -> int:
-        """Number of replicas that share parameters; 1 if each has all of its stages."""
+        """Number of replicas over which parameters are sharded; 1 if each stores all parameters."""
         options = current().options
         if options.sharding != "full":
             return 1
@@ -91,12 +91,12 @@ class SmpState:
 
     @property
     def model(self) -> Any:
-        """Model that was wrapped last, or None."""
+        """Model that smp.DistributedModel or smp.parallelize made last, or None."""
         return current_model()
 
     @property
     def optimizer(self) -> Any:
-        """DistributedOptimizer that was made last, or None."""
+        """Instance of smp.DistributedOptimizer that was made last, or None."""
         return wrapped_optimizer()
 
 

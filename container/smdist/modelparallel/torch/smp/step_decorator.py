@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`@smp.step`: a function of the user, run once per microbatch, on all ranks.
+"""Decorator `@smp.step`: it runs a user's function once per microbatch, on all ranks.
 
-`Slicing` cuts the function's inputs into microbatches as SMP v1 does. Tensors are narrowed along
+`Slicing` splits the function's arguments into microbatches as SMP v1 does. Tensors are split along
 dimension 0, or the axis that is given for the argument, also in lists, tuples, dicts, sets and
-dataclasses. Objects with `smp_slice(num_mb, mb, axis)` cut themselves. Arguments in
-`non_split_inputs` are passed whole, and so are all other objects.
+dataclasses. Objects with a method `smp_slice(num_mb, mb, axis)` return their own parts. Arguments
+in `non_split_inputs` are passed whole, and so are all other objects.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ Leaf = tuple[str, Any, int]  # path, leaf, axis
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slicing:
-    """Rules by which arguments of a step function are cut.
+    """Rules by which the arguments of a step function are split into microbatches.
 
     Attributes:
-        whole: Names of arguments that are not cut.
-        axes: Axis of the cut, by argument; 0 for all others.
+        whole: Names of arguments that are not split.
+        axes: Dimension along which an argument is split, by name; 0 for all others.
     """
 
     whole: frozenset[str] = frozenset()
     axes: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def check(self, function: Callable[..., Any]) -> None:
-        """Check that the function has all arguments that are named.
+        """Check that a function has all arguments that `whole` and `axes` list.
 
         Raises:
-            OptionError: Arguments are missing; all of them.
+            OptionError: The function lacks some of them; one fault for each.
         """
         parameters = inspect.signature(function).parameters.values()
         if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
@@ -53,29 +53,32 @@ class Slicing:
         known = [each.name for each in parameters]
         raise_all(
             OptionError(
-                f"smp.step names the input {name!r}",
-                f"{function.__qualname__} has no such argument",
-                f"Name one of {', '.join(known)}",
+                f"smp.step lists the input {name!r}",
+                f"{function.__qualname__} has no argument of this name",
+                f"Use one of {', '.join(known)}",
+                about=name,
             )
             for name in [*sorted(self.whole), *self.axes]
             if name not in known
         )
 
     def cut(self, function: Callable[..., Any], arguments: Arguments, number: int) -> list[Any]:
-        """Return the arguments for each of `number` microbatches.
+        """Return the arguments of the function for each of `number` microbatches.
 
         Raises:
-            OptionError: Arguments cannot be cut into equal parts; all of them, by argument.
+            OptionError: Arguments cannot be split into equal parts; one fault for each.
         """
         found = named(function, arguments)
         raise_all(self._faults(found, number))
         return [self._piece(found, arguments, (number, at)) for at in range(number)]
 
     def size(self, function: Callable[..., Any], arguments: Arguments) -> int:
-        """Return the samples of the first tensor that is cut; 0 if objects cut themselves.
+        """Return the number of samples in a batch: the length of the first tensor that is split.
+
+        It is 0 if only objects with `smp_slice` are split, since their length is not known.
 
         Raises:
-            OptionError: No argument is cut.
+            OptionError: No argument can be split.
         """
         leaves = list(self._leaves(named(function, arguments)))
         for _, leaf, axis in leaves:
@@ -84,9 +87,9 @@ class Slicing:
         if leaves:
             return 0  # the model's arguments show the size
         raise OptionError(
-            f"{function.__qualname__} got no tensor to cut into microbatches",
-            "a step works on one batch, in parts",
-            "Pass the batch to it, and not a DataLoader or the name of one",
+            f"{function.__qualname__} got no tensor to split into microbatches",
+            "a step runs the microbatches of the batch in its arguments",
+            "Pass the batch itself to the function, not a DataLoader",
         )
 
     def _leaves(self, found: list[tuple[str, Any]]) -> Iterator[Leaf]:
@@ -99,9 +102,10 @@ class Slicing:
             if not isinstance(leaf, Tensor):
                 continue
             if not -leaf.dim() <= axis < leaf.dim():
-                why = f"it has {leaf.dim()} dimensions"
-                hint = "Name another axis in input_split_axes"
-                yield OptionError(f"{path!r} is to be cut along axis {axis}", why, hint)
+                why = f"the tensor has {leaf.dim()} dimensions"
+                hint = "Set another axis in input_split_axes"
+                what = f"{path!r} cannot be split along axis {axis}"
+                yield OptionError(what, why, hint, about=path)
             elif leaf.shape[axis] % number or not leaf.shape[axis]:
                 yield _uneven(path, leaf.shape[axis], number)
 
@@ -118,13 +122,14 @@ def _uneven(path: str, length: int, number: int) -> OptionError:
     usable = ", ".join(map(str, divisors(length))) if length else "another batch"
     return OptionError(
         f"{path!r} has {length} samples",
-        f"they cannot be cut into {number} equal microbatches",
+        f"they cannot be split into {number} equal microbatches",
         f"Drop the last batch (drop_last=True), pad it, or use {usable} microbatches",
+        about=path,
     )
 
 
 def named(function: Callable[..., Any], arguments: Arguments) -> list[tuple[str, Any]]:
-    """Return positional arguments, then keywords, each with its name.
+    """Return pairs of name and value: of positional arguments first, then of keyword arguments.
 
     Raises:
         TypeError: The arguments do not fit the function; raised by Python.
@@ -174,7 +179,7 @@ def _cut(value: Any, axis: int, part: tuple[int, int]) -> Any:
 
 
 def _rebuilt(value: Any, parts: list[tuple[Any, Any]]) -> Any:
-    """Return the same container with other parts, or itself if all parts are the same."""
+    """Return a copy of a container with other parts, or itself if all parts are identical."""
     if all(new is old for (_, new), (_, old) in zip(parts, _parts(value), strict=True)):
         return value
     if isinstance(value, dict):
@@ -191,7 +196,7 @@ def _rebuilt(value: Any, parts: list[tuple[Any, Any]]) -> Any:
 
 
 def _mapping(value: dict[Any, Any], parts: dict[Any, Any]) -> Any:
-    """Return a dict of the same class; a plain dict if the class takes no items."""
+    """Return a dict of `value`'s class with other items; a plain dict if the class fails."""
     try:
         return type(value)(parts)
     except Exception:
@@ -214,32 +219,33 @@ def step(
     function: Function | None = None, *, non_split_inputs: Sequence[str] = (),
     input_split_axes: Mapping[str, int] | None = None, detach_outputs: bool = True,
 ) -> Any:  # fmt: skip
-    """Make a function one step of a pipeline; it runs once per microbatch.
+    """Decorate a function to be one step of a pipeline, which runs it once per microbatch.
 
         loss = train_step(model, x, y).reduce_mean()
 
-    As in SMP v1, all ranks of a pipeline call it with the same batch, which is cut along dimension
-    0; the optimizer, clipping and the scaler's step belong outside; BatchNorm and `len(x)` see one
-    microbatch. The first call plans and cuts the model.
+    As in SMP v1, all ranks of a pipeline call it with the same batch, which is split along
+    dimension 0. The function calls the model once and `model.backward(loss)`; the optimizer,
+    clipping and the scaler's step belong outside. BatchNorm and `len(x)` see one microbatch. The
+    first call plans and splits the model.
 
-    Unlike in SMP, on ranks without the last stage the function ends at the model's call, which
-    comes once in it; its results are available on all ranks. Up to that call the function runs once
-    more for the first microbatch. Gradients are complete when the step returns. Random numbers are
-    the same under every layout. Without gradients there is only a forward pass; under
-    torch.no_grad() a single replica may run the step.
+    Unlike in SMP, on ranks without the last stage the function is left at the model's call; its
+    results are available on all ranks. Up to that call the function runs once more for the first
+    microbatch. Gradients are complete when the step returns. Random numbers are the same under
+    every layout. Without `backward` there is only a forward pass; under torch.no_grad() a single
+    replica may run the step.
 
     Args:
-        non_split_inputs: Names of arguments that every microbatch gets whole.
-        input_split_axes: Dimension to cut, by argument, if it is not 0.
+        non_split_inputs: Names of arguments that are passed whole to every microbatch.
+        input_split_axes: Dimension to split, by argument, if it is not 0.
         detach_outputs: True detaches results from the autograd graph; otherwise they are part of
-            it on the last stage's rank alone.
+            it on the last stage's rank only.
 
     Returns:
         A function that returns a `StepOutput` for each tensor, and a list by microbatch for any
         other result.
 
     Raises:
-        OptionError: The function lacks a named argument; in a call, the batch cannot be cut into
+        OptionError: The function lacks a listed argument; in a call, the batch cannot be split into
             equal microbatches, raised on every rank before anything runs.
         StepError: In a call, some rank failed.
     """
@@ -251,7 +257,13 @@ def step(
 
 
 def step_of(function: Function, slicing: Slicing, detaches: bool) -> Function:
-    """Make a step of a function."""
+    """Return the step of a function: it plans, splits the batch and runs the pipeline when called.
+
+    Args:
+        function: Function of the user.
+        slicing: Rules by which its arguments are split.
+        detaches: True detaches results from the autograd graph.
+    """
     slicing.check(function)
 
     @wraps(function)
@@ -259,9 +271,9 @@ def step_of(function: Function, slicing: Slicing, detaches: bool) -> Function:
         model = _model_in((args, kwargs))
         require(
             model._state.microbatch_call is None,
-            what=f"{function.__qualname__} is called in another step",
-            why="a step is a whole run of the pipeline",
-            hint="Call the plain function, without @smp.step",
+            what=f"{function.__qualname__} is called inside another step",
+            why="a step is a whole run of the pipeline, so steps cannot be nested",
+            hint="Remove @smp.step from the inner function",
         )
         step_function = StepFunction(
             name=function.__qualname__,
@@ -281,9 +293,9 @@ def _slicing(whole: Sequence[str], axes: Mapping[str, int] | None) -> Slicing:
     bad = [name for name, axis in (axes or {}).items() if type(axis) is not int]
     if bad:
         raise OptionError(
-            f"input_split_axes has {axes!r}",
-            "an axis is a number",
-            "Pass integers by argument",
+            f"input_split_axes is {axes!r}",
+            f"the axis of {bad[0]!r} is no integer",
+            "Pass a dict from names of arguments to integers",
             about="input_split_axes",
         )
     return Slicing(whole=frozenset(names), axes=dict(axes or {}))
@@ -294,9 +306,9 @@ def _model_in(arguments: Arguments) -> Parallel:
     found = {id(each): each for each in _models(arguments)}
     require(
         len(found) <= 1,
-        what=f"the step got {len(found)} models",
-        why="a step runs one through the pipeline",
-        hint="Put them into one module, or use a step for each",
+        what=f"the arguments of the step contain {len(found)} models",
+        why="a step runs one model",
+        hint="Put the models into one module, or use a step for each",
     )
     if found:
         return next(iter(found.values()))
@@ -316,7 +328,7 @@ def _models(value: Any) -> Iterator[Parallel]:
 
 
 def _data(function: Function, arguments: Arguments) -> dict[str, Any]:
-    """Return the arguments without models, by name, for comparison between ranks."""
+    """Return the arguments that are no models, by name, to be compared between ranks."""
     found: dict[str, Any] = {}
     for name, value in named(function, arguments):
         if not isinstance(value, Parallel):

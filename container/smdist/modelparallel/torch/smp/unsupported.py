@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of SMP v1 for features that are not supported: each raises and names an alternative."""
+"""Names of SMP v1 for features that are not supported: each use raises an error with a hint."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from typing import Any, NoReturn
 
 from sagemaker_dist.errors import OptionError
 
-_WHY = "tensors are not split over ranks in this release, modules are"
+_WHY = "tensor parallelism is not supported: modules are placed on ranks as a whole"
 _HINT = "Leave it out, and use a larger pipeline_parallel_degree or sharding='full'"
 
 
 def tensor_parallelism(enabled: bool = True, **_: Any) -> NoReturn:
-    """Refuse tensor parallelism; the error names an alternative."""
+    """Raise OptionError, since tensor parallelism is not supported."""
     raise OptionError(f"smp.tensor_parallelism(enabled={enabled!r})", _WHY, _HINT)
 
 
 def set_tensor_parallelism(*_: Any, **__: Any) -> NoReturn:
-    """Refuse tensor parallelism; the error names an alternative."""
+    """Raise OptionError, since tensor parallelism is not supported."""
     raise OptionError("smp.set_tensor_parallelism", _WHY, _HINT)
 
 
 def tp_register(*_: Any, **__: Any) -> NoReturn:
-    """Refuse tensor parallelism; the error names an alternative."""
+    """Raise OptionError, since tensor parallelism is not supported."""
     raise OptionError("smp.tp_register", _WHY, _HINT)
 
 
 def tp_register_with_module(*_: Any, **__: Any) -> NoReturn:
-    """Refuse tensor parallelism; the error names an alternative."""
+    """Raise OptionError, since tensor parallelism is not supported."""
     raise OptionError("smp.tp_register_with_module", _WHY, _HINT)
 
 
@@ -41,18 +41,18 @@ class UnsupportedModule:
     """
 
     def __init__(self, name: str, why: str, hint: str) -> None:
-        self._said = name, why, hint
+        self._error_parts = name, why, hint
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("_"):
             raise AttributeError(name)
-        own, why, hint = self._said
+        own, why, hint = self._error_parts
         raise OptionError(f"{own}.{name}", why, hint)
 
 
-nn = UnsupportedModule("smp.nn", _WHY, "Use the layers of torch.nn; they are cut as they are")
+nn = UnsupportedModule("smp.nn", _WHY, "Use the layers of torch.nn, which need no changes")
 optimizers = UnsupportedModule(
     "smp.optimizers",
-    "fused optimizers are PyTorch's own",
-    "Use torch.optim, such as AdamW(..., fused=True), and wrap it",
+    "SMP's fused optimizers are not supported, since PyTorch has its own",
+    "Use torch.optim, such as AdamW(..., fused=True), inside smp.DistributedOptimizer",
 )

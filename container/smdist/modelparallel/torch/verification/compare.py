@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Differences between the numbers of two runs.
+"""Relative differences between the tensors of two runs.
 
-A gradient's difference is relative to its own norm, ||g - g'|| / ||g||. Some gradients are zero but
-for rounding, such as that of an attention's key bias: their difference is relative to a thousandth
-of the typical gradient instead.
+The difference of a tensor is relative to its norm, ||g - g'|| / ||g||. Some gradients are zero
+except for rounding errors, such as that of an attention's key bias. A norm counts as at least a
+thousandth of the root mean square of all tensors, so that such gradients do not look different.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ class Worst:
     """Largest difference, and the tensor that has it.
 
     Attributes:
-        error: Relative difference; infinite if only one of the two runs has the tensor.
-        name: Name of the tensor; empty if nothing was compared.
+        error: Relative difference; infinite if one run has no such tensor, or if shapes or types
+            differ.
+        name: Name of the tensor; "" if nothing was compared.
     """
 
     error: float = 0.0
@@ -35,7 +36,12 @@ class Worst:
 
 
 def worst(expected: Mapping[str, Tensor | None], found: Mapping[str, Tensor | None]) -> Worst:
-    """Return the tensor that differs most."""
+    """Return the largest relative difference between the tensors of two runs.
+
+    Args:
+        expected: Tensors of the first run, by name; None for a missing gradient.
+        found: Tensors of the second run, by name.
+    """
     floor = _FLOOR * _typical([tensor for tensor in expected.values() if tensor is not None])
     errors = [
         Worst(error=_error(tensor, found.get(name), floor), name=name)
@@ -45,7 +51,7 @@ def worst(expected: Mapping[str, Tensor | None], found: Mapping[str, Tensor | No
 
 
 def tensors_of(output: Any) -> dict[str, Tensor | None]:
-    """Return the tensors in nested data, by their position."""
+    """Return the tensors in a nested output by name: "output 0" and so on, by position."""
     leaves = flatten(output)[0]
     return {f"output {at}": leaf for at, leaf in enumerate(leaves) if isinstance(leaf, Tensor)}
 
@@ -72,7 +78,7 @@ def _relative(expected: Tensor, found: Tensor, floor: float) -> float:
 
 
 def _typical(tensors: list[Tensor]) -> float:
-    """Return the root mean square over all tensors."""
+    """Return the root mean square over the elements of all floating-point tensors."""
     squares = sum(float(t.detach().double().square().nansum()) for t in tensors if _is_real(t))
     count = sum(t.numel() for t in tensors if _is_real(t))
     return sqrt(squares / count) if count and squares < inf else 0.0

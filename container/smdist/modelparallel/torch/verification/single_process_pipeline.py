@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run of a split model in one process: stage by stage forward, and back again.
+"""Run of all stages of a split model in one process, forward and backward.
 
-Every value that crosses from one stage to another is detached from the autograd graph, as it would
-be in a message between processes, and its gradient is carried back by hand. While a stage runs
-forward, the parameters and buffers of the others are NaN, so a stage that reads them is found.
+Every value that is passed from one stage to another is detached from the autograd graph, as in a
+message between processes, and its gradient is added to the sender's by hand. While a stage runs
+forward, the parameters and buffers of the others are NaN, so reading them gives wrong results.
 """
 
 from __future__ import annotations
@@ -26,7 +26,13 @@ Roots = list[tuple[Tensor, Tensor | None]]
 
 @dataclass(slots=True)
 class _Ran:
-    """Stage after its forward pass: inputs as leaves, values, and gradients sent back to it."""
+    """State of a stage after its forward pass.
+
+    Attributes:
+        received: Detached values from earlier stages, by name.
+        values: Values for later stages and, on the last stage, outputs of the model, by name.
+        gradients: Summed gradients of `values` from later stages, by name.
+    """
 
     received: dict[str, Tensor]
     values: dict[str, Any]
@@ -40,15 +46,15 @@ def replay(
     roots_of: Callable[[Any], Roots],
     draws: RngStream,
 ) -> Any:
-    """Run all stages forward and backward; gradients end up in the model's parameters.
+    """Run all stages forward, then backward; gradients are added to the model's parameters.
 
     Args:
         stages: All stages, in order.
         placement: Edges between the stages.
         arguments: Arguments of the whole model.
-        roots_of: Function from an output to the tensors where its backward pass starts, each with
-            a gradient.
-        draws: Source of random numbers.
+        roots_of: Function from the model's output to pairs of a tensor, where the backward pass
+            begins, and its gradient.
+        draws: Seed of the random numbers.
 
     Returns:
         The output of the model.
@@ -73,7 +79,10 @@ def replay(
 
 @contextmanager
 def _alone(stage: StageModule, stages: Sequence[StageModule]) -> Iterator[None]:
-    """Make the parameters and buffers of all other stages NaN within the block, without memory."""
+    """Set the parameters and buffers of all other stages to NaN within the block.
+
+    This takes no memory: each is one NaN, expanded to the tensor's shape.
+    """
     own = {id(tensor) for tensor in _held(stage)}
     others = {id(tensor): tensor for each in stages for tensor in _held(each)}
     hidden = [t for key, t in others.items() if key not in own and t.is_floating_point()]
@@ -102,7 +111,7 @@ def _backward(ran: _Ran, roots: Roots) -> None:
 
 
 def backward(roots: Roots) -> None:
-    """Run the backward pass from the tensors that require a gradient."""
+    """Run the backward pass from tensors with their gradients; skip those that require none."""
     wanted = [(value, gradient) for value, gradient in roots if value.requires_grad]
     if wanted:
         torch.autograd.backward(
@@ -111,7 +120,7 @@ def backward(roots: Roots) -> None:
 
 
 def _carry(ran: list[_Ran], placement: Placement, number: int) -> None:
-    """Add the gradients of a stage's inputs to those of the stages that sent them."""
+    """Add the gradients of a stage's inputs to `gradients` of the stages that sent the inputs."""
     for edge in placement.edges:
         gradient = ran[number].received[edge.value].grad if edge.target == number else None
         if gradient is not None:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`verify(model, batch)`: check that a split model computes the same as the whole model.
+"""Check that a split model computes the same as the whole model: `smp.verify`.
 
 Both run in one process on the same microbatches, forward and backward. Outputs, the loss, the
 summed gradients and all buffers are compared; the model is restored afterwards. Dropout draws the
-same numbers in both runs. One more pass over the whole batch measures the effect of microbatches
-themselves.
+same numbers in both runs. A third run, of the whole model on the whole batch, measures the effect
+of microbatches alone.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ _ROUNDING = 1e-4
 
 
 class VerifyError(OptionError):
-    """Difference between the split model and the whole model."""
+    """Error for a difference between the split model and the whole model above the tolerance.
+
+    Its `kind` is "output", "gradient" or "buffer"; `about` is the name of the tensor.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,13 +56,13 @@ class Verified:
         parameter: Name of that gradient's parameter; empty if no gradient was computed.
         output_error: Relative difference of the output that differs most.
         buffer_error: Relative difference of the buffer that differs most after the run.
-        stages: Names of the units in each stage.
+        stages: Names of the units, by stage.
         captured: The captured model.
-        placement: Placement of units and values on the stages.
-        microbatches: Number of microbatches that the batch was cut into.
-        microbatch_error: Relative difference between the gradients of the unsplit model summed
-            over microbatches and those of one pass over the whole batch; no fault of the split.
-            None for one microbatch, or if the outputs have no samples along dimension 0.
+        placement: Stages of the units, and values sent between stages.
+        microbatches: Number of microbatches that the batch was split into.
+        microbatch_error: Relative difference between the gradients of the whole model over
+            microbatches and over the whole batch, which no split causes. None for one microbatch,
+            or if the outputs have no samples along dimension 0.
     """
 
     relative_error: float
@@ -84,12 +87,12 @@ class Verified:
     def _on_microbatches(self) -> str:
         if self.microbatch_error is None:
             return ""
-        said = (
+        text = (
             f"; in {self.microbatches} microbatches gradients differ from those of the whole batch"
             f" by {self.microbatch_error:.1e}"
         )
         causes = " (BatchNorm, dropout, losses that are no mean over samples)"
-        return said + causes * (self.microbatch_error > _ROUNDING)
+        return text + causes * (self.microbatch_error > _ROUNDING)
 
 
 def verify(
@@ -97,7 +100,7 @@ def verify(
     stages: Stages | None = None, plan: StagedPlan | None = None, microbatches: int | None = None,
     loss: Callable[[Any], Tensor] | None = None, tolerance: float = 1e-5,
 ) -> Verified:  # fmt: skip
-    """Compare a model with its split version.
+    """Check that a model split into stages computes the same as the whole model, in one process.
 
     Args:
         model: Model with real parameters, in the mode in which it will be used.
@@ -105,17 +108,20 @@ def verify(
         stages: Number of stages, of about equally many units, or the names of the units in each
             stage. Default: 2.
         plan: Plan that has the stages, in place of `stages`.
-        microbatches: Number of equal parts that the batch is cut into along dimension 0;
-            gradients are those of the mean of their losses. Default: the plan's number, or 1.
+        microbatches: Number of equal parts that the batch is split into along dimension 0; the
+            loss is the mean of theirs. Default: the plan's number, or 1.
         loss: Function from the output of a microbatch to a scalar. Default: the output's `loss`,
             or the output itself if it is a scalar; otherwise each floating-point output gets a
             gradient of random numbers.
         tolerance: Largest relative difference that is accepted.
 
+    Returns:
+        The differences that were found, all within the tolerance.
+
     Raises:
-        VerifyError: A difference is larger; the message names the worst parameter.
-        CaptureError: The model cannot be captured.
-        OptionError: A stage is empty, a unit is missing, the batch cannot be cut, the plan is
+        VerifyError: A difference is larger; the message names the tensor that differs most.
+        CaptureError: The model's forward pass cannot be recorded.
+        OptionError: A stage is empty, a unit is missing, the batch cannot be split, the plan is
             for another model, or the model is on the meta device.
     """
     check_request(model, stages, plan, tolerance)
@@ -133,7 +139,7 @@ def verify(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Numbers:
-    """Outputs, gradients and buffers of one run."""
+    """Results of one run, by name: outputs, gradients of parameters and inputs, and buffers."""
 
     outputs: dict[str, Tensor | None]
     gradients: dict[str, Tensor | None]
@@ -141,7 +147,7 @@ class _Numbers:
 
 
 class _Runs:
-    """Both runs; each begins with the unchanged model."""
+    """Runner of the whole model and of its stages; each run begins with the unchanged model."""
 
     def __init__(
         self, captured: Captured, placement: Placement, loss: Callable[[Any], Tensor] | None
@@ -150,7 +156,7 @@ class _Runs:
         self._model = captured.model
 
     def plain(self, parts: list[Any]) -> _Numbers:
-        """Run the whole model, one microbatch after the other."""
+        """Run the whole model forward and backward, one microbatch after the other."""
 
         def run(arguments: tuple[Any, Any], roots: Callable[[Any], Roots], draws: RngStream) -> Any:
             args, kwargs = arguments
@@ -162,7 +168,7 @@ class _Runs:
         return self._each(parts, run)
 
     def split(self, parts: list[Any]) -> _Numbers:
-        """Run the stages of the split model, one microbatch after the other."""
+        """Run all stages forward and backward, one microbatch after the other."""
         stages = [
             StageModule(self._captured, self._placement, number)
             for number in range(self._placement.num_stages)
@@ -176,7 +182,7 @@ class _Runs:
     def _each(self, parts: list[Any], run: Callable[..., Any]) -> _Numbers:
         outputs: dict[str, Tensor | None] = {}
         inputs: dict[str, Tensor | None] = {}
-        with _as_it_was(self._model):
+        with _restored(self._model):
             for number, part in enumerate(parts):
                 arguments: Any = map_leaves(_copied, arguments_of(part))
                 roots = partial(self._roots, place=(number, len(parts)))
@@ -236,7 +242,10 @@ def _verified(
 
 
 def _microbatch_error(whole: _Numbers, parts: _Numbers, number: int) -> float | None:
-    """Compare gradients; None if outputs have no samples, since random gradients then differ."""
+    """Return the relative difference between gradients over the batch and over microbatches.
+
+    None if the outputs have no samples along dimension 0, so that their gradients differ anyway.
+    """
     for name, output in whole.outputs.items():
         part = parts.outputs.get(f"{name} of microbatch 0")
         if output is None or part is None or not output.dim() or not output.is_floating_point():
@@ -252,11 +261,13 @@ def _microbatch_error(whole: _Numbers, parts: _Numbers, number: int) -> float | 
 def _off(kind: str, found: Worst, tolerance: float) -> VerifyError:
     module = found.name.rpartition(".")[0] or "the model"
     return VerifyError(
-        f"split, the model has another {kind} {found.name!r} in {module!r}: it differs by "
+        f"the split model has another {kind} {found.name!r} in {module!r}: it differs by "
         f"{found.error:.1e} of its norm, more than {tolerance:.0e}",
-        "something that crosses between two stages is lost there, such as a side effect of a "
-        "forward function",
-        "Keep the module that does this whole: put it inside one unit",
+        "an effect of one stage does not reach another stage, such as a side effect of a forward "
+        "function",
+        "Do not split the module with that effect: pass stages= that have all of it on one stage",
+        about=found.name,
+        kind=kind,
     )
 
 
@@ -268,7 +279,7 @@ def _unit_names(graph: Graph, placement: Placement) -> tuple[tuple[str, ...], ..
 
 
 @contextmanager
-def _as_it_was(model: nn.Module) -> Iterator[None]:
+def _restored(model: nn.Module) -> Iterator[None]:
     """Restore buffers, gradients, attributes and random numbers after the block."""
     before = snapshots(model.modules())
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
@@ -306,15 +317,19 @@ def _checked(loss: Any) -> Tensor:
     require(
         is_scalar,
         what=f"loss returned a {what}",
-        why="the backward pass starts at one number that has a gradient",
+        why="the backward pass begins at a scalar that requires a gradient",
         hint="Return a scalar computed from the output, such as its mean",
+        about="loss",
     )
     assert isinstance(loss, Tensor)
     return loss
 
 
 def _cotangent(tensor: Tensor, generator: torch.Generator, place: tuple[int, int]) -> Tensor:
-    """Return the rows of one microbatch, from random gradients for the whole batch."""
+    """Return random gradients for the output of one microbatch.
+
+    They are rows of the random gradients for the whole batch, so microbatches have different ones.
+    """
     number, parts = place
     if not tensor.dim():
         return torch.full_like(tensor, 1 / parts)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments of `smp.verify`: checked before anything runs, then turned into parts and stages."""
+"""Arguments of `smp.verify`: their checks, the microbatches and the stages that they mean."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ Stages = int | Sequence[Sequence[str]]
 
 
 class StagedPlan(Protocol):
-    """Plan as `verify` reads it; `num_microbatches` and `check` are used as well if it has them."""
+    """Plan with the stages of a model.
+
+    `verify` also uses `num_microbatches` and `check(graph)` of a plan that has them.
+    """
 
     @property
     def stages(self) -> tuple[tuple[str, ...], ...]:
@@ -27,13 +30,13 @@ class StagedPlan(Protocol):
 
     @property
     def opened(self) -> tuple[str, ...]:
-        """Modules that were gone into, so that the modules in them are units."""
+        """Names of modules that are split, so that the modules inside them are units."""
 
 
 def check_request(
     model: nn.Module, stages: Stages | None, plan: StagedPlan | None, tolerance: float
 ) -> None:
-    """Check the arguments before the model runs.
+    """Check the arguments of `smp.verify` before the model runs.
 
     Raises:
         OptionError: All faults, by argument.
@@ -42,18 +45,27 @@ def check_request(
 
 
 def cut(batch: Any, microbatches: int | None, plan: StagedPlan | None) -> list[Any]:
-    """Cut a batch into `microbatches` parts; the default is the plan's number, or one.
+    """Split a batch along dimension 0 into microbatches.
+
+    Args:
+        batch: Arguments of the model.
+        microbatches: Number of equal parts; None is the plan's number, or 1 without a plan.
+        plan: Plan of the split model, or None.
+
+    Returns:
+        Arguments of the model, for each microbatch.
 
     Raises:
-        OptionError: The batch cannot be cut into this many parts.
+        OptionError: The batch cannot be split into this many equal parts.
     """
     parts = getattr(plan, "num_microbatches", 1) if microbatches is None else microbatches
     is_count = isinstance(parts, int) and not isinstance(parts, bool) and parts > 0
     require(
         is_count,
         what=f"microbatches is {parts!r}",
-        why="it is how many parts the batch is cut into",
+        why="it has to be the number of parts that the batch is split into",
         hint="Pass an integer of at least 1",
+        about="microbatches",
     )
     if parts == 1:
         return [batch]
@@ -62,7 +74,12 @@ def cut(batch: Any, microbatches: int | None, plan: StagedPlan | None) -> list[A
 
 
 def placement_of(graph: Graph, stages: Stages | None, plan: StagedPlan | None) -> Placement:
-    """Place the units on stages.
+    """Assign the units of a model to stages.
+
+    Args:
+        graph: Graph of the captured model.
+        stages: Number of stages, or the names of the units by stage; None is 2.
+        plan: Plan that has the stages, in place of `stages`; or None.
 
     Raises:
         OptionError: A stage is empty, a unit is missing, or the plan is for another model.
@@ -81,6 +98,7 @@ def placement_of(graph: Graph, stages: Stages | None, plan: StagedPlan | None) -
         what=f"stages is {wanted}",
         why=f"{graph.model} has {len(units)} units to put on stages",
         hint=f"Use 1 to {len(units)} stages",
+        about="stages",
     )
     even = {unit.name: NodeCost(forward_seconds=1.0) for unit in units}
     costs = Costs(nodes=even, source="estimated", device="any")
@@ -93,19 +111,19 @@ def _faults(
     empty = [name for name, tensor in model.named_parameters() if tensor.is_meta]
     if empty:
         yield OptionError(
-            f"{empty[:1]!r} and {len(empty) - 1} more parameters are on the meta device",
-            "numbers are compared, and these have none",
-            "Verify a model with real parameters, a smaller one of the same kind for example",
+            f"{len(empty)} parameters are on the meta device, such as {empty[0]!r}",
+            "their values are needed to compare two runs",
+            "Verify a model with real parameters, for example a smaller one of the same class",
+            about="model",
         )
     if plan is not None and stages is not None:
-        why = "the stages are the plan's, or those that you pass"
-        yield OptionError(
-            f"stages is {stages!r} and there is a plan", why, "Pass one of the two", about="stages"
-        )
+        why = "a plan has stages of its own"
+        hint = "Pass either stages or plan"
+        yield OptionError(f"stages is {stages!r} beside a plan", why, hint, about="stages")
     if not tolerance > 0:
         yield OptionError(
             f"tolerance is {tolerance!r}",
-            "sums in another order differ in the last digits",
+            "the split model adds numbers in another order, so results differ in the last digits",
             "Pass a number above 0, such as 1e-5",
             about="tolerance",
         )

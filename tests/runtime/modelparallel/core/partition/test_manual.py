@@ -99,4 +99,4 @@ def test_every_stage_is_used_and_no_unit_is_cut():
 
 def test_marks_without_effect_are_mentioned():
     assert None is note_on_marks({})
-    assert "2 modules are marked for stages, such as 'h'" in note_on_marks({"h": 1, "head": 2})
+    assert "2 modules are marked for stages, such as 'h'" in note_on_marks({"h": 1, "head": 2}).text

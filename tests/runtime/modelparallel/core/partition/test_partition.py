@@ -12,6 +12,7 @@ from split_graphs import chain, costs, costs_of, given, glue, graph, graphs, uni
 
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core.cost import Link, StateBytes
+from smdist.modelparallel.core.note import Note
 from smdist.modelparallel.core.partition import assigned, partition
 from smdist.modelparallel.core.placement import Tie, place, placed_units
 
@@ -178,7 +179,8 @@ def test_a_unit_moves_to_its_twin_where_that_is_free():
     assert (7.0, 5.0, 7.0) == found.loads
     assert ("encoder.embed", "encoder.0", "decoder.embed") == found.stages[0]
     assert () == found.placement.ties
-    assert "decoder.embed moved from stage 1 to 0, where shared is too" == found.notes[-1]
+    moved = "decoder.embed moved from stage 1 to 0, where shared is too"
+    assert Note("moved_unit", moved, "decoder.embed") == found.notes[-1]
 
 
 def test_a_unit_stays_where_moving_would_slow_a_stage_or_send_a_value_back():
@@ -206,7 +208,7 @@ def test_the_unit_that_caps_the_gain_is_named():
     assert "u10" == found.bottleneck.unit
     assert 0.4 == found.bottleneck.share
     assert 3 == found.bottleneck.useful_stages
-    assert found.notes[0].startswith(
+    assert found.notes[0].text.startswith(
         "u10 takes 40% of the time, so no pipeline is more than 2.5 times as fast as one rank, "
         "and 6 ranks are no faster than 3. Use 3 ranks, or open it into finer units, or split it"
     )

@@ -187,7 +187,7 @@ def test_unit_that_cannot_be_opened_stays():
     plan = find_plan(problem(model, **options))
 
     assert () == plan.opened
-    assert "h.2 takes 69% of the time" in plan.notes[0]
+    assert ("bottleneck", "h.2") == (plan.notes[0].kind, plan.notes[0].about)
 
 
 def test_units_are_opened_where_nothing_fits_otherwise():

@@ -80,9 +80,9 @@ def test_double_the_time_is_told_as_times(factor, told):
 )
 def test_advice_does_not_contradict_itself(share, useful, told):
     """What nothing can beat is one thing, what this cut comes to another."""
-    text = advice(Bottleneck(unit="l1", share=share, useful_stages=useful), 3)
+    note = advice(Bottleneck(unit="l1", share=share, useful_stages=useful), 3)
 
-    assert text.startswith(told)
+    assert note.text.startswith(told)
 
 
 def test_measured_times_that_are_close_are_said_to_be_close():

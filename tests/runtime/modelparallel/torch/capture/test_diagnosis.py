@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with a model itself is not told as if capture were at fault."""
+"""Tests that an error of the model itself is reported as such, not as an error of capture."""
 
 import pytest
 import torch
@@ -101,7 +101,7 @@ def test_the_line_that_sets_an_attribute_is_named():
 
 def test_a_cache_has_its_article():
     class EncoderCache:
-        """As encoder-decoder models have one."""
+        """Cache of an encoder-decoder model."""
 
     class Writing(nn.Linear):
         def forward(self, x, cache):

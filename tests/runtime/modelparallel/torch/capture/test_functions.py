@@ -198,7 +198,7 @@ def test_a_checkpointed_unit_is_checkpointed_in_its_stage(torn, reentrant):
 
 
 def test_units_in_a_checkpointed_function_get_one_each(torn):
-    """With dropout: what is computed again draws the same numbers again."""
+    """Recomputation of a checkpointed dropout draws the same random numbers."""
 
     class Saving(Plain):
         def forward(self, x):

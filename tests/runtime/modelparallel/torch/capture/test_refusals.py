@@ -20,14 +20,18 @@ def test_a_model_compiled_as_a_whole_is_refused():
     in_place.compile(backend="eager")
 
     for model in (torch.compile(nn.Linear(4, 4), backend="eager"), in_place):
-        with pytest.raises(CaptureError, match="compiled as a whole"):
+        with pytest.raises(CaptureError) as caught:
             capture(model, BATCH)
+
+        assert "compiled" == caught.value.kind
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
 def test_a_model_scripted_as_a_whole_is_refused():
-    with pytest.raises(CaptureError, match="scripted as a whole"):
+    with pytest.raises(CaptureError) as caught:
         capture(torch.jit.script(nn.Sequential(nn.Linear(4, 4))), BATCH)
+
+    assert "scripted" == caught.value.kind
 
 
 def test_parameters_without_shape_are_refused():
@@ -56,27 +60,36 @@ def test_a_trained_tensor_that_is_no_parameter_is_refused():
     model = Named()
     model.second.scale = torch.ones(4, requires_grad=True)
 
-    with pytest.raises(CaptureError, match=r"'second\.scale' wants gradients.*nn\.Parameter"):
+    with pytest.raises(CaptureError) as caught:
         capture(model, BATCH)
+
+    assert ("not_a_parameter", ("second.scale",)) == (caught.value.kind, caught.value.about)
 
 
 def test_two_parameters_in_one_memory_are_refused():
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     model[1].weight = nn.Parameter(model[0].weight.data)
 
-    with pytest.raises(CaptureError, match=r"'1\.weight' and '0\.weight'.*same memory"):
+    with pytest.raises(CaptureError) as caught:
         capture(model, BATCH)
+
+    assert ("shared_memory", ("1.weight", "0.weight")) == (caught.value.kind, caught.value.about)
 
 
 @pytest.mark.parametrize("option", ["opened", "closed"])
 def test_names_of_no_module_are_refused_with_the_closest(option):
-    with pytest.raises(CaptureError, match=r"no module 'first_'.*'first'"):
+    with pytest.raises(CaptureError) as caught:
         capture(Named(), BATCH, **{option: ["first_"]})
+
+    assert ("unknown_module", ("first_",)) == (caught.value.kind, caught.value.about)
+    assert "Did you mean 'first'?" == caught.value.hint
 
 
 def test_a_name_like_none_is_refused_without_all_the_others():
-    with pytest.raises(CaptureError, match=r"Take one of model\.named_modules\(\)"):
+    with pytest.raises(CaptureError) as caught:
         capture(Named(), BATCH, opened=["zzz"])
+
+    assert "Take one of model.named_modules()" == caught.value.hint
 
 
 class Named(nn.Module):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What modules share with each other behind their arguments: they stay together, or are refused."""
+"""Modules that share tensors without passing them as arguments are one unit, or are refused."""
 
 import pytest
 import torch
@@ -28,12 +28,12 @@ class Two(nn.Module):
 
 
 class Told(nn.Linear):
-    """A unit that does what it was told by an attribute."""
+    """Unit whose result depends on an attribute."""
 
-    told = 1.0
+    factor = 1.0
 
     def forward(self, x):
-        return super().forward(x) * self.told
+        return super().forward(x) * self.factor
 
 
 @pytest.mark.parametrize("what", [lambda h: 2.0, lambda h: h.mean()])
@@ -47,13 +47,13 @@ def test_a_module_that_sets_attributes_of_a_unit_stays_whole(units_of, what):
 
         def forward(self, x):
             h = self.a(x)
-            self.b.told = what(h)
+            self.b.factor = what(h)
             return self.b(h)
 
     model = Boxed(Inner())
 
     assert ["first", "inner", "last"] == units_of(model, BATCH)
-    assert "told" not in vars(model.inner.b)
+    assert "factor" not in vars(model.inner.b)
 
 
 class Borrowing(nn.Linear):
@@ -128,7 +128,7 @@ def test_what_is_shared_in_the_model_itself_is_refused_by_name():
 
 @pytest.mark.parametrize("order", ["before", "after"])
 def test_a_module_that_reads_what_a_unit_counts_stays_whole(units_of, order):
-    """On another stage the buffer would never change."""
+    """A module that reads a buffer which a unit changes becomes one unit with it."""
 
     class Inner(nn.Module):
         def __init__(self):
@@ -184,7 +184,7 @@ class Again(nn.Module):
 
 
 def test_a_module_without_state_may_be_called_on_several_stages(torn):
-    """Whether it was captured without numbers or with some."""
+    """A module without state may be on several stages, captured on fake tensors or probed."""
     found = torn(Again(Deciding()), BATCH)
 
     assert [False, False] == [
@@ -198,11 +198,11 @@ def test_the_smallest_module_around_all_calls_of_what_counts_is_a_unit(torn, sha
     found = torn(Boxed(Again(shared)), BATCH)
 
     assert (("first",), ("inner",), ("last",)) == found.stages
-    assert "calls 'inner.shared' more than once" in found.captured.notes[0]
+    assert "calls 'inner.shared' more than once" in found.captured.notes[0].text
 
 
 def test_blocks_that_share_what_counts_are_one_unit(units_of):
-    """On two stages there would be two of it."""
+    """Blocks that share a module with state are one unit."""
 
     class Blocks(nn.Module):
         def __init__(self):
@@ -221,7 +221,7 @@ def test_what_counts_may_be_called_again_where_it_counts_no_more(torn):
 
 
 def test_the_model_itself_may_not_call_twice_what_counts():
-    words = r"'shared' more than once.*'shared\.\w+'.*Use one instance per call"
+    words = r"'shared' more than once.*'shared\.\w+'.*Use one instance of the module for each call"
 
     with pytest.raises(CaptureError, match=words):
         capture(Again(nn.BatchNorm1d(4)), BATCH)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What forward functions leave behind in Python: found, kept whole or refused, never lost."""
+"""Side effects of forward functions in Python are found: such a module is a unit, or refused."""
 
 import functools
 import gc
@@ -117,7 +117,7 @@ def test_a_habit_of_the_model_itself_is_refused(habit):
         def forward(self, x):
             return self.b(habit(self, self.a(x)))
 
-    with pytest.raises(CaptureError, match="Model cannot be taken apart"):
+    with pytest.raises(CaptureError, match="Model cannot be recorded"):
         capture(Model(), BATCH)
 
 
@@ -236,7 +236,7 @@ def test_warnings_are_left_to_real_runs(recwarn):
 
 
 def test_other_threads_are_not_recorded():
-    """Their calls go on as ever while a model is captured."""
+    """Calls of other threads run normally while a model is captured."""
     other = nn.Linear(4, 4)
     found = []
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which modules stay whole: the blocks that a model repeats, and leaves elsewhere."""
+"""Choice of units: the blocks that a model repeats, and modules without submodules elsewhere."""
 
 import torch
 from torch import nn

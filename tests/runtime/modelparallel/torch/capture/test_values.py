@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What flows between units: every form that people pass and return, across every cut."""
+"""Values between units: all kinds of nested arguments and results, at every cut."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -290,7 +290,7 @@ def test_compiled_units_work(torn, compiled):
 
 
 def test_a_compiled_function_keeps_its_module_whole(torn):
-    """In pieces it would not be compiled any more."""
+    """A module with a compiled function is a unit, since its parts would not be compiled."""
     function = torch.compile(lambda h: h.sin().cos(), backend="eager")
 
     class Inner(Three):

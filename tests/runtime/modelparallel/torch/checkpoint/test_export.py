@@ -24,7 +24,7 @@ def logits(model):
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_exported_model_computes_the_same(tmp_path, name):
-    """In several files with an index, tied weights once; then in one, without leftovers."""
+    """An export has tied weights once; a later export into one file removes the older files."""
     model = zoo.tiny(name).model
     export(tmp_path, model, max_file_bytes=20_000)
     files = sorted(each.name for each in tmp_path.glob("model*"))
@@ -55,7 +55,7 @@ def export_stages(rank, size, folder):
 
 
 def test_stages_write_a_file_each(world, tmp_path):
-    """What is tied over both is written by the first."""
+    """A parameter tied over two stages is written by the first stage."""
     world.run(export_stages, str(tmp_path), size=2)
     model = zoo.tiny("gpt2").model
     found = type(model).from_pretrained(tmp_path)
@@ -84,7 +84,7 @@ def test_shards_come_together(world, tmp_path):
 
 
 def test_types_that_the_format_lacks_are_named(tmp_path):
-    """Before anything is written."""
+    """A tensor type that safetensors lacks is refused before any file is written."""
     model = torch.nn.Module()
     model.register_buffer("phase", torch.zeros(2, dtype=torch.complex64))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A checkpoint is there whole or not at all, and what is wrong with one is told."""
+"""A checkpoint is written completely or not at all, and faults of one are reported."""
 
 import os
 import pickle
@@ -120,22 +120,23 @@ def test_torn_values_are_named_and_change_nothing(tmp_path, saved):
     model, _, _ = make(1)
     before = weights(model)
 
-    with pytest.raises(CheckpointError, match=r"model\.blocks\.2\.up are not those"):
+    with pytest.raises(CheckpointError, match=r"values of model\.blocks\.2\.up are corrupt"):
         resume_from_checkpoint(tmp_path, model=model, load_optimizer=False)
     assert same(before, weights(model))
 
 
 def test_missing_file_of_the_newest_loads_the_next_older(tmp_path, saved):
-    """A folder that was copied half goes on, and says so; a tag that was asked for does not."""
+    """An incomplete newest checkpoint is skipped with a warning; a given tag is an error."""
     model, optimizer = saved
     save_checkpoint(tmp_path, "new", model=model, optimizer=optimizer, user_content="new")
     file = values_file(tmp_path / "new_partial")
     os.truncate(file, file.stat().st_size - 1)
 
-    with pytest.warns(UserWarning, match=r"'new'.*not all there.*Tag 'old' is loaded instead"):
+    with pytest.warns(UserWarning, match=r"'new'.*is incomplete.*Tag 'old' is loaded instead"):
         assert {"epoch": 3} == resume_from_checkpoint(tmp_path, model=model, optimizer=optimizer)
-    with pytest.raises(CheckpointError, match=r"not all there.*tag='old'"):
+    with pytest.raises(CheckpointError) as caught:
         resume_from_checkpoint(tmp_path, "new", model=model, optimizer=optimizer)
+    assert ("incomplete", "Load an older one: tag='old'") == (caught.value.kind, caught.value.hint)
 
 
 def test_nothing_to_load_is_told(tmp_path, saved):
@@ -143,13 +144,13 @@ def test_nothing_to_load_is_told(tmp_path, saved):
     model, _ = saved
     (tmp_path / "half_partial").mkdir()
 
-    with pytest.raises(CheckpointError, match="it has no file 'newest'"):
+    with pytest.raises(CheckpointError, match="the folder has no file 'newest'"):
         resume_from_checkpoint(tmp_path / "other", model=model)
     with pytest.raises(CheckpointError, match=r"no partial checkpoint 'odl'.*There are 'old'"):
         resume_from_checkpoint(tmp_path, "odl", model=model)
-    with pytest.raises(CheckpointError, match="Pass partial=True: it was saved so"):
+    with pytest.raises(CheckpointError, match="Pass partial=True, with which it was saved"):
         resume_from_checkpoint(tmp_path, partial=False, model=model)
-    with pytest.raises(CheckpointError, match="was not written to the end"):
+    with pytest.raises(CheckpointError, match="was not written completely"):
         resume_from_checkpoint(tmp_path, "half", model=model)
 
 
@@ -161,13 +162,13 @@ class Other(nn.Module):
 
 
 def test_wrong_model_is_told_before_values_are_read(tmp_path, saved):
-    """What is missing, what is too much and what has another shape, all at once."""
+    """Missing names, surplus names and other shapes are reported at once."""
     model = Other(7)
     before = weights(model)
 
-    with pytest.raises(OptionError) as told:
+    with pytest.raises(OptionError) as caught:
         resume_from_checkpoint(tmp_path, model=model, load_optimizer=False)
-    text = str(told.value)
+    text = str(caught.value)
     assert "strange.weight, strange.bias: the checkpoint has no such values" in text
     assert "the checkpoint is of Model, the model is Other" in text
     assert "more: the model has nothing of that name" in text
@@ -215,7 +216,7 @@ def test_only_so_many_partial_ones_are_kept(tmp_path, saved):
 
 
 def test_what_cannot_be_pickled_is_named(tmp_path, saved):
-    """And nothing was written."""
+    """The error has the key, and no checkpoint is written."""
     model, _ = saved
 
     with pytest.raises(CheckpointError, match="user_content cannot be pickled"):
@@ -227,9 +228,11 @@ def test_what_cannot_be_pickled_is_named(tmp_path, saved):
 
 @pytest.mark.parametrize("tag", ["", "a/b", "newest", "x_partial", ".x", None, True])
 def test_tags_are_names_of_files(tmp_path, saved, tag):
-    """None is a tag that was forgotten."""
-    with pytest.raises(OptionError, match="the tag of a checkpoint is"):
+    """A tag that is no file name is refused."""
+    with pytest.raises(OptionError) as caught:
         save_checkpoint(tmp_path, tag, model=saved[0])
+
+    assert ("tag",) == caught.value.about
 
 
 def test_interrupt_while_saving_is_the_users_own(tmp_path, saved):

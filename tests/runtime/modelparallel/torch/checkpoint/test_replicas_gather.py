@@ -69,7 +69,7 @@ def parameters(values):
 
 
 def same(one, other):
-    """Whether two states are equal, bit by bit."""
+    """Return True if two states are equal, bit by bit."""
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(same(v, other[k]) for k, v in one.items())
     return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
@@ -92,7 +92,7 @@ def test_what_is_wrong_in_one_replica_is_told_there_by_ranks_of_the_world(world)
     assert found[0] == found[1]
     assert "state" in found[0]
     assert found[2] == found[3]
-    assert "rank 3: 1 parameters of the optimizer are not the model's" in found[2]
+    assert "rank 3: 1 parameters of the optimizer are not in the model" in found[2]
 
 
 def shared_out(rank, size):

@@ -81,7 +81,7 @@ def test_a_unit_fails(world, backend, culprit):
         ("backward", "1B2", "ArithmeticError: no way back"),
         ("shape", "1F2", "is torch.float32(2, 8), not torch.float32(2, 4)"),
         ("dtype", "1F2", "is torch.float64(2, 4), not torch.float32(2, 4)"),
-        ("form", "1F2", "returned something of another form"),
+        ("form", "1F2", "returned a result that is nested differently"),
     ],
 )
 def test_other_troubles(world, trouble, action, words):

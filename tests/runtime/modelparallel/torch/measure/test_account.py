@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run computes, moves, keeps and holds is what theory says."""
+"""Counted operations, bytes, saved memory and workspace equal the theoretical numbers."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ def flops(work):
 
 
 def kept_bytes(found, *inputs):
-    """All that autograd keeps, inputs and outputs too."""
+    """Return all bytes that autograd saves, of inputs and outputs too."""
     outputs = {each.storage: each.num_bytes for each in found.outputs if each.is_kept}
     from_inputs = sum(inputs[i].untyped_storage().nbytes() for i in found.kept_inputs)
     return found.hidden_bytes + sum(outputs.values()) + from_inputs
@@ -50,7 +50,7 @@ def test_a_product_moves_its_operands_and_its_result():
 
 
 def test_a_lookup_does_not_read_its_whole_table():
-    """Rows and ids, not thousands of rows that nobody asked for."""
+    """A lookup counts the rows that it returns and the ids, not the whole table."""
     found = accounted(nn.Embedding(10_000, WIDTH), torch.zeros(ROWS, dtype=torch.long))
 
     assert 2 * FLOAT * ROWS * WIDTH + 8 * ROWS == sum(work.num_bytes for work in found.forward)
@@ -114,7 +114,7 @@ def test_operations_are_those_that_torch_counts(module, shape):
 
 @pytest.mark.parametrize("module", [nn.BatchNorm1d(WIDTH), nn.GELU(), nn.LayerNorm(WIDTH)])
 def test_fakes_count_as_real_tensors_do(module):
-    """All of an account is the same without memory."""
+    """Counts on fake tensors equal those on real tensors."""
     expected = accounted(module, rows(ROWS, WIDTH))
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with mode:

@@ -68,7 +68,7 @@ def kept_by_stage(captured, placement):
 
 @pytest.mark.parametrize("name", ["blocks", "gpt2", "resnet"])
 def test_a_stage_keeps_what_autograd_keeps_of_it(name):
-    """What enters it and is kept counts, though the stage before keeps it as well."""
+    """A saved input of a stage counts there too, although the stage before saves it."""
     captured = blocks() if name == "blocks" else tiny(name)
     found = partition(captured.graph, estimate(captured, DEVICE), num_stages=4)
 
@@ -80,9 +80,9 @@ def test_a_stage_keeps_what_autograd_keeps_of_it(name):
 def test_a_measurement_says_the_same():
     """Values are kept whatever tells their seconds."""
     captured = blocks()
-    found, told = measure(captured, device="cpu"), estimate(captured, DEVICE)
+    found, estimated = measure(captured, device="cpu"), estimate(captured, DEVICE)
 
     keeps = {name: cost.keeps for name, cost in found.nodes.items()}
 
-    assert {name: cost.keeps for name, cost in told.nodes.items()} == keeps
+    assert {name: cost.keeps for name, cost in estimated.nodes.items()} == keeps
     assert 3 == sum(len(each) == 2 for each in keeps.values())

@@ -139,16 +139,18 @@ def test_an_estimate_divides_operations_by_speed():
 
 def test_a_device_without_a_speed_is_refused():
     found = capture(nn.Sequential(nn.Linear(4, 4)), torch.ones(2, 4))
-    with pytest.raises(OptionError, match="'lost'") as caught:
+    with pytest.raises(OptionError) as caught:
         estimate(found, Device(name="lost"))
 
-    assert "flops_per_second" in str(caught.value)
+    assert ("device",) == caught.value.about
 
 
 def test_no_runs_are_refused():
     found = capture(nn.Sequential(nn.Linear(4, 4)), torch.ones(2, 4))
-    with pytest.raises(OptionError, match="repeats is 0"):
+    with pytest.raises(OptionError) as caught:
         measure(found, repeats=0)
+
+    assert ("repeats",) == caught.value.about
 
 
 def test_an_interrupted_measurement_leaves_no_trace(monkeypatch):
@@ -191,7 +193,7 @@ class Interrupting(nn.Module):
 
 
 def test_changes_in_place_are_measured():
-    """By glue and by a unit: what is changed is a copy, each time."""
+    """A function and a unit that change their input in place get a copy in every run."""
     model = InPlace()
     found = capture(model, torch.ones(2, 4))
     costs = measure(found, repeats=2)
@@ -201,7 +203,7 @@ def test_changes_in_place_are_measured():
 
 
 def test_a_mode_of_a_part_counts():
-    """What runs under no_grad keeps nothing and has no backward pass."""
+    """A part under no_grad saves nothing and has no backward pass."""
     costs = measure(capture(Frozen(), torch.ones(2, 4)), repeats=1)
 
     assert 0 == costs.of("body").saved_bytes == costs.of("body").backward_seconds

@@ -13,9 +13,9 @@ def at_once(monkeypatch):
 
 
 def test_a_short_measurement_says_nothing(capsys):
-    told = MeasureProgress(10, "measured")
-    told.tell(3, "h.0")
-    told.close(4)
+    progress = MeasureProgress(10, "measured")
+    progress.report(3, "h.0")
+    progress.close(4)
 
     assert "" == capsys.readouterr().err
 
@@ -23,9 +23,9 @@ def test_a_short_measurement_says_nothing(capsys):
 @pytest.mark.usefixtures("at_once")
 def test_a_long_one_says_how_far_it_is(capsys):
     """A line for a file; the next comes after a while."""
-    told = MeasureProgress(10, "measured")
-    told.tell(3, "h.0")
-    told.tell(4, "h.1")
+    progress = MeasureProgress(10, "measured")
+    progress.report(3, "h.0")
+    progress.report(4, "h.1")
 
     assert "measured 3 of 10 parts of the model; next is h.0\n" == capsys.readouterr().err
 
@@ -33,9 +33,9 @@ def test_a_long_one_says_how_far_it_is(capsys):
 @pytest.mark.usefixtures("at_once")
 def test_a_terminal_has_one_line_that_is_cleared(capsys, monkeypatch):
     monkeypatch.setattr(parts.sys.stderr, "isatty", lambda: True)
-    told = MeasureProgress(10, "measured")
-    told.tell(3, "h.0")
-    told.close(4)
+    progress = MeasureProgress(10, "measured")
+    progress.report(3, "h.0")
+    progress.close(4)
     written = capsys.readouterr().err
 
     assert "\n" not in written

@@ -26,7 +26,7 @@ def test_gradients_and_statistics_stay():
 
 
 def test_hooks_of_parameters_do_not_run():
-    """Such as an optimizer that steps in the backward pass."""
+    """Hooks of parameters, such as an optimizer in the backward pass, do not run."""
     module, calls = nn.Linear(4, 4), []
     module.weight.register_post_accumulate_grad_hook(calls.append)
     trained(module, (8, 4))

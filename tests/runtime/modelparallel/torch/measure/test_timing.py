@@ -24,7 +24,7 @@ def test_sleep_is_measured_in_each_pass():
 
 
 def test_an_input_without_gradient_has_none_to_wait_for():
-    """All of the backward pass is for the weight."""
+    """Without a gradient of the input, the whole backward pass is for the weight."""
     found = times(nn.Linear(64, 64), torch.ones(32, 64))
 
     assert 0 == found.input_gradient < found.backward

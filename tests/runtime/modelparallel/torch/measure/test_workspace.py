@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What CUDA's allocator says is taken apart into what is kept and what is held for a moment."""
+"""Memory on CUDA is divided into saved memory and workspace."""
 
 import pytest
 import torch

@@ -109,4 +109,4 @@ def test_whole_state_loads_by_name_and_as_pytorchs_in_one_process(world, size, s
         assert "no names" in bare[1]
         if sharding == "none":
             assert "OptionError" == told[0]
-            assert "has nothing of" in told[1]
+            assert "has no entry for" in told[1]

@@ -55,11 +55,11 @@ WORDS = [
     ["rank 1", "other data than rank 0", "they differ in 'x'", "rank=smp.dp_rank()"],
     ["never returned without calling the model"],
     ["no such file"],
-    ["called in another step"],
+    ["called inside another step"],
     ["Net is called outside of a step", "@smp.step"],
     ["model.backward() outside of a step"],
     ["there is a DistributedModel already"],
-    ["in a model that has been cut"],
+    ["in a model that is split into stages already"],
     ["Net changed after it was cut", "'head'"],
 ]
 

@@ -74,7 +74,7 @@ def test_tables_and_statistics_are_computed(name):
 
 
 def test_what_has_values_keeps_them():
-    """As after loading a part."""
+    """Tensors with values keep them, for example after loading some of them."""
     model = bare()
     loaded = nn.Parameter(torch.full_like(model.transformer.ln_f.weight, 3, device="cpu"))
     model.transformer.ln_f.weight = loaded
@@ -96,13 +96,13 @@ class Marked(nn.Module):
 
 
 def test_a_module_that_cannot_is_named():
-    """With what to do; where a checkpoint follows it starts from zeros."""
+    """A tensor that no module initialises is an error, or 0 if a checkpoint follows."""
     with delay_param_initialization():
         model = Marked()
-    with pytest.raises(OptionError, match="'token' has no values") as caught:
+    with pytest.raises(OptionError) as caught:
         whole(model)
 
-    assert "Load a checkpoint" in caught.value.hint
+    assert ("token",) == caught.value.about
     assert ("token",) == materialize(model, {0: model}, strict=False)
     assert [0, 0] == model.token.tolist()
 
@@ -113,7 +113,7 @@ class Failing(nn.Linear):
 
 
 def test_an_initialisation_that_fails_is_named():
-    """The module, and what it said."""
+    """The error has the module and the text of its exception."""
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(2, 2))
         model[0].__class__ = Failing
@@ -136,7 +136,7 @@ def test_parameters_made_in_a_block_have_no_values_and_buffers_have():
 
 
 def test_a_parameter_that_two_modules_are_given_stays_one():
-    """It loses its values once."""
+    """A parameter that two modules share stays one parameter."""
     shared = nn.Parameter(torch.ones(2, 2))
     with delay_param_initialization():
         one, two = nn.Linear(2, 2), nn.Linear(2, 2)
@@ -147,7 +147,7 @@ def test_a_parameter_that_two_modules_are_given_stays_one():
 
 
 def test_models_are_made_in_a_type():
-    """And without values; the default of new tensors comes back."""
+    """Models are created in a dtype, and torch's default dtype is restored."""
     with model_creation(dtype=torch.bfloat16):
         layer = nn.Linear(2, 2)
 
@@ -156,7 +156,7 @@ def test_models_are_made_in_a_type():
 
 
 def test_what_model_creation_cannot_do_is_refused_at_once():
-    """By name."""
+    """Arguments that are not supported are refused by name, all at once."""
     with (
         pytest.raises(OptionError) as caught,
         model_creation(tensor_parallelism=True, dtype=torch.int8, flash_attention=True),
@@ -168,7 +168,7 @@ def test_what_model_creation_cannot_do_is_refused_at_once():
 
 
 def test_halves_of_a_delayed_model_run():
-    """What stages hold is enough for them."""
+    """Stages of a model that was created without values run."""
     with delay_param_initialization():
         model = Tied()
     captured = capture(model, IDS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What other ranks run leaves memory."""
+"""Values of other ranks' stages are freed."""
 
 import weakref
 
@@ -20,7 +20,7 @@ def cut(model, example, stage_of, *own):
 
 
 def test_parameters_of_other_stages_are_gone_while_the_model_is_held():
-    """And their gradients; those of this rank are the same objects as before."""
+    """Parameters of other stages and their gradients are freed; those of this rank stay."""
     model = tied()
     captured, stages = cut(model, IDS, HALVES, 1)
     model.layers[0].weight.grad = torch.ones(6, 6)

@@ -25,7 +25,7 @@ def shorter(batch):
 
 @pytest.mark.parametrize("name", HARD)
 def test_capture_of_a_skeleton_is_that_of_the_model(name):
-    """Of another batch too; in `dyn` and `mixtral` units run on made-up numbers."""
+    """A skeleton is captured like the model, also with another batch and with probed units."""
     specimen = zoo.tiny(name)
     bare = skeleton(specimen.model)
 

@@ -267,7 +267,7 @@ def test_wrong_ranks_and_groups_are_refused_before_anything_is_sent(world):
             "src is True: the group has ranks 0 to 1",
             "rank_type is <CommGroup.WORLD",
             "group is <RankType.WORLD_RANK",
-            "group is 'WORLD': groups have names. Pass one of smp.WORLD, smp.MP_GROUP",
+            "group is 'WORLD': it has to be a group of smp. Pass one of smp.WORLD, smp.MP_GROUP",
             "source is 7: the group has ranks 0 to 1",
         )
 

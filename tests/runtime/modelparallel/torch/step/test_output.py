@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a step returns: tensors by microbatch, in the form that the function returned them in."""
+"""Results of a step: tensors by microbatch, nested as the function returned them."""
 
 import pytest
 import torch

@@ -16,7 +16,7 @@ TOLERANCE = 1e-6
 @pytest.mark.parametrize("stages", [2, 3, 4])
 @pytest.mark.parametrize("name", zoo.TEN)
 def test_a_split_model_has_the_gradients_of_the_whole(name, stages):
-    """With the model's own loss, in train mode with dropout."""
+    """Gradients are compared with the model's own loss, in train mode with dropout."""
     specimen = zoo.tiny(name, dropout=0.1)
     found = verify(specimen.model, specimen.batch, stages=stages, loss=loss_of)
 

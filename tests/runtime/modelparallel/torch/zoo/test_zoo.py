@@ -34,7 +34,7 @@ def test_models_are_the_same_every_time(name):
     "name", [*zoo.BIG[:1], *(pytest.param(name, marks=pytest.mark.slow) for name in zoo.BIG[1:])]
 )
 def test_big_models_take_no_memory(name):
-    """On meta, with the billions of parameters in their names."""
+    """Big models are on the meta device and have as many parameters as their names say."""
     with torch.device("meta"):
         model = zoo.large(name).model
     count = sum(parameter.numel() for parameter in model.parameters())
