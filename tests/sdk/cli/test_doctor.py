@@ -175,7 +175,7 @@ def test_buckets(session):
     rows = list(account.bucket_rows(session, ["here-it-is", "there-it-is", "nowhere-at-all"]))
 
     assert ["ok", "fail", "fail"] == [row.status for row in rows]
-    assert "it is in us-east-1, but the job runs in eu-west-1" == rows[1].text
+    assert "the bucket is in us-east-1, but the job runs in eu-west-1" == rows[1].text
     assert "Run: aws s3 mb s3://nowhere-at-all" == rows[2].hint
     with answers(session, "s3", ("head_bucket", "403")):
         (row,) = account.bucket_rows(session, ["hidden-one"])
@@ -279,8 +279,8 @@ def test_without_credentials(capsys, job_file, quiet_machine):
     said = capsys.readouterr().out
 
     assert 1 == status
-    assert "fail     credentials  there are none\n" in said
-    assert "quotas, network: not checked" in said
+    assert "fail     credentials  no credentials were found\n" in said
+    assert "quotas and network" in said
 
 
 def test_of_this_machine(capsys, job_file, quiet_machine):

@@ -7,7 +7,7 @@ import pytest
 from accounts import REGION, allow, answers
 
 from sagemaker_dist.cli.doctor import file_systems, routes, vpc_checks
-from sagemaker_dist.cli.doctor.rules import EVERY_PORT, Peer, lets_in, lets_out
+from sagemaker_dist.cli.doctor.rules import EVERY_PORT, Peer, allows_egress, allows_ingress
 
 
 def network_of(session, vpc, num_hosts=2):
@@ -178,7 +178,7 @@ def test_rules(rule, passes):
     group = {"GroupId": "sg-1", "IpPermissions": [rule]}
     peer = Peer(groups=frozenset({"sg-1"}), cidrs=("10.0.0.0/24",))
 
-    assert passes == lets_in([group], peer, EVERY_PORT)
+    assert passes == allows_ingress([group], peer, EVERY_PORT)
 
 
 def every_port(**more):
@@ -221,8 +221,8 @@ def test_rules_share_addresses(rules, cidrs, passes):
     group = {"GroupId": "sg-1", "IpPermissions": rules, "IpPermissionsEgress": rules}
     peer = Peer(groups=frozenset({"sg-1"}), cidrs=homes)
 
-    assert passes is lets_in([group], peer, EVERY_PORT)
-    assert passes is lets_out([group], peer, EVERY_PORT)
+    assert passes is allows_ingress([group], peer, EVERY_PORT)
+    assert passes is allows_egress([group], peer, EVERY_PORT)
 
 
 def test_lists_of_prefixes(session, vpc):
@@ -246,8 +246,10 @@ def test_rules_share_ports():
     high = {"IpProtocol": "tcp", "FromPort": 1000, "ToPort": 65535, "UserIdGroupPairs": pair}
     peer = Peer(groups=frozenset({"sg-1"}))
 
-    assert lets_in([{"IpPermissions": [high, low]}], peer, EVERY_PORT)
-    assert not lets_in([{"IpPermissions": [{**high, "FromPort": 1001}, low]}], peer, EVERY_PORT)
+    assert allows_ingress([{"IpPermissions": [high, low]}], peer, EVERY_PORT)
+    assert not allows_ingress(
+        [{"IpPermissions": [{**high, "FromPort": 1001}, low]}], peer, EVERY_PORT
+    )
 
 
 def lustre(vpc, **more):
@@ -297,21 +299,29 @@ def test_ports_of_lustre(session, vpc, ports, status):
 
 
 @pytest.mark.parametrize(
-    ("more", "directory", "says"),
+    ("more", "directory", "fault"),
     [
-        ({"VpcId": "vpc-0a1b2c3d"}, "/mount/data", "it is in vpc-0a1b2c3d"),
-        ({"NetworkInterfaceIds": []}, "/data", "/data does not begin with its mount name"),
-        ({"Lifecycle": "DELETING", "NetworkInterfaceIds": []}, "/mount", "it is DELETING"),
+        ({"VpcId": "vpc-0a1b2c3d"}, "/mount/data", "the file system is in vpc-0a1b2c3d"),
+        (
+            {"NetworkInterfaceIds": []},
+            "/data",
+            "/data does not begin with the file system's mount name",
+        ),
+        (
+            {"Lifecycle": "DELETING", "NetworkInterfaceIds": []},
+            "/mount",
+            "the file system is DELETING",
+        ),
     ],
 )
-def test_lustre_that_cannot_be_mounted(session, vpc, more, directory, says):
+def test_lustre_that_cannot_be_mounted(session, vpc, more, directory, fault):
     """Another network, another name, not there yet."""
     vpc["network"] = network_of(session, vpc)[1]
     found = {"FileSystems": [lustre(vpc, **more)]}
     rows = lustre_rows(session, vpc, found, False, directory)
 
     assert "fail" == rows[0].status
-    assert says in rows[0].text
+    assert fault in rows[0].text
 
 
 @pytest.mark.parametrize(

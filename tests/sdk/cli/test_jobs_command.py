@@ -330,7 +330,7 @@ def test_a_job_that_goes_on_here(job_file, monkeypatch):
     """SageMaker is not asked."""
     monkeypatch.setattr(LocalRunner, "exists", lambda *_: True)
     monkeypatch.setattr(LocalRunner, "describe", lambda *_: {"TrainingJobStatus": "InProgress"})
-    monkeypatch.setattr(find_job, "_between", None)
+    monkeypatch.setattr(find_job, "_choose", None)
 
     assert isinstance(find_job.runner_of("here", None, None), LocalRunner)
 

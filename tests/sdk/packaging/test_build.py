@@ -72,7 +72,7 @@ def test_no_docker_that_builds(docker, version):
 
 def test_no_docker_at_all(tmp_path):
     """No docker is another sentence."""
-    with pytest.raises(SetupError, match="there is no docker on the PATH"):
+    with pytest.raises(SetupError, match="the PATH has no docker command"):
         find_builder(str(tmp_path))
 
 
@@ -121,7 +121,7 @@ def test_full_disk():
     """A full disk is named by the directory, whichever step met it first."""
     error = fault(1, ["write /a: No space left on device", "sagemaker-dist: a: b. c."], "/data")
 
-    assert "no space is left where the Docker engine keeps its data, /data" == error.why
+    assert "the disk with the Docker engine's data, /data, is full" == error.why
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_an_image_of_ones_own_passes():
 
 def test_another_version():
     """The error names both versions."""
-    with pytest.raises(SkewError, match="holds sagemaker-dist-runtime") as raised:
+    with pytest.raises(SkewError, match="has sagemaker-dist-runtime") as raised:
         check_versions(facts(version="9.9.9", wire=str(hyperparameter_format.VERSION)))
 
     assert f"sagemaker-dist {sagemaker_dist.__version__} is installed here" == raised.value.why

@@ -88,7 +88,7 @@ def test_framework_version(version):
 
 def test_empty_wheelhouse(tmp_path):
     """A wheelhouse without wheels is refused before anything starts."""
-    with pytest.raises(OptionError, match="there are no wheels in it"):
+    with pytest.raises(OptionError, match="the directory has no wheels"):
         ImageOptions(wheelhouse=tmp_path)
 
 

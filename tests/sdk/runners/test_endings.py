@@ -132,7 +132,8 @@ def test_failed_job_keeps_what_it_made(runner, request_for, script):
 
     assert {"half": "half"} == members(model_of(described))
     assert (
-        "The launcher of algo-1 exited with code 2, without a reason." == described["FailureReason"]
+        "The launcher of algo-1 exited with code 2 and gave no reason."
+        == described["FailureReason"]
     )
 
 
@@ -341,7 +342,7 @@ def test_cause_is_told_besides_a_model_that_cannot_be_written(
     output = {"S3OutputPath": f"file://{tmp_path}/file"}
     reason = run(runner, request_for(hosts=1, OutputDataConfig=output))["FailureReason"]
 
-    assert reason.startswith("The launcher of algo-1 exited with code 2, without a reason.")
+    assert reason.startswith("The launcher of algo-1 exited with code 2 and gave no reason.")
     assert "The model could not be written: " in reason
 
 

@@ -143,8 +143,9 @@ def test_models_of_all_hosts_become_one(runner, request_for, script, tmp_path):
         "shared/same": "same",
     } == members(model_of(described))
     assert {"metrics": "1"} == members(output / "job" / "output" / "output.tar.gz")
-    assert "[sagemaker-dist] hosts wrote different files clash; the lowest host's is kept" in log(
-        runner
+    assert (
+        "[sagemaker-dist] hosts wrote different files clash; the first host's file is used"
+        in log(runner)
     )
 
 

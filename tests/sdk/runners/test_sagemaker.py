@@ -184,7 +184,7 @@ def test_unknown_job(aws, amazon):
         with pytest.raises(JobError) as raised:
             act("job")
         assert (
-            "there is no job 'job': SageMaker has none of this name in region eu-west-1"
+            "there is no job 'job': SageMaker has no job of this name in region eu-west-1"
             " (Requested resource not found). Check the name, the region and the account."
             == str(raised.value)
         )

@@ -105,7 +105,7 @@ def aws():
             JobError,
             f"{START}: ResourceLimitExceeded: The account-level service limit 'ml.p4d.24xlarge"
             " for training job usage' is 0 Instances, with current utilization of 0 Instances."
-            " Ask for more in AWS's Service Quotas (Amazon SageMaker), or take another instance"
+            " Request more in AWS's Service Quotas (Amazon SageMaker), or use another instance"
             " type or region.",
         ),
         (
@@ -113,14 +113,14 @@ def aws():
             "Could not assume role. Please ensure that the role exists.",
             OptionError,
             "SageMaker refuses a request for job 'job': ValidationException: Could not assume"
-            " role. Please ensure that the role exists. Correct it.",
+            " role. Please ensure that the role exists. Correct the options that SageMaker names.",
         ),
         (
             "ResourceNotFound",
             "Training plan not found.",
             OptionError,
             "SageMaker refuses a request for job 'job': ResourceNotFound: Training plan not"
-            " found. Correct it.",
+            " found. Correct the options that SageMaker names.",
         ),
         (
             "ResourceInUse",
@@ -139,7 +139,8 @@ def aws():
             "OptInRequired",
             "The account is not subscribed.",
             SetupError,
-            f"{START}: OptInRequired: The account is not subscribed. Correct what AWS names.",
+            f"{START}: OptInRequired: The account is not subscribed. Correct the setting that AWS's"
+            " message names.",
         ),
     ],
 )
@@ -183,7 +184,7 @@ def test_request_that_boto3_refuses(aws):
 
     assert (
         "the request of job 'job' is not valid: Parameter validation failed: Missing required"
-        ' parameter in input: "RoleArn". Correct it.' == str(raised.value)
+        ' parameter in input: "RoleArn". Correct the options that it names.' == str(raised.value)
     )
 
 

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layout of a channel: its objects, their paths in the directory, and their hosts. Pure.
+"""Layout of a channel: the path of each S3 object in the channel's directory, and its host.
 
-A key's path in the channel's directory is its path below the prefix:
+The path is the part of the object's key below the prefix:
 
     prefix   key          in the directory
     p/       p/a/b        a/b
     p        p/a/b        a/b
     p/a.csv  p/a.csv      a.csv       the prefix names one object
-    p        p2/a         p2/a        S3 matches by plain prefix, and so does SageMaker;
-                                      AWS does not document its path
+    p        p2/a         p2/a        S3 and SageMaker compare prefixes as plain text;
+                                      AWS does not document this path
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ _Object = TypeVar("_Object")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One object of a channel.
+    """One object of a channel: an object in S3, or a file of this machine.
 
     Attributes:
-        key: Its key in S3, or its path on this machine.
+        key: Key in S3, or path on this machine.
         name: Path in the directory of the channel.
+        num_bytes: Size of the object.
     """
 
     key: str
@@ -39,12 +40,13 @@ class Item:
 
 
 def lay_out(what: str, prefix: str, objects: Iterable[tuple[str, int]]) -> list[Item]:
-    """Return the items of keys with their sizes, sorted by key.
+    """Return the objects of a channel with their paths in its directory, sorted by key.
 
-    Keys that end in "/" mark directories for S3 browsers, and are left out.
+    `objects` are pairs of a key below `prefix` and a size in bytes. Keys that end in "/" are left
+    out: S3 browsers create them for directories.
 
     Raises:
-        JobError: There are no objects, or a key cannot be a path; `what` begins the message.
+        JobError: There are no objects, or a key cannot be a path. `what` is the error's first part.
     """
     kept = sorted((each for each in objects if not each[0].endswith("/")), key=_key_bytes)
     if not kept:
@@ -63,12 +65,18 @@ def lay_out(what: str, prefix: str, objects: Iterable[tuple[str, int]]) -> list[
 
 
 def part_of(objects: Sequence[_Object], host: int, num_hosts: int) -> list[_Object]:
-    """Return the objects of one host for ShardedByS3Key: host, host + num_hosts, ..."""
+    """Return one host's part of a channel with ShardedByS3Key: every `num_hosts`-th object.
+
+    The part begins with the object of index `host`.
+    """
     return list(objects[host::num_hosts])
 
 
 def in_order(objects: Sequence[_Object], epoch: int, seed: int | None) -> list[_Object]:
-    """Return the objects of one epoch: unchanged, or shuffled with the seed."""
+    """Return the objects in the order of one epoch: unchanged without a seed, else shuffled.
+
+    The order depends on seed and epoch only.
+    """
     ordered = list(objects)
     if seed is not None:
         Random(f"{seed}-{epoch}").shuffle(ordered)  # noqa: S311 - not for cryptography
