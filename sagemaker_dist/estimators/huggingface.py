@@ -111,7 +111,7 @@ def _version_faults(given: Mapping[str, Any]) -> Iterator[OptionError]:
     if requested is not None and not f"{version}.".startswith(f"{requested}."):
         yield OptionError(
             f"pytorch_version is {requested!r}",
-            f"the image of this version of sagemaker_dist has torch {version}",
+            f"the image of this version of sagemaker_dist has version {version}",
             "Leave pytorch_version out, or pass image_uri",
             "pytorch_version",
         )

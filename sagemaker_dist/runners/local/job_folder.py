@@ -6,7 +6,8 @@ state.json   the state of the job      written by the supervisor, replaced as a 
 stop         a request to stop         written by any process: "stop", "kill", "drop"
 lock         locked while the supervisor runs
 logs/        algo-N.log per host, all.log of every host in the order of arrival
-data/        data copied for the hosts, removed at the end
+data/        copied data of the channels, removed at the end:
+             NAME for all hosts, NAME/algo-N for one host with ShardedByS3Key
 hosts/       one tree like /opt/ml per host, removed at the end
 """
 
@@ -22,7 +23,7 @@ from pathlib import Path
 from time import time
 from typing import Any, Final
 
-from sagemaker_dist.planning import LocalJob
+from sagemaker_dist.planning import LocalChannel, LocalHost, LocalJob
 from sagemaker_dist.runners.protocol import TERMINAL
 
 _LOCK_SECONDS: Final = 10.0
@@ -98,6 +99,19 @@ class JobFolder:
     def hosts(self) -> Path:
         """Directory with the trees of the hosts."""
         return self.path / "hosts"
+
+    @property
+    def data(self) -> Path:
+        """Directory of all data that is copied for the hosts."""
+        return self.path / "data"
+
+    def channel(self, channel: LocalChannel, host: LocalHost) -> Path:
+        """Return the directory of a channel's copied data for one host.
+
+        All hosts share it, except for a channel that is split among them (ShardedByS3Key).
+        """
+        shared = self.data / channel.name
+        return shared / host.label if channel.is_split else shared
 
     def output(self, job: LocalJob) -> Path:
         """Return the directory of the model and the output data."""

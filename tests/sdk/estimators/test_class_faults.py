@@ -47,13 +47,13 @@ def arguments(script):
         (
             HuggingFace,
             {**OURS, "pytorch_version": "2.1"},
-            "pytorch_version is '2.1': the image of this version of sagemaker_dist holds 2.13.0."
-            " Leave pytorch_version out, or pass image_uri.",
+            "pytorch_version is '2.1': the image of this version of sagemaker_dist has version"
+            " 2.13.0. Leave pytorch_version out, or pass image_uri.",
         ),
         (
             HuggingFace,
             {**OURS, "transformers_version": "4.36"},
-            "transformers_version is '4.36': the image of sagemaker_dist holds torch without"
+            "transformers_version is '4.36': the image of sagemaker_dist has torch, but not"
             " transformers. Name transformers in requirements.txt in source_dir and leave"
             " transformers_version out, or pass image_uri.",
         ),
@@ -96,8 +96,8 @@ def arguments(script):
         (
             Estimator,
             {"image_uri": "mine:1", "entry_point": None},
-            "source_dir is set without entry_point: it does not name the script to run. Pass"
-            " entry_point, or leave source_dir out.",
+            "source_dir is set without entry_point: source_dir does not name the script to run."
+            " Pass entry_point, or leave source_dir out.",
         ),
         (
             Estimator,

@@ -83,7 +83,7 @@ def test_a_tuner_is_refused(estimator):
     )
 
     assert [
-        "a tuner has an estimator whose jobs run on this machine: tuning jobs run on SageMaker"
+        "the estimator of a tuner has a local instance type: tuning jobs run on SageMaker"
         " only. Call fit() for each set of hyperparameters, or pass an instance type of"
         " SageMaker."
     ] == faults_of(tuner.fit)

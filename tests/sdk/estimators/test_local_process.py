@@ -209,7 +209,7 @@ def test_failure_is_an_error_of_ours_and_of_the_sdks(estimator, script):
     assert "Failed" == error.actual_status
     assert str(error) == (
         "training job 'job' failed: algo-1 rank 1: ValueError: nope."
-        f" The output of every host is in {Path.home()}/.sagemaker-dist/jobs/job/logs."
+        f" Read the output of every host in {Path.home()}/.sagemaker-dist/jobs/job/logs."
     )
     described = built.latest_training_job.describe()
     assert "algo-1 rank 1: ValueError: nope" == described["FailureReason"]

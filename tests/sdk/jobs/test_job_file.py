@@ -149,7 +149,7 @@ def test_every_fault_at_once_with_its_line(job_file):
         "job.toml:5: instance_type is 'ml.c5.9xlage': SageMaker training has no such instance"
         " type. Did you mean 'ml.c5.9xlarge'?",
         "job.toml:7: distribution has the key 'smdit': no such key exists. Did you mean 'smdist'?",
-        "job.toml:11: hyperparameters.when: a job has no dates. Put it in quotes.",
+        "job.toml:11: hyperparameters.when: no option of a job is a date. Put it in quotes.",
         "job.toml:16: inputs.train.input_mod: no such key. Did you mean 'input_mode'?",
     ] == faults_of(path)
 
@@ -197,7 +197,10 @@ def test_what_is_left_out_has_no_line(job_file):
 
 @pytest.mark.parametrize(
     ("text", "where"),
-    [("a = \n", "job.toml:1: this is not TOML"), ('a = 1\nb = "', "job.toml:2: this is not TOML")],
+    [
+        ("a = \n", "job.toml:1: the line is not valid TOML"),
+        ('a = 1\nb = "', "job.toml:2: the line is not valid TOML"),
+    ],
 )
 def test_no_toml(job_file, text, where):
     """What the parser does not take is told with its line."""
@@ -217,7 +220,7 @@ def test_too_deep(job_file, more):
     path = job_file(f'entry_point = "train.py"\n{more}\n')
 
     assert faults_of(path)[0].startswith(
-        "job.toml cannot be read: it is nested more than 100 deep."
+        "job.toml cannot be read: its tables and arrays are nested more than 100 levels deep."
     )
 
 

@@ -292,11 +292,14 @@ def test_warnings_say_how_gradients_travel(job):
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
-        ({"hyperparameters": 5}, "hyperparameters is 5: its type is int. Pass a dict."),
-        ({"instance_type": ["x"]}, "instance_type is ['x']: its type is list. Pass a str."),
-        ({"instance_groups": 5}, "instance_groups is 5: its type is int. Pass a list."),
-        ({"subnets": "subnet-1"}, "subnets is 'subnet-1': its type is str. Pass a list."),
-        ({"container_log_level": "x"}, "container_log_level is 'x': its type is str. Pass an int."),
+        ({"hyperparameters": 5}, "hyperparameters is 5: it is of type int. Pass a dict."),
+        ({"instance_type": ["x"]}, "instance_type is ['x']: it is of type list. Pass a str."),
+        ({"instance_groups": 5}, "instance_groups is 5: it is of type int. Pass a list."),
+        ({"subnets": "subnet-1"}, "subnets is 'subnet-1': it is of type str. Pass a list."),
+        (
+            {"container_log_level": "x"},
+            "container_log_level is 'x': it is of type str. Pass an int.",
+        ),
         (
             {"dependencies": ["/no"]},
             "dependencies has '/no': there is no such file. Correct the path.",
@@ -313,10 +316,10 @@ def test_warnings_say_how_gradients_travel(job):
             "a channel is named 'code': with enable_network_isolation it carries the code."
             " Pass another name.",
         ),
-        ({"use_spot_instances": "no"}, "use_spot_instances is 'no': its type is str. Pass True or"
+        ({"use_spot_instances": "no"}, "use_spot_instances is 'no': it is of type str. Pass True or"
          " False."),
         ({"dependencies": [1]}, "dependencies[0] is 1: it is not a path. Pass a str or Path."),
-        ({"tags": 5}, "tags is 5: its type is int. Pass a dict or list."),
+        ({"tags": 5}, "tags is 5: it is of type int. Pass a dict or list."),
         (
             {"source_dir": "s3://bucket/x.tar.gz", "dependencies": ["train.py"]},
             None,
@@ -328,8 +331,8 @@ def test_warnings_say_how_gradients_travel(job):
         ({"inputs": {"a": {"DataSource": {"S3DataSource": None}}}}, None),
         (
             {"inputs": {"a": {"DataSource": {}}}},
-            "channel 'a' is of type dict: it does not name a place. Pass 's3://…', a Path, an"
-            " S3Input or a FileSystemInput.",
+            "channel 'a' is of type dict: a value of this type does not name the place of the"
+            " data. Pass 's3://…', a Path, an S3Input or a FileSystemInput.",
         ),
     ],
 )  # fmt: skip
@@ -376,7 +379,7 @@ def test_a_name_in_use_is_told_before_anything_is_uploaded(job, amazon):
 def test_nothing_is_uploaded_without_a_region(job, monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     nowhere = boto3.Session("testing", "testing")
-    with pytest.raises(SetupError, match="no AWS region is set: the job needs a region"):
+    with pytest.raises(SetupError, match="no AWS region is set"):
         job(session=nowhere, runner=RecordingRunner()).submit()
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layout of a channel: the path of each S3 object in the channel's directory, and its host.
+"""Objects of a channel: their paths in the channel's directory, their order, and their hosts.
 
-The path is the part of the object's key below the prefix:
+The path of an S3 object is the part of its key below the prefix:
 
     prefix   key          in the directory
     p/       p/a/b        a/b
@@ -13,9 +13,10 @@ The path is the part of the object's key below the prefix:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from random import Random
 from typing import TypeVar
 
@@ -64,6 +65,21 @@ def lay_out(what: str, prefix: str, objects: Iterable[tuple[str, int]]) -> list[
     return items
 
 
+def files_below(root: Path) -> list[tuple[str, Path]]:
+    """Return the files of a local channel: (path below `root`, file) in the order of S3's listing.
+
+    If `root` is a file, it is the only one. Links are followed, but not to a directory that
+    contains the link.
+
+    Raises:
+        OSError: A directory cannot be read.
+    """
+    if not root.is_dir():
+        return [(root.name, root)]
+    found = [(str(path.relative_to(root)), path) for path in _walk(root, frozenset())]
+    return sorted(found, key=lambda each: os.fsencode(each[0]))
+
+
 def part_of(objects: Sequence[_Object], host: int, num_hosts: int) -> list[_Object]:
     """Return one host's part of a channel with ShardedByS3Key: every `num_hosts`-th object.
 
@@ -110,3 +126,14 @@ def _refuse_clash(what: str, first: str, second: str) -> None:
         f"the keys {first!r} and {second!r} have the same path in a directory",
         "Rename one of them, or pass a prefix that leaves it out",
     )
+
+
+def _walk(directory: Path, above: frozenset[str]) -> Iterator[Path]:
+    real = os.path.realpath(directory)
+    if real in above:
+        return
+    for entry in os.scandir(directory):
+        if entry.is_dir():
+            yield from _walk(Path(entry.path), above | {real})
+        elif entry.is_file():
+            yield Path(entry.path)

@@ -22,7 +22,6 @@ from typing import IO, Final
 
 from sagemaker_dist.errors import JobError
 from sagemaker_dist.planning import LocalChannel, LocalHost, LocalJob
-from sagemaker_dist.runners.local.data.data_paths import channel_directory, data_directory
 from sagemaker_dist.runners.local.data.pipes import Pipe, Stream
 from sagemaker_dist.runners.local.job_folder import JobFolder
 from sagemaker_dist.runners.local.opt_ml_tree import HostTree
@@ -152,11 +151,11 @@ class Data:
         """Stop the threads of all pipes, and remove copied data."""
         for pipe in self.pipes:
             pipe.stop()
-        shutil.rmtree(data_directory(self.folder), ignore_errors=True)
+        shutil.rmtree(self.folder.data, ignore_errors=True)
 
     def _place(self, channel: LocalChannel, host: LocalHost) -> Path:
         if channel.is_fetched:
-            return channel_directory(self.folder, channel, host).resolve()
+            return self.folder.channel(channel, host).resolve()
         return Path(channel.path).resolve()
 
     def _stream(self, channel: LocalChannel, host: LocalHost) -> Stream:

@@ -29,10 +29,8 @@ from s3transfer.exceptions import RetriesExceededError
 from sagemaker_dist.errors import DistError, JobError
 from sagemaker_dist.planning import LocalChannel, LocalHost, LocalJob
 from sagemaker_dist.planning.locations import S3
-from sagemaker_dist.runners.local.data.channel_layout import Item, lay_out, part_of
+from sagemaker_dist.runners.local.data.channel_layout import Item, files_below, lay_out, part_of
 from sagemaker_dist.runners.local.data.data_errors import describe_channel, refusal, refused
-from sagemaker_dist.runners.local.data.data_paths import channel_directory
-from sagemaker_dist.runners.local.data.local_files import files_below
 from sagemaker_dist.runners.local.job_folder import JobFolder
 
 _LOG_SECONDS: Final = 3.0
@@ -134,7 +132,7 @@ class Download:
         ]
 
     def _place(self, channel: LocalChannel, host: LocalHost, items: list[Item]) -> list[Transfer]:
-        directory = channel_directory(self.folder, channel, host)
+        directory = self.folder.channel(channel, host)
         with _named(channel):
             directory.mkdir(parents=True, exist_ok=True)  # also for a host without objects
         return [

@@ -26,8 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from sagemaker_dist.runners.local.data.channel_layout import in_order, part_of
-from sagemaker_dist.runners.local.data.local_files import files_below
+from sagemaker_dist.runners.local.data.channel_layout import files_below, in_order, part_of
 
 _CHUNK_BYTES: Final = 1 << 20
 _POLL_MS: Final = 100
