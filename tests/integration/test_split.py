@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model is split over the ranks of a whole job, as the SDK asks for it."""
+"""A model that is split over the ranks of a whole job."""
 
 import json
 import tarfile
@@ -21,14 +21,14 @@ AWS = SMPv1(pipeline_parallel_degree=2, microbatches=2, ddp=True, processes_per_
 
 
 def facts_in(model):
-    """What every rank wrote, in rank order."""
+    """Return the facts that every rank wrote, in rank order."""
     with tarfile.open(model.removeprefix("file://")) as tar:
         return [json.load(tar.extractfile(f"rank-{rank}.json")) for rank in range(4)]
 
 
 @pytest.fixture(scope="module")
 def plain():
-    """The losses of one process on the global batches."""
+    """Return the losses of one process on the global batches."""
     spec = spec_from_file_location("split_of_tests", SCRIPT)
     script = module_from_spec(spec)
     spec.loader.exec_module(script)
@@ -46,7 +46,7 @@ def plain():
 
 @pytest.fixture
 def asked(request, tmp_path):
-    """Our options, or AWS's dict with its parameters in a file."""
+    """Return our options, or AWS's dict with its parameters in a file."""
     if request.param == "ours":
         return OURS
     spelt = AWS.distribution()
@@ -58,7 +58,7 @@ def asked(request, tmp_path):
 
 @pytest.mark.parametrize("asked", ["ours", "AWS's"], indirect=True)
 def test_two_stages_and_two_replicas_train_what_one_process_trains(job, plain, asked):
-    """Every rank knows the loss, its place, and what was asked."""
+    """The losses equal one process's; every rank knows its stage, replica and options."""
     estimator = job("split.py", distribution=asked)
     estimator.fit()
     ranks = facts_in(estimator.model_data)
@@ -73,7 +73,7 @@ def test_two_stages_and_two_replicas_train_what_one_process_trains(job, plain, a
 
 
 def test_what_does_not_fit_starts_nothing(job):
-    """3 hosts of 2 ranks hold no whole number of models with 4 stages."""
+    """3 hosts of 2 ranks are refused for 4 stages: 6 ranks are no multiple of 4."""
     asked = ModelParallel(pipeline_parallel_degree=4, engine=RANKS)
     with pytest.raises(OptionError, match=r"a world of 6 \(3 hosts x 2 processes\) has pipeline"):
         job("split.py", distribution=asked, instance_count=3)

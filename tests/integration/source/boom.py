@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rank 3 raises while the others wait for it."""
+"""Script in which rank 3 raises while the others wait for it."""
 
 import torch
 import torch.distributed as dist

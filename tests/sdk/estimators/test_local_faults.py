@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with a request for local processes is said before anything starts."""
+"""Faults of requests for local jobs, found before anything starts."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SageMaker is told how to read the lines that the smdist runtime prints."""
+"""Metric definitions, with which SageMaker reads the lines that the smdist runtime prints."""
 
 import pytest
 
@@ -23,7 +23,9 @@ MINE = {"Name": "train:loss", "Regex": "my loss ([0-9.]+)"}
 
 @pytest.fixture
 def asked(session, script):
-    """What SageMaker is asked for of an algorithm, with what a test changes."""
+    """Return a function that returns the AlgorithmSpecification of a job, with the test's
+    changes.
+    """
 
     def fit(kind=PyTorch, **changes):
         arguments = {
@@ -45,7 +47,7 @@ def asked(session, script):
 @pytest.mark.parametrize("kind", [PyTorch, HuggingFace, Estimator])
 @pytest.mark.parametrize("option", [DataParallel(), TorchDistributed()])
 def test_jobs_of_our_launcher_have_our_metrics(asked, kind, option):
-    """And SageMaker draws them over time."""
+    """Jobs of the sagemaker-dist launcher have the runtime's metrics and their time series."""
     algorithm = asked(kind, distribution=option)
 
     assert metric_definitions() == algorithm["MetricDefinitions"]
@@ -64,14 +66,14 @@ def test_who_wants_none_gets_none(asked):
 
 
 def test_there_are_never_more_than_sagemaker_takes(asked):
-    """38 of the user's leave room for two."""
+    """With 38 metrics of the user, two of ours are added: SageMaker's limit is 40."""
     mine = [{"Name": f"m{each}", "Regex": "([0-9]+)"} for each in range(38)]
 
     assert mine + metric_definitions()[:2] == asked(metric_definitions=mine)["MetricDefinitions"]
 
 
 def test_other_jobs_stay_as_they_are(asked):
-    """Without the sagemaker-dist launcher nobody prints those lines."""
+    """Jobs without the sagemaker-dist launcher have none of its metrics."""
     assert "MetricDefinitions" not in asked(distribution=None)
     assert "MetricDefinitions" not in asked(
         distribution={"mpi": {"enabled": True}}, image_uri="m:1"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job as a file: what it says, what is wrong with it and where, what the command line changes."""
+"""Job files: their values, their faults with lines, and changes by the command line."""
 
 import json
 import sys
@@ -64,7 +64,7 @@ GROUPS = WHOLE.partition("[[instance_groups]]")[2]
 
 
 def test_every_kind_of_key(job_file, tmp_path, monkeypatch):
-    """Keys are the options' names, tables what Python has dicts and classes for."""
+    """Keys are the names of options; tables stand for dicts and classes."""
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     path = job_file(WHOLE)
     job = read_job_file(path).job(instance_groups=None, instance_type="ml.c5.xlarge")
@@ -81,7 +81,7 @@ def test_every_kind_of_key(job_file, tmp_path, monkeypatch):
 
 
 def test_instance_groups(job_file):
-    """Arrays of tables are groups."""
+    """An array of tables becomes InstanceGroups."""
     path = job_file("[[instance_groups]]".join([WHOLE.partition("[distribution")[0], GROUPS]))
     job = read_job_file(path).job()
 
@@ -92,7 +92,7 @@ def test_instance_groups(job_file):
 
 
 def test_the_job_runs(job_file, tmp_path):
-    """What comes out is a job as any other."""
+    """The job of a file runs to its end."""
     path = job_file('entry_point = "train.py"\ninstance_type = "local_process"')
     runner = RecordingRunner()
     name = read_job_file(path).job(runner=runner).submit()
@@ -102,7 +102,7 @@ def test_the_job_runs(job_file, tmp_path):
 
 
 def test_paths_begin_beside_the_file(tmp_path, monkeypatch):
-    """Wherever the command is called, and file:// as well; the command line's begin there."""
+    """Relative paths start at the file's directory; those of --set at the current directory."""
     folder, here = tmp_path / "project", tmp_path / "elsewhere"
     (folder / "data").mkdir(parents=True)
     (here / "other").mkdir(parents=True)
@@ -123,7 +123,7 @@ def test_paths_begin_beside_the_file(tmp_path, monkeypatch):
 
 
 def test_every_fault_at_once_with_its_line(job_file):
-    """Faults of the file, and those that the checks of jobs find, in the order of lines."""
+    """Faults of the file and of the job are reported together, in the order of lines."""
     path = job_file("""
         entry_point = "train.py"
         role = "training"
@@ -179,7 +179,7 @@ def test_every_fault_at_once_with_its_line(job_file):
     ],
 )
 def test_place_of_a_fault(job_file, more, where):
-    """The line of the innermost key that a fault is about."""
+    """A fault has the line of the innermost key that it is about."""
     head = 'entry_point = "train.py"\nrole = "training"\ninstance_type = "ml.c5.xlarge"\n'
     path = job_file(head + more)
 
@@ -187,7 +187,7 @@ def test_place_of_a_fault(job_file, more, where):
 
 
 def test_what_is_left_out_has_no_line(job_file):
-    """A key that is not there stands nowhere."""
+    """The fault of a missing key has the file's name without a line."""
     path = job_file('entry_point = "train.py"')
 
     assert {"job.toml: instance_type is left out", "job.toml: role is left out"} == {
@@ -203,7 +203,7 @@ def test_what_is_left_out_has_no_line(job_file):
     ],
 )
 def test_no_toml(job_file, text, where):
-    """What the parser does not take is told with its line."""
+    """The error of a text that is not TOML has its line."""
     assert faults_of(job_file(text))[0].startswith(where)
 
 
@@ -216,7 +216,7 @@ DEEP = "[" * 3000 + "]" * 3000
     ids=["arrays", "tables"],
 )
 def test_too_deep(job_file, more):
-    """Nobody reads it, and Python gives up; it is told."""
+    """A value nested thousands of levels deep is an error, not a crash."""
     path = job_file(f'entry_point = "train.py"\n{more}\n')
 
     assert faults_of(path)[0].startswith(
@@ -225,12 +225,12 @@ def test_too_deep(job_file, more):
 
 
 def test_number_without_end(job_file):
-    """Python reads no number of so many digits."""
+    """A number with too many digits for Python is an error."""
     assert faults_of(job_file("a = " + "9" * 5000))[0].startswith("job.toml cannot be read")
 
 
 def test_mark_of_windows(job_file):
-    """A file may begin with a byte order mark, which is no part of its first key."""
+    """A byte order mark at the beginning of the file is ignored."""
     path = job_file("")
     path.write_bytes(b"\xef\xbb\xbfentry_pint = 'train.py'\n")
 
@@ -246,7 +246,7 @@ def test_mark_of_windows(job_file):
     ],
 )
 def test_paths_that_are_none(job_file, more):
-    """A home of nobody is no place, and neither is what no file can be called."""
+    """A ~user without a home, and a text that is no valid path, are errors."""
     more = more.replace("'", '"')
     path = job_file(f'entry_point = "train.py"\ninstance_type = "local_process"\n{more}\n')
 
@@ -254,7 +254,7 @@ def test_paths_that_are_none(job_file, more):
 
 
 def test_place_that_is_none(job_file):
-    """As in a channel."""
+    """A channel's URI that is no valid path is an error."""
     path = job_file("""
         entry_point = "train.py"
         instance_type = "local_process"
@@ -266,7 +266,7 @@ def test_place_that_is_none(job_file):
 
 @pytest.mark.parametrize("channel", ["'s3://data'", "{ uri = 's3://data' }"])
 def test_a_channel_like_a_key(job_file, channel):
-    """DataSource makes of a table of channels one channel."""
+    """A channel may not be named DataSource, a key of SageMaker's API."""
     path = job_file(f"inputs.DataSource = {channel}\n")
 
     assert "job.toml:1: inputs.DataSource: the name is reserved. Give the channel" in (
@@ -275,12 +275,12 @@ def test_a_channel_like_a_key(job_file, channel):
 
 
 def test_no_file(tmp_path):
-    """A file that is not there is named."""
+    """The error names a file that does not exist."""
     assert faults_of(tmp_path / "job.toml")[0].startswith(f"{tmp_path}/job.toml cannot be read")
 
 
 def test_schema_has_every_option():
-    """No option is left out, and each that is described is described in the schema."""
+    """The schema has every option, with its description."""
     properties = job_schema()["properties"]
 
     assert {field.name for field in fields(TrainingOptions)} == set(properties)
@@ -289,7 +289,7 @@ def test_schema_has_every_option():
 
 
 def test_schema_is_one():
-    """Validators take it, and it says of files what we say."""
+    """The schema is valid, and a validator finds the same faults as our check."""
     schema = job_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
     validator = jsonschema.Draft202012Validator(schema)
@@ -300,12 +300,12 @@ def test_schema_is_one():
 
 
 def test_schema_in_the_documents():
-    """docs/job.schema.json was written after the last change of the options."""
+    """docs/job.schema.json equals the current schema."""
     assert job_schema() == json.loads((DOCS / "job.schema.json").read_text())
 
 
 def test_example_of_the_documents(job_file):
-    """What docs/job_file.md shows is a job."""
+    """The example in docs/job_file.md is a valid job."""
     page = (DOCS / "job_file.md").read_text()
     example = page.partition("```toml\n")[2].partition("```")[0]
     job = read_job_file(job_file(example)).job()
@@ -315,7 +315,7 @@ def test_example_of_the_documents(job_file):
 
 
 def test_keys_outside_of_their_table_and_values_inside_of_a_channel(job_file):
-    """Each is told where it stands, and where it belongs."""
+    """The fault of a key in the wrong table names the right table."""
     path = job_file("""\
         entry_point = "train.py"
         role = "training"

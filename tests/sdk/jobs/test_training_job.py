@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job without SageMaker's SDK asks for what an estimator asks for, and runs to its end."""
+"""TrainingJob: the same requests as an estimator's, without SageMaker's SDK."""
 
 import io
 import json
@@ -35,7 +35,7 @@ ROLE = "arn:aws:iam::123456789012:role/training"
 
 @pytest.fixture
 def amazon():
-    """A session inside moto, with a bucket."""
+    """Return a boto3 session of moto, with a bucket."""
     with mock_aws():
         session = boto3.Session("testing", "testing", region_name="us-west-2")
         place = {"LocationConstraint": "us-west-2"}
@@ -45,7 +45,7 @@ def amazon():
 
 @pytest.fixture
 def job(amazon, tmp_path):
-    """Builds a valid job for SageMaker, with what a test changes."""
+    """Return a function that builds a valid job for SageMaker, with the test's changes."""
     source = tmp_path / "src"
     source.mkdir()
     (source / "train.py").write_text("print('hi')\n")
@@ -224,7 +224,7 @@ def test_all_faults_come_at_once(job):
 
 
 def test_submitting_uploads_the_code_once_and_again(job, amazon):
-    """The same files are the same bytes."""
+    """Equal files give equal bytes in the uploaded tarball."""
     names = [job(runner=RecordingRunner()).submit(), job(runner=RecordingRunner()).submit()]
     objects = amazon.client("s3").list_objects_v2(Bucket="bucket")["Contents"]
     body = amazon.client("s3").get_object(Bucket="bucket", Key=objects[0]["Key"])["Body"].read()
@@ -237,7 +237,7 @@ def test_submitting_uploads_the_code_once_and_again(job, amazon):
 
 
 def test_a_job_runs_to_its_end_on_sagemaker(job, amazon, capsys):
-    """Which moto plays: it completes at once."""
+    """A job runs to its end on moto, which completes it at once."""
     built = job()
     built.submit()
     ended = built.wait()
@@ -248,7 +248,7 @@ def test_a_job_runs_to_its_end_on_sagemaker(job, amazon, capsys):
 
 
 def test_aws_is_asked_for_what_is_left_open(job, amazon):
-    """The bucket of the account, the ARN of the role; each refusal says what to do."""
+    """AWS supplies the bucket, the role's ARN and the image; each refusal has a hint."""
     iam = amazon.client("iam")
     iam.create_role(RoleName="mine", AssumeRolePolicyDocument="{}")
     asked = job(role="mine", output_path=None).request()
@@ -344,7 +344,7 @@ def test_odd_values_are_told(job, changes, fault):
 
 
 def test_what_is_packed_is_what_a_job_of_this_machine_sees(job, amazon, tmp_path):
-    """Links are followed; what is no file stays out, and so does a link around itself."""
+    """Links are followed; special files and circular links are left out."""
     source, other = tmp_path / "src", tmp_path / "other"
     other.mkdir()
     (other / "data.py").write_text("x = 1")
@@ -364,7 +364,7 @@ def test_what_is_packed_is_what_a_job_of_this_machine_sees(job, amazon, tmp_path
 
 
 def test_a_name_in_use_is_told_before_anything_is_uploaded(job, amazon):
-    """Code of another job is not overwritten."""
+    """A name in use is refused before the code of the other job is overwritten."""
     runner = RecordingRunner()
     first = job(runner=runner)
     assert "job" == first.submit() == first.submit()
@@ -395,7 +395,7 @@ def _refuse(*_, **__):
 
 
 def test_a_job_of_tensorflow_says_so(job):
-    """Ranks of ours by the document, TensorFlow's strategies by SageMaker's flags."""
+    """Our distributions are sent as the document, TensorFlow's strategies as SageMaker's flags."""
     asked = (DataParallel(), {"parameter_server": {"enabled": True}})
     jobs = [job(framework="tensorflow", distribution=each) for each in asked]
     ours, theirs = (each.request()["HyperParameters"] for each in jobs)

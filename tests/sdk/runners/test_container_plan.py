@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is asked of Docker for a host, without Docker."""
+"""Docker's arguments for a host, computed without Docker."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ OWNER = Owner(uid=1000, gid=1000, groups=(1000, 27))
 
 @pytest.fixture
 def arguments(request_for, tmp_path):
-    """The arguments for algo-2 of a job, with what a test changes."""
+    """Return the arguments for algo-2 of a job, with the test's changes to the request."""
 
     def ask(engine=ENGINE, mounts=(), **changes):
         request = request_for(**changes)
@@ -51,7 +51,7 @@ def test_a_host_is_named_and_labelled(arguments):
 
 
 def test_all_that_is_written_stays_on_this_machine(arguments, tmp_path):
-    """The tree and the checkpoints are writable, data is not unless it is said to be."""
+    """The tree and the checkpoints are writable; data is read-only by default."""
     data = Mount(source=Path("/data"), name="training")
     system = Mount(source=Path("/mnt/fsx"), name="system", writable=True)
     mounts = {each["Target"]: each for each in arguments(mounts=[data, system])["mounts"]}
@@ -65,7 +65,7 @@ def test_all_that_is_written_stays_on_this_machine(arguments, tmp_path):
 
 
 def test_files_belong_to_the_caller(arguments):
-    """Its own uid; root where the engine is rootless; unmapped where users are mapped."""
+    """Containers run as the user's uid; as root if the engine is rootless; without user mapping."""
     rootless = Engine(**{**as_dict(ENGINE), "is_rootless": True})
     remapped = Engine(**{**as_dict(ENGINE), "is_remapped": True})
 
@@ -98,7 +98,7 @@ def test_environment_is_sagemakers_and_the_users_alone(arguments, monkeypatch):
 
 @pytest.mark.parametrize(("ranks", "hosts", "threads"), [(4, 2, "2"), (None, 2, "8"), (16, 4, "1")])
 def test_hosts_share_the_cpus_of_one_machine(arguments, request_for, ranks, hosts, threads):
-    """As processes on one machine do, so that both kinds of job compute the same bits."""
+    """OMP_NUM_THREADS divides the CPUs among ranks, so that results equal those of processes."""
     wire = render(DataParallel(processes_per_host=ranks))
     parameters = {**request_for()["HyperParameters"], KEY: wire}
     asked = arguments(hosts=hosts, HyperParameters=parameters)["environment"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Of several failures, the cause is told."""
+"""Choice of the root cause among several failures."""
 
 import pytest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What AWS refuses is an error of ours, with AWS's words and the hint."""
+"""Conversion of AWS's errors to ours, with AWS's message and a hint."""
 
 import pickle
 
@@ -163,7 +163,7 @@ def test_server_fault_passes(aws):
 
 
 def test_logs_that_may_not_be_read(aws):
-    """The hint names the permission of CloudWatch's, also where AWS does not."""
+    """The hint names CloudWatch's permission, even if AWS's message does not."""
     with Stubber(aws._api._logs) as stub:
         stub.add_client_error("filter_log_events", "AccessDeniedException", "No.")
         with pytest.raises(DeniedError) as raised:
@@ -177,7 +177,7 @@ def test_logs_that_may_not_be_read(aws):
 
 
 def test_request_that_boto3_refuses(aws):
-    """Nothing is sent."""
+    """A request that boto3 refuses is an OptionError, and nothing is sent."""
     request = {key: value for key, value in REQUEST.items() if key != "RoleArn"}
     with pytest.raises(OptionError) as raised:
         aws.start(request)

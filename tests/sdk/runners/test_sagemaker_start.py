@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job is created once, though answers are lost; a name is never taken for another's."""
+"""A lost answer does not create a job twice, and another job of the name is no success."""
 
 import pytest
 from cloudwatch import ARN, HANG_UP, REQUEST, Refusal, Time, described, in_ireland, told
@@ -33,7 +33,7 @@ def test_throttled_create_is_asked_again(aws, amazon):
 
 
 def test_create_whose_answer_was_lost(aws, amazon):
-    """The second request finds the name taken, by the job of the first."""
+    """The repeated call is refused because of the first call's job, and counts as success."""
     amazon.say("CreateTrainingJob", HANG_UP, TAKEN)
 
     assert "job" == aws.start(REQUEST)
@@ -41,7 +41,7 @@ def test_create_whose_answer_was_lost(aws, amazon):
 
 
 def test_create_whose_every_answer_was_lost(aws, amazon):
-    """The job is there all the same."""
+    """The job counts as created if it exists, even if no answer arrived."""
     amazon.say("CreateTrainingJob", HANG_UP)
 
     assert "job" == aws.start(REQUEST)
@@ -61,7 +61,7 @@ def test_create_of_which_nothing_is_known(aws, amazon):
 
 
 def test_name_that_is_taken(aws, amazon):
-    """By the same request even: no answer was lost, so that was another call."""
+    """A refusal of the first call is an error, even if the other job has an equal request."""
     amazon.say("CreateTrainingJob", TAKEN)
     with pytest.raises(OptionError) as raised:
         aws.start(REQUEST)
@@ -93,7 +93,7 @@ def test_name_of_another_job_when_an_answer_was_lost(aws, amazon, other):
 
 @pytest.mark.parametrize("skew_seconds", [-86_400, 86_400])
 def test_wrong_clock_of_this_machine(aws, amazon, skew_seconds):
-    """What is new is told by AWS's clock."""
+    """The age of a job is measured by AWS's clock."""
     amazon.skew_seconds = skew_seconds
     amazon.say("CreateTrainingJob", HANG_UP, TAKEN)
     amazon.say("DescribeTrainingJob", described(age_seconds=-skew_seconds))
