@@ -45,7 +45,7 @@ def plain():
 
 
 @pytest.fixture
-def asked(request, tmp_path):
+def options(request, tmp_path):
     """Return our options, or AWS's dict with its parameters in a file."""
     if request.param == "ours":
         return OURS
@@ -56,10 +56,10 @@ def asked(request, tmp_path):
     return {**spelt, "smdistributed": {"modelparallel": section}}
 
 
-@pytest.mark.parametrize("asked", ["ours", "AWS's"], indirect=True)
-def test_two_stages_and_two_replicas_train_what_one_process_trains(job, plain, asked):
+@pytest.mark.parametrize("options", ["ours", "AWS's"], indirect=True)
+def test_two_stages_and_two_replicas_train_what_one_process_trains(job, plain, options):
     """The losses equal one process's; every rank knows its stage, replica and options."""
-    estimator = job("split.py", distribution=asked)
+    estimator = job("split.py", distribution=options)
     estimator.fit()
     ranks = facts_in(estimator.model_data)
 
@@ -68,12 +68,12 @@ def test_two_stages_and_two_replicas_train_what_one_process_trains(job, plain, a
         assert plain == pytest.approx(rank["losses"], abs=1e-6)
         assert 2 == rank["microbatches"] == rank["options"]["microbatches"]
         assert asdict(RANKS) == rank["options"]["engine"]
-    if asked is OURS:
+    if options is OURS:
         assert OURS == ModelParallel(**ranks[0]["options"])
 
 
 def test_what_does_not_fit_starts_nothing(job):
     """3 hosts of 2 ranks are refused for 4 stages: 6 ranks are no multiple of 4."""
-    asked = ModelParallel(pipeline_parallel_degree=4, engine=RANKS)
+    options = ModelParallel(pipeline_parallel_degree=4, engine=RANKS)
     with pytest.raises(OptionError, match=r"a world of 6 \(3 hosts x 2 processes\) has pipeline"):
-        job("split.py", distribution=asked, instance_count=3)
+        job("split.py", distribution=options, instance_count=3)

@@ -62,14 +62,14 @@ def test_two_ranks_on_each_of_two_hosts(job):
     """Each rank knows its rank and host, and TF_CONFIG is not set."""
     estimator = job("tf_ranks.py", DataParallel(processes_per_host=2))
     estimator.fit()
-    told = [facts for _, facts in sorted(saved(estimator).items())]
+    found = [facts for _, facts in sorted(saved(estimator).items())]
 
     assert [("0", "0"), ("1", "1"), ("2", "0"), ("3", "1")] == [
-        (facts["RANK"], facts["LOCAL_RANK"]) for facts in told
+        (facts["RANK"], facts["LOCAL_RANK"]) for facts in found
     ]
     assert [("4", "2", "127.0.0.1", None)] * 4 == [
         (facts["WORLD_SIZE"], facts["LOCAL_WORLD_SIZE"], facts["MASTER_ADDR"], facts["TF_CONFIG"])
-        for facts in told
+        for facts in found
     ]
 
 

@@ -162,7 +162,7 @@ def test_image(session, image, status, says):
 
 
 def test_image_that_may_not_be_asked_for(session):
-    """An AWS error inside a SetupError of ours is reported as a denied action, too."""
+    """An AWS error that caused a SetupError is reported as a denied action, too."""
     with answers(session, "ecr", ("describe_repositories", "AccessDeniedException")):
         (row,) = account.image_rows(session, "torch", None)
 

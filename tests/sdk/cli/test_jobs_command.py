@@ -297,7 +297,7 @@ def test_local_is_called_otherwise(capsys, job_file):
 
 
 @pytest.mark.parametrize(
-    ("there", "asked", "said"),
+    ("there", "chosen", "said"),
     [
         ("InProgress", "SageMaker", "this is SageMaker's, which is running"),
         (
@@ -309,7 +309,7 @@ def test_local_is_called_otherwise(capsys, job_file):
         ("AccessDeniedException", "this machine", "of this machine has ended; SageMaker was not"),
     ],
 )
-def test_a_name_of_both(capsys, job_file, aws, monkeypatch, there, asked, said):
+def test_a_name_of_both(capsys, job_file, aws, monkeypatch, there, chosen, said):
     """If both sides have a job of a name, the one that still runs is chosen."""
     main(["submit", job_file(HERE), "--wait"])
     monkeypatch.setattr(SageMakerRunner, "exists", lambda *_: there is not None)
@@ -324,7 +324,7 @@ def test_a_name_of_both(capsys, job_file, aws, monkeypatch, there, asked, said):
     capsys.readouterr()
     found = find_job.runner_of("here", None, None)
 
-    assert asked == ("SageMaker" if isinstance(found, SageMakerRunner) else "this machine")
+    assert chosen == ("SageMaker" if isinstance(found, SageMakerRunner) else "this machine")
     assert said in capsys.readouterr().err
 
 

@@ -36,7 +36,7 @@ def interpreter(tmp_path):
     return write
 
 
-def asked(capfd, interpreter, *arguments):
+def planner_arguments(capfd, interpreter, *arguments):
     """Return the command line that the planner gets, without interpreter and module."""
     python = interpreter("import json; print(json.dumps(sys.argv[1:]))")
     status = main(["plan", "model.py", "--python", python, *arguments])
@@ -50,7 +50,9 @@ def asked(capfd, interpreter, *arguments):
 
 def test_cluster_of_an_instance_type(capfd, interpreter):
     """Hosts, ranks, links and devices follow from the catalogue."""
-    rest = asked(capfd, interpreter, "--instance-type=ml.p4d.24xlarge", "--instance-count=2")
+    rest = planner_arguments(
+        capfd, interpreter, "--instance-type=ml.p4d.24xlarge", "--instance-count=2"
+    )
     file, program, flag, cluster = rest
 
     assert ("model.py", "--program=sagemaker-dist plan", "--cluster") == (file, program, flag)
@@ -84,7 +86,7 @@ def test_constraints_go_on_as_they_were_said(capfd, interpreter):
         "--state-bytes=2,2,12",
     ]
     more = ["--measure", "--json", "--save=plan.json", "--plot=plan.png"]
-    rest = asked(capfd, interpreter, "--instance-type=local_process", *more, *given)
+    rest = planner_arguments(capfd, interpreter, "--instance-type=local_process", *more, *given)
 
     assert {*given, *more} == set(rest[4:])
 

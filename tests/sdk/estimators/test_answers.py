@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our classes take SageMaker's answers as their parents do: jobs that stop, change or fail.
+"""Our classes handle SageMaker's answers as their parents do: jobs that stop, change or fail.
 
-moto does none of that: botocore's Stubber answers.
+moto cannot play these, so botocore's Stubber answers.
 """
 
 from functools import partial
@@ -99,8 +99,8 @@ def test_a_job_is_stopped_by_its_name(build, stubber):
 def test_a_warm_pool_is_kept_longer(build, stubber):
     built = build(keep_alive_period_in_seconds=600)
     longer = {"KeepAlivePeriodInSeconds": 1200}
-    asked = {"TrainingJobName": start(built), "ResourceConfig": longer}
-    stubber.add_response("update_training_job", {"TrainingJobArn": "a" * 60}, asked)
+    expected = {"TrainingJobName": start(built), "ResourceConfig": longer}
+    stubber.add_response("update_training_job", {"TrainingJobArn": "a" * 60}, expected)
     built.latest_training_job.update(built, resource_config=longer)
 
     stubber.assert_no_pending_responses()
@@ -109,8 +109,8 @@ def test_a_warm_pool_is_kept_longer(build, stubber):
 def test_remote_debugging_is_turned_on(build, stubber):
     built = build()
     switch = {"EnableRemoteDebug": True}
-    asked = {"TrainingJobName": start(built), "RemoteDebugConfig": switch}
-    stubber.add_response("update_training_job", {"TrainingJobArn": "a" * 60}, asked)
+    expected = {"TrainingJobName": start(built), "RemoteDebugConfig": switch}
+    stubber.add_response("update_training_job", {"TrainingJobArn": "a" * 60}, expected)
     built.enable_remote_debug()
 
     stubber.assert_no_pending_responses()

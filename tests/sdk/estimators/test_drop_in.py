@@ -103,12 +103,12 @@ def test_without_our_distribution_the_request_is_the_parents(
 @pytest.mark.parametrize("changes", [{}, {"hyperparameters": None}])
 def test_our_distribution_is_one_hyperparameter(build, session, kind, changes):
     """A distribution adds one hyperparameter and metrics, and removes debugger and profiler."""
-    asked = sent(session, build(kind, distribution=OPTIONS, **changes))
+    request = sent(session, build(kind, distribution=OPTIONS, **changes))
     without = {"debugger_hook_config": False, "disable_profiler": True, **METERED}
-    wire = asked["HyperParameters"].pop(KEY)
+    wire = request["HyperParameters"].pop(KEY)
 
     assert OPTIONS == parse(wire)
-    assert sent(session, build(PARENTS[kind], **without, **changes)) == asked
+    assert sent(session, build(PARENTS[kind], **without, **changes)) == request
 
 
 @pytest.mark.parametrize("kind", PARENTS)
@@ -159,7 +159,7 @@ def test_names_of_version_1_are_still_read(build, kind):
 
 
 @pytest.mark.parametrize("kind", PARENTS)
-def test_attach_restores_what_was_asked(build, session, kind):
+def test_attach_restores_what_was_definitions(build, session, kind):
     """A second fit after attach sends an equal request, except for the job's name."""
     options = OPTIONS if kind in DISTRIBUTED else None
     built = build(kind, distribution=options)
@@ -178,12 +178,12 @@ def tuning(session, monkeypatch):
     """Return a function that tunes, and returns the definition of the training jobs and the tuning
     job's name.
     """
-    client, asked = session.sagemaker_client, []
+    client, definitions = session.sagemaker_client, []
     create = client.create_hyper_parameter_tuning_job
 
     def record(**request):
         job = request["TrainingJobDefinition"]
-        asked.append(json.dumps(job))
+        definitions.append(json.dumps(job))
         # which SageMaker adds and moto does not
         job["StaticHyperParameters"]["_tuning_objective_metric"] = "loss"
         return create(**request)
@@ -192,7 +192,9 @@ def tuning(session, monkeypatch):
         tuner = HyperparameterTuner(estimator, "loss", dict(RANGES), METRICS, max_jobs=2)
         how = {"wait": False, "include_cls_metadata": True, "job_name": next(NAMES)}
         tuner.fit({"training": "s3://bucket/data"}, **how)
-        return json.loads(asked[-1].replace(estimator._current_job_name, "NAME")), how["job_name"]
+        return json.loads(definitions[-1].replace(estimator._current_job_name, "NAME")), how[
+            "job_name"
+        ]
 
     monkeypatch.setattr(client, "create_hyper_parameter_tuning_job", record)
     return tune

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs and options of a job for the sagemaker-dist launcher in the request, which moto plays.
+"""Inputs and options in the requests of jobs of the sagemaker-dist launcher; moto plays SageMaker.
 
-Each row is equal to its golden one in snapshots/options.json and, but for our
-hyperparameter, to what the parent asks for. After a change that is meant:
+Each request must equal its golden row in snapshots/options.json and, except for our
+hyperparameter, the parent's request. After an intended change:
 
     SMDIST_UPDATE_SNAPSHOTS=1 pytest tests/sdk/estimators/test_request_options.py
 """

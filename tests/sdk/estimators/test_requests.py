@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each class asks of SageMaker, which moto plays: images, distributions, kinds of instances.
+"""Requests of each class for all images, distributions and instance types; moto plays SageMaker.
 
-Each row of tests/support/request_rows.py is a request, or an error, that is equal to
-its golden one in snapshots/. After a change that is meant:
+Each row of tests/support/request_rows.py gives a request or an error, which must equal the golden
+one in snapshots/. After an intended change:
 
     SMDIST_UPDATE_SNAPSHOTS=1 pytest tests/sdk/estimators/test_requests.py
     git diff tests/sdk/estimators/snapshots
 
-Where the sagemaker-dist launcher was not asked, a request must be that of the parent class, too.
+A request without the sagemaker-dist launcher must equal the parent class's, too.
 """
 
 import json
@@ -124,7 +124,7 @@ def spelt(value):
 def short(value, name, instances):
     """Return a request without parts that change, and with short names for long values."""
     if value == {"VolumeSizeInGB": 30, **RESOURCES[instances]}:
-        return "as asked"
+        return "as requested"
     if value == metric_definitions():
         return "those of the smdist runtime"
     if isinstance(value, dict):

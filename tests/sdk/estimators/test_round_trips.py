@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the sagemaker-dist launcher was asked comes back: through attach, a tuner and a pipeline.
+"""Options of the sagemaker-dist launcher are restored: by attach, from a tuner, from a pipeline.
 
 moto plays SageMaker.
 """
@@ -63,7 +63,7 @@ def in_group(strategy):
     return {**IN_GROUPS, "distribution": OnInstanceGroup(strategy=strategy, group="train")}
 
 
-ASKED = {  # what the sagemaker-dist launcher can be asked for, and how
+REQUESTED = {  # options that the sagemaker-dist launcher reads
     "ours": {"distribution": OPTIONS, "image_uri": ANOTHER},
     "ours, group": {**in_group(OPTIONS), "image_uri": ANOTHER},
     "SMDDP": {"distribution": SMDDP()},
@@ -71,7 +71,7 @@ ASKED = {  # what the sagemaker-dist launcher can be asked for, and how
     "torch_distributed, group": in_group(TorchDistributed()),
     "pytorchddp": {"distribution": PyTorchDDP()},
 }
-ALONE = [name for name in ASKED if "group" not in name]  # the SDK's tuner takes no groups
+ALONE = [name for name in REQUESTED if "group" not in name]  # the SDK's tuner takes no groups
 LAUNCHED = [Estimator, HuggingFace, PyTorch]
 
 
@@ -113,10 +113,10 @@ def without_code(request, first):
 
 
 @pytest.mark.parametrize("kind", LAUNCHED)
-@pytest.mark.parametrize("asked", ASKED)
-def test_a_job_is_attached_to_and_run_again(build, session, kind, asked):
+@pytest.mark.parametrize("option", REQUESTED)
+def test_a_job_is_attached_to_and_run_again(build, session, kind, option):
     """A second fit after attach sends an equal request, as far as moto describes jobs."""
-    built = build(kind, **ASKED[asked])
+    built = build(kind, **REQUESTED[option])
     first = sent(session, built)
     name = built.latest_training_job.name
     attached = kind.attach(name, sagemaker_session=session)
@@ -148,11 +148,11 @@ def tune(session, monkeypatch):
     """Return a function that tunes with an estimator, and returns the jobs' definition and the
     tuner.
     """
-    client, asked = session.sagemaker_client, []
+    client, definitions = session.sagemaker_client, []
     create = client.create_hyper_parameter_tuning_job
 
     def record(**request):
-        asked.append(json.dumps(request["TrainingJobDefinition"]))
+        definitions.append(json.dumps(request["TrainingJobDefinition"]))
         # which SageMaker adds and moto does not
         request["TrainingJobDefinition"]["StaticHyperParameters"]["_tuning_objective_metric"] = (
             "loss"
@@ -164,17 +164,17 @@ def tune(session, monkeypatch):
             estimator, "loss", {"lr": ContinuousParameter(0.1, 1)}, METRICS, max_jobs=2
         )
         tuner.fit(DATA, wait=False, include_cls_metadata=True, job_name=next(NAMES))
-        return json.loads(asked[-1].replace(estimator._current_job_name, "NAME")), tuner
+        return json.loads(definitions[-1].replace(estimator._current_job_name, "NAME")), tuner
 
     monkeypatch.setattr(client, "create_hyper_parameter_tuning_job", record)
     return start
 
 
 @pytest.mark.parametrize("kind", LAUNCHED)
-@pytest.mark.parametrize("asked", ALONE)
-def test_jobs_of_a_tuner_ask_our_launcher(build, session, tune, kind, asked):
+@pytest.mark.parametrize("option", ALONE)
+def test_jobs_of_a_tuner_ask_our_launcher(build, session, tune, kind, option):
     """A tuner's jobs have the hyperparameters of a job without a tuner; attach reads them."""
-    built = build(kind, **ASKED[asked])
+    built = build(kind, **REQUESTED[option])
     alone = sent(session, built)["HyperParameters"]
     definition, tuner = tune(built)
     static = definition["StaticHyperParameters"]
@@ -197,10 +197,10 @@ def launch_part(values):
 
 
 @pytest.mark.parametrize("kind", LAUNCHED)
-@pytest.mark.parametrize("asked", ALONE)
-def test_the_best_job_of_a_tuner_is_attached_to(build, session, tune, kind, asked):
+@pytest.mark.parametrize("option", ALONE)
+def test_the_best_job_of_a_tuner_is_attached_to(build, session, tune, kind, option):
     """attach works for a tuner's job, which has a value for the tuned hyperparameter."""
-    built = build(kind, **ASKED[asked])
+    built = build(kind, **REQUESTED[option])
     definition, tuner = tune(built)
     name = f"{tuner.latest_tuning_job.name}-001-0a1b2c3d"
     best_of(session, definition, name)

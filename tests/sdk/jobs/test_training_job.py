@@ -71,8 +71,8 @@ def job(amazon, tmp_path):
 
 
 def test_the_whole_request(job):
-    asked = job(hyperparameters={"lr": 0.1, "text": "it's\n"}, inputs="s3://bucket/data").request()
-    wire = asked["HyperParameters"].pop(KEY)
+    sent = job(hyperparameters={"lr": 0.1, "text": "it's\n"}, inputs="s3://bucket/data").request()
+    wire = sent["HyperParameters"].pop(KEY)
 
     assert DataParallel() == parse(wire)
     assert {
@@ -113,7 +113,7 @@ def test_the_whole_request(job):
         },
         "StoppingCondition": {"MaxRuntimeInSeconds": 86400},
         "ProfilerConfig": {"DisableProfiler": True},
-    } == asked
+    } == sent
 
 
 NETWORK = {"subnets": ["subnet-0123456789abcdef0"], "security_group_ids": ["sg-0123456789abcdef0"]}
@@ -154,22 +154,22 @@ def test_every_option_has_its_place(job, changes, part, expected):
 def test_groups_and_flags_are_hyperparameters(job):
     chosen = OnInstanceGroup(strategy=TorchDistributed(), group=GROUPS[0])
     hosts = {"instance_type": None, "instance_count": None, "instance_groups": GROUPS}
-    asked = job(distribution=chosen, **hosts).request()["HyperParameters"]
+    sent = job(distribution=chosen, **hosts).request()["HyperParameters"]
 
-    assert "true" == asked["sagemaker_torch_distributed_enabled"]
-    assert ["train"] == json.loads(asked["sagemaker_distribution_instance_groups"])
+    assert "true" == sent["sagemaker_torch_distributed_enabled"]
+    assert ["train"] == json.loads(sent["sagemaker_distribution_instance_groups"])
 
 
 def test_code_is_a_channel_where_the_job_has_no_network(job):
-    asked = job(enable_network_isolation=True, inputs={"a": "s3://bucket/a"}).request()
-    (_, code) = asked["InputDataConfig"]
+    sent = job(enable_network_isolation=True, inputs={"a": "s3://bucket/a"}).request()
+    (_, code) = sent["InputDataConfig"]
 
     assert "code" == code["ChannelName"]
     assert (
         "s3://bucket/out/job/source/sourcedir.tar.gz" == code["DataSource"]["S3DataSource"]["S3Uri"]
     )
     assert "/opt/ml/input/data/code/sourcedir.tar.gz" == json.loads(
-        asked["HyperParameters"]["sagemaker_submit_directory"]
+        sent["HyperParameters"]["sagemaker_submit_directory"]
     )
 
 
@@ -251,10 +251,10 @@ def test_aws_is_asked_for_what_is_left_open(job, amazon):
     """AWS supplies the bucket, the role's ARN and the image; each refusal has a hint."""
     iam = amazon.client("iam")
     iam.create_role(RoleName="mine", AssumeRolePolicyDocument="{}")
-    asked = job(role="mine", output_path=None).request()
+    sent = job(role="mine", output_path=None).request()
 
-    assert "arn:aws:iam::123456789012:role/mine" == asked["RoleArn"]
-    assert "s3://sagemaker-us-west-2-123456789012/" == asked["OutputDataConfig"]["S3OutputPath"]
+    assert "arn:aws:iam::123456789012:role/mine" == sent["RoleArn"]
+    assert "s3://sagemaker-us-west-2-123456789012/" == sent["OutputDataConfig"]["S3OutputPath"]
     with pytest.raises(SetupError, match="there is no IAM role 'other'"):
         job(role="other").request()
     with pytest.raises(SetupError, match="there is no bucket 'sagemaker-us-west-2-123456789012'"):
@@ -271,10 +271,10 @@ def test_a_name_is_made_once(job):
 
 
 def test_a_job_without_a_script_runs_the_images_own_program(job):
-    asked = job(entry_point=None, source_dir=None, distribution=None, hyperparameters={"a": "x"})
+    sent = job(entry_point=None, source_dir=None, distribution=None, hyperparameters={"a": "x"})
 
-    assert {"a": "x"} == asked.request()["HyperParameters"]
-    assert "MetricDefinitions" not in asked.request()["AlgorithmSpecification"]
+    assert {"a": "x"} == sent.request()["HyperParameters"]
+    assert "MetricDefinitions" not in sent.request()["AlgorithmSpecification"]
 
 
 @pytest.mark.parametrize("name", ["source_dir", "image_uri"])
@@ -396,8 +396,8 @@ def _refuse(*_, **__):
 
 def test_a_job_of_tensorflow_says_so(job):
     """Our distributions are sent as the document, TensorFlow's strategies as SageMaker's flags."""
-    asked = (DataParallel(), {"parameter_server": {"enabled": True}})
-    jobs = [job(framework="tensorflow", distribution=each) for each in asked]
+    sent = (DataParallel(), {"parameter_server": {"enabled": True}})
+    jobs = [job(framework="tensorflow", distribution=each) for each in sent]
     ours, theirs = (each.request()["HyperParameters"] for each in jobs)
 
     assert "tensorflow" == parse_framework(ours[KEY])

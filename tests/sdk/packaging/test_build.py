@@ -87,13 +87,13 @@ def test_output_is_shown_and_kept(capfd):
 
 def test_telling_lines():
     """The error of a failed build has its last lines without BuildKit's progress."""
-    told = last_lines([line.strip() for line in FAILED.splitlines() if line])
+    last = last_lines([line.strip() for line in FAILED.splitlines() if line])
 
     assert (
         "[internal] load build definition from Dockerfile"
         " / ERROR: No matching distribution found for torch==2.13.0"
         " / executor failed running [/bin/sh -c sh steps.sh framework]: exit code: 1"
-    ) == told
+    ) == last
 
 
 def test_a_wheel_that_is_not_there():
@@ -107,14 +107,14 @@ def test_a_wheel_that_is_not_there():
 def test_our_own_faults():
     """An error of a Dockerfile's step arrives as what, why and hint."""
     line = (
-        "#9 0.31 sagemaker-dist: the image to build on has torch 2.9.1: torch 2.13.0 was asked"
-        " for. Ask for 2.9.1, or build on an image without torch."
+        "#9 0.31 sagemaker-dist: the image to build on has torch 2.9.1: torch 2.13.0 was requested"
+        ". Request 2.9.1, or build on an image without torch."
     )
     error = fault(1, [line, "executor failed"], "/data")
 
     assert "the image to build on has torch 2.9.1" == error.what
-    assert "torch 2.13.0 was asked for" == error.why
-    assert "Ask for 2.9.1, or build on an image without torch" == error.hint
+    assert "torch 2.13.0 was requested" == error.why
+    assert "Request 2.9.1, or build on an image without torch" == error.hint
 
 
 def test_full_disk():

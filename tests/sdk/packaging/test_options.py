@@ -96,7 +96,7 @@ def test_what_docker_is_told(tmp_path):
     """Each option reaches docker; secrets are passed as files."""
     authority = tmp_path / "ca.pem"
     authority.touch()
-    told = arguments(
+    passed = arguments(
         ImageOptions(
             base_image="base",
             build_image="build",
@@ -121,7 +121,7 @@ def test_what_docker_is_told(tmp_path):
         f"--secret=id=ca,src={authority}",
         f"--secret=id=pip,src={tmp_path}/pip.conf",
         "--tag=mine:1",
-    ] == told
+    ] == passed
 
 
 def test_offline_steps_have_no_network(tmp_path):

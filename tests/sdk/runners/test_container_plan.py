@@ -42,12 +42,12 @@ def arguments(request_for, tmp_path):
 
 
 def test_a_host_is_named_and_labelled(arguments):
-    asked = arguments()
+    made = arguments()
 
-    assert "sagemaker-dist-job-algo-2" == asked["name"]
-    assert "algo-2" == asked["hostname"]
-    assert ["train"] == asked["command"]
-    assert "algo-2" == asked["labels"]["sagemaker-dist.host"]
+    assert "sagemaker-dist-job-algo-2" == made["name"]
+    assert "algo-2" == made["hostname"]
+    assert ["train"] == made["command"]
+    assert "algo-2" == made["labels"]["sagemaker-dist.host"]
 
 
 def test_all_that_is_written_stays_on_this_machine(arguments, tmp_path):
@@ -84,7 +84,7 @@ def test_shared_memory_is_half_of_the_machine(arguments):
 
 def test_environment_is_sagemakers_and_the_users_alone(arguments, monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    asked = arguments(Environment={"COLOUR": "green"})["environment"]
+    made = arguments(Environment={"COLOUR": "green"})["environment"]
 
     assert {
         "AWS_REGION",
@@ -93,7 +93,7 @@ def test_environment_is_sagemakers_and_the_users_alone(arguments, monkeypatch):
         "SM_CHECKPOINT_DIR",
         "TRAINING_JOB_ARN",
         "TRAINING_JOB_NAME",
-    } == set(asked)
+    } == set(made)
 
 
 @pytest.mark.parametrize(("ranks", "hosts", "threads"), [(4, 2, "2"), (None, 2, "8"), (16, 4, "1")])
@@ -101,17 +101,17 @@ def test_hosts_share_the_cpus_of_one_machine(arguments, request_for, ranks, host
     """OMP_NUM_THREADS divides the CPUs among ranks, so that results equal those of processes."""
     wire = render(DataParallel(processes_per_host=ranks))
     parameters = {**request_for()["HyperParameters"], KEY: wire}
-    asked = arguments(hosts=hosts, HyperParameters=parameters)["environment"]
+    made = arguments(hosts=hosts, HyperParameters=parameters)["environment"]
 
-    assert threads == asked["OMP_NUM_THREADS"]
+    assert threads == made["OMP_NUM_THREADS"]
 
 
 def test_own_entry_point(arguments):
     algorithm = {"TrainingInputMode": "File", "TrainingImage": "image"}
     own = {"ContainerEntrypoint": ["/bin/bash"], "ContainerArguments": ["-c", "true"]}
-    asked = arguments(AlgorithmSpecification={**algorithm, **own})
+    made = arguments(AlgorithmSpecification={**algorithm, **own})
 
-    assert (["/bin/bash"], ["-c", "true"]) == (asked["entrypoint"], asked["command"])
+    assert (["/bin/bash"], ["-c", "true"]) == (made["entrypoint"], made["command"])
 
 
 def test_gpus_are_asked_for_by_name():

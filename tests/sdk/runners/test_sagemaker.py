@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 
 import boto3
 import pytest
-from cloudwatch import HANG_UP, REQUEST, Refusal, Time, described, in_ireland, told
+from cloudwatch import HANG_UP, REQUEST, Refusal, Time, described, in_ireland, prepared_server
 from moto import mock_aws
 from moto.server import ThreadedMotoServer
 
@@ -23,7 +23,7 @@ MISSING = Refusal("ValidationException", "Requested resource not found.")
 
 @pytest.fixture
 def amazon(monkeypatch):
-    with told(monkeypatch) as server:
+    with prepared_server(monkeypatch) as server:
         yield server
 
 
@@ -103,7 +103,7 @@ def test_no_log_group_yet(aws):
 def test_request_is_sent_as_it_is(aws, amazon):
     aws.start(REQUEST)
 
-    assert [("CreateTrainingJob", REQUEST)] == amazon.asked
+    assert [("CreateTrainingJob", REQUEST)] == amazon.calls
 
 
 def test_description_is_asked_for_once_in_five_seconds(aws, amazon, clock):
@@ -112,7 +112,7 @@ def test_description_is_asked_for_once_in_five_seconds(aws, amazon, clock):
         aws.describe("job")
         clock.now += 0.1
 
-    assert 3 == len(amazon.asked)
+    assert 3 == len(amazon.calls)
 
 
 def test_stop_and_start_are_seen_at_once(aws, amazon):
@@ -157,7 +157,7 @@ def test_new_job_that_has_its_tags_later(aws, amazon, clock):
 def test_stop(aws, amazon, now):
     aws.stop("job", now=now)
 
-    assert [("StopTrainingJob", {"TrainingJobName": "job"})] == amazon.asked
+    assert [("StopTrainingJob", {"TrainingJobName": "job"})] == amazon.calls
 
 
 @pytest.mark.parametrize("status", ["Completed", "Failed", "Stopped", "Stopping"])
@@ -233,7 +233,7 @@ def test_job_is_watched_to_its_end(aws, amazon, capsys):
         " log group /aws/sagemaker/TrainingJobs, streams job/*" == lines[-1]
     )
     assert {"job/"} == {
-        asked["logStreamNamePrefix"] for name, asked in amazon.asked if name == "FilterLogEvents"
+        call["logStreamNamePrefix"] for name, call in amazon.calls if name == "FilterLogEvents"
     }
 
 
@@ -254,7 +254,7 @@ def test_new_lines_only(aws, amazon):
     amazon.say("FilterLogEvents", {"events": [old]}, {"events": [old, new]})
 
     assert ["[algo-1] line 1\n"] == [s for s in aws.logs("job", follow=True, new_only=True) if s]
-    starts = [asked["startTime"] for name, asked in amazon.asked if name == "FilterLogEvents"]
+    starts = [call["startTime"] for name, call in amazon.calls if name == "FilterLogEvents"]
     assert now_ms - 120_000 == pytest.approx(starts[0], abs=10_000)  # not since the beginning
 
 

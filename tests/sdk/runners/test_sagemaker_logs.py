@@ -47,7 +47,7 @@ def follower(logs, *, over_at=0, settled=False, poll_seconds=5.0):
         ("[algo-10] text", ["[algo-1] [algo-10] text\n"]),
         ("\r 0%\r50%\r100%", [f"[algo-1] {s}" for s in ("\r", " 0%\r", "50%\r", "100%\n")]),
         ("one\ntwo", ["[algo-1] one\n", "[algo-1] two\n"]),
-        ("a\u2028b\x0bc\x85d", ["[algo-1] a\u2028b\x0bc\x85d\n"]),  # no line breaks of ours
+        ("a\u2028b\x0bc\x85d", ["[algo-1] a\u2028b\x0bc\x85d\n"]),  # no line breaks for us
     ],
 )
 def test_message_becomes_segments(message, expected):

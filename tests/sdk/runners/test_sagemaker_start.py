@@ -2,7 +2,7 @@
 """A lost answer does not create a job twice, and another job of the name is no success."""
 
 import pytest
-from cloudwatch import ARN, HANG_UP, REQUEST, Refusal, Time, described, in_ireland, told
+from cloudwatch import ARN, HANG_UP, REQUEST, Refusal, Time, described, in_ireland, prepared_server
 
 from sagemaker_dist.errors import OptionError, SetupError
 from sagemaker_dist.runners.sagemaker.api import is_same
@@ -15,7 +15,7 @@ TAKEN = Refusal("ResourceInUse", "Training job names must be unique")
 
 @pytest.fixture
 def amazon(monkeypatch):
-    with told(monkeypatch) as server:
+    with prepared_server(monkeypatch) as server:
         yield server
 
 
@@ -29,7 +29,7 @@ def test_throttled_create_is_asked_again(aws, amazon):
     amazon.say("CreateTrainingJob", THROTTLED, THROTTLED, {"TrainingJobArn": ARN})
 
     assert "job" == aws.start(REQUEST)
-    assert 3 == len(amazon.asked)
+    assert 3 == len(amazon.calls)
 
 
 def test_create_whose_answer_was_lost(aws, amazon):
@@ -103,8 +103,8 @@ def test_wrong_clock_of_this_machine(aws, amazon, skew_seconds):
 
 def test_groups_of_instances_are_compared():
     group = {"InstanceGroupName": "a", "InstanceType": "ml.c5.xlarge", "InstanceCount": 1}
-    asked = {**REQUEST, "ResourceConfig": {"InstanceGroups": [group]}}
-    more = {**asked, "ResourceConfig": {"InstanceGroups": [group, group], "VolumeSizeInGB": 1}}
+    sent = {**REQUEST, "ResourceConfig": {"InstanceGroups": [group]}}
+    more = {**sent, "ResourceConfig": {"InstanceGroups": [group, group], "VolumeSizeInGB": 1}}
 
-    assert is_same(asked, {**asked, "ResourceConfig": {"InstanceGroups": [{**group, "x": 1}]}})
-    assert not is_same(asked, more)
+    assert is_same(sent, {**sent, "ResourceConfig": {"InstanceGroups": [{**group, "x": 1}]}})
+    assert not is_same(sent, more)
