@@ -137,9 +137,9 @@ def test_a_tuner_is_refused(estimator):
         ),
         (
             {"distribution": None, "py_version": "py310"},
-            "py_version is 'py310': framework_version is left out, and the sagemaker-dist"
-            " image has its own. Pass framework_version too for SageMaker's image, or leave it"
-            " out.",
+            "py_version is 'py310': framework_version is left out, so the job uses the"
+            " sagemaker-dist image, whose Python is fixed. Leave py_version out, or pass"
+            " framework_version too for SageMaker's image.",
         ),
         (
             {"instance_type": ["local_process"]},

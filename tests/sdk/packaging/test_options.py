@@ -49,9 +49,10 @@ def test_framework_versions_are_those_of_the_runtime(framework, package):
 
 @pytest.mark.parametrize("version", ["2.15.1", "2.22.0"])
 def test_a_tensorflow_that_the_binding_does_not_know(version):
-    with pytest.raises(OptionError, match=r"compiled for tensorflow 2\.16\.x to 2\.21\.x"):
+    with pytest.raises(OptionError) as raised:
         ImageOptions(framework="tensorflow", framework_version=version)
 
+    assert ("framework_version",) == raised.value.about
     assert "2.18.0" == (
         ImageOptions(framework="tensorflow", framework_version="2.18.0").exact_version
     )
@@ -68,28 +69,27 @@ def test_every_fault_at_once(tmp_path):
             network="",
         )
 
-    assert [
-        "framework is 'tensorflw'",
-        "offline is True without a wheelhouse",
-        f"ca is '{tmp_path}/none.pem'",
-        "index_url is 'https://index.example'",
-        "network is ''",
-    ] == [fault.what for fault in raised.value.faults]
+    assert [("framework",), ("offline",), ("ca",), ("index_url",), ("network",)] == [
+        fault.about for fault in raised.value.faults
+    ]
 
 
 @pytest.mark.parametrize("version", ["2", "2.13", "2.13.*", "2.12.1"])
 def test_framework_version(version):
     """A version is exact, and of a series that the runtime is compiled for."""
-    with pytest.raises(OptionError, match=re.escape(f"framework_version is '{version}'")):
+    with pytest.raises(OptionError) as raised:
         ImageOptions(framework_version=version)
 
+    assert ("framework_version",) == raised.value.about
     assert "2.13.1" == ImageOptions(framework_version="2.13.1").exact_version
 
 
 def test_empty_wheelhouse(tmp_path):
     """A wheelhouse without wheels is refused before anything starts."""
-    with pytest.raises(OptionError, match="the directory has no wheels"):
+    with pytest.raises(OptionError) as raised:
         ImageOptions(wheelhouse=tmp_path)
+
+    assert ("wheelhouse",) == raised.value.about
 
 
 def test_what_docker_is_told(tmp_path):
@@ -141,7 +141,8 @@ def test_options_say_what_they_mean():
 
 def test_push_options():
     """`to` and the options for ECR exclude each other."""
-    with pytest.raises(OptionError, match="create and repository are for Amazon ECR"):
-        PushOptions(to="localhost:5000/name", create=True)
-    with pytest.raises(OptionError, match="it does not name a registry"):
-        PushOptions(to="name")
+    for wrong in ({"to": "localhost:5000/name", "create": True}, {"to": "name"}):
+        with pytest.raises(OptionError) as raised:
+            PushOptions(**wrong)
+
+        assert ("to",) == raised.value.about
