@@ -9,7 +9,7 @@ from sklearn.model_selection import train_test_split
 
 
 def write_digits(folder: Path) -> Path:
-    """Write 1,437 training and 360 test pictures; return the folder."""
+    """Write train.npz (1,437 pictures) and test.npz (360) to a folder, and return the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     digits = load_digits()
     pictures = (digits.images / 16).astype(np.float32)[:, None]

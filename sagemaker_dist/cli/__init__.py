@@ -22,8 +22,12 @@ _INTERRUPTED: Final = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return 0, 1 on failure, 2 on wrong usage, 130 after Ctrl-C."""
-    signal.signal(signal.SIGTERM, _leave)
+    """Run one command, and return its exit status.
+
+    The status is 0 on success, 1 on failure, 2 on wrong usage, 130 after Ctrl-C. `arguments` are
+    by default those of this process.
+    """
+    signal.signal(signal.SIGTERM, _exit_on_sigterm)
     given = None if arguments is None else list(arguments)
     output = OutputFormat()
     try:
@@ -41,13 +45,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status if isinstance(status, int) else 0
 
 
-def _leave(number: int, _: FrameType | None) -> None:
-    """Exit on SIGTERM as on Ctrl-C, so that cleanup code runs."""
+def _exit_on_sigterm(number: int, _: FrameType | None) -> None:
+    """Handle SIGTERM by raising SystemExit, so that cleanup code runs as after Ctrl-C."""
     raise SystemExit(128 + number)
 
 
 def _report(error: DistError, status: int, output: OutputFormat) -> int:
-    """Print an error to stderr as a sentence, or with --json to stdout as its fields."""
+    """Print an error to stderr as text, with --json also to stdout as JSON; return `status`."""
     if output.is_json:
         sys.stdout.write(json.dumps({"error": error.as_dict()}, indent=2) + "\n")
     sys.stderr.write(f"sagemaker-dist: {error}\n")

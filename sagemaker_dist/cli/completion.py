@@ -9,7 +9,7 @@ from typing import Final
 import click
 from click.shell_completion import get_completion_class
 
-_VARIABLE: Final = "_SAGEMAKER_DIST_COMPLETE"  # the name that click derives from the command's
+_VARIABLE: Final = "_SAGEMAKER_DIST_COMPLETE"  # environment variable; click derives its name
 
 
 @click.command()

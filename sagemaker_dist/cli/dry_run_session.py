@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A boto3-like session without AWS: values that only AWS has become placeholders in angle brackets.
+"""Session with boto3's methods that never calls AWS and returns placeholders such as `<account>`.
 
-It answers the calls that a training job makes before it is submitted, so that `plan` shows the
-request that `submit` will send.
+Its clients have the calls that a training job makes before it is submitted, so that `plan` shows
+the request that `submit` will send.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ from sagemaker_dist.packaging import FRAMEWORKS, default_tag
 ACCOUNT: Final = "<account>"
 REGION: Final = "<region>"
 MEANINGS: Final = {
-    ACCOUNT: "the account's number, which only AWS can tell",
+    ACCOUNT: "the account's number, which only AWS knows",
     REGION: "no region is set: set AWS_DEFAULT_REGION, pass --region, or run aws configure",
 }
 
 
 def partition_of(region: str) -> str:
-    """Return the partition in ARNs of a region: "aws", "aws-cn" or "aws-us-gov"."""
+    """Return the AWS partition of a region, as in ARNs: "aws", "aws-cn" or "aws-us-gov"."""
     parts = {"cn-": "aws-cn", "us-gov-": "aws-us-gov"}
     return next((name for start, name in parts.items() if region.startswith(start)), "aws")
 
 
 class Unanswered(Exception):  # noqa: N818 - it is never raised
-    """Exception class for `except` clauses that name errors of boto3 clients; never raised."""
+    """Stand-in for the exception classes of boto3 clients in `except` clauses; never raised."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryRunSession:
-    """Replacement for boto3.Session whose clients answer with placeholders.
+    """Replacement for boto3.Session whose clients return placeholders instead of calling AWS.
 
     Attributes:
-            region: Region from AWS's own settings, or None.
+        region: Region from AWS's own settings, or None if none is set.
     """
 
     region: str | None = None
 
     @property
     def region_name(self) -> str:
-        """Return the region, or its placeholder."""
+        """Return the region, or the placeholder "<region>" if none is set."""
         return self.region or REGION
 
     def client(self, service: str) -> DryRunClient:
-        """Return a client that answers with placeholders."""
+        """Return a client of a service, such as "iam", that returns placeholders."""
         return DryRunClient(service, self.region_name)
 
 
@@ -58,37 +58,37 @@ class _Exceptions:
 
 @dataclass(frozen=True, slots=True)
 class DryRunClient:
-    """Replacement for boto3's clients of STS, IAM and ECR."""
+    """Replacement for boto3's clients of STS, IAM and ECR that never calls AWS."""
 
     service: str
     region: str
     exceptions: Any = _Exceptions
 
     def get_caller_identity(self) -> dict[str, str]:
-        """Return the placeholder of the account."""
+        """Return the placeholder "<account>" in place of the account's number."""
         return {"Account": ACCOUNT}
 
     def get_role(self, *, RoleName: str) -> dict[str, Any]:  # noqa: N803 - as boto3 spells it
-        """Return the ARN of a role without a path, as most roles are."""
+        """Return the role's ARN in the account "<account>", without a path, as most roles are."""
         partition = partition_of(self.region)
         return {"Role": {"Arn": f"arn:{partition}:iam::{ACCOUNT}:role/{RoleName}"}}
 
     def describe_repositories(self, *, repositoryNames: list[str]) -> dict[str, Any]:  # noqa: N803
-        """Return repository URIs of the placeholder account."""
+        """Return the URIs of repositories in the account "<account>"."""
         ending = ".cn" if partition_of(self.region) == "aws-cn" else ""
         host = f"{ACCOUNT}.dkr.ecr.{self.region}.amazonaws.com{ending}"
         return {"repositories": [{"repositoryUri": f"{host}/{name}"} for name in repositoryNames]}
 
     def get_paginator(self, _: str) -> DryRunClient:
-        """Return this client, which paginates over images."""
+        """Return this client itself, whose `paginate` lists images."""
         return self
 
     def paginate(self, **_: Any) -> Iterator[dict[str, Any]]:
-        """Yield this version's images, as if they had been pushed."""
+        """Yield one page with the tags of this version's images, as if they had been pushed."""
         tags = [default_tag(framework).rpartition(":")[2] for framework in FRAMEWORKS]
         yield {"imageDetails": [{"imageTags": tags}]}
 
 
 def placeholders(text: str) -> dict[str, str]:
-    """Return the placeholders in a text with their meaning."""
+    """Return the placeholders that a text contains, each with its explanation."""
     return {name: meaning for name, meaning in MEANINGS.items() if name in text}

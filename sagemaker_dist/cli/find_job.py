@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choice of the runner for a job's name: this machine or SageMaker.
+"""Choice of the runner that has the job of a given name: this machine's or SageMaker's.
 
-Both may have a job of that name. A running job is chosen before a finished one, because it is the
-one to stop and the one that costs money.
+Both may have a job of that name. A running job is chosen before a finished one, because users want
+to stop it, and it costs money.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 
 def runner_of(name: str, region: str | None, profile: str | None) -> Runner:
-    """Return this machine's runner if it has a running job of this name or SageMaker has none; else
-    SageMaker's.
+    """Return the runner that has the job of this name.
+
+    A given region or profile selects SageMaker's. Else a running job is preferred to a finished
+    one, and a job of this machine to SageMaker's.
 
     Raises:
         OptionError: The name cannot be a job's name.
@@ -30,15 +32,15 @@ def runner_of(name: str, region: str | None, profile: str | None) -> Runner:
     from sagemaker_dist.runners.sagemaker import SageMakerRunner
 
     _check(name)
-    here = LocalRunner()
+    local_runner = LocalRunner()
     if region or profile:
         return SageMakerRunner(boto_session(region, profile))
-    if not here.exists(name):
+    if not local_runner.exists(name):
         screen.note(f"this machine has no job {name!r}; looking for it on SageMaker")
         return SageMakerRunner(boto_session())
-    if here.describe(name)["TrainingJobStatus"] not in TERMINAL:
-        return here
-    return _between(here, name)
+    if local_runner.describe(name)["TrainingJobStatus"] not in TERMINAL:
+        return local_runner
+    return _choose(local_runner, name)
 
 
 def _check(name: str) -> None:
@@ -47,34 +49,37 @@ def _check(name: str) -> None:
         raise OptionError(f"NAME is {name!r}", why, "Pass the name that submit printed")
 
 
-def _between(here: LocalRunner, name: str) -> Runner:
-    """Choose between this machine's finished job and SageMaker's job of the same name."""
+def _choose(local_runner: LocalRunner, name: str) -> Runner:
+    """Return SageMaker's runner if it has a running job of this name, else this machine's.
+
+    This machine's job of this name has ended.
+    """
     from sagemaker_dist.packaging import boto_session
     from sagemaker_dist.runners.sagemaker import SageMakerRunner
 
     try:
         session = boto_session()
         if not _has_credentials(session):
-            return here
-        there = SageMakerRunner(session)
-        if not there.exists(name):
-            return here
-        is_over = there.describe(name)["TrainingJobStatus"] in TERMINAL
+            return local_runner
+        sagemaker_runner = SageMakerRunner(session)
+        if not sagemaker_runner.exists(name):
+            return local_runner
+        has_ended = sagemaker_runner.describe(name)["TrainingJobStatus"] in TERMINAL
     except DistError as error:
         screen.note(f"{name!r} of this machine has ended; SageMaker was not checked: {error.why}")
-        return here
-    if is_over:
+        return local_runner
+    if has_ended:
         more = (
             f"SageMaker's job of this name has ended too: --region {session.region_name} shows it"
         )
         screen.note(f"this is this machine's job {name!r}; {more}")
-        return here
+        return local_runner
     screen.note(f"this machine's job {name!r} has ended; this is SageMaker's, which is running")
-    return there
+    return sagemaker_runner
 
 
 def _has_credentials(session: Any) -> bool:
-    """Return whether a region and credentials are set."""
+    """Return whether both a region and credentials of AWS are set."""
     from botocore.exceptions import BotoCoreError
 
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hosts of a job with their ranks and the facts about their instance type."""
+"""Hosts of a job: their number, their ranks and the facts about their instance type."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from sagemaker_dist.planning.split_checks import ranks_per_host
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hosts:
-    """Hosts of one instance type.
+    """Hosts of one instance type in a job.
 
     Attributes:
+        type: Instance type, such as "ml.p4d.24xlarge" or "local_process".
+        count: Number of hosts.
         group: Name of their instance group, or None for a job without groups.
-        ranks: Ranks on each host; None if the machine decides, 0 for hosts without ranks.
-        instance: Facts about the type; None for this machine.
+        ranks: Ranks on each host; 0 for hosts without ranks; None if it is known only on the
+            host, which starts one per GPU.
+        instance: Facts about the type; None for a job of this machine.
     """
 
     type: str
@@ -31,7 +34,7 @@ class Hosts:
     instance: Instance | None
 
     def document(self) -> dict[str, Any]:
-        """Return the facts as JSON carries them."""
+        """Return the fields as a dict for JSON."""
         return {
             "group": self.group,
             "instance_type": self.type,
@@ -61,7 +64,7 @@ def hosts_of(job: TrainingJob) -> list[Hosts]:
 
 
 def total_ranks(hosts: Sequence[Hosts]) -> int | None:
-    """Return the ranks of the whole job, or None if a machine decides."""
+    """Return the number of ranks in the job, or None if it is known only on the hosts."""
     counts = [None if each.ranks is None else each.count * each.ranks for each in hosts]
     known = [each for each in counts if each is not None]
     return sum(known) if len(known) == len(counts) else None

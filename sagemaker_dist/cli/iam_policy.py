@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The AWS actions that submitting a job calls, and IAM policies that allow them."""
+"""AWS actions that a user and a job's role need for a job, and IAM policies that allow them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sagemaker_dist.packaging.frameworks import REPOSITORY
 from sagemaker_dist.planning.locations import S3
 
 _EVERYTHING: Final = ("*",)
-_FREE: Final = ("sts:GetCallerIdentity",)
+_ALWAYS_ALLOWED: Final = ("sts:GetCallerIdentity",)
 _JOBS: Final = "/aws/sagemaker/TrainingJobs"
 _LOGS: Final = (
     "logs:CreateLogGroup",
@@ -45,12 +45,14 @@ _ECR: Final = re.compile(r"(?P<account>[^.]+)\.dkr\.ecr\.(?P<region>[^.]+)\.[^/]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permission:
-    """Actions on resources, needed for one purpose.
+    """AWS actions on resources, which a job needs for one purpose.
 
     Attributes:
-        id: Sid of the statement in a policy.
+        id: Statement ID ("Sid") in an IAM policy, such as "Code".
+        actions: Actions, such as "s3:PutObject".
+        resources: ARNs or patterns of ARNs; "*" is every resource.
         why: Purpose, in words.
-        condition: Condition as (operator, key, value), or ().
+        condition: Conditions of the statement as (operator, key, value); empty if it has none.
     """
 
     id: str
@@ -60,7 +62,7 @@ class Permission:
     condition: tuple[tuple[str, str, str], ...] = ()
 
     def statement(self) -> dict[str, Any]:
-        """Return the statement as a policy holds it."""
+        """Return the permission as a statement of an IAM policy."""
         conditions = {test: {key: value} for test, key, value in self.condition}
         return {
             "Sid": self.id,
@@ -72,27 +74,31 @@ class Permission:
 
 
 def policy(permissions: list[Permission]) -> dict[str, Any]:
-    """Return an IAM policy that allows these actions only; sts:GetCallerIdentity needs no
-    permission.
+    """Return an IAM policy that allows these actions and no others.
+
+    sts:GetCallerIdentity is left out, because AWS always allows it.
     """
-    statements = [each.statement() for each in permissions if each.actions != _FREE]
+    statements = [each.statement() for each in permissions if each.actions != _ALWAYS_ALLOWED]
     return {"Version": "2012-10-17", "Statement": statements}
 
 
 def caller_permissions(
     job: TrainingJob, request: Mapping[str, Any], region: str
 ) -> list[Permission]:
-    """Return the permissions for submitting and watching a job; a local job only reads its data."""
+    """Return the permissions that a user needs to submit, watch and stop a job.
+
+    For a local job, these are the permissions to download its data from S3.
+    """
     if is_local(job):
         return list(_data_downloads(request))
     return [*_preparation(job, request, region), *_job_calls(job, request, region)]
 
 
 def role_permissions(job: TrainingJob, request: Mapping[str, Any]) -> list[Permission]:
-    """Return the permissions of the job's role, narrowed to the places that the job names.
+    """Return the permissions that the job's IAM role needs, on the resources that the job names.
 
-    Source: Amazon SageMaker Developer Guide, "CreateTrainingJob API: Execution Role Permissions",
-    read 2026-11-21. A job of this machine needs none.
+    Empty for a local job. Source: Amazon SageMaker Developer Guide, "CreateTrainingJob API:
+    Execution Role Permissions", read 2026-11-21.
     """
     if is_local(job):
         return []
@@ -141,7 +147,10 @@ def _on(name: str, actions: Sequence[str], resources: Sequence[str]) -> Permissi
 
 
 def _key(key: str) -> str:
-    """Return the ARN of a KMS key given by ARN or id; an alias has no ARN, so any key matches."""
+    """Return the ARN of a KMS key that is given by its ARN, id or alias.
+
+    The key of an alias is not known here, so the ARN of an alias ends with "*": every key.
+    """
     if key.startswith("arn:"):
         return key
     known = "*" if key.startswith("alias/") else key
@@ -149,12 +158,14 @@ def _key(key: str) -> str:
 
 
 def _preparation(job: TrainingJob, request: Mapping[str, Any], region: str) -> Iterator[Permission]:
-    """Yield permissions for what the job's options leave open, and for its code."""
+    """Yield the permissions to look up the bucket, role and image where the job's options name
+    none, and to upload the job's code.
+    """
     role = str(job.role)
     if job.output_path is None:
         yield Permission(
             id="Account",
-            actions=_FREE,
+            actions=_ALWAYS_ALLOWED,
             resources=_EVERYTHING,
             why="the account, whose SageMaker bucket gets the model",
         )
@@ -216,12 +227,12 @@ def _job_calls(job: TrainingJob, request: Mapping[str, Any], region: str) -> Ite
         id="Logs",
         actions=("logs:FilterLogEvents",),
         resources=(f"arn:aws:logs:{region}:{ACCOUNT}:log-group:{_JOBS}:*",),
-        why="what the hosts wrote is read",
+        why="the output of the hosts is read",
     )
 
 
 def _data_downloads(request: Mapping[str, Any]) -> Iterator[Permission]:
-    """Yield permissions for a local job's data in S3."""
+    """Yield the permissions to download a local job's data from S3."""
     places = _places(request)
     if places:
         yield Permission(
@@ -239,13 +250,13 @@ def _data_downloads(request: Mapping[str, Any]) -> Iterator[Permission]:
 
 
 def _places(request: Mapping[str, Any]) -> list[str]:
-    """Return the S3 URIs of the channels."""
+    """Return the S3 URIs of the request's input channels."""
     sources = [each["DataSource"] for each in request.get("InputDataConfig", [])]
     return [each["S3DataSource"]["S3Uri"] for each in sources if "S3DataSource" in each]
 
 
 def _prefix(place: str) -> str:
-    """Return the pattern of all keys with this prefix in its bucket."""
+    """Return the pattern `bucket/key*`, which matches all objects below an S3 URI."""
     bucket, _, key = place.removeprefix(S3).partition("/")
     return f"{bucket}/{key}*"
 
@@ -255,7 +266,10 @@ def _arn(place: str) -> str:
 
 
 def fill_in(document: Any, *, account: str, region: str) -> Any:
-    """Return the document with its placeholders filled in."""
+    """Return a JSON document with the values in place of <account> and <region>.
+
+    ARNs get the region's partition, such as "aws-cn".
+    """
     if isinstance(document, str):
         text = document.replace(ACCOUNT, account).replace(REGION, region)
         return text.replace("arn:aws:", f"arn:{partition_of(region)}:")

@@ -29,7 +29,7 @@ _BUILD: Final[dict[str, Any]] = {  # the fields of ImageOptions
     "framework-version": {"metavar": "X.Y.Z", "help": "Exact version. Default: the tested one."},
     "base-image": {
         "metavar": "IMAGE",
-        "help": "Base of the image: has bash, python3, pip3.",
+        "help": "Base of the image; needs bash, python3 and pip3.",
         "show_default": True,
     },
     "build-image": {
@@ -37,13 +37,13 @@ _BUILD: Final[dict[str, Any]] = {  # the fields of ImageOptions
         "help": "Image that compiles the runtime. Default: the base image.",
     },
     "tag": {"metavar": "NAME", "help": "Default: sagemaker-dist:VERSION-FRAMEWORK."},
-    "wheelhouse": {"type": FILE, "metavar": "DIR", "help": "Wheels to use before PyPI's."},
+    "wheelhouse": {"type": FILE, "metavar": "DIR", "help": "Wheels that are preferred to PyPI's."},
     "offline": {"is_flag": True, "help": "Download nothing; needs --wheelhouse."},
-    "ca": {"type": FILE, "metavar": "FILE", "help": "More certificates for pip and apt to trust."},
+    "ca": {"type": FILE, "metavar": "FILE", "help": "CA certificates that pip and apt trust, too."},
     "network": {"metavar": "NAME", "help": "Network of the build steps, such as host."},
     "platform": {"metavar": "NAME", "help": "Platform of the image, such as linux/arm64."},
     "index-url": {"metavar": "URL", "help": "Package index instead of PyPI."},
-    "extra-index-url": {"metavar": "URL", "help": "Another package index."},
+    "extra-index-url": {"metavar": "URL", "help": "Package index beside the first."},
 }
 _PUSH: Final[dict[str, Any]] = {
     "image": {"metavar": "NAME", "help": "Default: sagemaker-dist:VERSION-FRAMEWORK."},
@@ -101,7 +101,7 @@ def push(region: str | None, profile: str | None, **chosen: Any) -> None:
 @_framework
 @json_option
 def inspect(image: str | None, framework: str, as_json: bool) -> None:
-    """Show what an image holds, and whether it fits this version.
+    """Show what is in an image, and whether it works with this version.
 
     IMAGE defaults to sagemaker-dist:VERSION-FRAMEWORK.
     """

@@ -31,7 +31,7 @@ _name = click.argument("name", shell_complete=complete_job)
 @click.command()
 @job_options
 @click.option(
-    "--wait", is_flag=True, help="Show its output until it ends; exit with 1 unless it completes."
+    "--wait", is_flag=True, help="Print its output until it ends; exit with 1 unless it completes."
 )
 @json_option
 @aws_options
@@ -53,8 +53,8 @@ def submit(
 
     session = boto_session(region, profile) if region or profile else None
     job = read_job_file(file, settings).job(session=session)
-    left = _still_running(job.name, region, profile)
-    return run_job(job, wait=wait, as_json=as_json, left=left)
+    note = _still_running(job.name, region, profile)
+    return run_job(job, wait=wait, as_json=as_json, on_interrupt=note)
 
 
 def _still_running(name: str, region: str | None, profile: str | None) -> str:
@@ -64,10 +64,11 @@ def _still_running(name: str, region: str | None, profile: str | None) -> str:
     return f"{name} keeps running. {ends}, sagemaker-dist logs {name} --follow{more} shows it."
 
 
-def run_job(job: TrainingJob, *, wait: bool, as_json: bool, left: str = "") -> int:
-    """Start a job, print its name, and wait for it if `wait`; return the command's exit status.
+def run_job(job: TrainingJob, *, wait: bool, as_json: bool, on_interrupt: str = "") -> int:
+    """Start a job, print its name, and with `wait` wait until it ends.
 
-    `left` is printed when the user interrupts the wait.
+    Returns the command's exit status: 0, or 1 if the job was waited for and did not complete.
+    `on_interrupt` is a note that is printed when the user interrupts the wait.
     """
     for warning in job.warnings():
         screen.note(warning)
@@ -76,17 +77,17 @@ def run_job(job: TrainingJob, *, wait: bool, as_json: bool, left: str = "") -> i
         screen.print_json({"name": name}) if as_json else screen.line(name)
         return 0
     try:
-        ended = _silently(job) if as_json else job.wait()
+        ended = _wait_without_output(job) if as_json else job.wait()
     except (KeyboardInterrupt, SystemExit):
-        if left:
-            screen.note(left)
+        if on_interrupt:
+            screen.note(on_interrupt)
         raise
     if as_json:
         screen.print_json(ended)
     return 0 if ended["TrainingJobStatus"] == "Completed" else _FAILED
 
 
-def _silently(job: TrainingJob) -> Description:
+def _wait_without_output(job: TrainingJob) -> Description:
     for _ in job.logs(follow=True):
         pass
     return job.describe()
@@ -109,7 +110,7 @@ def logs(name: str, follow: bool, region: str | None, profile: str | None) -> No
 
 
 def _lines(segments: Iterator[str]) -> Iterator[str]:
-    """Yield output for a pipe: of a progress bar only its last state."""
+    """Yield output for a pipe or file: of each progress bar only the last state."""
     bar = ""
     for segment in segments:
         if segment.endswith("\r"):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Patterns for the name of a job and the place of its code, for IAM policies.
+"""Patterns for the name of a job and the S3 URI of its code, for IAM policies.
 
-Without `job_name`, a job's name ends with the time, so a policy for the next job too needs a
-pattern.
+Without the option `job_name`, a job's name ends with the time of its start. A pattern lets one
+policy serve all jobs of a job file.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ _TIME: Final = re.compile(r"-\d{4}(?:-\d\d){5}-\d{3}$")
 
 
 def names_of(job: TrainingJob) -> list[str]:
-    """Return the name or pattern as ARNs contain it: as it is, and in lower case, which SageMaker
-    uses in some.
+    """Return the job's name, or the pattern of its names, for ARNs.
+
+    If the name has capitals, its lower-case spelling follows: SageMaker uses it in some ARNs.
     """
     name = _name(job)
     return list(dict.fromkeys([name, name.lower()]))
 
 
 def code_of(job: TrainingJob) -> tuple[str, str]:
-    """Return the S3 place of the job's code, and the pattern that covers the code of every job of
-    its file.
+    """Return the S3 URI of the job's code, and a pattern for the code of all jobs of its job file.
 
-    Both are empty for a job without code in S3. Code that the user uploaded is its own pattern.
+    Both are empty for a job without code in S3, and equal for code that the user uploaded.
     """
     code = job._resolved.code or ""
     if not job._uploads:
         return (code, code) if code.startswith(S3) else ("", "")
-    base, mark, _ = code.rpartition(f"/{job.name}/source/")
-    assert mark, "code is uploaded below the job's name"
+    base, separator, _ = code.rpartition(f"/{job.name}/source/")
+    assert separator, "code is uploaded below the job's name"
     return code, f"{base}/{_name(job)}/source/*"
 
 

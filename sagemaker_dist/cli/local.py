@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `sagemaker-dist local`: runs the job of a job file on this machine.
 
-Options that only SageMaker has are left out, with a note. Options that would change what the script
-sees are refused by the checks of local jobs: file systems, network isolation of processes.
+Options that only SageMaker has are left out, with a note. Options that change the script's
+environment and do not exist here are refused by the checks of local jobs: file systems, and network
+isolation of processes.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from sagemaker_dist.jobs import TrainingJob
     from sagemaker_dist.jobs.job_file import JobFile
 
-_SERVICE: Final = (  # about SageMaker's instances, networks, storage and names
+_SERVICE: Final = (  # options of SageMaker's instances, networks, storage and names
     "role",
     "code_location",
     "encrypt_inter_container_traffic",
@@ -87,7 +88,7 @@ def local(
 
 
 def _stop(job: TrainingJob) -> None:
-    """Stop the job when the command ends: ranks get two minutes, until a second Ctrl-C."""
+    """Stop the job: its ranks have two minutes to save; a second Ctrl-C kills them at once."""
     here = LocalRunner()
     if not here.exists(job.name):
         return
@@ -103,7 +104,11 @@ def _stop(job: TrainingJob) -> None:
 def local_changes(
     file: JobFile, kind: str, hosts: int | None = None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the options that change on this machine, and notes for the user."""
+    """Return the options that differ on this machine, and notes for the user about them.
+
+    `kind` is the instance type of the local job, such as "local_process"; `hosts` is the number of
+    hosts, by default the job file's.
+    """
     values = file.values
     dropped = [name for name in _SERVICE if values.get(name)]
     if kind == "local_process" and values.get("image_uri"):
@@ -126,13 +131,13 @@ def local_changes(
 
 
 def _base(values: Mapping[str, Any]) -> str | None:
-    """Return the job's name as the base of generated names, or None if it is no valid name."""
+    """Return `job_name` as the base of generated names, or None if it is invalid."""
     name = str(values["job_name"])
     return name if JOB_NAME.fullmatch(name) else None
 
 
 def _count(values: Mapping[str, Any]) -> Any:
-    """Return the hosts of all groups together; other values are left to the checks."""
+    """Return the number of hosts, of all groups together. Wrong values are checked elsewhere."""
     groups = values.get("instance_groups")
     if not isinstance(groups, list):
         return values.get("instance_count")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `sagemaker-dist plan`: what a job file would run, or how a model would be split."""
+"""The command `sagemaker-dist plan`: shows what a job file would run, or how a model is split."""
 
 from __future__ import annotations
 
@@ -33,7 +33,13 @@ from sagemaker_dist.planning.split_checks import describe_split
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A job with its request, hosts and permissions; nothing is started."""
+    """A job that is not started, with its request, hosts and permissions.
+
+    Attributes:
+        request: Arguments of CreateTrainingJob.
+        hosts: Hosts, one entry per instance type and group.
+        permissions: Permissions that the user needs to submit the job.
+    """
 
     job: TrainingJob
     request: Mapping[str, Any]
@@ -42,12 +48,15 @@ class Plan:
 
     @property
     def split(self) -> dict[str, str]:
-        """Return how ranks and the batch are divided, for a model that is split."""
+        """Return how a split model divides ranks and batch, as label and text.
+
+        Empty for a job without model parallelism.
+        """
         model = distribution_of_job(self.job).model
         return {} if model is None else describe_split(model, total_ranks(self.hosts))
 
     def document(self) -> dict[str, Any]:
-        """Return the plan as JSON carries it."""
+        """Return the plan as a dict for JSON."""
         return {
             "request": self.request,
             "placeholders": placeholders(json.dumps(self.request, ensure_ascii=False)),
@@ -69,7 +78,7 @@ class _Command(click.Command):
     """Command whose --help lists the options of job files and of models separately."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options in sections."""
+        """Write the options in sections: general, for job files, for models."""
         titles = dict.fromkeys(_JOB_OPTIONS, "Options for job files") | dict.fromkeys(
             MODEL_OPTIONS, "Options for models"
         )
@@ -109,7 +118,10 @@ def plan(context: click.Context, /, *, file: Path, **values: Any) -> int:
 
 
 def _misplaced(context: click.Context, file: Path, *, is_model: bool) -> Iterator[OptionError]:
-    """Yield a fault for each option that is for the other kind of file."""
+    """Yield a fault for each given option that does not apply to this kind of file.
+
+    Kinds are job files (TOML) and models (Python).
+    """
     others = _JOB_OPTIONS if is_model else MODEL_OPTIONS
     kinds = ("a model", "job files") if is_model else ("not a model", "models, such as model.py")
     for option in context.command.params:
@@ -136,7 +148,10 @@ def _plan_job(
 
 
 def planned(job: TrainingJob) -> Plan:
-    """Return what a job would run, without starting it; its session decides on calls to AWS."""
+    """Return the plan of a job, without starting it.
+
+    AWS is called only if the job's session is one of boto3; a DryRunSession gives placeholders.
+    """
     request = job.request()
     region = getattr(job.session, "region_name", None) or ""
     return Plan(
@@ -187,7 +202,7 @@ def _rows(plan: Plan) -> Iterator[tuple[str, str]]:
 
 def _host_rows(hosts: Hosts) -> dict[str, str]:
     if hosts.instance is None:
-        return {"hosts": counted(hosts.count, "host"), "facts": "those of this machine"}
+        return {"hosts": counted(hosts.count, "host"), "facts": "this machine's"}
     facts = instance_rows(hosts.instance)
     facts.pop("type")
     memory = hosts.instance.total_accelerator_memory_gib
@@ -231,7 +246,7 @@ def _show_list(title: str, values: Mapping[str, Any]) -> None:
 
 
 def _redacted(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return the values without secrets, as logs may show them."""
+    """Return the values as text, with passwords and other secrets masked."""
     return {
         str(name): without_login(str(masked(str(name), value))) for name, value in values.items()
     }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands by name; each module is imported when its command is called."""
+"""Table of the commands; the module of a command is imported when the command is called."""
 
 from __future__ import annotations
 

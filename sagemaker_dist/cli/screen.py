@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Output of commands: tables and lines for people, JSON for programs.
 
-A terminal gets its own width and colours; a notebook 100 columns and colours; a pipe no colours and
-uncut cells. rich follows NO_COLOR.
+Output to a terminal has its width, and colours unless NO_COLOR is set. Output to a notebook is 100
+columns wide and has colours. Output to a pipe has no colours, and its table cells are not cut.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from rich.text import Text
 NOTEBOOK_WIDTH: Final = 100
 _PIPE_WIDTH: Final = 80
 _LABEL: Final = 14
-_LONGEST: Final = 24  # longest name that the values are aligned to
+_LONGEST: Final = 24  # columns; a name longer than this does not move the column of the values
 _NARROWEST: Final = 20
 
 
 def console(width: int | None = None) -> Console:
-    """Return a console on the current standard output, `width` columns wide by default as its
-    terminal.
+    """Return a rich console that writes to the current standard output.
+
+    `width` is in columns; the default is the terminal's, 100 in a notebook, 80 in a pipe.
     """
     in_notebook = type(sys.stdout).__module__.startswith("ipykernel")
     if width is None and in_notebook:
@@ -43,12 +44,12 @@ def console(width: int | None = None) -> Console:
 
 
 def line(text: str | Text = "") -> None:
-    """Print one line, which the terminal wraps; brackets in a str are not markup."""
+    """Print one line, without line breaks of its own; brackets in a str are not markup."""
     console().print(Text(text) if isinstance(text, str) else text, soft_wrap=True)
 
 
 def print_json(document: Any, *, is_sorted: bool = False) -> None:
-    """Print a document for programs; times become text."""
+    """Print a document as indented JSON; values that JSON lacks, such as times, become text."""
     text = json.dumps(document, indent=2, default=str, sort_keys=is_sorted)
     sys.stdout.write(f"{text}\n")
 
@@ -59,7 +60,7 @@ def heading(text: str) -> None:
 
 
 def facts(rows: Mapping[str, str] | Iterable[tuple[str, str]], *, indent: int = 0) -> None:
-    """Print names and values; long values continue below themselves, and words are not broken."""
+    """Print names and values in two columns; a long value is wrapped within its column."""
     pairs = list(rows.items() if isinstance(rows, Mapping) else rows)
     widest = max([_LABEL - 2, *(len(name) for name, _ in pairs if len(name) <= _LONGEST)])
     for name, value in pairs:
@@ -75,15 +76,19 @@ def paragraph(text: str, *, indent: int = 0, style: str = "") -> None:
 
 
 def wrapped(text: str, taken: int) -> list[str]:
-    """Return the lines of a text when `taken` columns are used; a longer word stays whole."""
+    """Return the lines of a text, wrapped to the console's width less `taken` columns.
+
+    A word that is longer than a line is not broken.
+    """
     width = max(_NARROWEST, console().width - taken)
     lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
     return lines or [""]
 
 
 def plain_facts(rows: Mapping[str, str] | Iterable[tuple[str, str]]) -> None:
-    """Print names and values, each on one uncut line: for values that users copy, such as image
-    names.
+    """Print names and values, each pair on one line that is not wrapped; skip empty values.
+
+    Users can copy such values, for example image names.
     """
     for name, value in rows.items() if isinstance(rows, Mapping) else rows:
         if value:
@@ -91,7 +96,10 @@ def plain_facts(rows: Mapping[str, str] | Iterable[tuple[str, str]]) -> None:
 
 
 def show(renderable: Any, *, width: int | None = None) -> None:
-    """Print a table, without spaces at the ends of lines; `width` may exceed the terminal's."""
+    """Print a table of rich without spaces at the ends of lines.
+
+    `width`, in columns, may exceed the terminal's, which is the default.
+    """
     terminal = console(width)
     with terminal.capture() as captured:
         terminal.print(renderable)
@@ -101,5 +109,5 @@ def show(renderable: Any, *, width: int | None = None) -> None:
 
 
 def note(text: str) -> None:
-    """Print a note on standard error, so that --json stays JSON."""
+    """Print a note to standard error, so that the output of --json stays valid JSON."""
     Console(file=sys.stderr, highlight=False).print(Text(f"note: {text}"), soft_wrap=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that several commands have, and their shell completion."""
+"""Options that several commands have, and the shell completion of their values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FILE: Final = click.Path(path_type=Path)
 
 @dataclass(slots=True)
 class OutputFormat:
-    """Output format of a command; `main` reads it after a failure."""
+    """Output format of the current command; `main` uses it to print an error."""
 
     is_json: bool = False
 
@@ -40,7 +40,7 @@ json_option = click.option(
 
 
 def aws_options(command: _Command) -> _Command:
-    """Add --region and --profile."""
+    """Add the options --region and --profile to a command."""
     region = click.option(
         "--region", metavar="NAME", help="AWS region. Default: AWS's own settings."
     )
@@ -49,12 +49,12 @@ def aws_options(command: _Command) -> _Command:
 
 
 def job_options(command: _Command) -> _Command:
-    """Add FILE and --set."""
+    """Add the argument FILE and the option --set to a command."""
     return click.argument("file", type=FILE)(set_option(command))
 
 
 def set_option(command: _Command) -> _Command:
-    """Add --set."""
+    """Add the option --set to a command."""
     return click.option(
         "--set",
         "settings",
@@ -72,7 +72,7 @@ def _complete_key(_: click.Context, __: click.Parameter, typed: str) -> list[str
 
 
 def complete_job(_: click.Context, __: click.Parameter, typed: str) -> list[str]:
-    """Return the names of this machine's jobs that complete `typed`."""
+    """Return the names of this machine's jobs that begin with `typed`, for shell completion."""
     from sagemaker_dist.runners import LocalRunner
 
     root = LocalRunner().root
@@ -80,7 +80,7 @@ def complete_job(_: click.Context, __: click.Parameter, typed: str) -> list[str]
 
 
 def complete_type(_: click.Context, __: click.Parameter, typed: str) -> list[str]:
-    """Return the instance types that complete `typed`."""
+    """Return the instance types that begin with `typed`, for shell completion."""
     from sagemaker_dist.catalog import training_instances
 
     return sorted(name for name in training_instances() if name.startswith(typed))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts about an estimator's job for the checks in `planning`, at construction and at `fit`."""
+"""Facts about an estimator's job, collected at construction and at `fit`, for all checks."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ _OTHER: Final = (
 
 
 def runs_here(instance_type: Any, session: Any) -> bool:
-    """Return whether the sagemaker-dist runner runs the job; with SageMaker's own LocalSession,
-    SageMaker's SDK does.
+    """Return whether sagemaker-dist runs the job on this machine.
+
+    With a LocalSession of SageMaker's own, SageMaker's SDK runs the containers of a local job.
     """
     is_container = instance_type in LOCAL and isinstance(session, (LocalSession, type(None)))
     return bool(instance_type == LOCAL_PROCESS or is_container)
@@ -43,7 +44,14 @@ def job_to_build(
     *,
     uses_launcher: bool,
 ) -> Job:
-    """Return the facts about a job from a constructor's arguments."""
+    """Return the facts about a job from the arguments of an estimator's constructor.
+
+    Args:
+        estimator: Class of the estimator.
+        distribution: Parsed argument `distribution`.
+        given: All other arguments.
+        uses_launcher: Whether the sagemaker-dist launcher starts the job's ranks.
+    """
     valid, framework = estimator_facts.known_arguments(estimator), estimator.framework
     instance_type = estimator_facts.known_value(given.get("instance_type"))
     names = ("output_path", "checkpoint_s3_uri", "checkpoint_local_path", "base_job_name")
@@ -75,7 +83,7 @@ def job_to_build(
 
 
 def job_to_fit(estimator: Any, distribution: Distribution, inputs: Any, job_name: Any) -> Job:
-    """Return the facts about an estimator's job and its input data."""
+    """Return the facts about the job of `estimator.fit(inputs, job_name=job_name)`."""
     session = estimator.sagemaker_session
     is_local = runs_here(estimator.instance_type, session)
     runner = getattr(session, "runner", None)

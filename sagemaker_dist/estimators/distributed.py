@@ -3,8 +3,8 @@
 
     PyTorch → Distributed → sagemaker.pytorch.PyTorch → ... → EstimatorBase
 
-Everything else is the parent's: the "smdist" keys are taken out of `distribution`
-before the parent sees it, and are sent as one hyperparameter.
+All else is done by the parent. The "smdist" keys are removed from `distribution` before the parent
+gets it, and are sent to the job as one hyperparameter.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ from sagemaker_dist.planning.local_job import PROGRAM
 from sagemaker_dist.planning.service.hyperparameter_checks import SCRIPT_PARAMETERS
 from sagemaker_dist.runners import LocalRunner
 
-_NO_IMAGE: Final = ":local_process"  # tag of a fake image, whose repository names the job
+_NO_IMAGE: Final = (
+    ":local_process"  # tag of a placeholder image; its repository is the job's base name
+)
 _CHECKPOINTS: Final = "SM_CHECKPOINT_DIR"
 _TUNER_RESOURCES: Final = "HyperParameterTuningResourceConfig"
 _RENAMED: Final = {  # names of version 1 that SageMaker SDK 2.257.7 still accepts
@@ -56,14 +58,14 @@ _Self = TypeVar("_Self", bound="Distributed")
 
 
 class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is untyped
-    """Base between an Estimator of this package and its parent of SageMaker's SDK.
+    """Base class of this package's Estimators; their second parent is the SDK's Estimator.
 
     Attributes:
-        kind: Name of the parent class.
+        kind: Name of the SDK's class, such as "PyTorch".
         framework: Framework of the default sagemaker-dist image, or None without a default image.
-        names_image: Arguments that select one of the parent's images.
+        names_image: Arguments that select one of SageMaker's images.
         stem: Base of the job's name for jobs without an image.
-        configures: Name of the parent's method that turns a distribution into hyperparameters, or
+        configures: Name of the SDK's method that converts a distribution to hyperparameters, or
             None.
     """
 
@@ -85,7 +87,7 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         self._finds_image = image_uri is None and not is_parents_image
         needs_image = (is_local or parsed.is_launched) and self._finds_image
         _set_defaults(kwargs, parsed, is_local)
-        with quiet(), _cut_off(kwargs) if is_local else nullcontext():
+        with quiet(), _without_aws(kwargs) if is_local else nullcontext():
             super().__init__(
                 image_uri=self.stem + _NO_IMAGE if needs_image else image_uri,
                 distribution=rest or None,
@@ -95,11 +97,11 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         self.instance_type = instance_type
         self._script: str | None = None
         self._parsed = replace(parsed, rest={})
-        if parsed.is_launched:  # the dict form, in which the parent looks up its own keys
+        if parsed.is_launched:  # a dict, in which the parent looks up its own keys
             self.distribution = parsed.launched_keys
 
     def _check(self, distribution: Any, given: dict[str, Any]) -> Distribution:
-        raise_all(estimator_facts.kind_faults(given))  # the other checks assume text
+        raise_all(estimator_facts.kind_faults(given))  # the other checks expect right types
         faults: list[OptionError] = []
         parsed = Distribution()
         uses_launcher = True
@@ -120,7 +122,10 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         return parsed
 
     def _runs_our_launcher(self, parsed: Distribution, given: Mapping[str, Any]) -> bool:
-        """Return whether the sagemaker-dist launcher runs the job, as far as image names show."""
+        """Return whether the sagemaker-dist launcher starts the ranks, judged by the image's name.
+
+        `given` are the arguments of the constructor.
+        """
         here, image = given.get("instance_type"), given.get("image_uri")
         if parsed.engine is not None or here == LOCAL_PROCESS:
             return True
@@ -129,7 +134,7 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         return is_sagemaker_dist_image(image) or runs_here(here, given.get("sagemaker_session"))
 
     def _faults(self, parsed: Distribution, given: Mapping[str, Any]) -> Iterator[OptionError]:  # noqa: ARG002 - for classes
-        """Yield further faults of this class's arguments."""
+        """Yield the faults that only this class checks; subclasses override this."""
         yield from ()
 
     @property
@@ -137,11 +142,11 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         return runs_here(self.instance_type, self.sagemaker_session)
 
     def training_image_uri(self, region: str | None = None) -> Any:
-        """Return the image of the job; local processes have none.
+        """Return the URI of the job's image; for local processes, a placeholder.
 
         Raises:
-            SetupError: No image is named, and none was built or pushed.
-            SkewError: No image is named, and the pushed images have other versions.
+            SetupError: image_uri is left out, and this version's image was not pushed.
+            SkewError: image_uri is left out, and the pushed images have other versions.
         """
         if self.image_uri is not None:
             return self.image_uri
@@ -155,7 +160,7 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         return ecr_image(self.sagemaker_session.boto_session, self.framework)
 
     def hyperparameters(self) -> dict[str, Any]:
-        """Return the parent's hyperparameters and those for the sagemaker-dist launcher."""
+        """Return the hyperparameters of the job: the SDK's, and those of the launcher."""
         values: dict[str, Any] = {**super().hyperparameters()}
         added = self._added()
         values.update(EstimatorBase._json_encode_hyperparameters(added))
@@ -167,7 +172,7 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         return launch_parameters(self._parsed, self.instance_type, self.framework)
 
     def validate(self, inputs: Any = None, job_name: str | None = None) -> None:
-        """Check all that `fit` checks before it starts anything, without AWS or Docker.
+        """Check the arguments as `fit` does; nothing is started, and AWS is not called.
 
         Raises:
             OptionError: The request is wrong; all faults are reported together.
@@ -176,14 +181,15 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         raise_all([*fit_faults(job), *self._parents_faults()])
 
     def _parents_faults(self) -> Iterator[OptionError]:
-        """Yield faults that the parent would report only after it has uploaded the code."""
+        """Yield faults that the SDK finds, too, but only after it has uploaded the code."""
         added: dict[str, Any] = self._added()
         if self.configures and not self._parsed.is_launched and not self._is_local:
             try:
                 added = getattr(self, self.configures)(self.distribution)
             except ValueError as error:
                 what = f"SageMaker's {self.kind} refuses the distribution"
-                yield OptionError(what, str(error).strip(), "Correct it")
+                hint = "Correct distribution"
+                yield OptionError(what, str(error).strip(), hint, "distribution")
         names = {*(getattr(self, "_hyperparameters", None) or ()), *SCRIPT_PARAMETERS}
         yield from amount_faults(names, added)
         yield from self._image_faults()
@@ -198,11 +204,12 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
             yield OptionError(
                 f"SageMaker's {self.kind} finds no image for the job",
                 str(error).strip(),
-                "Correct it",
+                "Correct the arguments that name the image, or pass image_uri",
+                "image_uri",
             )
 
     def _expand_inputs(self, inputs: Any) -> Any:
-        """Return the inputs with short forms spelt out."""
+        """Return the inputs with URIs of file systems, and local paths, as the SDK's objects."""
         inputs = estimator_facts.expand_file_systems(inputs)
         return estimator_facts.expand_paths(inputs) if self._is_local else inputs
 
@@ -214,11 +221,13 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         job_name: str | None = None,
         experiment_config: dict[str, str] | None = None,
     ) -> Any:
-        """Train the model; all checks run before anything starts.
+        """Start the training job; all checks run before anything is uploaded or started.
+
+        The arguments are those of the SDK's `fit`. With `wait`, return when the job has ended.
 
         Raises:
             OptionError: The request is wrong; all faults are reported together.
-            JobError: A job of local processes failed.
+            JobError: A job of this machine failed.
         """
         inputs = self._expand_inputs(inputs)
         self.validate(inputs, job_name)
@@ -238,7 +247,9 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         sagemaker_session: Any = None,
         model_channel_name: str = "model",
     ) -> _Self:
-        """Return an estimator of an existing job; without a session, local jobs are searched first.
+        """Return an estimator that is attached to an existing job.
+
+        Without a session, the job is looked up on this machine first, then on SageMaker.
 
         Raises:
             JobError: This machine has no such job, and no AWS region is set.
@@ -250,7 +261,7 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
 
     def _prepare_for_training(self, job_name: str | None = None) -> None:
         if not self._is_local:
-            self.validate(None, job_name)  # a tuner calls only this method
+            self.validate(None, job_name)  # a tuner does not call `fit`
         super()._prepare_for_training(job_name=job_name)
         path: Any = self.checkpoint_local_path  # SageMaker does not pass it to the job
         if self._parsed.is_launched and path:
@@ -264,7 +275,7 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         with self._local_attributes() as extra, session.starting(attended=wait, **extra), quiet():
             super().fit(inputs, False, "None", job_name, experiment_config)
         if self.latest_training_job is before:
-            raise KeyboardInterrupt  # the parent caught it and returned
+            raise KeyboardInterrupt  # the SDK caught Ctrl-C and returned without a job
 
     @contextmanager
     def _local_attributes(self) -> Iterator[dict[str, Any]]:
@@ -281,25 +292,26 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
     def _prepare_init_params_from_job_description(
         cls, job_details: dict[str, Any], model_channel_name: str | None = None
     ) -> dict[str, Any]:
-        """Return the arguments with which `attach` builds an estimator, with the job's
-        distribution.
+        """Return the constructor's arguments that describe a job, for `attach`.
+
+        `job_details` is DescribeTrainingJob's answer, or a tuner's description of its jobs.
         """
-        found = job_details.get("ResourceConfig") or job_details[_TUNER_RESOURCES]  # a tuner's
+        found = job_details.get("ResourceConfig") or job_details[_TUNER_RESOURCES]
         resources = {
             "InstanceType": None,
             "InstanceCount": None,
             **found,
-        }  # instance groups have neither
+        }  # a job with instance groups has neither
         params: dict[str, Any] = super()._prepare_init_params_from_job_description(
             {**job_details, "ResourceConfig": resources}, model_channel_name
         )
         params["instance_groups"] = instance_groups_of(resources)
         params["hyperparameters"] = dict(params["hyperparameters"])
-        params["base_job_name"] = params["base_job_name"] or None  # a tuner has none
+        params["base_job_name"] = params["base_job_name"] or None  # a tuner's is empty
         is_here = params["instance_type"] == LOCAL_PROCESS or is_sagemaker_dist_image(
             params.get("image_uri")
         )
-        is_here = is_here or not cls.names_image  # a generic estimator has no other launcher
+        is_here = is_here or not cls.names_image  # the generic Estimator has no other launcher
         params.update(distribution_in(params["hyperparameters"], uses_launcher=is_here))
         if params["instance_type"] in {LOCAL_PROCESS, *LOCAL}:
             params.update(source_params(job_details, params.get("source_dir")))
@@ -319,26 +331,28 @@ def _half_named(names: tuple[str, ...], given: Mapping[str, Any]) -> list[Option
         return []
     what, why = (
         f"py_version is {version!r}",
-        f"{names[0]} is left out, and the sagemaker-dist image has its own",
+        f"{names[0]} is left out, so the job uses the sagemaker-dist image, whose Python is fixed",
     )
-    return [OptionError(what, why, f"Pass {names[0]} too for SageMaker's image, or leave it out")]
+    hint = f"Leave py_version out, or pass {names[0]} too for SageMaker's image"
+    return [OptionError(what, why, hint, "py_version")]
 
 
 def _use_new_names(kwargs: dict[str, Any]) -> None:
     for old, new in _RENAMED.items():
         if old in kwargs:
-            renamed_kwargs(old, new, None, kwargs)  # warns as the parent does
+            renamed_kwargs(old, new, None, kwargs)  # warns as the SDK does
             del kwargs[old]
 
 
 def _set_defaults(kwargs: dict[str, Any], parsed: Distribution, is_local: bool) -> None:
-    """Set defaults for local jobs, and leave out what the parent adds but the sagemaker-dist image
-    lacks.
+    """Set the defaults of local jobs, and turn off what the sagemaker-dist image does not have.
+
+    The SDK would add its debugger and profiler. Changes `kwargs`, the constructor's arguments.
     """
     if "instance_count" in kwargs:
         kwargs["instance_count"] = plain_count(kwargs["instance_count"])
     if is_local:
-        kwargs["instance_type"] = LOCAL_PROCESS  # SageMaker's own local mode allows one GPU host
+        kwargs["instance_type"] = LOCAL_PROCESS  # the SDK's "local_gpu" allows one host only
         kwargs["sagemaker_session"] = kwargs.get("sagemaker_session") or LocalSession()
         kwargs["role"] = kwargs.get("role") or ROLE
     if parsed.is_launched:
@@ -351,21 +365,25 @@ def _set_defaults(kwargs: dict[str, Any], parsed: Distribution, is_local: bool) 
 
 
 @contextmanager
-def _cut_off(kwargs: dict[str, Any]) -> Iterator[None]:
+def _without_aws(kwargs: dict[str, Any]) -> Iterator[None]:
     session: LocalSession = kwargs["sagemaker_session"]
     with offline(), session.without_defaults():
         yield
 
 
 def _session_of(name: str) -> LocalSession | None:
-    """Return the session of a job on this machine, or None if AWS may have it."""
+    """Return a session for a job of this machine; None if the job may be on SageMaker.
+
+    Raises:
+        JobError: This machine has no job of this name, and no AWS region is set.
+    """
     runner = LocalRunner()
     if runner.exists(name):
         return LocalSession(runner=runner)
     if boto3.Session().region_name is None:
         raise JobError(
             f"there is no job {name!r}",
-            f"{runner.root} holds none of this name, and no AWS region is set",
+            f"{runner.root} has no job of this name, and no AWS region is set",
             "Check the name, or set AWS_DEFAULT_REGION",
         )
     return None

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts about an estimator for the checks in `planning`.
+"""Facts about an estimator's arguments, for the checks in `planning`.
 
-Values of pipeline variables become None here, which the checks skip.
+Values of pipeline variables are not known before the job runs. They become None, which the checks
+ignore.
 """
 
 from __future__ import annotations
@@ -41,20 +42,21 @@ _RENAMED: Final = frozenset(
 
 
 def kind_faults(given: Mapping[str, Any]) -> Iterator[OptionError]:
-    """Yield faults of arguments whose wrong type would mislead the other checks."""
+    """Yield a fault for each argument of a wrong type; other checks would crash on it."""
     value = known_value(given.get("instance_type"))
     if value is not None and not isinstance(value, str):
         what = f"instance_type is {value!r}"
-        yield OptionError(what, "it is not a str", "Pass a str such as 'ml.p4d.24xlarge'")
+        hint = "Pass a str such as 'ml.p4d.24xlarge'"
+        yield OptionError(what, "it is not a str", hint, "instance_type")
 
 
 def known_value(value: Any) -> Any:
-    """Return the value, or None for a pipeline variable."""
+    """Return the value itself, or None if it is a pipeline variable."""
     return None if is_pipeline_variable(value) else value
 
 
 def known_arguments(estimator: type) -> frozenset[str]:
-    """Return every argument that an estimator class and its parents take."""
+    """Return the names of all arguments that the constructors of a class and its parents take."""
     names = {
         name
         for each in estimator.__mro__
@@ -67,7 +69,10 @@ def known_arguments(estimator: type) -> frozenset[str]:
 def source(
     entry_point: Any, source_dir: Any, git_config: Any, *, is_launched: bool = False
 ) -> Source | None:
-    """Return where the entry point should be, or None if it cannot be looked for."""
+    """Return the place of the script, or None if it is not on this machine or not known.
+
+    `is_launched` is whether the sagemaker-dist launcher runs the script.
+    """
     places = (entry_point, source_dir)
     if git_config or entry_point is None or any(is_pipeline_variable(each) for each in places):
         return None
@@ -75,7 +80,7 @@ def source(
 
 
 def environment(given: Any) -> Any:
-    """Return the job's environment variables, with "" for pipeline variables."""
+    """Return the job's environment variables, with "" as the value of pipeline variables."""
     if not isinstance(given, Mapping):
         return {} if given is None or is_pipeline_variable(given) else given
     return {name: "" if is_pipeline_variable(value) else value for name, value in given.items()}
@@ -88,10 +93,14 @@ def terms(
     region: str | None = None,
     bucket_regions: Mapping[str, str] | None = None,
 ) -> Terms:
-    """Return the arguments that SageMaker reads.
+    """Return the arguments that SageMaker's API limits, for the checks of these limits.
 
-    A generic estimator, which is not a Framework, runs a script if it has an entry point, and
-    writes hyperparameters as JSON if it has a source_dir.
+    Args:
+        given: Arguments of the estimator.
+        is_framework: Whether the estimator is a Framework of the SDK. Others run a script only with
+            an entry_point, and encode hyperparameters as JSON only with a source_dir.
+        region: AWS region of the job, or None if unknown.
+        bucket_regions: Bucket -> region, as far as known.
     """
     given = {name.removeprefix("train_"): value for name, value in given.items()}  # see _RENAMED
     return service_terms(
@@ -105,10 +114,10 @@ def terms(
 
 
 def estimator_terms(estimator: Any) -> Terms:
-    """Return the arguments of a built estimator that SageMaker reads, with the SDK's defaults and
-    later changes.
+    """Return the arguments of an estimator object that SageMaker's API limits.
 
-    The hyperparameters of a generic estimator with a source_dir are already encoded.
+    They include the SDK's defaults and changes of the user. Hyperparameters of a generic Estimator
+    with a source_dir are encoded already.
     """
     names = {"instance_type", "instance_count", "entry_point", *TERMS}
     given = {name: getattr(estimator, name, None) for name in names}
@@ -133,7 +142,7 @@ def _known_values(value: Any) -> Any:
 
 
 def expand_file_systems(inputs: Any) -> Any:
-    """Return the inputs with efs:// and fsx:// URIs replaced by read-only file systems."""
+    """Return the inputs with each efs:// or fsx:// URI replaced by a read-only FileSystemInput."""
     if isinstance(inputs, Mapping):
         return {name: expand_file_systems(value) for name, value in inputs.items()}
     if is_pipeline_variable(inputs) or not isinstance(inputs, str):
@@ -152,15 +161,16 @@ def expand_paths(inputs: Any) -> Any:
 
 
 def model_channel(name: Any, uri: Any) -> tuple[Channel, ...]:
-    """Return the channel that the SDK creates for model_uri, or none."""
+    """Return the channel that the SDK creates for `model_uri`; empty without `model_uri`."""
     return () if uri is None else (_channel(str(name), uri, "File", {}),)
 
 
 def channels(
     inputs: Any, *, input_mode: Any = None, file_systems: Mapping[str, str] | None = None
 ) -> tuple[Channel, ...]:
-    """Return the channels of `fit(inputs)` for all of SageMaker's input types; `input_mode` is the
-    job's.
+    """Return the channels of `fit(inputs)`; `inputs` may have any type that the SDK accepts.
+
+    `input_mode` is the job's; `file_systems` is id -> directory where it is mounted here.
     """
     if inputs is None or isinstance(inputs, list):
         return ()  # a list of RecordSets, which are in S3
@@ -185,7 +195,7 @@ def _channel(name: str, value: Any, mode: Any, file_systems: Mapping[str, str]) 
 
 
 def _known(part: Mapping[str, Any]) -> dict[str, Any]:
-    """Return part of a request without pipeline variables."""
+    """Return a copy of a part of a request without the keys whose value is a pipeline variable."""
     return {
         name: _known(value) if isinstance(value, Mapping) else _known_values(value)
         for name, value in part.items()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Estimator arguments read back from a job's description in SageMaker's API."""
+"""Arguments of an estimator, read from the description of a job by SageMaker's API (`attach`)."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ _FLAGS: Final = {key: SERVED_FLAGS[key] for key in (*LAUNCH_KEYS, *STRATEGY_KEYS
 
 
 def distribution_in(values: dict[str, Any], *, uses_launcher: bool) -> dict[str, Any]:
-    """Take the `distribution=` of a job with the sagemaker-dist launcher out of its
-    hyperparameters.
+    """Return {"distribution": value} for a job, and remove its keys from the hyperparameters.
 
-    Without the sagemaker-dist document, flags belong to the launcher of the job's image.
+    Empty for a job without a distribution. `values` are the job's hyperparameters, which are
+    changed. `uses_launcher` is whether the sagemaker-dist launcher started the ranks; only then do
+    the flags of SageMaker's own launchers name the distribution.
     """
     distribution: dict[str, Any] = {}
     if KEY in values:
@@ -42,8 +43,9 @@ def distribution_in(values: dict[str, Any], *, uses_launcher: bool) -> dict[str,
 
 
 def use_estimator_groups(rest: dict[str, Any], groups: Any) -> dict[str, Any]:
-    """Return `rest` with group names replaced by the estimator's own objects, which SageMaker's SDK
-    needs.
+    """Return a distribution with its instance groups as the InstanceGroup objects of the estimator.
+
+    SageMaker's SDK expects these objects, not names or equal objects.
     """
     if GROUPS not in rest or not isinstance(groups, (list, tuple)):
         return rest
@@ -53,18 +55,22 @@ def use_estimator_groups(rest: dict[str, Any], groups: Any) -> dict[str, Any]:
 
 
 def amount_faults(names: Collection[str], added: Collection[str]) -> Iterator[OptionError]:
-    """Yield a fault if the hyperparameters of the distribution exceed SageMaker's limit."""
+    """Yield a fault if the distribution makes the hyperparameters exceed SageMaker's limit.
+
+    `names` are the user's hyperparameters, `added` those of the distribution.
+    """
     most = service_limits()["HyperParameters"].most
     if most is not None and len(names) <= most < len({*names, *added}):
         yield OptionError(
             f"hyperparameters has {len(names)} entries with those of the SDK",
             f"SageMaker takes at most {most}, and the distribution needs {len(added)} of them",
             "Leave some out, or pass a file of them as a channel",
+            "hyperparameters",
         )
 
 
 def instance_groups_of(resources: dict[str, Any]) -> list[InstanceGroup] | None:
-    """Return the instance groups of a job's ResourceConfig, or None."""
+    """Return the instance groups in a job's ResourceConfig, or None for a job without groups."""
     groups = resources.get("InstanceGroups")
     if not groups:
         return None
@@ -73,7 +79,10 @@ def instance_groups_of(resources: dict[str, Any]) -> list[InstanceGroup] | None:
 
 
 def _decoded(value: Any) -> Any:
-    """Return a decoded value; Framework's attach has decoded it already."""
+    """Return a value decoded from JSON; a value that is no JSON text stays as it is.
+
+    The SDK's Framework.attach has decoded values already.
+    """
     try:
         return json.loads(value) if isinstance(value, str) else value
     except ValueError:

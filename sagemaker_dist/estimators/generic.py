@@ -25,8 +25,8 @@ class Estimator(Distributed, SageMakerEstimator):  # type: ignore[misc]  # SageM
 
     Takes the arguments of `sagemaker.estimator.Estimator`, in its order, and in addition:
 
-    * `distribution`: started by the sagemaker-dist launcher; the image must have
-      sagemaker-dist-runtime. Others are refused: the parent would drop them silently.
+    * `distribution`: one that the sagemaker-dist launcher can start; the image must have
+      sagemaker-dist-runtime. Others are refused, because the SDK's Estimator ignores them.
     * `instance_type`: as in `PyTorch`. Only "local_process" works without image_uri.
       Containers run the image's own program if no entry_point is given.
 
@@ -55,7 +55,7 @@ class Estimator(Distributed, SageMakerEstimator):  # type: ignore[misc]  # SageM
         super().__init__(distribution=distribution, **named, **given.get("kwargs", {}))
 
     def _runs_our_launcher(self, distribution: Distribution, given: Mapping[str, Any]) -> bool:  # noqa: ARG002 - not needed
-        """Return True: the parent starts no distributions."""
+        """Return True: no other launcher can start the ranks of a generic Estimator."""
         return True
 
     def _faults(
@@ -66,6 +66,7 @@ class Estimator(Distributed, SageMakerEstimator):  # type: ignore[misc]  # SageM
                 "image_uri is left out",
                 "a generic estimator has no default image",
                 "Pass image_uri, or use PyTorch",
+                "image_uri",
             )
         yield from _script_faults(distribution, given)
 
@@ -76,10 +77,10 @@ class Estimator(Distributed, SageMakerEstimator):  # type: ignore[misc]  # SageM
         params: dict[str, Any] = super()._prepare_init_params_from_job_description(
             job_details, model_channel_name
         )
-        if "source_dir" in params:  # a local job, whose code is still in place
+        if "source_dir" in params:  # a local job; its code was not uploaded
             values = params["hyperparameters"]
             params.setdefault("entry_point", json.loads(values[PROGRAM]))
-            if params["source_dir"]:  # then the parent encodes them a second time
+            if params["source_dir"]:  # the SDK's Estimator will encode them again
                 params["hyperparameters"] = {key: json.loads(values[key]) for key in values}
         return params
 
@@ -91,8 +92,9 @@ def _script_faults(distribution: Distribution, given: Mapping[str, Any]) -> Iter
         if given.get(name):
             yield OptionError(
                 f"{name} is set without entry_point",
-                "it does not name the script to run",
+                f"{name} does not name the script to run",
                 f"Pass entry_point, or leave {name} out",
+                name,
             )
     has_image = given["instance_type"] != LOCAL_PROCESS
     values = given.get("hyperparameters")
@@ -103,4 +105,5 @@ def _script_faults(distribution: Distribution, given: Mapping[str, Any]) -> Iter
             "entry_point is left out",
             "the launcher of sagemaker_dist runs a script",
             f"Pass the path of the script{own if has_image else ''}",
+            "entry_point",
         )

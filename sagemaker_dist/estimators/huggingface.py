@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`HuggingFace` of SageMaker's SDK v2, with sagemaker-dist's additions.
 
-The sagemaker-dist image has torch only; a job that needs transformers lists it in the
-requirements.txt of its source_dir, or uses another image.
+The sagemaker-dist image has torch but not transformers. A job that needs transformers lists it in
+the requirements.txt of its source_dir, or uses another image.
 """
 
 from __future__ import annotations
@@ -72,7 +72,10 @@ class HuggingFace(Distributed, SageMakerHuggingFace):  # type: ignore[misc]  # S
     ) -> Iterator[OptionError]:
         if given["entry_point"] is None:
             yield OptionError(
-                "entry_point is left out", "the job runs a script", "Pass the path of the script"
+                "entry_point is left out",
+                "the job runs a script",
+                "Pass the path of the script",
+                "entry_point",
             )
         if distribution.is_launched:
             yield from _version_faults(given)
@@ -81,6 +84,7 @@ class HuggingFace(Distributed, SageMakerHuggingFace):  # type: ignore[misc]  # S
                 "py_version is left out",
                 "the name of SageMaker's image contains it",
                 "Pass py_version, such as 'py310', or image_uri",
+                "py_version",
             )
 
 
@@ -89,27 +93,33 @@ def _is_half_named(given: Mapping[str, Any]) -> bool:
 
 
 def _version_faults(given: Mapping[str, Any]) -> Iterator[OptionError]:
-    """Yield versions that the sagemaker-dist image does not have, if the job uses that image."""
-    held = FRAMEWORKS["torch"].default
+    """Yield a fault for each argument with a version that the sagemaker-dist image does not have.
+
+    A job with an image_uri may use any version of torch and transformers.
+    """
+    version = FRAMEWORKS["torch"].default
     if given["tensorflow_version"] is not None:
         yield OptionError(
             f"tensorflow_version is {given['tensorflow_version']!r}",
             "the distribution of sagemaker_dist trains with torch",
             "Leave tensorflow_version out, or leave distribution out",
+            "tensorflow_version",
         )
     if given["image_uri"] is not None:
         return
     requested = given["pytorch_version"]
-    if requested is not None and not f"{held}.".startswith(f"{requested}."):
+    if requested is not None and not f"{version}.".startswith(f"{requested}."):
         yield OptionError(
             f"pytorch_version is {requested!r}",
-            f"the image of this version of sagemaker_dist holds {held}",
+            f"the image of this version of sagemaker_dist has version {version}",
             "Leave pytorch_version out, or pass image_uri",
+            "pytorch_version",
         )
     if given["transformers_version"] is not None:
         yield OptionError(
             f"transformers_version is {given['transformers_version']!r}",
-            "the image of sagemaker_dist holds torch without transformers",
+            "the image of sagemaker_dist has torch, but not transformers",
             "Name transformers in requirements.txt in source_dir and leave transformers_version"
             " out, or pass image_uri",
+            "transformers_version",
         )

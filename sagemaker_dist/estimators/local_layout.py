@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attributes of an estimator while SageMaker's SDK builds the request of a local job.
+"""Temporary attributes of an estimator, while SageMaker's SDK builds the request of a local job.
 
-The SDK's local mode drops the folder of an entry point, ignores dependencies and checkpoints, and
-changes attributes that the user set.
+With the user's attributes, the SDK's local mode would lose the folder of an entry point, ignore
+dependencies and checkpoints, and change attributes that the user set.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ _CHANGED: Final = ("source_dir", "entry_point", *_CHECKPOINTS)
 
 @contextmanager
 def local_attributes(estimator: Any, source: LocalSource | None) -> Iterator[dict[str, Any]]:
-    """Set the attributes as the SDK's local mode needs them, and restore them afterwards.
+    """Set an estimator's attributes as the SDK's local mode needs them; restore them at the end.
 
-    Yields the parts that the session has to add to the request.
+    Yields the arguments that the session adds to the request: "source", the job's code, and
+    checkpoint_s3_uri and checkpoint_local_path, each if given.
     """
     before = {name: getattr(estimator, name) for name in _CHANGED}
     extra = {name: before[name] for name in _CHECKPOINTS if before[name]}
@@ -40,9 +41,9 @@ def local_attributes(estimator: Any, source: LocalSource | None) -> Iterator[dic
 
 
 def local_source(estimator: Any) -> LocalSource | None:
-    """Return the code that the SDK would upload; None for a git repository or without code.
+    """Return the code of an estimator: source_dir, or without it the script alone.
 
-    Without source_dir it is only the script.
+    None for code in a git repository, and for an estimator without a script.
     """
     if estimator.git_config or estimator.entry_point is None:
         return None
@@ -56,8 +57,9 @@ def local_source(estimator: Any) -> LocalSource | None:
 
 
 def source_params(job_details: dict[str, Any], submitted: str | None) -> dict[str, Any]:
-    """Return the arguments that name the code of a local job; `submitted` is its place in the
-    request.
+    """Return the estimator's arguments that name the code of a local job, for `attach`.
+
+    `submitted` is the URI of the code in the job's hyperparameters, or None.
     """
     source = LocalSource.parse(job_details.get("LocalSource"))
     if source is None:

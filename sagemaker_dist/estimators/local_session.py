@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A SageMaker session whose jobs run on this machine, as processes or containers.
+"""`LocalSession`: a session of SageMaker's SDK whose jobs run on this machine.
 
-SageMaker's SDK makes all its calls through a session; this one works without Compose, AWS
-credentials, a region or the network.
+SageMaker's SDK makes all its calls through a session. This one needs no Docker Compose, AWS
+credentials, region or network.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NO_TELEMETRY: Final = {
 
 
 class LocalJobError(JobError, UnexpectedStatusException):  # type: ignore[misc]  # untyped SDK
-    """A local job failed; also an instance of the exception that SageMaker's SDK raises."""
+    """A local job failed. It is also an UnexpectedStatusException, which the SDK would raise."""
 
     def __init__(self, what: str, why: str, hint: str) -> None:
         UnexpectedStatusException.__init__(self, why, ["Completed", "Stopped"], "Failed")
@@ -44,7 +44,14 @@ class LocalJobError(JobError, UnexpectedStatusException):  # type: ignore[misc] 
 
 
 class LocalClient(LocalSagemakerClient):  # type: ignore[misc]  # SageMaker's SDK is untyped
-    """The operations of SageMaker's API that training jobs need, on a local runner."""
+    """Client with the calls of SageMaker's API that training jobs need; jobs run on this machine.
+
+    Attributes:
+        runner: Runner of the jobs.
+        attended: Whether the next job is stopped when this process ends.
+        started_job: Name of the job that was started last, or "".
+        source: Code of the next job, or None.
+    """
 
     def __init__(self, session: LocalSession, runner: Runner) -> None:
         super().__init__(session)
@@ -54,7 +61,10 @@ class LocalClient(LocalSagemakerClient):  # type: ignore[misc]  # SageMaker's SD
         self.source: LocalSource | None = None
 
     def create_training_job(self, **request: Any) -> dict[str, str]:
-        """Start the job; the place of its code is added, because the API has no field for it."""
+        """Start a job on this machine, and return its ARN as CreateTrainingJob does.
+
+        The request gets the paths of code and file systems, for which the API has no field.
+        """
         if self.source is not None:
             request["LocalSource"] = self.source.request()
         if self.sagemaker_session.file_systems:
@@ -66,7 +76,7 @@ class LocalClient(LocalSagemakerClient):  # type: ignore[misc]  # SageMaker's SD
 
     @contextmanager
     def attending(self) -> Iterator[None]:
-        """Stop the started job if the user interrupts inside the context."""
+        """Stop the job that is started in the `with` block if the user presses Ctrl-C there."""
         self.started_job = ""
         try:
             yield
@@ -79,34 +89,34 @@ class LocalClient(LocalSagemakerClient):  # type: ignore[misc]  # SageMaker's SD
                 self.runner.release(self.started_job)
 
     def create_hyper_parameter_tuning_job(self, **_: Any) -> None:
-        """Refuse tuning jobs, which do not exist locally."""
+        """Raise OptionError: tuning jobs run on SageMaker only."""
         raise OptionError(
-            "a tuner has an estimator whose jobs run on this machine",
+            "the estimator of a tuner has a local instance type",
             "tuning jobs run on SageMaker only",
             "Call fit() for each set of hyperparameters, or pass an instance type of SageMaker",
         )
 
     def describe_training_job(self, TrainingJobName: str) -> Description:  # noqa: N803 - AWS's name
-        """Return the job's description."""
+        """Return the state of a job, in the fields of DescribeTrainingJob's answer."""
         return self.runner.describe(TrainingJobName)
 
     def stop_training_job(self, TrainingJobName: str) -> None:  # noqa: N803 - AWS's name
-        """Stop the job."""
+        """Request that a job stops; its ranks have two minutes to save."""
         self.runner.stop(TrainingJobName)
 
     def list_tags(self, ResourceArn: str, **_: Any) -> dict[str, list[dict[str, str]]]:  # noqa: N803 - AWS's name
-        """Return the job's tags."""
+        """Return {"Tags": tags} of a job, as the call ListTags does."""
         return {"Tags": self.runner.describe(ResourceArn.rpartition("/")[2]).get("Tags", [])}
 
 
 class LocalSession(SageMakerLocalSession):  # type: ignore[misc]  # SageMaker's SDK is untyped
-    """A session for `instance_type` "local_process", "local" and "local_gpu".
+    """Session of SageMaker's SDK for the instance types "local_process", "local" and "local_gpu".
 
     Attributes:
-        runner: Runner of the jobs; by default their folders are in ~/.sagemaker-dist/jobs, and data
-            in S3 is read with the credentials of `boto_session`, or boto3's default ones.
-        file_systems: Directories of this machine where file systems are mounted, by ids such as
-            "fs-01234567".
+        runner: Runner of the jobs. The default writes to ~/.sagemaker-dist/jobs, and downloads data
+            from S3 with the credentials of `boto_session`, or else with boto3's default ones.
+        file_systems: Id of a file system, such as "fs-01234567" -> directory of this machine where
+            it is mounted.
     """
 
     sagemaker_config: dict[str, Any]
@@ -134,14 +144,18 @@ class LocalSession(SageMakerLocalSession):  # type: ignore[misc]  # SageMaker's 
         self.sagemaker_client = LocalClient(self, self.runner)
 
     def expand_role(self, role: str) -> str:
-        """Return the role unchanged: no one assumes it."""
+        """Return the role unchanged: local jobs need no permissions."""
         return role
 
     @contextmanager
     def starting(
         self, *, attended: bool, source: LocalSource | None = None, **extra: Any
     ) -> Iterator[LocalClient]:
-        """Start jobs inside with this source and these extra arguments."""
+        """Let jobs that are started in the `with` block use this code and these extra arguments.
+
+        `attended` is whether the jobs are stopped when this process ends; `extra` are arguments of
+        `train`.
+        """
         client: LocalClient = self.sagemaker_client
         client.attended, self._extra = attended, extra
         client.source = source
@@ -151,15 +165,15 @@ class LocalSession(SageMakerLocalSession):  # type: ignore[misc]  # SageMaker's 
             client.attended, client.source, self._extra = False, None, {}
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Start a job; the arguments of `starting` take precedence."""
+        """Start a job; the extra arguments of `starting` replace those of the SDK."""
         with self.without_defaults():
             return super().train(*args, **{**kwargs, **self._extra})
 
     @contextmanager
     def without_defaults(self) -> Iterator[None]:
-        """Turn off the SDK's config lookups inside the context.
+        """Turn off the SDK's lookups of default values in its config file, in the `with` block.
 
-        Otherwise the SDK validates its config against its schema a dozen times, 0.1 s each.
+        The SDK would validate its config against a schema a dozen times, 0.1 s each.
         """
         before, self.sagemaker_config = self.sagemaker_config, {}
         try:
@@ -175,14 +189,22 @@ class LocalSession(SageMakerLocalSession):  # type: ignore[misc]  # SageMaker's 
         log_type: str = "All",  # noqa: ARG002 - SageMaker's signature
         timeout: int | None = None,  # noqa: ARG002 - SageMaker's signature
     ) -> None:
-        """Print the output of a job; with `wait`, until it ends."""
+        """Print the output of a job; with `wait`, continue until the job ends.
+
+        Raises:
+            LocalJobError: The job failed.
+        """
         if wait:
             self._wait_to_end(job_name, output=True)
         else:
             print(*self.runner.logs(job_name), sep="", end="")  # noqa: T201 - this is the method's purpose
 
     def wait_for_job(self, job: str, poll: int = 5) -> Description:  # noqa: ARG002 - SageMaker's
-        """Wait until a job ends, without its output."""
+        """Wait until a job ends without printing its output, and return its description.
+
+        Raises:
+            LocalJobError: The job failed.
+        """
         return self._wait_to_end(job, output=False)
 
     def _wait_to_end(self, name: str, *, output: bool) -> Description:
@@ -194,12 +216,12 @@ class LocalSession(SageMakerLocalSession):  # type: ignore[misc]  # SageMaker's 
             raise LocalJobError(
                 f"training job {name!r} failed",
                 str(description["FailureReason"]).rstrip("."),
-                f"The output of every host is in {self.runner.logs_at(name)}",
+                f"Read the output of every host in {self.runner.logs_at(name)}",
             )
         return description
 
     def abandon(self, name: str) -> None:
-        """Stop a job after the user's interrupt; kill it after a second one."""
+        """Stop a job after Ctrl-C and show its end; a second Ctrl-C kills it."""
         try:
             print(  # noqa: T201 - for the user at the terminal
                 f"\nStopping {name}: its ranks have two minutes to save."
@@ -208,7 +230,7 @@ class LocalSession(SageMakerLocalSession):  # type: ignore[misc]  # SageMaker's 
             self.runner.stop(name)
             watch(self.runner, name, new_only=True)
         except KeyboardInterrupt:
-            print("\nKilling it and keeping its output. Interrupt again to discard that too.")  # noqa: T201 - for the user at the terminal
+            print("\nKilling the job. Its model is kept; interrupt again to discard it, too.")  # noqa: T201 - for the user at the terminal
             self._kill(name)
 
     def _kill(self, name: str) -> None:
@@ -225,7 +247,7 @@ ProcessSession = LocalSession  # its earlier name
 
 
 def _credentials(session: boto3.Session | None) -> dict[str, str]:
-    """Return the environment variables with which a download uses the session's credentials."""
+    """Return environment variables that give a download the session's region and credentials."""
     if session is None:
         return {}
     environment = {"AWS_DEFAULT_REGION": session.region_name or ""}
@@ -246,10 +268,10 @@ def _credentials(session: boto3.Session | None) -> dict[str, str]:
 
 @cache
 def _offline_boto_session() -> boto3.Session:
-    """Return a session with placeholders for region and credentials, so that boto3 does not search
-    for real ones.
+    """Return a boto3.Session with placeholders for region and credentials.
 
-    It is shared by all LocalSessions, because loading boto3's models takes a second.
+    boto3 then does not search for real ones. All LocalSessions share it, because loading boto3's
+    data takes a second.
     """
     return boto3.Session(
         aws_access_key_id="local_process",

@@ -3,9 +3,9 @@
 
         PyTorch(..., distribution=DataParallel())         the smdist runtime starts the ranks
         PyTorch(..., instance_type="local_process")       hosts are processes of this machine
-        PyTorch(..., instance_type="local")               hosts are containers of its Docker engine
+        PyTorch(..., instance_type="local")               hosts are containers of this machine
 
-The code of these additions is in `distributed`, shared by all Estimators.
+The code of these additions is in `distributed`, which all Estimators share.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class PyTorch(Distributed, SageMakerPyTorch):  # type: ignore[misc]  # SageMaker
       `OnInstanceGroup`, ...), or any dict that the parent takes.
       docs/distributions.md lists the launcher of each.
     * `instance_type="local_process"`: every host is a process of this machine;
-      needs no image, role, credentials, region or network. Output and
+      no image, role, credentials, region or network is needed. Output and
       checkpoints are file:// directories, data is file:// or s3://.
     * `instance_type="local"` or `"local_gpu"`: every host is a container of this
       machine's Docker engine; otherwise the same as "local_process". With a
       LocalSession of SageMaker's own, its local mode runs the job instead.
-    * `image_uri`: with a sagemaker-dist distribution, or in a local mode without a
-        framework_version, defaults to the image of `sagemaker-dist image build`.
+    * `image_uri`: the default is the image of `sagemaker-dist image build` for a
+      sagemaker-dist distribution, and for local jobs without a framework_version.
 
     Raises:
         OptionError: The request is wrong; all faults are reported together.

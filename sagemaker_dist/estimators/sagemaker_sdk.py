@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check for SageMaker's SDK v2, and contexts that silence its notes and lookups."""
+"""Check that SageMaker's SDK v2 is installed, and contexts that suppress its side effects.
+
+The side effects are log messages, searches for credentials, and a hook for tracebacks.
+"""
 
 from __future__ import annotations
 
@@ -34,16 +37,16 @@ _BY_TRAINER: Final = f"""The same job with its ModelTrainer, which can start smd
 The Estimators need an environment of their own: {_INSTALL}"""
 _SILENCE: Final = "SAGEMAKER_SUPPRESS_V2_WARNING"  # the SDK's own switch
 _NO_METADATA: Final = "AWS_EC2_METADATA_DISABLED"  # botocore's own switch
-_EC2_MARKS: Final = {
+_EC2_SIGNS: Final = {
     Path("/sys/devices/virtual/dmi/id/sys_vendor"): "amazon ec2",  # Nitro
     Path("/sys/hypervisor/uuid"): "ec2",  # Xen
 }
-_CHATTY: Final = ("sagemaker.config", "sagemaker.telemetry.telemetry_logging", "sagemaker")
+_VERBOSE_LOGGERS: Final = ("sagemaker.config", "sagemaker.telemetry.telemetry_logging", "sagemaker")
 
 _SHELL_HOOKS: Final = ("showtraceback", "_showtraceback", "showsyntaxerror")
 _LOCK: Final = threading.RLock()  # guards the environment and the two counters below
 _INSIDE: Final[Counter[str]] = Counter()
-_BEFORE: Final[dict[str, str | None]] = {}  # the user's values
+_BEFORE: Final[dict[str, str | None]] = {}  # variable -> the user's value
 
 
 def check_sdk() -> None:
@@ -64,7 +67,10 @@ def check_sdk() -> None:
 
 
 def _installed() -> str | None:
-    """Return the SDK's version, or None; the training part of version 3 may be installed alone."""
+    """Return the version of SageMaker's SDK, or None if it is not installed.
+
+    Of version 3, the package sagemaker-train may be installed alone.
+    """
     for name, prefix in (("sagemaker", ""), ("sagemaker-train", "3, its sagemaker-train ")):
         with suppress(PackageNotFoundError):
             return prefix + version(name)
@@ -73,32 +79,35 @@ def _installed() -> str | None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Hold back the SDK's notes that are not about the user's request.
+    """Suppress the SDK's log messages below WARNING, and its advice to use version 3.
 
-    The SDK's advice to move to version 3 still appears when the user's own code builds one of the
-    SDK's classes.
+    This holds in the `with` block. The advice still appears when the user's own code creates an
+    object of one of the SDK's classes.
     """
-    loggers = [logging.getLogger(name) for name in _CHATTY]
+    loggers = [logging.getLogger(name) for name in _VERBOSE_LOGGERS]
 
-    def hush() -> None:
+    def suppress_messages() -> None:
         for logger in loggers:
             logger.addFilter(_is_warning)
 
-    def unhush() -> None:
+    def allow_messages() -> None:
         for logger in loggers:
             logger.removeFilter(_is_warning)
 
-    with _shared("loggers", hush, unhush), _environment(_SILENCE, "1"):
+    with (
+        _shared("loggers", suppress_messages, allow_messages),
+        _environment(_SILENCE, "1"),
+    ):
         yield
 
 
 @contextmanager
 def offline() -> Iterator[None]:
-    """Prevent searches for credentials in a metadata service that does not exist here.
+    """Turn off boto3's search for credentials in EC2's metadata service, in the `with` block.
 
-    Importing the SDK and building an estimator create clients, which call 169.254.169.254 if they
-    find no credentials elsewhere. Outside Amazon EC2 nothing answers there, and the calls wait for
-    a timeout.
+    The SDK creates boto3 clients when it is imported and when it builds an estimator. Without other
+    credentials, they call 169.254.169.254. Outside Amazon EC2 nothing answers at that address, and
+    each call waits for its timeout. On EC2 the search stays on.
     """
     if _may_be_ec2():
         yield
@@ -109,8 +118,9 @@ def offline() -> Iterator[None]:
 
 @contextmanager
 def user_environment() -> Iterator[None]:
-    """Restore the user's environment inside, so that a started process inherits no switch of
-    `quiet` or `offline`.
+    """Restore the user's environment variables in the `with` block.
+
+    A process that is started there does not inherit the variables that `quiet` and `offline` set.
     """
     with _LOCK:
         own = {name: os.environ.get(name) for name in _BEFORE}
@@ -125,7 +135,10 @@ def user_environment() -> Iterator[None]:
 
 @contextmanager
 def own_tracebacks() -> Iterator[None]:
-    """Restore the traceback hooks that importing the SDK replaces by rich's."""
+    """Restore Python's and IPython's traceback hooks at the end of the `with` block.
+
+    Importing the SDK replaces them by rich's.
+    """
     hook, shell = sys.excepthook, _ipython()
     before = {name: vars(shell).get(name) for name in _SHELL_HOOKS} if shell else {}
     try:
@@ -156,7 +169,10 @@ def _environment(name: str, value: str) -> Iterator[None]:
 
 @contextmanager
 def _shared(name: str, begin: Callable[[], None], end: Callable[[], None]) -> Iterator[None]:
-    """Call `begin` for the first thread inside, and `end` after the last."""
+    """Call `begin` when the first thread enters the `with` block, and `end` when the last leaves.
+
+    Blocks with the same name count together.
+    """
     with _LOCK:
         _INSIDE[name] += 1
         if _INSIDE[name] == 1:
@@ -178,12 +194,15 @@ def _put(name: str, value: str | None) -> None:
 
 
 def _may_be_ec2() -> bool:
-    """Return whether the hardware is EC2's or unknown (Amazon EC2 user guide, 2026-11-21)."""
+    """Return whether this machine is an Amazon EC2 instance, or may be one.
+
+    Source: Amazon EC2 user guide, 2026-11-21.
+    """
     if sys.platform != "linux":
         return True
     return any(
-        path.is_file() and path.read_text(errors="replace").lower().startswith(mark)
-        for path, mark in _EC2_MARKS.items()
+        path.is_file() and path.read_text(errors="replace").lower().startswith(sign)
+        for path, sign in _EC2_SIGNS.items()
     )
 
 

@@ -2,13 +2,14 @@
 """`TensorFlow` of SageMaker's SDK v2, with sagemaker-dist's additions.
 
     TensorFlow(..., instance_type="local_process")    hosts are processes of this machine
-    TensorFlow(..., instance_type="local")            hosts are containers of its Docker engine
+    TensorFlow(..., instance_type="local")            hosts are containers of this machine
 
-        distribution=DataParallel()                       smdist ranks, for Keras and custom loops
-        distribution=MultiWorkerMirroredStrategy()        TensorFlow's own, by the smdist launcher
-        distribution=ParameterServer()                    likewise
+        distribution=DataParallel()                       smdist's collectives, for Keras and loops
+        distribution=MultiWorkerMirroredStrategy()        TensorFlow's own collectives
+        distribution=ParameterServer()                    TensorFlow's own parameter servers
 
-In SageMaker's images it behaves like its parent.
+The smdist launcher starts the processes of all three. With SageMaker's images, the class behaves
+like the SDK's TensorFlow.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from sagemaker_dist.contract.aws_distributions import Strategy
 from sagemaker_dist.estimators.checked_job import runs_here
 from sagemaker_dist.estimators.distributed import Distributed
 
-_MODEL_DIR: Final = "/opt/ml/model"  # the SDK's default is in S3, or is not saved
-_NEXT_TO_CODE: Final = "../model"  # for a process: each host has its own /opt/ml tree
+_MODEL_DIR: Final = "/opt/ml/model"  # the SDK's default is in S3, or a directory that is not saved
+_NEXT_TO_CODE: Final = "../model"  # for a process: relative to the script, in the host's tree
 
 
 class TensorFlow(Distributed, SageMakerTensorFlow):  # type: ignore[misc]  # SageMaker's SDK is untyped
@@ -35,11 +36,10 @@ class TensorFlow(Distributed, SageMakerTensorFlow):  # type: ignore[misc]  # Sag
     * `distribution`: `DataParallel(...)` and the strategies above in the sagemaker-dist image,
       unless a framework_version selects SageMaker's. `ModelParallel` is for torch.
     * `instance_type="local_process"`, `"local"` or `"local_gpu"`: as in `PyTorch`.
-    * `image_uri`: with such a distribution and in the local modes, without a
-      framework_version, defaults to the image of
-      `sagemaker-dist image build --framework tensorflow`.
-    * `model_dir`: in the sagemaker-dist image and the local modes defaults to the directory
-      that becomes model.tar.gz; for local processes, relative to the script's directory.
+    * `image_uri`: with such a distribution, and for local jobs, the default is the image of
+      `sagemaker-dist image build --framework tensorflow`, unless a framework_version is given.
+    * `model_dir`: in the sagemaker-dist image, and for local jobs, the default is the directory
+      that becomes model.tar.gz. For local processes the path is relative to the script's directory.
 
     Raises:
         OptionError: The request is wrong; all faults are reported together.
@@ -71,14 +71,17 @@ class TensorFlow(Distributed, SageMakerTensorFlow):  # type: ignore[misc]  # Sag
         )
 
     def _distribution_configuration(self, distribution: Any) -> dict[str, Any]:
-        """Return the parent's hyperparameters for its own launchers."""
+        """Return the SDK's hyperparameters for SageMaker's launchers; empty for our launcher."""
         if self._parsed.is_launched:
             return {}
         added: dict[str, Any] = super()._distribution_configuration(distribution)
         return added
 
     def _default_s3_path(self, directory: str, mpi: bool = False) -> str:
-        """Return where the script saves: in S3 for the parent, except for MPI ranks."""
+        """Return the default directory for the script's model.
+
+        The SDK's default is in S3, except for MPI; ranks of our launcher count as MPI's.
+        """
         place: str = super()._default_s3_path(directory, mpi or self._parsed.is_launched)
         return place
 
@@ -89,7 +92,7 @@ class TensorFlow(Distributed, SageMakerTensorFlow):  # type: ignore[misc]  # Sag
         params: dict[str, Any] = super()._prepare_init_params_from_job_description(
             job_details, model_channel_name
         )
-        if "model_dir" not in params:  # the parent reads it only from jobs in its own images
+        if "model_dir" not in params:  # the SDK reads it only from jobs in SageMaker's images
             params["model_dir"] = params["hyperparameters"].pop("model_dir", False)
         return params
 

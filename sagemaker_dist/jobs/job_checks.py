@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts about a `TrainingJob` for the checks in `planning`."""
+"""Checks of a `TrainingJob`'s options; collects the facts that the checks in `planning` need."""
 
 from __future__ import annotations
 
@@ -35,24 +35,27 @@ _PLACES: Final = ("output_path", "checkpoint_s3_uri")
 
 
 def is_local(options: TrainingOptions) -> bool:
-    """Return whether the job runs on this machine."""
+    """Return whether the job runs on this machine, by its instance type."""
     return options.instance_type in {LOCAL_PROCESS, *LOCAL}
 
 
 def distribution_of_job(options: TrainingOptions) -> Distribution:
-    """Return the distribution of a job, whose image has the sagemaker-dist launcher.
+    """Return the parsed option `distribution` of a job, for the sagemaker-dist launcher.
 
     Raises:
-        OptionError: The job's `distribution` is not valid.
+        OptionError: `distribution` is not valid.
     """
     return claim_for_launcher(read_distribution(with_parameters(options.distribution)))
 
 
 def job_faults(options: TrainingOptions, *, region: str | None = None) -> Iterator[OptionError]:
-    """Yield all faults of a job; AWS is not called."""
-    unfit = list(kind_faults(options))
-    if unfit:
-        yield from unfit
+    """Yield all faults of a job's options that can be found without calling AWS.
+
+    `region` is the AWS region of the job, or None if unknown.
+    """
+    wrong_types = list(kind_faults(options))
+    if wrong_types:
+        yield from wrong_types
         return
     distribution = Distribution()
     try:
@@ -72,7 +75,7 @@ def job_faults(options: TrainingOptions, *, region: str | None = None) -> Iterat
 
 
 def job_to_check(options: TrainingOptions) -> Job:
-    """Return the facts about the job for warnings."""
+    """Return the facts about a job from which its warnings are computed."""
     return _job(options, distribution_of_job(options), None)
 
 
@@ -80,8 +83,8 @@ def _missing(options: TrainingOptions) -> Iterator[OptionError]:
     if options.role is None and not is_local(options):
         yield OptionError(
             "role is left out",
-            "the job runs with its permissions",
-            "Pass its ARN or name",
+            "the job runs with the permissions of an IAM role",
+            "Pass the ARN or the name of a role",
             about="role",
         )
     if options.entry_point is None:
@@ -89,7 +92,7 @@ def _missing(options: TrainingOptions) -> Iterator[OptionError]:
             if getattr(options, name):
                 yield OptionError(
                     f"{name} is set without entry_point",
-                    "it does not name the script to run",
+                    f"{name} does not name the script to run",
                     f"Pass entry_point, or leave {name} out",
                     about=name,
                 )
@@ -109,7 +112,7 @@ def _place_faults(inputs: Any) -> Iterator[OptionError]:
             kind = next(iter(source), "dict") if isinstance(source, Mapping) else "dict"
             yield OptionError(
                 f"channel {part['ChannelName']!r} is of type {kind}",
-                "it does not name a place",
+                "a value of this type does not name the place of the data",
                 "Pass 's3://…', a Path, an S3Input or a FileSystemInput",
                 about=("inputs", part["ChannelName"]),
             )

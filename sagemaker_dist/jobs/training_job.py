@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`TrainingJob`: a training job on SageMaker, in containers or as processes.
+"""`TrainingJob`: a training job on SageMaker, or on this machine in containers or processes.
 
     job = TrainingJob(entry_point="train.py", role="training", instance_type="ml.c5.9xlarge",
                       instance_count=2, distribution=DataParallel(), inputs="s3://bucket/data")
     job.submit()
     job.wait()
 
-AWS is called only for values that the options leave open: with `role` an ARN, `image_uri` and
-`output_path` given, `request()` makes no call.
+AWS is called only for values that the options do not give: with an ARN as `role`, and `image_uri`
+and `output_path` given, `request()` makes no call.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from sagemaker_dist.runners.protocol import Description
 from sagemaker_dist.runners.viewer import watch
 
 _OPTIONS: Final = str(TrainingOptions.__doc__).partition("    Attributes:\n")[2]
-_ROLE: Final = "arn:aws:iam::000000000000:role/local"  # a placeholder, which no one assumes
+_ROLE: Final = "arn:aws:iam::000000000000:role/local"  # a placeholder: local jobs need no role
 _NO_IMAGE: Final = ":local_process"
 _LONGEST: Final = 63
 
@@ -75,7 +75,7 @@ class TrainingJob(TrainingOptions):
         self.validate()
 
     def validate(self) -> None:
-        """Check everything that can be checked without AWS or Docker.
+        """Check all options, as far as that is possible without calls to AWS or Docker.
 
         Raises:
             OptionError: The job is wrong; all faults are reported together.
@@ -84,12 +84,12 @@ class TrainingJob(TrainingOptions):
         raise_all(job_faults(self, region=getattr(self.session, "region_name", None)))
 
     def warnings(self) -> list[str]:
-        """Return warnings, such as how gradients travel on the instance type."""
+        """Return warnings for the user, such as slow transport of gradients on an instance type."""
         return [*framework_warnings(self), *construction_warnings(job_to_check(self))]
 
     @cached_property
     def name(self) -> str:
-        """Return the job's name: `job_name`, or the base name and the time of the first access."""
+        """Name of the job: `job_name`, or the base name with the time when this is first read."""
         if self.job_name is not None:
             return self.job_name
         stamp = datetime.now(timezone.utc).strftime("%Y-%m-%d-%H-%M-%S-%f")[:-3]
@@ -97,10 +97,10 @@ class TrainingJob(TrainingOptions):
         return f"{base[: _LONGEST - len(stamp) - 1].rstrip('-')}-{stamp}"
 
     def request(self) -> dict[str, Any]:
-        """Return the whole CreateTrainingJob request.
+        """Return the arguments of CreateTrainingJob for this job; nothing is started.
 
         Raises:
-            SetupError: AWS refuses a call.
+            SetupError: AWS refuses a call, or no region is set.
             SkewError: The pushed images have other versions than this package.
         """
         request = training_request(self, self._resolved)
@@ -112,9 +112,9 @@ class TrainingJob(TrainingOptions):
         """Upload the code, start the job and return its name; a second call only returns the name.
 
         Raises:
-            OptionError: SageMaker refuses the request, or has another job of this name.
-            SetupError: AWS or this machine cannot run it.
-            JobError: A limit of the account is reached.
+            OptionError: SageMaker refuses the request, or another job has the name.
+            SetupError: AWS or this machine cannot run the job.
+            JobError: A quota of the account does not allow the job.
         """
         if self.is_started:
             return self.name
@@ -151,31 +151,35 @@ class TrainingJob(TrainingOptions):
         return self.output_path is None and self.code_location is None
 
     def wait(self, progress: bool = True) -> Description:
-        """Wait until the job ends and return its description; with `progress`, show its output.
+        """Wait until the job ends, and return its description (DescribeTrainingJob's answer).
 
-        Ctrl-C ends the wait; the job keeps running.
+        With `progress`, the output of all hosts is shown. Ctrl-C ends the wait; the job keeps
+        running.
 
         Raises:
-            JobError: The job failed.
+            JobError: The job failed, or was not submitted.
         """
         layout = plan_local_job(self._runner.describe(self.name)).layout if is_local(self) else ""
         ended = watch(self._runner, self.name, layout=layout, output=progress)
         if ended["TrainingJobStatus"] == "Failed":
             raise JobError(
                 f"training job {self.name!r} failed",
-                str(ended.get("FailureReason", "no reason was given")).rstrip("."),
-                f"The output of every host is in {self._runner.logs_at(self.name)}",
+                str(ended.get("FailureReason", "SageMaker gave no reason")).rstrip("."),
+                f"Read the output of every host in {self._runner.logs_at(self.name)}",
             )
         return ended
 
     def logs(self, follow: bool = False) -> Iterator[str]:
-        """Yield the output of all hosts; with `follow`, until the job ends."""
+        r"""Yield the output of all hosts as lines that end in \n, or in \r for a progress bar.
+
+        With `follow`, continue until the job ends.
+        """
         for segment in self._runner.logs(self.name, follow=follow):
             if segment:
                 yield segment
 
     def describe(self) -> Description:
-        """Return the answer of DescribeTrainingJob.
+        """Return the state of the job, in the fields of DescribeTrainingJob's answer.
 
         Raises:
             JobError: The job was not submitted.
@@ -183,7 +187,7 @@ class TrainingJob(TrainingOptions):
         return self._runner.describe(self.name)
 
     def stop(self) -> None:
-        """Stop the job: its ranks get two minutes to save."""
+        """Request that the job stops, and return without waiting; ranks have 120 s to save."""
         self._runner.stop(self.name)
 
     @cached_property
@@ -222,7 +226,7 @@ class TrainingJob(TrainingOptions):
         if not is_local(self) and self._boto.region_name is None:
             raise SetupError(
                 "no AWS region is set",
-                "the job needs a region",
+                "a job runs in one region of AWS",
                 "Set AWS_DEFAULT_REGION, or pass a session with a region",
             )
         distribution = distribution_of_job(self)

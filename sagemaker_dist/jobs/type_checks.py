@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of option types, which run before all other checks."""
+"""Checks of the options' types; they run first, because the other checks expect right types."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ _KINDS: Final = {
 
 
 def kind_faults(options: TrainingOptions) -> Iterator[OptionError]:
-    """Yield options whose type the other checks cannot handle."""
+    """Yield a fault for each option of a wrong type; other checks would crash on it."""
     for name, (kind, types) in _KINDS.items():
         value = getattr(options, name)
         if value is not None and not isinstance(value, types):
             yield OptionError(
                 f"{name} is {value!r}",
-                f"its type is {type(value).__name__}",
+                f"it is of type {type(value).__name__}",
                 f"Pass {kind}",
                 about=name,
             )
@@ -78,12 +78,12 @@ def kind_faults(options: TrainingOptions) -> Iterator[OptionError]:
 
 
 def missing_files(options: TrainingOptions) -> Iterator[OptionError]:
-    """Yield dependencies that do not exist, or cannot be sent."""
+    """Yield a fault for each dependency that does not exist or cannot be uploaded."""
     if options.dependencies and str(options.source_dir).lower().startswith("s3://"):
         yield OptionError(
             "dependencies is set with a source_dir in S3",
-            "nothing is uploaded with it",
-            "Put them into the tarball, and leave dependencies out",
+            "nothing is uploaded if the code is in S3 already",
+            "Put the dependencies into the tarball in S3, and leave dependencies out",
             about="dependencies",
         )
     for each in options.dependencies:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AWS sessions without SageMaker's SDK, and boto3's errors with hints."""
+"""AWS sessions without SageMaker's SDK, and conversion of boto3's errors to ours, with hints."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from sagemaker_dist.errors import OptionError, SetupError
 
 _REGION: Final = "AWS_REGION"
 _ALLOW: Final = "Allow these credentials {action} (an IAM policy), or use others"
-_WORN_OUT: Final = ("Expired", "InvalidClientTokenId", "InvalidAccessKeyId", "Signature", "Unrecog")
+_EXPIRED: Final = ("Expired", "InvalidClientTokenId", "InvalidAccessKeyId", "Signature", "Unrecog")
 _BUSY: Final = ("Throttl", "SlowDown", "TooManyRequests", "ServiceUnavailable", "InternalError")
 _PREFIXES: Final = {"Amazon ECR": "ecr", "Amazon S3": "s3", "AWS STS": "sts", "AWS IAM": "iam"}
 
 
 def boto_session(region: str | None = None, profile: str | None = None) -> Any:
-    """Return a boto3.Session; None means boto3's own settings.
+    """Return a boto3.Session for a region and a profile; None stands for AWS's own settings.
 
     Raises:
         SetupError: The profile does not exist, or AWS's own files cannot be read.
@@ -35,21 +35,21 @@ def boto_session(region: str | None = None, profile: str | None = None) -> Any:
         return made
     except (ProfileNotFound, ConfigParseError) as error:
         hint = "Run aws configure --profile, or name another"
-        raise SetupError("there are no AWS settings", str(error), hint) from error
+        raise SetupError("AWS's settings cannot be read", str(error), hint) from error
 
 
 def account_of(session: Any) -> str:
-    """Return the number of the session's account.
+    """Return the number of the AWS account that the session's credentials belong to.
 
     Raises:
-        SetupError: STS refuses, or does not answer.
+        SetupError: STS refuses the call, or does not answer.
     """
     with aws_refusals(session, "AWS STS"):
         return str(session.client("sts").get_caller_identity()["Account"])
 
 
 def role_arn(session: Any, role: str) -> str:
-    """Return the ARN of a role; a text with a slash is an ARN already.
+    """Return the ARN of an IAM role that is given by name. A text with a slash is returned as is.
 
     Raises:
         SetupError: The role does not exist, or IAM does not answer.
@@ -70,7 +70,10 @@ def role_arn(session: Any, role: str) -> str:
 
 @contextmanager
 def aws_refusals(session: Any, service: str) -> Iterator[None]:
-    """Turn boto3's errors into errors with a hint; `service` is the one that is called."""
+    """Convert boto3's errors in the `with` block to SetupError or OptionError with a hint.
+
+    `service` is the name of the service that is called, such as "Amazon ECR".
+    """
     from botocore import exceptions
 
     what = f"{service} in {where(session)} did not answer the call"
@@ -87,7 +90,7 @@ def aws_refusals(session: Any, service: str) -> Iterator[None]:
         raise SetupError(what, why, "Run aws configure, or set AWS_PROFILE") from error
     except exceptions.ParamValidationError as error:
         wrong = f"a request to {service} is not valid"
-        raise OptionError(wrong, str(error), "Correct it") from error
+        raise OptionError(wrong, str(error), "Correct the option that it names") from error
     except exceptions.ClientError as error:
         raise _refused(what, service, error) from error
     except exceptions.BotoCoreError as error:
@@ -105,11 +108,11 @@ def _refused(what: str, service: str, error: Any) -> SetupError:
 
 
 def _hint(code: str) -> str:
-    if any(part in code for part in _WORN_OUT):
+    if any(part in code for part in _EXPIRED):
         return "Renew the credentials (aws sso login, aws configure)"
     if any(part in code for part in _BUSY):
         return "Try again in a minute"
-    return "Correct what the message names, or have the account changed"
+    return "Correct the setting that the message names, or ask the account's administrator"
 
 
 def _action(service: str, error: Any) -> str:
@@ -117,5 +120,5 @@ def _action(service: str, error: Any) -> str:
 
 
 def where(session: Any) -> str:
-    """Return the region of a session in words."""
+    """Return the region of a session as text for errors, such as "region eu-west-1"."""
     return f"region {session.region_name}"

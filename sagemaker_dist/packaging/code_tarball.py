@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The user's code as one tarball in S3, laid out as by SageMaker's SDK.
+"""The user's code as one tarball in S3, with the layout of SageMaker's SDK.
 
-    content of source_dir at the root, next to it the dependencies by their names
-
-Links are followed, as for local jobs; caches and special files are left out. Equal
-files make equal bytes.
+The content of source_dir is at the root, next to the dependencies. Links are followed, as for local
+jobs; caches and special files are left out. The same files always give the same bytes.
 """
 
 from __future__ import annotations
@@ -29,10 +27,10 @@ _NEVER: Final = frozenset({"__pycache__", ".git", ".ipynb_checkpoints"})
 def source_tarball(
     entry_point: str | Path, source_dir: str | Path | None, dependencies: Sequence[str | Path] = ()
 ) -> Iterator[Path]:
-    """Write a temporary tarball of the code, which is removed at the end.
+    """Write the code to a temporary tarball, yield its path, and remove it at the end.
 
     Raises:
-        SetupError: A file cannot be read, or was removed meanwhile.
+        SetupError: A file cannot be read, or was removed in the meantime.
     """
     with TemporaryDirectory(prefix="sagemaker-dist-source-") as folder:
         path = Path(folder) / TARBALL
@@ -50,14 +48,15 @@ def source_tarball(
 def upload_source(
     session: Any, tarball: Path, uri: str, *, kms_key: str | None = None, owner: str | None = None
 ) -> None:
-    """Upload the tarball to the place where the job reads it.
+    """Upload the tarball of the code to an S3 URI, from which the job reads it.
 
     Args:
-        owner: Account that must own the bucket, if the bucket's name is a default: anyone could
-            have created a bucket with a name that can be guessed.
+        kms_key: KMS key that encrypts the object, or None.
+        owner: Number of the account that must own the bucket, or None. It is given for a bucket
+            with a default name: a stranger could have created one with that name.
 
     Raises:
-        SetupError: S3 refuses, or does not answer.
+        SetupError: S3 refuses the upload, or does not answer.
     """
     bucket, _, key = uri.removeprefix("s3://").partition("/")
     extra = {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": kms_key} if kms_key else {}
@@ -100,7 +99,10 @@ def _places(
 
 
 def _members(name: str, place: Path, above: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
-    """Yield a path and everything below it; links to a directory around it are left out."""
+    """Yield a path and all paths below it, each with its name in the tarball.
+
+    A link to a directory that contains the link is left out.
+    """
     real = os.path.realpath(place)
     if place.name in _NEVER or real in above or not (place.is_dir() or place.is_file()):
         return
@@ -111,7 +113,7 @@ def _members(name: str, place: Path, above: tuple[str, ...]) -> Iterator[tuple[s
 
 
 def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Return the member without owner, times and hard links, which differ between machines."""
+    """Return the tarball's member without owner and time, which differ between machines."""
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     member.mtime = 0

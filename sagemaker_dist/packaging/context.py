@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Build context of the training image: a directory with the layout of a clone.
+"""Build context of the training image: a directory with the layout of this repository.
 
     sagemaker_dist/  container/  pyproject.toml  README.md  LICENSE  [wheelhouse/]
 
-In a clone these are next to this package; a wheel has all of them but the package
-itself below sagemaker_dist/_image (pyproject.toml, force-include).
+In a clone of the repository these are next to this package. An installed wheel has them below
+sagemaker_dist/_image (force-include in pyproject.toml).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NEVER: Final = shutil.ignore_patterns("__pycache__", "build", "*.so", _SHIPPED)
 
 @contextmanager
 def build_context(wheelhouse: Path | None = None) -> Iterator[Path]:
-    """Write a temporary build context, which is removed at the end.
+    """Write a temporary build context, yield its directory, and remove it at the end.
 
     Raises:
         SetupError: This installation lacks files of the image.
@@ -49,7 +49,7 @@ def _source() -> Path:
             return place
     raise SetupError(
         "this installation of sagemaker-dist cannot build images",
-        f"neither {_PACKAGE / _SHIPPED} nor a clone around {_PACKAGE} holds container/Dockerfile",
+        f"neither {_PACKAGE / _SHIPPED} nor {_PACKAGE.parent} has container/Dockerfile",
         "Install sagemaker-dist again, or build from a clone of the project",
     )
 
@@ -59,5 +59,5 @@ def _link_wheels(wheelhouse: Path, into: Path) -> None:
     for wheel in sorted(wheelhouse.glob("*.whl")):
         try:
             (into / wheel.name).hardlink_to(wheel.resolve())
-        except OSError:  # another file system
+        except OSError:  # hard links cannot lead to another file system
             shutil.copy2(wheel, into / wheel.name)

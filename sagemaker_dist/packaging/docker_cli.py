@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The docker command with BuildKit, which docker-py lacks: finding and running it."""
+"""The docker command, which builds images with BuildKit; docker-py cannot use BuildKit."""
 
 from __future__ import annotations
 
@@ -17,15 +17,20 @@ from typing import Final
 from sagemaker_dist.errors import SetupError
 from sagemaker_dist.packaging.docker_engine import address
 
-_BUILT_IN: Final = range(20, 23)  # earlier ones lack mounts, later ones take a plugin
+_BUILT_IN: Final = range(20, 23)  # versions with BuildKit built in; later ones need a plugin
 _KEPT_CHUNKS: Final = 400
-_PATIENCE_SECONDS: Final = 10.0
+_EXIT_SECONDS: Final = 10.0
 _ANSI: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Builder:
-    """A docker command that builds with BuildKit."""
+    """A docker command that builds with BuildKit.
+
+    Attributes:
+        command: First words of the command line.
+        environment: Environment variables that the command needs.
+    """
 
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -33,6 +38,8 @@ class Builder:
 
 def find_builder(path: str | None = None) -> Builder:
     """Return the first docker command on the PATH that has BuildKit.
+
+    `path` is by default the variable PATH.
 
     Raises:
         SetupError: No docker command has BuildKit.
@@ -48,20 +55,21 @@ def find_builder(path: str | None = None) -> Builder:
         if version and int(version[1]) in _BUILT_IN:
             return Builder(command=(str(docker), "build"), environment={"DOCKER_BUILDKIT": "1"})
         seen.append(str(docker))
-    why = f"{', '.join(seen)} has no buildx plugin" if seen else "there is no docker on the PATH"
+    why = f"{', '.join(seen)} has no buildx plugin" if seen else "the PATH has no docker command"
     raise SetupError(
         "no docker command can build the image",
-        f"it needs BuildKit, and {why}",
+        f"the build needs BuildKit, and {why}",
         "Install Docker with its buildx plugin (package docker-buildx-plugin or docker-buildx)",
     )
 
 
 def run(builder: Builder, arguments: Sequence[str]) -> tuple[int, list[str]]:
-    """Run a build with its output on standard error, and return its exit status and last lines.
+    """Run a build, and return its exit status and the last lines of its output.
 
-    On Ctrl-C the build has ended when KeyboardInterrupt is raised.
+    The output is also copied to standard error. On Ctrl-C, the build is ended before
+    KeyboardInterrupt is raised.
     """
-    # the engine of docker-py; without DOCKER_HOST, docker might use another context's
+    # without DOCKER_HOST, the docker command might use another engine than docker-py
     environment = {**os.environ, **builder.environment, "DOCKER_HOST": address()}
     on_terminal = sys.stderr.isatty()
     progress = "--progress=auto" if on_terminal else "--progress=plain"
@@ -82,13 +90,13 @@ def run(builder: Builder, arguments: Sequence[str]) -> tuple[int, list[str]]:
 
 @contextmanager
 def _ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Stop the build when an error leaves the context; the terminal may not have stopped it."""
+    """End the build process if the `with` block raises, such as after Ctrl-C."""
     try:
         yield
     except BaseException:
         process.terminate()
         try:
-            process.wait(_PATIENCE_SECONDS)
+            process.wait(_EXIT_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -97,7 +105,10 @@ def _ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 @contextmanager
 def _output(on_terminal: bool) -> Iterator[tuple[int, int]]:
-    """Yield this process's end and the build's end of a terminal or of a pipe."""
+    """Yield two descriptors for the build's output: this process's end, and the build's end.
+
+    They are those of a pseudo-terminal if this process has a terminal, else of a pipe.
+    """
     own_end, build_end = _terminal() if on_terminal else os.pipe()
     try:
         yield own_end, build_end
@@ -120,7 +131,7 @@ def _chunks(source: int) -> Iterator[bytes]:
     while True:
         try:
             chunk = os.read(source, 65536)
-        except OSError:  # a closed terminal raises
+        except OSError:  # the build has closed the pseudo-terminal
             return
         if not chunk:
             return

@@ -26,15 +26,17 @@ _JOIN: Final = "Join the group docker (`sudo usermod -aG docker $USER`) and log 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """Facts about the engine and its machine.
+    """Facts about the Docker engine and its machine.
 
     Attributes:
+        num_cpus: Number of CPUs of the engine's machine.
+        memory_bytes: Memory of the engine's machine.
         architecture: Architecture as images name it: "amd64", "arm64".
         data_root: Directory of the engine's images and containers.
         is_rootless: Whether root in a container is the user who runs the engine.
-        is_remapped: Whether users in a container have other ids outside.
-        labels_files: Whether SELinux keeps containers from files without their label.
-        is_desktop: Whether it is Docker Desktop, whose containers run in a virtual machine.
+        is_remapped: Whether a user id in a container is another one outside (userns-remap).
+        labels_files: Whether SELinux denies containers access to files without their label.
+        is_desktop: Whether the engine is Docker Desktop, which uses a virtual machine.
     """
 
     num_cpus: int
@@ -48,7 +50,7 @@ class Engine:
 
     @classmethod
     def of(cls, client: DockerClient) -> Engine:
-        """Return the facts that the engine reports."""
+        """Return the facts that the engine of a client reports."""
         info = client.info()
         security = " ".join(info.get("SecurityOptions") or [])
         return cls(
@@ -64,13 +66,13 @@ class Engine:
 
 
 def address() -> str:
-    """Return the engine's address: DOCKER_HOST, or docker-py's default."""
+    """Return the address of the engine: the variable DOCKER_HOST, or docker-py's default."""
     return os.environ.get("DOCKER_HOST") or _SOCKET
 
 
 @contextmanager
 def connected() -> Iterator[DockerClient]:
-    """Yield a client of the engine at DOCKER_HOST or the default socket.
+    """Yield a client of the engine at DOCKER_HOST or the default socket, and close it at the end.
 
     Raises:
         SetupError: docker-py is not installed, or no engine answers.
@@ -83,13 +85,17 @@ def connected() -> Iterator[DockerClient]:
 
 
 def connect() -> DockerClient:
-    """Return a client like `connected`; the caller closes it."""
+    """Return a client of the engine at DOCKER_HOST or the default socket; the caller closes it.
+
+    Raises:
+        SetupError: docker-py is not installed, or no engine answers.
+    """
     try:
         import docker
     except ImportError:
         raise SetupError(
             "docker-py is not installed",
-            "sagemaker_dist uses it to control Docker",
+            "sagemaker_dist uses docker-py to control Docker",
             "In a clone of sagemaker-dist, run: pip install '.[docker]'",
         ) from None
     _check_socket(address())
@@ -106,13 +112,16 @@ def connect() -> DockerClient:
 
 
 def _check_socket(where: str) -> None:
-    """Test the socket first, because docker-py hides the reason of a failure."""
+    """Raise SetupError with the reason if the engine's socket cannot be opened.
+
+    docker-py's own error does not have the reason.
+    """
     place = urlsplit(where)
     if place.scheme != "unix" or sys.platform == "win32":
         return
-    with socket.socket(socket.AF_UNIX) as visitor:
+    with socket.socket(socket.AF_UNIX) as probe:
         try:
-            visitor.connect(place.path)
+            probe.connect(place.path)
         except OSError as error:
             raise _no_engine(OSError(f"{place.path}: {error.strerror}")) from error
 

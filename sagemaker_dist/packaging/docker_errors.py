@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reasons and hints for the Docker engine's error messages."""
+"""Conversion of the Docker engine's error messages to errors with a reason and a hint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BUILD: Final = "Build the image: sagemaker-dist image build"
 _CAUSES: Final = (  # pattern of the engine's message, reason, hint
     (
         r"no space left on device|disk quota exceeded",
-        "the disk that holds its images and containers, {data_root}, is full",
+        "the disk with the engine's images and containers, {data_root}, is full",
         "Free space: docker system df, docker system prune",
     ),
     (
@@ -23,17 +23,17 @@ _CAUSES: Final = (  # pattern of the engine's message, reason, hint
     (
         r"exec: \\?\"train\\?\"|exec: .*train.*(not found|no such file)",
         "image {image} has no program `train`, so it is not a training image",
-        f"{BUILD}, or install the runtime in yours",
+        f"{BUILD}, or install the sagemaker-dist runtime in your image",
     ),
     (
         r"executable file not found|no such file or directory: unknown",
-        "image {image} lacks its start program: {message}",
+        "image {image} does not have the program that the container starts: {message}",
         "Correct container_entry_point, or the image",
     ),
     (
         r"exec format error|does not match the specified platform",
         "image {image} is built for another processor",
-        "Build it on this machine, or with: sagemaker-dist image build --platform",
+        "Build it on this machine, or with --platform: sagemaker-dist image build --platform NAME",
     ),
     (
         r"could not select device driver|nvidia",
@@ -52,22 +52,25 @@ _CAUSES: Final = (  # pattern of the engine's message, reason, hint
     ),
     (
         r"mounts denied|not shared from the host|bind source path does not exist",
-        "the engine cannot see a folder of this machine: {message}",
-        "Share it with Docker (Docker Desktop: Settings, Resources, File sharing)",
+        "the engine cannot read a directory of this machine: {message}",
+        "Share the directory with Docker (Docker Desktop: Settings, Resources, File sharing)",
     ),
     (
         r"name .* (is already in use|already exists)",
-        "another user's job, or an earlier one, has that name on the engine: {message}",
-        "Pass another job_name, or remove it if it is unused",
+        "the engine has a container or network of this name already: {message}",
+        "Pass another job_name, or remove the container or network if no job uses it",
     ),
 )
 
 
 def refusal(what: str, error: Exception, *, image: str = "", data_root: str = "") -> SetupError:
-    """Return the error for an operation that the engine refused.
+    """Return the error for an operation that the Docker engine refused.
 
     Args:
         what: The operation that failed, as the error's first part.
+        error: Exception of docker-py.
+        image: Name of the image, for reasons that name it.
+        data_root: Directory of the engine's data, for reasons that name it.
     """
     message = " ".join(str(getattr(error, "explanation", None) or error).split())
     for pattern, why, hint in _CAUSES:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Amazon ECR: an account's images, and the login for pushing there."""
+"""Amazon ECR: this version's image in an account's registry, and the login to push one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BUILD_AND_PUSH: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EcrLogin:
-    """Login for a push to ECR; valid for twelve hours and never stored.
+    """User name and password for a push to ECR; valid for twelve hours, and never stored.
 
     Attributes:
         repository_uri: Registry host and repository, without a tag.
@@ -65,7 +65,7 @@ def ecr_image(session: Any, framework: str, repository: str = REPOSITORY) -> str
 
 
 def ecr_login(session: Any, repository: str, *, create: bool) -> EcrLogin:
-    """Return a login for the repository; with `create`, create a missing repository.
+    """Return a login to push to a repository; with `create`, create it if it does not exist.
 
     Raises:
         SetupError: The repository does not exist, or ECR does not answer.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frameworks with a sagemaker-dist image, and the names of these images."""
+"""Frameworks that have a sagemaker-dist image, and the names of these images."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ REPOSITORY: Final = "sagemaker-dist"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
-    """Versions of one framework.
+    """Versions of one framework that an image can have.
 
     Attributes:
-        default: Default version.
-        series: Allowed prefixes of versions: the minor versions that the binding is compiled for.
+        default: Version that an image has by default.
+        series: Beginnings of the allowed versions, such as "2.13.": the minor versions that the
+            runtime is compiled for.
     """
 
     default: str
@@ -36,12 +37,12 @@ FRAMEWORKS: Final = {
 
 
 def installed_version() -> str:
-    """Return the version of this sagemaker-dist."""
+    """Return the version of sagemaker-dist that is installed here, such as "0.1.0"."""
     return version("sagemaker-dist")
 
 
 def default_tag(framework: str) -> str:
-    """Return the name of this version's image of a framework: `sagemaker-dist:0.1.0-torch`.
+    """Return the name of this version's image of a framework: "sagemaker-dist:0.1.0-torch".
 
     Raises:
         OptionError: There is no image for this framework.
@@ -51,20 +52,20 @@ def default_tag(framework: str) -> str:
 
 
 def is_sagemaker_dist_image(image: object) -> bool:
-    """Return whether an image has the name of a sagemaker-dist image, in any registry and with any
-    tag.
-    """
-    if not isinstance(image, str):  # left out, or a pipeline variable
+    """Return whether an image is named "sagemaker-dist", in any registry and with any tag."""
+    if not isinstance(image, str):  # None, or a pipeline variable
         return False
     name = image.partition("@")[0].rpartition("/")[2]
     return name.partition(":")[0] == REPOSITORY
 
 
 def framework_faults(framework: str, framework_version: str | None = None) -> Iterator[OptionError]:
-    """Yield the faults of a framework and of its version."""
+    """Yield the faults of a framework's name and of its version, or none if both are right."""
     if framework not in FRAMEWORKS:
         hint = closest(str(framework), FRAMEWORKS)
-        yield OptionError(f"framework is {framework!r}", "there is no image for it", hint)
+        yield OptionError(
+            f"framework is {framework!r}", "there is no image for it", hint, "framework"
+        )
         return
     if framework_version is None:
         return
@@ -72,7 +73,10 @@ def framework_faults(framework: str, framework_version: str | None = None) -> It
     what = f"framework_version is {framework_version!r}"
     if not re.fullmatch(r"\d+\.\d+\.\d+", framework_version):
         yield OptionError(
-            what, "an image needs an exact version", f"Pass all three numbers: {known.default}"
+            what,
+            "an image needs an exact version",
+            f"Pass all three numbers: {known.default}",
+            "framework_version",
         )
     elif not framework_version.startswith(known.series):
         yield OptionError(
@@ -80,6 +84,7 @@ def framework_faults(framework: str, framework_version: str | None = None) -> It
             f"the runtime is compiled for {framework}"
             f" {' to '.join(f'{each}x' for each in _ends(known.series))}",
             f"Pass {known.default}",
+            "framework_version",
         )
 
 

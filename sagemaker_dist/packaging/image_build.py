@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Build of a training image: the docker command, and the reason of a failure."""
+"""Build of a training image: the docker command line, and the error if the build fails."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NO_SPACE: Final = "no space left on device"
 _CAUSES: Final = (  # pattern of a message, reason, hint
     (
         re.compile(r"load metadata for (?:docker\.io/)?(?:library/)?([^ :]+:[^ ]+):$"),
-        "the engine does not have the base image {0}, and could not pull it",
+        "the Docker engine does not have the base image {0}, and could not pull it",
         "Pull it (docker pull), or name another: --base-image, --build-image",
     ),
     (
@@ -46,19 +46,20 @@ _CAUSES: Final = (  # pattern of a message, reason, hint
 )
 _NOISE: Final = re.compile(
     r"^(?:-{3,}|=>|#\d+ (?:sha256:|CACHED|DONE|\.\.\.|CANCELED))|^Dockerfile:"
-    r"|^(?:#\d+|>) \[[^]]+\] RUN "  # the Dockerfile's line; the step is named below
+    r"|^(?:#\d+|>) \[[^]]+\] RUN "  # lines of the Dockerfile
 )
 _LAST_LINES: Final = 6
 
 
 def build_image(options: ImageOptions | None = None) -> ImageFacts:
-    """Build a training image and return its facts.
+    """Build a training image with Docker, and return facts about it.
 
-    Progress goes to standard error. Ctrl-C ends the build and leaves nothing behind.
+    `options` are by default those of an image for torch. Progress is printed to standard error.
+    Ctrl-C ends the build, and no image is made.
 
     Raises:
-        SetupError: No engine answers, no docker command has BuildKit, the engine's disk is
-            full, or a step failed, with its last lines.
+        SetupError: No Docker engine answers, no docker command has BuildKit, the engine's disk is
+            full, or a step of the build failed.
     """
     options = options or ImageOptions()
     with connected() as client:
@@ -72,7 +73,10 @@ def build_image(options: ImageOptions | None = None) -> ImageFacts:
 
 
 def arguments(options: ImageOptions, pip_config: Path | None = None) -> list[str]:
-    """Return docker's arguments, without the Dockerfile and the context."""
+    """Return the arguments of `docker build`, without the Dockerfile and the context.
+
+    `pip_config` is a file with pip's settings that only the build sees, or None.
+    """
     values = {
         "BASE_IMAGE": options.base_image,
         "BUILD_IMAGE": options.build_image or options.base_image,
@@ -96,8 +100,9 @@ def _plain(options: ImageOptions) -> Iterator[tuple[str, str | None]]:
 
 @contextmanager
 def _pip_config(options: ImageOptions) -> Iterator[Path | None]:
-    """Write pip's indexes to a temporary file: a build argument would show their passwords in the
-    history.
+    """Write the URLs of pip's indexes to a temporary file, and yield its path; None without URLs.
+
+    A URL may have a password, which a build argument would show in the image's history.
     """
     urls = {"index-url": options.index_url, "extra-index-url": options.extra_index_url}
     lines = [f"{name} = {url}" for name, url in urls.items() if url]
@@ -112,11 +117,14 @@ def _pip_config(options: ImageOptions) -> Iterator[Path | None]:
 
 
 def fault(status: int, lines: Sequence[str], data_root: str) -> SetupError:
-    """Return the error for a failed build, from its last lines."""
+    """Return the error for a failed build, with a reason and a hint if its output has a known one.
+
+    `status` is the exit status, `lines` the last lines, `data_root` the engine's directory.
+    """
     if any(_NO_SPACE in line.lower() for line in lines):
         return SetupError(
             "the image was not built",
-            f"no space is left where the Docker engine keeps its data, {data_root}",
+            f"the disk with the Docker engine's data, {data_root}, is full",
             "Free space (`docker system df`, `docker builder prune`), or give the engine another"
             " data-root",
         )
@@ -129,14 +137,14 @@ def fault(status: int, lines: Sequence[str], data_root: str) -> SetupError:
             why, hint = (each.format(*found.groups()) for each in (why, hint))
             return SetupError("the image was not built", why, hint)
     return SetupError(
-        f"the image was not built (docker ended with {status})",
+        f"the image was not built (docker exited with code {status})",
         last_lines(lines),
-        "The lines above show which step failed",
+        "Read the build's output above: it shows which step failed",
     )
 
 
 def last_lines(lines: Sequence[str]) -> str:
-    """Return the last meaningful lines, joined to one."""
+    """Return the last lines of a build without BuildKit's progress lines, joined by " / "."""
     kept = [re.sub(r"^#\d+ (?:[\d.]+ )?", "", line) for line in lines if not _NOISE.search(line)]
     last = list(dict.fromkeys(kept))[-_LAST_LINES:]
-    return " / ".join(last).rstrip(".") or "it printed nothing"
+    return " / ".join(last).rstrip(".") or "the build printed nothing"

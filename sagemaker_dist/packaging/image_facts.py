@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts about an image from its labels, and the check that it fits this SDK."""
+"""Facts about an image from its labels, and the check that it works with this SDK."""
 
 from __future__ import annotations
 
@@ -29,11 +29,13 @@ _REBUILD: Final = "Run: sagemaker-dist image build"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageFacts:
-    """Facts about an image of this machine's engine.
+    """Facts about an image of this machine's Docker engine.
 
     Attributes:
         name: Name that the caller passed.
-        digests: Digests in the registries that it was pushed to or pulled from.
+        id: Id of the image in the engine, "sha256:…".
+        tags: All names of the image, with their tags.
+        digests: Digests in the registries that the image was pushed to or pulled from.
         size_bytes: Unpacked size of all layers.
         labels: All labels; those of sagemaker-dist begin with "sagemaker-dist.".
     """
@@ -48,27 +50,29 @@ class ImageFacts:
 
     @property
     def version(self) -> str | None:
-        """Return the runtime's version; None for other images."""
+        """Version of the sagemaker-dist runtime in the image; None for an image without it."""
         return self.labels.get(f"{LABEL}version")
 
     @property
     def wire(self) -> str | None:
-        """Return the version of the hyperparameter format that the runtime reads."""
+        """Version of the hyperparameter format that the runtime reads; None without the runtime."""
         return self.labels.get(f"{LABEL}wire")
 
     @property
     def framework(self) -> str | None:
-        """Return the framework, such as "torch"."""
+        """Framework in the image, such as "torch"; None without the runtime."""
         return self.labels.get(f"{LABEL}framework")
 
     @property
     def framework_version(self) -> str | None:
-        """Return the framework's version, such as "2.13.0"."""
+        """Version of the framework, such as "2.13.0"; None without the runtime."""
         return self.labels.get(f"{LABEL}framework-version")
 
 
 def inspect_image(image: str, *, client: DockerClient | None = None) -> ImageFacts:
-    """Return the facts about an image of the engine; nothing is pulled.
+    """Return the facts about an image of this machine's Docker engine; nothing is pulled.
+
+    `client` is a client of the engine; None opens one.
 
     Raises:
         SetupError: The engine does not answer, or has no such image.
@@ -85,7 +89,9 @@ def inspect_image(image: str, *, client: DockerClient | None = None) -> ImageFac
 
 
 def local_image(client: DockerClient | None, framework: str) -> ImageFacts:
-    """Return this version's image of a framework on this machine.
+    """Return the facts about this version's image of a framework on this machine.
+
+    `client` is a client of the Docker engine; None opens one.
 
     Raises:
         SetupError: The image was not built here, or the engine does not answer.
@@ -110,7 +116,7 @@ def local_image(client: DockerClient | None, framework: str) -> ImageFacts:
 
 
 def check_versions(facts: ImageFacts) -> None:
-    """Check that an image fits this SDK; images without the runtime pass.
+    """Check that an image works with this SDK; an image without the runtime passes.
 
     Raises:
         SkewError: Runtime and SDK have different versions, or use different versions of the
@@ -119,7 +125,7 @@ def check_versions(facts: ImageFacts) -> None:
     here = installed_version()
     if facts.version is not None and facts.version != here:
         raise SkewError(
-            f"the image {facts.name!r} holds sagemaker-dist-runtime {facts.version}",
+            f"the image {facts.name!r} has sagemaker-dist-runtime {facts.version}",
             f"sagemaker-dist {here} is installed here",
             f"{_rebuild(facts.framework)}, or install sagemaker-dist {facts.version}",
         )
@@ -132,7 +138,10 @@ def check_versions(facts: ImageFacts) -> None:
 
 
 def other_versions(where: str, versions: list[str], hint: str) -> SkewError:
-    """Return the error for a place that has images, but none of this version."""
+    """Return the error for images of other versions than this one.
+
+    `where` is a text for the images, such as "the images for torch in URI".
+    """
     return SkewError(
         f"{where} have version {', '.join(versions)}",
         f"sagemaker-dist {installed_version()} is installed here",
@@ -145,7 +154,7 @@ def _rebuild(framework: str | None) -> str:
 
 
 def _rebuild_as(image: str) -> str:
-    """Return the command that builds an image of this name."""
+    """Return a hint with the command that builds an image of this name."""
     endings = [
         each for each in FRAMEWORKS if is_sagemaker_dist_image(image) and image.endswith(f"-{each}")
     ]
@@ -186,6 +195,6 @@ def _versions(docker: DockerClient, framework: str) -> list[str]:
 
 
 def versions_in(tags: Iterator[str], framework: str) -> list[str]:
-    """Return the versions in tags such as "0.1.0-torch"."""
+    """Return the versions in tags such as "0.1.0-torch", sorted; other tags are ignored."""
     ending = f"-{framework}"
     return sorted({tag.removesuffix(ending) for tag in tags if tag.endswith(ending)})

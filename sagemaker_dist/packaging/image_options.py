@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of an image build."""
+"""`ImageOptions`: options of the build of a training image."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ BASE_IMAGE: Final = "python:3.11-slim-bookworm"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageOptions:
-    """How to build a training image.
+    """Options of the build of a training image.
 
     Attributes:
         framework: "torch" or "tensorflow".
         framework_version: Exact version; None for the one that this sagemaker-dist is tested with.
-        base_image: Image with bash, python3 and pip3, and perhaps the framework: an AWS Deep
-            Learning Container, a CUDA image, a slim Python.
-        build_image: Image that compiles the runtime, with the same Python; None for `base_image`,
-            to which the build adds a compiler for that step.
+        base_image: Image that the training image is based on, such as an AWS Deep Learning
+            Container, a CUDA image or a slim Python. It needs bash, python3 and pip3; the framework
+            is installed if it is missing.
+        build_image: Image in which the runtime is compiled, with the same Python; None for
+            `base_image`, to which a compiler is added for that step.
         tag: Name of the image; None for `default_tag(framework)`.
-        wheelhouse: Directory of wheels that are used before PyPI's.
-        offline: Download nothing: all wheels are in `wheelhouse`.
+        wheelhouse: Directory of wheels that are preferred to PyPI's.
+        offline: Download nothing; `wheelhouse` must have all wheels.
         ca: File of certificates (PEM) that pip and apt trust in addition to their own, for a proxy
             that inspects TLS. It is not part of the image.
         network: Network of the build steps, such as "host"; None for Docker's default.
         platform: Platform such as "linux/arm64"; None for this machine's.
         index_url: Package index instead of PyPI.
-        extra_index_url: Another package index, for instance for CPU builds of torch.
+        extra_index_url: Package index beside the first, for instance for CPU builds of torch.
 
     Raises:
         OptionError: A value is wrong; all faults are reported together.
@@ -64,12 +65,12 @@ class ImageOptions:
 
     @property
     def exact_version(self) -> str:
-        """Return the framework's version in the image."""
+        """Version of the framework in the image."""
         return self.framework_version or FRAMEWORKS[self.framework].default
 
     @property
     def name(self) -> str:
-        """Return the image's name with its tag."""
+        """Name of the image, with its tag."""
         return self.tag or default_tag(self.framework)
 
     def _file_faults(self) -> Iterator[OptionError]:
@@ -77,17 +78,22 @@ class ImageOptions:
         if folder is None and self.offline:
             yield OptionError(
                 "offline is True without a wheelhouse",
-                "an offline build takes every wheel from there",
+                "an offline build takes every wheel from the wheelhouse",
                 "Fill a directory by `pip download` and pass it as wheelhouse",
+                "offline",
             )
         if folder is not None and not any(Path(folder).glob("*.whl")):
             yield OptionError(
                 f"wheelhouse is {str(folder)!r}",
-                "there are no wheels in it" if Path(folder).is_dir() else "no such directory",
+                "the directory has no wheels"
+                if Path(folder).is_dir()
+                else "there is no such directory",
                 "Fill a directory by `pip download` and pass it",
+                "wheelhouse",
             )
         if self.ca is not None and not Path(self.ca).is_file():
-            yield OptionError(f"ca is {str(self.ca)!r}", "no such file", "Pass a file of PEMs")
+            hint = "Pass a file of certificates in PEM format"
+            yield OptionError(f"ca is {str(self.ca)!r}", "there is no such file", hint, "ca")
 
     def _index_faults(self) -> Iterator[OptionError]:
         for name in ("index_url", "extra_index_url"):
@@ -96,6 +102,7 @@ class ImageOptions:
                     f"{name} is {getattr(self, name)!r}",
                     "an offline build uses no index",
                     f"Leave out {name} or offline",
+                    name,
                 )
 
     def _empty_faults(self) -> Iterator[OptionError]:
@@ -103,5 +110,8 @@ class ImageOptions:
             value = getattr(self, name)
             if value is not None and (not value or value.startswith("-") or " " in value):
                 yield OptionError(
-                    f"{name} is {value!r}", "Docker allows no such name", "Correct it"
+                    f"{name} is {value!r}",
+                    "Docker allows no name that is empty, begins with - or has spaces",
+                    "Correct the name",
+                    name,
                 )

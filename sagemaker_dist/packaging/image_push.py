@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Push of a training image to Amazon ECR or another registry; no credential is stored."""
+"""Push of a training image to Amazon ECR or another registry; credentials are not stored."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _DENIED: Final = ("denied", "unauthorized", "no basic auth", "authentication req
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushOptions:
-    """Options of a push.
+    """Options of the push of a training image.
 
     Attributes:
-        framework: Framework of the image, unless `image` names one.
+        framework: Framework of the image; not used if `image` is given.
         image: Name of the image; None for `default_tag(framework)`.
         to: Registry and repository, such as "localhost:5000/name", with or without a tag; None for
             ECR in the session's account and region.
         repository: Repository in ECR.
-        create: Create the repository in ECR if there is none.
+        create: Create the repository in ECR if it does not exist.
 
     Raises:
         OptionError: There is no image for `framework`, or `to` is combined with an option for
@@ -54,25 +54,29 @@ class PushOptions:
                     f"to is {self.to!r} with create or repository",
                     "create and repository are for Amazon ECR",
                     "Leave out to, or create and repository",
+                    "to",
                 )
             )
         if self.to is not None and "/" not in self.to:
             faults.append(
                 OptionError(
-                    f"to is {self.to!r}", "it does not name a registry", "Write HOST:PORT/NAME"
+                    f"to is {self.to!r}",
+                    "it does not name a registry",
+                    "Pass HOST:PORT/NAME",
+                    "to",
                 )
             )
         raise_all(faults)
 
     @property
     def name(self) -> str:
-        """Return the name of the image to push."""
+        """Name of the image to push."""
         return self.image or default_tag(self.framework)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushedImage:
-    """Place of a pushed image.
+    """URI and digest of a pushed image.
 
     Attributes:
         uri: Value for `image_uri`, with the tag.
@@ -84,14 +88,14 @@ class PushedImage:
 
 
 def push_image(options: PushOptions | None = None, *, session: Any = None) -> PushedImage:
-    """Push an image; `session` is a boto3.Session, by default with boto3's settings.
+    """Push an image to a registry, and return its URI and digest.
 
-    The token for ECR is sent with this request only. Other registries get the login that `docker
-    login` stored.
+    `options` are by default those for torch's image and ECR; `session` is a boto3.Session, by
+    default one with boto3's own settings. The login for ECR is used for this push and not stored;
+    other registries get the one that `docker login` stored.
 
     Raises:
-        SetupError: The image or the repository does not exist, or the
-            registry refuses.
+        SetupError: The image or the repository does not exist, or the registry refuses the push.
     """
     options = options or PushOptions()
     with connected() as client:
@@ -106,7 +110,7 @@ def push_image(options: PushOptions | None = None, *, session: Any = None) -> Pu
 
 @contextmanager
 def _tagged(client: DockerClient, facts: ImageFacts, uri: str) -> Iterator[None]:
-    """Tag the image for the push; the tag is removed again if the push fails."""
+    """Tag the image with the URI of the push; if the push fails, undo that."""
     from docker.errors import APIError
 
     repository, _, tag = uri.rpartition(":")
@@ -159,7 +163,7 @@ def _push(client: DockerClient, repository: str, tag: str, access: EcrLogin | No
 
 def _digest(repository: str, messages: Iterable[Mapping[str, Any]]) -> str:
     digest = error = ""
-    for message in messages:  # read to the end, which frees the connection
+    for message in messages:  # reading to the end closes the connection
         error = error or str(message.get("error", ""))
         digest = message.get("aux", {}).get("Digest", digest)
     if error:

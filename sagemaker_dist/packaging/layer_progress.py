@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Progress of a push: bars on a terminal, one line per layer elsewhere."""
+"""Display of a push on standard error: progress bars on a terminal, else one line per layer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Message = Mapping[str, Any]
 
 
 def show(messages: Iterable[Message]) -> Iterator[Message]:
-    """Pass on the engine's messages of a push, and show them on standard error."""
+    """Yield the engine's messages about a push unchanged, and show them on standard error."""
     console = Console(file=sys.stderr, highlight=False)
     return _bars(messages, console) if console.is_terminal else _lines(messages)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runners that start planned jobs, behind one protocol."""
+"""Runners that start and watch training jobs; all have the methods of the protocol `Runner`."""
 
 from sagemaker_dist.runners.local import LocalRunner
 from sagemaker_dist.runners.protocol import TERMINAL, Request, Runner

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The protocol of runners: everything that can run a job."""
+"""The protocol `Runner`, which everything that can run a training job implements."""
 
 from __future__ import annotations
 
@@ -9,23 +9,22 @@ from typing import Any, Final, Protocol, TypeAlias
 Request: TypeAlias = Mapping[str, Any]  # fields of CreateTrainingJob
 Description: TypeAlias = dict[str, Any]  # fields of DescribeTrainingJob's answer
 
-NO_MODEL: Final = "[sagemaker-dist] no model was saved"  # beginning of the log line
+NO_MODEL: Final = "[sagemaker-dist] no model was saved"  # the log line begins with this
 TERMINAL: Final = frozenset({"Completed", "Failed", "Stopped"})
 
 
 class Runner(Protocol):
-    """A runner of requests: SageMaker, this machine, or a list in a test."""
+    """Starts, describes, stops and reads training jobs: on SageMaker, here, or not at all."""
 
     def start(self, request: Request, *, attended: bool = False) -> str:
-        """Start the job and return its name.
+        """Start the job of a request (fields of CreateTrainingJob) and return the job's name.
 
-        With `attended`, the job is stopped when the calling process ends for any reason, unless
-        `release` is called before.
+        With `attended`, a local job is stopped when the calling process ends for any reason.
         """
         ...
 
     def release(self, name: str) -> None:
-        """Stop attending a job; if it still runs, it is stopped."""
+        """Stop a job that was started with `attended`, if it still runs, and no longer watch it."""
         ...
 
     def exists(self, name: str) -> bool:
@@ -33,7 +32,7 @@ class Runner(Protocol):
         ...
 
     def describe(self, name: str) -> Description:
-        """Return the answer of DescribeTrainingJob.
+        """Return the state of a job, in the fields of DescribeTrainingJob's answer.
 
         Raises:
             JobError: The job does not exist.
@@ -41,20 +40,21 @@ class Runner(Protocol):
         ...
 
     def stop(self, name: str, *, now: bool = False) -> None:
-        """Stop a job; with `now`, kill it. Return without waiting.
+        """Request that a job stops, and return without waiting; ranks get time to save.
 
-        A second call with `now` discards the model while it is being written.
+        With `now`, its processes are killed at once. A second call with `now` discards the model
+        that is being written.
         """
         ...
 
     def logs(self, name: str, *, follow: bool = False, new_only: bool = False) -> Iterator[str]:
         r"""Yield segments of output, each ending in \n, or in \r if the next one replaces it.
 
-        With `follow`, continue until the job ends; an empty string means that nothing new has come.
-        With `new_only`, leave out earlier output.
+        With `follow`, continue until the job ends, and yield an empty string whenever there is no
+        new output. With `new_only`, leave out the output before this call.
         """
         ...
 
     def logs_at(self, name: str) -> str:
-        """Return the place of the logs, for people."""
+        """Return a text for people that says where the logs are, such as a directory."""
         ...

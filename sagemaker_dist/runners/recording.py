@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A runner that records requests and runs nothing: for tests and dry runs."""
+"""`RecordingRunner`: records requests and runs nothing, for tests and dry runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ from sagemaker_dist.runners.protocol import Description, Request
 
 @dataclass
 class RecordingRunner:
-    """A runner whose jobs complete without running; `requests` holds all requests in order."""
+    """Runner that records requests; its jobs count as completed at once, without running.
+
+    Attributes:
+        requests: All requests, in the order in which they were started.
+        stopped: Names of the jobs that were stopped.
+    """
 
     requests: list[dict[str, Any]] = field(default_factory=list)
     stopped: list[str] = field(default_factory=list)
@@ -32,7 +37,11 @@ class RecordingRunner:
         return any(request["TrainingJobName"] == name for request in self.requests)
 
     def describe(self, name: str) -> Description:
-        """Return the newest request of this name as a completed job."""
+        """Return the newest request of this name, described as a completed or stopped job.
+
+        Raises:
+            JobError: No request of this name was recorded.
+        """
         for request in reversed(self.requests):
             if request["TrainingJobName"] == name:
                 now = datetime.now(timezone.utc)
@@ -45,10 +54,14 @@ class RecordingRunner:
                     "CreationTime": now,
                     "ModelArtifacts": {"S3ModelArtifacts": model},
                 }
-        raise JobError(f"there is no job {name!r}", "it was never started", "Check the name")
+        raise JobError(
+            f"there is no job {name!r}",
+            "this runner has started no job of this name",
+            "Check the name",
+        )
 
     def stop(self, name: str, *, now: bool = False) -> None:  # noqa: ARG002 - protocol
-        """Record the request to stop."""
+        """Record that the job was stopped."""
         self.stopped.append(name)
 
     def logs(
@@ -58,9 +71,9 @@ class RecordingRunner:
         follow: bool = False,  # noqa: ARG002 - protocol
         new_only: bool = False,  # noqa: ARG002 - protocol
     ) -> Iterator[str]:
-        """Return no output."""
+        """Return an empty iterator: nothing runs, so there is no output."""
         return iter(())
 
     def logs_at(self, name: str) -> str:  # noqa: ARG002 - protocol
-        """Return a text that there are no logs."""
+        """Return a text that says that there are no logs."""
         return "nowhere: nothing ran"

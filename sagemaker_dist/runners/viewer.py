@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Display of a running job: its output, its progress, and its end.
+"""Display of a running job: its output, its progress, and how it ended.
 
-terminal   lines in the colour of their host; at the bottom one line for the
-           newest progress bar and one with the state of the job
-notebook   the same lines and colours, without bottom lines
-pipe       plain lines; of a progress bar only its last state
+terminal   lines in the colour of their host; below them the newest progress bar
+           and the state of the job, one line each
+notebook   the same lines and colours, without the two lines below
+pipe       lines without colours; of each progress bar only the last state
 """
 
 from __future__ import annotations
@@ -26,33 +26,38 @@ from sagemaker_dist.runners.protocol import NO_MODEL, TERMINAL, Description, Run
 
 _PREFIX: Final = re.compile(r"\[(algo-(\d+)[^\]]*)\] ?")
 _COLOURS: Final = ("cyan", "green", "yellow", "magenta", "blue", "bright_red")
-_LOOK_SECONDS: Final = 0.1
+_DESCRIBE_SECONDS: Final = 0.1
 _DONE: Final = {"Completed": "green", "Failed": "red", "Stopped": "yellow"}
 
 
 class Screen(Protocol):
-    """A place that shows a job."""
+    """Output device that shows a job: a terminal, a notebook or a pipe."""
 
     def line(self, text: str) -> None:
         """Show a line permanently."""
         ...
 
     def progress(self, text: str) -> None:
-        """Show a state that the next one replaces."""
+        """Show a state of a progress bar; the host's next state replaces it."""
         ...
 
     def status(self, clock: str, doing: str) -> None:
-        """Show the state of the job, about ten times a second."""
+        """Show the elapsed time and the job's secondary status; called about 10 times a second."""
         ...
 
 
 def watch(
     runner: Runner, name: str, *, layout: str = "", output: bool = True, new_only: bool = False
 ) -> Description:
-    """Show a job until it ends and return its description; with `new_only`, skip earlier output."""
+    """Show a job until it ends, and return its last description.
+
+    `layout` is a text for the heading, such as "2 hosts x 4 ranks". Without `output`, only the
+    state is shown, not the output of the hosts. With `new_only`, output before this call is left
+    out.
+    """
     description = runner.describe(name)
     heading = f"{name}  {layout}".rstrip()
-    look_at_seconds, has_model = 0.0, True
+    describe_at_seconds, has_model = 0.0, True
     with _screen(layout) as screen:
         if not new_only:
             screen.line(heading)
@@ -60,10 +65,10 @@ def watch(
             has_model = has_model and not segment.startswith(NO_MODEL)
             if segment and output:
                 _show(screen, segment)
-            if monotonic() >= look_at_seconds:  # not for every line, because it reads files
+            if monotonic() >= describe_at_seconds:  # not at every line: it reads files or calls AWS
                 description = runner.describe(name)
                 screen.status(_clock(description), description["SecondaryStatus"])
-                look_at_seconds = monotonic() + _LOOK_SECONDS
+                describe_at_seconds = monotonic() + _DESCRIBE_SECONDS
     description = runner.describe(name)
     model = description.get("ModelArtifacts", {}).get(
         "S3ModelArtifacts"
@@ -97,7 +102,12 @@ def _screen(layout: str) -> Iterator[Screen]:
 
 @dataclass
 class _Plain:
-    """Screen for a pipe: the last state of a progress bar is printed with its line break."""
+    """Screen for a pipe: prints plain lines, and of a progress bar only the last state.
+
+    Attributes:
+        bars: Rank that printed a progress bar, such as "algo-1 rank 0" -> state of the bar.
+        doing: Secondary status that was printed last.
+    """
 
     console: Console
     bars: dict[str, str] = field(default_factory=dict)
@@ -113,7 +123,7 @@ class _Plain:
         self.bars[_source(text)] = text
 
     def status(self, clock: str, doing: str) -> None:
-        if doing not in {self.doing, *_DONE}:  # the last line shows the end
+        if doing not in {self.doing, *_DONE}:  # the end has a line of its own
             self._print(f"{clock}  {doing}")
         self.doing = doing
 
@@ -124,7 +134,7 @@ class _Plain:
 
 @dataclass
 class _Notebook(_Plain):
-    """Screen for a notebook: with colours, without cursor movement."""
+    """Screen for a notebook: prints as for a pipe, with the colours of the hosts."""
 
     def _print(self, text: str) -> None:
         self.console.print(_coloured(text), soft_wrap=True)
@@ -187,7 +197,9 @@ def _clock(description: Description) -> str:
     if end is None and description["TrainingJobStatus"] in TERMINAL:
         end = description.get("LastModifiedTime")
     seconds = (end.timestamp() if end else time()) - description["CreationTime"].timestamp()
-    minutes, seconds = divmod(max(0, round(seconds)), 60)  # this machine's clock may be behind
+    minutes, seconds = divmod(
+        max(0, round(seconds)), 60
+    )  # not negative if this machine's clock is late
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes:02}:{seconds:02}"
 

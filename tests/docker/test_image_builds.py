@@ -178,7 +178,7 @@ def test_full_disk(small_engine, engine, offline, monkeypatch):
     with pytest.raises(SetupError) as raised:
         build_image(ImageOptions(**{**offline, "build_image": None}))
 
-    assert f"no space is left where the Docker engine keeps its data, {root}" == raised.value.why
+    assert f"the disk with the Docker engine's data, {root}, is full" == raised.value.why
     assert "docker system df" in raised.value.hint
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole jobs through the public API: real launchers, torchrun, ranks and data."""
+"""Fixtures of whole jobs through the public API: real launchers, torchrun, ranks and data."""
 
 import shutil
 import sys
@@ -13,7 +13,7 @@ from sagemaker_dist import DataParallel, PyTorch
 
 @pytest.fixture(scope="session")
 def channel(tmp_path_factory):
-    """The digits as a file:// channel."""
+    """Write the digits and return their file:// URI."""
     sys.path.insert(0, str(DIGITS))
     from data import write_digits
 
@@ -23,7 +23,7 @@ def channel(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def source(tmp_path_factory):
-    """The demo's script and the tests' own in one source directory."""
+    """Return a source directory with the demo's script and the tests' scripts."""
     folder = tmp_path_factory.mktemp("source")
     for part in (DIGITS / "source", Path(__file__).with_name("source")):
         shutil.copytree(part, folder, dirs_exist_ok=True)
@@ -32,7 +32,7 @@ def source(tmp_path_factory):
 
 @pytest.fixture
 def job(source, tmp_path):
-    """Make an estimator over two hosts with two ranks each."""
+    """Return a function that builds an estimator over two hosts with two ranks each."""
 
     def make(entry_point, **options):
         settings = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data from S3 through the estimator and the real launcher, as a directory and as pipes."""
+"""Data from S3 through estimator and launcher, as a directory and as pipes."""
 
 import tarfile
 from textwrap import dedent
@@ -28,7 +28,7 @@ SCRIPT = """
 
 @pytest.fixture
 def s3(tmp_path, monkeypatch):
-    """An S3 with three objects, which the environment leads to."""
+    """Start a mock S3 server with three objects; the environment variables name it."""
     server = ThreadedMotoServer("127.0.0.1", 0)
     server.start()
     host, port = server.get_host_and_port()
@@ -58,7 +58,7 @@ def estimator(tmp_path):
 
 
 def test_directories_and_pipes_from_s3(s3, estimator):
-    """Each host has the whole directory; its pipes carry its part in each epoch."""
+    """Each host has the whole directory; its pipes have its part in each epoch."""
     sharded = {"distribution": "ShardedByS3Key", "input_mode": "Pipe"}
     estimator.fit(
         {"training": "s3://bucket/set", "train": TrainingInput("s3://bucket/set", **sharded)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job that reads S3 with credentials writes none of them to disk and shows none in a log."""
+"""A job that reads S3 with credentials writes them to no file and shows them in no log."""
 
 import json
 import os
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(120)
 
 @pytest.fixture(autouse=True)
 def _home(tmp_path, monkeypatch):
-    """All that this test writes is below tmp_path, temporary files as well."""
+    """Keep all files of a test, temporary ones included, below tmp_path."""
     for name in ("home", "tmp", "source"):
         (tmp_path / name).mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -34,7 +34,7 @@ def _home(tmp_path, monkeypatch):
 
 @pytest.fixture
 def s3(monkeypatch):
-    """An S3 with one object, which takes any credentials."""
+    """Start a mock S3 server with one object, which accepts any credentials."""
     server = ThreadedMotoServer("127.0.0.1", 0)
     server.start()
     host, port = server.get_host_and_port()
@@ -49,14 +49,14 @@ def s3(monkeypatch):
 
 @pytest.fixture
 def session():
-    """A session with credentials of its own."""
+    """Return a session with credentials of its own."""
     key, secret, token = SESSION.values()
     return LocalSession(boto_session=boto3.Session(key, secret, token, region_name="us-east-1"))
 
 
 @pytest.fixture
 def planted(tmp_path_factory):
-    """A file elsewhere that has a secret, which shows that a script's search finds one."""
+    """Write a secret to a file outside the job, to show that the search finds it."""
     file = tmp_path_factory.mktemp("planted") / "file"
     file.write_text(SESSION["AWS_SESSION_TOKEN"])
     return file
@@ -64,7 +64,7 @@ def planted(tmp_path_factory):
 
 @pytest.fixture
 def build(s3, tmp_path, planted):
-    """Builds an estimator of a job whose script looks for the secrets while it runs."""
+    """Return a function that builds an estimator whose script searches for the secrets."""
 
     def make(script=LOOK, **options):
         (tmp_path / "source/train.py").write_text(script)
@@ -81,7 +81,7 @@ def build(s3, tmp_path, planted):
 
 
 def reports(estimator):
-    """What the scripts found, by host."""
+    """Return what the scripts found, by host."""
     with tarfile.open(estimator.model_data.removeprefix("file://")) as archive:
         return [json.load(archive.extractfile(member)) for member in archive if member.isfile()]
 
@@ -90,7 +90,7 @@ def reports(estimator):
 def test_credentials_of_a_session_reach_the_download_alone(
     build, session, tmp_path, capfd, planted, distribution
 ):
-    """No file while the job runs or after it, no log, no repr; no host's environment."""
+    """No file, log, repr or host's environment has the credentials, during the job or after it."""
     estimator = build(sagemaker_session=session, distribution=distribution)
     estimator.fit("s3://bucket/set")
     said = capfd.readouterr()
@@ -109,7 +109,9 @@ def test_credentials_of_a_session_reach_the_download_alone(
 
 
 def test_processes_of_this_machine_inherit_the_environment_and_nothing_more(build, session):
-    """As all that a user starts: a script may read S3 by itself. The session's are not in it."""
+    """Hosts inherit the user's environment, so that a script may read S3; the session's credentials
+    are not in it.
+    """
     estimator = build(sagemaker_session=session)
     estimator.fit("s3://bucket/set")
 
@@ -117,7 +119,7 @@ def test_processes_of_this_machine_inherit_the_environment_and_nothing_more(buil
 
 
 def test_no_process_of_a_host_has_the_credentials_of_a_session(build, session, tmp_path):
-    """Nor its launcher, torchrun and guards: looked at from outside while the job runs."""
+    """No launcher, torchrun, guard or rank has them in its environment or command line."""
     script = f"import time\nwhile not __import__('os').path.exists({str(tmp_path / 'go')!r}):\n"
     options = {"distribution": DataParallel(processes_per_host=1), "sagemaker_session": session}
     estimator = build(script + "    time.sleep(0.05)\n", **options)
@@ -135,7 +137,9 @@ def test_no_process_of_a_host_has_the_credentials_of_a_session(build, session, t
 
 
 def test_a_script_that_fails_takes_no_credentials_along(build, session, tmp_path, capfd):
-    """The error, its traceback, its pickle, the failure's reason and what is kept for reading."""
+    """The error, its traceback, its pickle, FailureReason and the kept files have no
+    credentials.
+    """
     estimator = build("raise ValueError('boom')", sagemaker_session=session)
     with pytest.raises(JobError) as caught:
         estimator.fit("s3://bucket/set")
@@ -150,7 +154,7 @@ def test_a_script_that_fails_takes_no_credentials_along(build, session, tmp_path
 
 @pytest.mark.parametrize("own", [True, False])
 def test_a_download_that_fails_takes_no_credentials_along(build, session, tmp_path, capfd, own):
-    """With the credentials of a session, and with those of the environment."""
+    """A failed download shows neither a session's credentials nor the environment's."""
     estimator = build(**({"sagemaker_session": session} if own else {}))
     with pytest.raises(JobError, match="there is no such bucket") as caught:
         estimator.fit("s3://nowhere/set")
@@ -167,7 +171,7 @@ def test_a_download_that_fails_takes_no_credentials_along(build, session, tmp_pa
 def test_the_password_of_an_endpoint_or_proxy_is_not_shown(
     build, tmp_path, monkeypatch, capfd, variable, scheme
 ):
-    """It is part of the address that could not be reached; port 9 has nobody."""
+    """The error hides the password in the URL of an endpoint or proxy that cannot be reached."""
     password = SESSION["AWS_ACCESS_KEY_ID"]
     monkeypatch.delenv("AWS_ENDPOINT_URL_S3")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
@@ -184,7 +188,7 @@ def test_the_password_of_an_endpoint_or_proxy_is_not_shown(
 def test_a_supervisor_that_breaks_takes_no_credentials_along(
     build, session, tmp_path, monkeypatch, capfd
 ):
-    """Its own traceback is in a log of the job."""
+    """The traceback in the supervisor's log has no credentials."""
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken/sitecustomize.py").write_text(
         "import sys\nif 'supervisor' in ' '.join(sys.orig_argv):\n    raise SystemExit('broken')\n"
@@ -200,7 +204,7 @@ def test_a_supervisor_that_breaks_takes_no_credentials_along(
 
 
 def test_what_is_searched_for_would_be_found(tmp_path):
-    """In a file, in a name, and in a file of an archive."""
+    """The search finds a secret in a file, in a name, and in a file of an archive."""
     secret = ENVIRONMENT["AWS_SECRET_ACCESS_KEY"]
     (tmp_path / "plain").write_text(f"key = {secret}")
     with tarfile.open(tmp_path / "output.tar.gz", "w:gz") as archive:

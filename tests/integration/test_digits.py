@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first job: real data on two emulated hosts with two ranks each."""
+"""Training on real data, on two emulated hosts with two ranks each."""
 
 import hashlib
 import io
@@ -31,7 +31,7 @@ def weights_in(blob):
 
 @pytest.fixture(scope="module")
 def trained(source, channel, tmp_path_factory):
-    """One four-rank job that keeps every rank's weights."""
+    """Run one job of four ranks that saves every rank's weights."""
     from sagemaker_dist import PyTorch
 
     output = tmp_path_factory.mktemp("output")
@@ -50,14 +50,14 @@ def trained(source, channel, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def rank_weights(trained):
-    """Bytes of every rank's weights, in rank order."""
+    """Return the bytes of every rank's weights, in rank order."""
     estimator, output = trained
     files = read_tar(str(output / estimator.latest_training_job.name / "output/output.tar.gz"))
     return [weights_in(files[name]) for name in sorted(files) if "weights-" in name]
 
 
 def test_model_loads_and_knows_the_digits(trained, channel):
-    """model.tar.gz has the model, and it reads at least 95 % of the test pictures."""
+    """model.tar.gz has the model, whose accuracy on the test pictures is at least 95 %."""
     import importlib.util
 
     spec = importlib.util.spec_from_file_location("net", DIGITS / "source/net.py")
@@ -83,7 +83,7 @@ def test_ranks_are_bitwise_equal(rank_weights):
 
 
 def test_four_ranks_train_what_one_process_trains(rank_weights, job, channel):
-    """The same global batches with SGD: the largest difference is below 1e-5."""
+    """With the same global batches and SGD, the largest difference is below 1e-5."""
     alone = job(
         "train.py",
         instance_count=1,
@@ -99,7 +99,7 @@ def test_four_ranks_train_what_one_process_trains(rank_weights, job, channel):
 
 @pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_kill_9_of_a_rank_ends_the_job_with_its_name(job, victim, capfd):
-    """fit() raises within 10 s, names host and rank, and nothing is left of the job."""
+    """fit() raises within 10 s, names host and rank, and no process is left."""
     estimator = job("forever.py", **ONE_EACH)
     estimator.fit(wait=False)
     name = estimator.latest_training_job.name
@@ -119,7 +119,7 @@ def test_kill_9_of_a_rank_ends_the_job_with_its_name(job, victim, capfd):
 
 
 def test_an_exception_is_the_failure_reason(job, capfd):
-    """FailureReason has the message, the host and the rank; the other ranks heard of it, too."""
+    """FailureReason has message, host and rank; the other ranks report the failed rank, too."""
     estimator = job("boom.py", **ONE_EACH)
     with pytest.raises(JobError):
         estimator.fit()
@@ -133,7 +133,9 @@ def test_an_exception_is_the_failure_reason(job, capfd):
 
 
 def test_stopped_ranks_agree_on_a_step_and_a_second_run_resumes(job, channel, tmp_path, capfd):
-    """SIGTERM: one checkpoint, every launcher exits 143; the next run goes on from it."""
+    """After SIGTERM there is one checkpoint, every launcher exits with 143, and the next run
+    resumes.
+    """
     checkpoints = tmp_path / "checkpoints"
     checkpoints.mkdir()
     options = {"checkpoint_s3_uri": checkpoints.as_uri(), **ONE_EACH}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hyperparameters reach the script of a real job as they were given, and nothing evaluates them."""
+"""Hyperparameters reach the script of a real job unchanged, and nothing evaluates them."""
 
 import json
 import time
@@ -25,7 +25,9 @@ pytestmark = pytest.mark.timeout(120)
 
 @pytest.fixture
 def build(tmp_path, monkeypatch):
-    """Builds an estimator of any class; each process of its job writes what it got."""
+    """Return a function that builds an estimator of any class; each process of its job writes its
+    values.
+    """
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "source").mkdir()
@@ -50,7 +52,7 @@ def build(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", [Estimator, HuggingFace, PyTorch, TensorFlow])
 def test_a_script_gets_what_was_given(build, tmp_path, kind):
-    """By its command line and each variable; text stays text, also where it looks like JSON."""
+    """Command line and variables have the values; text that looks like JSON stays text."""
     given = {**TEXTS, **VALUES, **commands(tmp_path / "canary")}
     own = {"model_dir": False} if kind is TensorFlow else {}  # or it would be one more
     estimator = build(kind, hyperparameters=dict(given), **own)
@@ -62,7 +64,7 @@ def test_a_script_gets_what_was_given(build, tmp_path, kind):
 
 
 def test_a_job_by_boto3_and_its_file_carry_the_same(build, tmp_path):
-    """TrainingJob, and a job file, in which text is TOML's."""
+    """TrainingJob and a job file give the same values."""
     given = {**TEXTS, **VALUES, **commands(tmp_path / "canary")}
     texts = {name: text for name, text in given.items() if isinstance(text, str)}
     lines = [f"{json.dumps(name)} = {_toml(text)}" for name, text in texts.items()]
@@ -83,13 +85,13 @@ def test_a_job_by_boto3_and_its_file_carry_the_same(build, tmp_path):
 
 
 def _toml(text):
-    """A basic string: as JSON has it, without JSON's pairs of surrogates."""
+    """Return a TOML basic string: as in JSON, without surrogate pairs."""
     plain = json.dumps(text, ensure_ascii=False)
     return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in plain)
 
 
 def test_every_rank_gets_what_was_given(build, tmp_path):
-    """torchrun, which knows macros of its own, is between the launcher and the ranks."""
+    """Values pass through torchrun, which has macros of its own, unchanged."""
     given = {**TEXTS, **VALUES, **commands(tmp_path / "canary")}
     world = DataParallel(processes_per_host=2)
     estimator = build(PyTorch, instance_count=2, distribution=world, hyperparameters=dict(given))
@@ -102,7 +104,7 @@ def test_every_rank_gets_what_was_given(build, tmp_path):
 
 
 def test_a_generic_estimator_without_source_dir_writes_text(build, tmp_path):
-    """SageMaker's SDK writes str() of everything; text that is no JSON arrives as it is."""
+    """The SDK sends str() of each value; text that is no JSON arrives unchanged."""
     given = {name: text for name, text in TEXTS.items() if name not in {*JSON_TEXTS, "minus"}}
     given |= commands(tmp_path / "canary")
     others = {"flag": True, "nothing": None, "mapping": {"a": 1}}
@@ -132,7 +134,7 @@ def test_a_generic_estimator_without_source_dir_writes_text(build, tmp_path):
     ],
 )
 def test_what_no_script_gets_is_refused_by_name(build, tmp_path, hyperparameters, fault):
-    """Before anything starts: there is no folder of a job."""
+    """Values that cannot be passed on are refused before the job's folder is created."""
     with pytest.raises(OptionError) as caught:
         build(PyTorch, hyperparameters=hyperparameters).fit()
 
@@ -141,7 +143,9 @@ def test_what_no_script_gets_is_refused_by_name(build, tmp_path, hyperparameters
 
 
 def test_as_much_as_one_variable_holds_arrives(build):
-    """Up to the limit that is refused, and on this machine also above SageMaker's 2,500."""
+    """Values up to Linux's limit for one variable arrive, more than SageMaker's 2,500
+    characters.
+    """
     given = {f"k{number}": '"' * 900 for number in range(60)} | {"long": "x" * 9000}
     estimator = build(PyTorch, hyperparameters=dict(given))
     estimator.fit()
@@ -151,7 +155,7 @@ def test_as_much_as_one_variable_holds_arrives(build):
 
 
 def test_a_long_line_is_taken_in_at_once():
-    """A greeting of 100 kB, or a script that prints a megabyte without a line break."""
+    """A value of 100 kB, and a line of a megabyte in the output, are handled without delay."""
     segments, began = Segments(), time.process_time()
     cut = [segment for _ in range(16) for segment in segments.feed(b"x" * 65536)]
     cut += segments.feed(b"y\r\nz\rw")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The notebooks run from top to bottom; those that need Docker do in tests/docker."""
+"""The notebooks run from top to bottom; those with Docker are in tests/docker."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scripts in the shape of AWS's for SMP v1, with its dict: they train, save and resume."""
+"""Scripts like AWS's examples for SMP v1, with its dict: they train, save and resume."""
 
 import importlib.util
 import json
@@ -34,7 +34,7 @@ DISTRIBUTION = {
 
 @pytest.fixture
 def run(tmp_path):
-    """Run a script on two ranks, and return what each rank reported."""
+    """Run a script on two ranks, and return each rank's report."""
 
     def run(script, checkpoints="checkpoints", inputs=None, **hyperparameters):
         (tmp_path / checkpoints).mkdir(exist_ok=True)
@@ -62,7 +62,9 @@ def reports(path):
 
 
 def plain_losses(channel, epochs):
-    """The same training without a line of ours: whole batches, one process."""
+    """Return the losses of the same training in one process, with whole batches and without
+    smdist.
+    """
     spec = importlib.util.spec_from_file_location("pictures", SOURCE / "pictures.py")
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
@@ -82,7 +84,7 @@ def plain_losses(channel, epochs):
 
 
 def test_pictures_train_save_and_resume(run, channel):
-    """Two epochs, saved whole, then a third: the losses are those of plain PyTorch all along."""
+    """Two epochs, a full checkpoint and a third epoch have the losses of plain PyTorch."""
     inputs = {"training": channel}
     first = run("pictures.py", inputs=inputs, epochs=2, partial=0)
     then = run("pictures.py", inputs=inputs, epochs=3, partial=0)
@@ -97,7 +99,9 @@ def test_pictures_train_save_and_resume(run, channel):
 
 @pytest.mark.slow
 def test_sentences_resume_as_if_they_had_never_stopped(run):
-    """A GPT-2 with dropout: 4 steps, saved by rank, then 4 more are the 8 steps of one run."""
+    """A GPT-2 with dropout: 4 steps, partial checkpoints and 4 more steps equal 8 steps of
+    one run.
+    """
     whole = run("sentences.py", "of whole", **{"max-steps": 8})
     run("sentences.py", **{"max-steps": 4})
     then = run("sentences.py", **{"max-steps": 8})

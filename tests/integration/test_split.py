@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model is split over the ranks of a whole job, as the SDK asks for it."""
+"""A model that is split over the ranks of a whole job."""
 
 import json
 import tarfile
@@ -21,14 +21,14 @@ AWS = SMPv1(pipeline_parallel_degree=2, microbatches=2, ddp=True, processes_per_
 
 
 def facts_in(model):
-    """What every rank wrote, in rank order."""
+    """Return the facts that every rank wrote, in rank order."""
     with tarfile.open(model.removeprefix("file://")) as tar:
         return [json.load(tar.extractfile(f"rank-{rank}.json")) for rank in range(4)]
 
 
 @pytest.fixture(scope="module")
 def plain():
-    """The losses of one process on the global batches."""
+    """Return the losses of one process on the global batches."""
     spec = spec_from_file_location("split_of_tests", SCRIPT)
     script = module_from_spec(spec)
     spec.loader.exec_module(script)
@@ -45,8 +45,8 @@ def plain():
 
 
 @pytest.fixture
-def asked(request, tmp_path):
-    """Our options, or AWS's dict with its parameters in a file."""
+def options(request, tmp_path):
+    """Return our options, or AWS's dict with its parameters in a file."""
     if request.param == "ours":
         return OURS
     spelt = AWS.distribution()
@@ -57,11 +57,11 @@ def asked(request, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "asked", ["ours", pytest.param("AWS's", marks=pytest.mark.slow)], indirect=True
+    "options", ["ours", pytest.param("AWS's", marks=pytest.mark.slow)], indirect=True
 )
-def test_two_stages_and_two_replicas_train_what_one_process_trains(job, plain, asked):
-    """Every rank knows the loss, its place, and what was asked."""
-    estimator = job("split.py", distribution=asked)
+def test_two_stages_and_two_replicas_train_what_one_process_trains(job, plain, options):
+    """The losses equal one process's; every rank knows its stage, replica and options."""
+    estimator = job("split.py", distribution=options)
     estimator.fit()
     ranks = facts_in(estimator.model_data)
 
@@ -70,12 +70,12 @@ def test_two_stages_and_two_replicas_train_what_one_process_trains(job, plain, a
         assert plain == pytest.approx(rank["losses"], abs=1e-6)
         assert 2 == rank["microbatches"] == rank["options"]["microbatches"]
         assert asdict(RANKS) == rank["options"]["engine"]
-    if asked is OURS:
+    if options is OURS:
         assert OURS == ModelParallel(**ranks[0]["options"])
 
 
 def test_what_does_not_fit_starts_nothing(job):
-    """3 hosts of 2 ranks hold no whole number of models with 4 stages."""
-    asked = ModelParallel(pipeline_parallel_degree=4, engine=RANKS)
+    """3 hosts of 2 ranks are refused for 4 stages: 6 ranks are no multiple of 4."""
+    options = ModelParallel(pipeline_parallel_degree=4, engine=RANKS)
     with pytest.raises(OptionError, match=r"a world of 6 \(3 hosts x 2 processes\) has pipeline"):
-        job("split.py", distribution=asked, instance_count=3)
+        job("split.py", distribution=options, instance_count=3)

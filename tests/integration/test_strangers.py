@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who connects to a lane without the secret is dropped and logged, and the job goes on."""
+"""A connection without the job's secret is dropped and logged, and the job continues."""
 
 import os
 import socket
@@ -11,13 +11,13 @@ from sagemaker_dist import DataParallel
 
 
 def listening_ports(process):
-    """Where a rank's engine listens."""
+    """Return the ports on which a rank's engine listens."""
     connections = process.net_connections("tcp")
     return [c.laddr for c in connections if c.status == psutil.CONN_LISTEN]
 
 
 def visit(address, greeting):
-    """Connect, say something, and tell whether the door was shut."""
+    """Connect, send some bytes, and return whether the connection was closed."""
     with socket.create_connection(address, timeout=10) as visitor:
         visitor.sendall(greeting)
         visitor.settimeout(10)
@@ -30,7 +30,7 @@ def visit(address, greeting):
 
 
 def test_strangers_are_dropped_and_the_job_goes_on(job, channel, capfd):
-    """Random bytes, and the right magic with a wrong secret."""
+    """Random bytes, or the right magic with a wrong secret, do not disturb the job."""
     distribution = DataParallel(processes_per_host=1)
     estimator = job("train.py", distribution=distribution, hyperparameters={"epochs": 40})
     estimator.fit({"training": channel}, wait=False)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole jobs of TensorFlow on two emulated hosts: ranks, and TensorFlow's own strategies."""
+"""Whole jobs of TensorFlow on two emulated hosts: smdist's ranks, and TensorFlow's own
+strategies.
+"""
 
 import io
 import json
@@ -27,7 +29,7 @@ pytestmark = pytest.mark.timeout(180)
 
 @pytest.fixture
 def job(source, tmp_path):
-    """Make an estimator over two hosts."""
+    """Return a function that builds an estimator over two hosts."""
 
     def make(entry_point, distribution, **options):
         return TensorFlow(
@@ -44,7 +46,7 @@ def job(source, tmp_path):
 
 
 def saved(estimator):
-    """What the script wrote into the model, by file."""
+    """Return the values that the script wrote to the model's directory, by file."""
     with tarfile.open(estimator.model_data.removeprefix("file://")) as tar:
         files = [member for member in tar.getmembers() if member.isfile()]
         return {member.name: json.load(tar.extractfile(member)) for member in files}
@@ -57,22 +59,24 @@ def reason_of(estimator):
 
 
 def test_two_ranks_on_each_of_two_hosts(job):
-    """Each knows who it is; nobody has a TF_CONFIG."""
+    """Each rank knows its rank and host, and TF_CONFIG is not set."""
     estimator = job("tf_ranks.py", DataParallel(processes_per_host=2))
     estimator.fit()
-    told = [facts for _, facts in sorted(saved(estimator).items())]
+    found = [facts for _, facts in sorted(saved(estimator).items())]
 
     assert [("0", "0"), ("1", "1"), ("2", "0"), ("3", "1")] == [
-        (facts["RANK"], facts["LOCAL_RANK"]) for facts in told
+        (facts["RANK"], facts["LOCAL_RANK"]) for facts in found
     ]
     assert [("4", "2", "127.0.0.1", None)] * 4 == [
         (facts["WORLD_SIZE"], facts["LOCAL_WORLD_SIZE"], facts["MASTER_ADDR"], facts["TF_CONFIG"])
-        for facts in told
+        for facts in found
     ]
 
 
 def test_keras_fit_over_four_ranks(job, channel):
-    """Bitwise the same weights on all, which read at least 90 % of the test pictures."""
+    """All ranks have bitwise the same weights, with an accuracy of at least 90 % on the test
+    pictures.
+    """
     estimator = job("tf_fit.py", DataParallel(processes_per_host=2))
     estimator.fit({"training": channel})
     with tarfile.open(estimator.model_data.removeprefix("file://")) as tar:
@@ -90,7 +94,7 @@ def test_keras_fit_over_four_ranks(job, channel):
 
 @pytest.mark.slow
 def test_the_notebooks_script_needs_no_model_dir(channel, tmp_path):
-    """Only the estimator says one."""
+    """The script runs without --model_dir, which only the estimator passes."""
     job = TrainingJob(
         entry_point="train.py",
         source_dir=str(ROOT / "notebooks/keras_digits/source"),
@@ -108,7 +112,7 @@ def test_the_notebooks_script_needs_no_model_dir(channel, tmp_path):
 
 @pytest.mark.slow
 def test_ranks_that_torchrun_starts_meet_beside_its_store(source, channel, tmp_path):
-    """As with a job file that names no framework."""
+    """Ranks that torchrun starts connect, as with a job file without a framework."""
     estimator = PyTorch(
         entry_point="tf_fit.py",
         source_dir=str(source),
@@ -123,7 +127,9 @@ def test_ranks_that_torchrun_starts_meet_beside_its_store(source, channel, tmp_p
 
 
 def test_a_rank_that_raises_in_fit_is_the_reason(job):
-    """Not the graph that it raised in, and not a rank that only heard of it."""
+    """FailureReason is the rank's own error, not TensorFlow's graph error, and not another
+    rank's.
+    """
     reason = reason_of(job("tf_boom.py", DataParallel(processes_per_host=1)))
 
     assert "failed: algo-2 rank 1 exited with code 1: " in reason
@@ -133,7 +139,7 @@ def test_a_rank_that_raises_in_fit_is_the_reason(job):
 
 
 def test_mirrored_workers_train_together(job):
-    """Both hosts end with the same line, which they fitted with two replicas."""
+    """Both hosts end with the same fitted line, from two replicas."""
     estimator = job("tf_mirrored.py", MultiWorkerMirroredStrategy())
     estimator.fit()
     found = saved(estimator)
@@ -157,7 +163,7 @@ def test_the_mirrored_strategy_of_one_host_needs_no_distribution(job):
 
 
 def test_parameter_servers_train_on_two_hosts(job):
-    """The script runs once; its weights lie on both, and nothing is left of the servers."""
+    """The script runs once, the weights are on both hosts, and no server is left."""
     estimator = job("tf_servers.py", ParameterServer())
     estimator.fit()
     name = estimator.latest_training_job.name
@@ -179,7 +185,7 @@ def test_a_chief_that_fails_is_the_reason(job):
 
 @pytest.mark.slow
 def test_a_server_that_dies_ends_the_job(job):
-    """TensorFlow's coordinator would wait for a worker to come back for ever."""
+    """A killed server ends the job, although TensorFlow's coordinator would wait for it forever."""
     estimator = job("tf_servers.py", ParameterServer(), hyperparameters={"wait": "1"})
     estimator.fit(wait=False)
     name = estimator.latest_training_job.name
@@ -197,7 +203,7 @@ def test_a_server_that_dies_ends_the_job(job):
 
 
 def _is_in_the_loop(name):
-    """The chief has saved what it found, and goes on."""
+    """Return whether the chief has saved its first result."""
     for each in processes_of(name):
         try:
             base = each.environ().get("SM_MODEL_DIR", "/nowhere") + "/chief.json"
@@ -212,7 +218,9 @@ def _is_in_the_loop(name):
 
 
 def _serves(process, task):
-    """The server itself, whose guard names it in its own command line as well."""
+    """Return whether a process is the server itself, not its guard, whose command line has its
+    name, too.
+    """
     try:
         command = process.cmdline()
     except psutil.Error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A home of one's own, and a launcher that does what a test tells it."""
+"""Shared fixtures: a home directory per test, and a launcher that runs the test's script."""
 
 import os
 import sys
@@ -26,7 +26,9 @@ runpy.run_path(str(script), {"base": base, "host": base.name}, "__main__")
 
 @pytest.fixture(autouse=True, scope="session")
 def _services_are_read_once():
-    """botocore reads what describes a service, up to megabytes of JSON, anew for each session."""
+    """Cache botocore's service descriptions, megabytes of JSON, which it reads anew for each
+    session.
+    """
     read = cache(JSONFileLoader().load_file)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(JSONFileLoader, "load_file", lambda _, path: read(path))
@@ -35,7 +37,7 @@ def _services_are_read_once():
 
 @pytest.fixture(autouse=True)
 def _home(tmp_path, monkeypatch):
-    """No test reads or writes the real home, credentials or configuration."""
+    """Keep tests from reading or writing the user's home, credentials and configuration."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -44,7 +46,9 @@ def _home(tmp_path, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def runtime(tmp_path, monkeypatch):
-    """A runtime whose launcher runs the entry point itself, with `base` and `host` defined."""
+    """Install a stub runtime whose launcher runs the entry point, with `base` and `host`
+    defined.
+    """
     package = tmp_path / "runtime" / "smdist" / "launch"
     package.mkdir(parents=True)
     (package.parent / "__init__.py").touch()
@@ -58,7 +62,7 @@ def runtime(tmp_path, monkeypatch):
 
 @pytest.fixture
 def script(tmp_path):
-    """Writes src/train.py, which every emulated host runs in place of a launcher."""
+    """Return a function that writes src/train.py, which every emulated host runs."""
     folder = tmp_path / "src"
     folder.mkdir()
 
@@ -72,7 +76,7 @@ def script(tmp_path):
 
 @pytest.fixture
 def data(tmp_path):
-    """A directory with one file, as a file:// URI."""
+    """Return the file:// URI of a directory with one file."""
     folder = tmp_path / "my data"
     folder.mkdir()
     (folder / "numbers.txt").write_text("1 2 3")
@@ -86,7 +90,7 @@ def runner(tmp_path):
 
 @pytest.fixture
 def request_for(tmp_path, script):
-    """Builds the request of a job that runs src/train.py."""
+    """Return a function that builds the request of a job that runs src/train.py."""
 
     def build(name: str = "job", hosts: int = 2, **more) -> dict:
         return {
@@ -112,7 +116,9 @@ def request_for(tmp_path, script):
 
 @pytest.fixture
 def driver(tmp_path):
-    """Starts a Python program of its own session, as a user's terminal would."""
+    """Return a function that starts a Python program in a session of its own, as a terminal
+    does.
+    """
     import subprocess
 
     started = []

@@ -122,7 +122,7 @@ class Refusal:
 
 
 class Amazon(ThreadingHTTPServer):
-    """Server of AWS's JSON protocol with prepared answers; `asked` has each operation and request.
+    """Server of AWS's JSON protocol with prepared answers; `calls` has each operation and request.
 
     Attributes:
         skew_seconds: Time by which its clock is ahead of this machine's.
@@ -132,7 +132,7 @@ class Amazon(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Answer)
-        self.answers, self.asked, self.skew_seconds = defaultdict(list), [], 0.0
+        self.answers, self.calls, self.skew_seconds = defaultdict(list), [], 0.0
         self._thread = Thread(target=self.serve_forever, args=(0.01,), daemon=True)
         self._thread.start()
 
@@ -145,7 +145,7 @@ class Amazon(ThreadingHTTPServer):
         self.answers[operation] = list(answers)
 
     def names(self) -> list[str]:
-        return [operation for operation, _ in self.asked]
+        return [operation for operation, _ in self.calls]
 
     def close(self) -> None:
         self.shutdown()
@@ -157,7 +157,7 @@ class _Answer(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         operation = self.headers["X-Amz-Target"].rpartition(".")[2]
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.asked.append((operation, body))
+        self.server.calls.append((operation, body))
         answers = self.server.answers[operation]
         answer = answers.pop(0) if len(answers) > 1 else answers[0]
         answer = answer(body) if callable(answer) else answer
@@ -196,7 +196,7 @@ def in_ireland(clock: Clock) -> Iterator[SageMakerRunner]:
 
 
 @contextmanager
-def told(monkeypatch) -> Iterator[Amazon]:
+def prepared_server(monkeypatch) -> Iterator[Amazon]:
     """Start an AWS server that boto3 finds; botocore retries without a pause."""
     server = Amazon()
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)

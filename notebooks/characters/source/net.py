@@ -9,7 +9,7 @@ WIDTH, HEADS, LAYERS, LENGTH, CHARACTERS = 96, 4, 4, 64, 128
 
 
 class Block(nn.Module):
-    """Transformer block: attention to earlier characters, then two linear layers."""
+    """Transformer block: causal self-attention, then two linear layers."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def mean_over_replicas(loss) -> float:
-    """Return the mean loss; every rank knows only the loss of its own replica."""
+    """Return the mean loss over all replicas; `loss` is that of this rank's replica."""
     losses = smp.allgather(loss.item(), smp.DP_GROUP)  # <--
     return sum(losses) / len(losses)
 
@@ -67,14 +67,17 @@ def parse_args() -> argparse.Namespace:
 
 
 def resume(folder: Path) -> int:
-    """Return the step to continue with; the checkpoint may come from another number of ranks."""
+    """Load the newest checkpoint and return its step, or 0 without a checkpoint.
+
+    Another number of ranks may have saved it.
+    """
     if not (folder / "newest").exists():
         return 0
     return smp.resume_from_checkpoint(folder)["step"]  # <--
 
 
 def save(args, model, optimizer, report) -> None:
-    """Save a checkpoint for any number of ranks, the whole model for inference, and the losses."""
+    """Save a checkpoint, which any number of ranks can load; the whole model; and the losses."""
     step = args.steps
     smp.save_checkpoint(
         args.checkpoint_dir, tag=f"step-{step}", model=model, optimizer=optimizer,
@@ -86,7 +89,7 @@ def save(args, model, optimizer, report) -> None:
 
 
 def draw(args, run) -> None:
-    """Save a trace of the last steps and a picture; print the simulator's prediction."""
+    """Save a trace of the last steps and a picture of it, and print what the simulator predicts."""
     if smp.rank() == 0:
         run.save(args.output_dir / "trace.json")
         run.plot(args.output_dir / "timeline.png")

@@ -19,14 +19,14 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from tqdm import tqdm
 
-stop_asked = False
+stop_requested = False
 
 
 def main() -> None:
     """Train, resume from a checkpoint if there is one, save the model."""
     args = parse_args()
     dist.init_process_group("smdist")  # <-- "gloo" or "nccl" before
-    signal.signal(signal.SIGTERM, ask_to_stop)
+    signal.signal(signal.SIGTERM, request_stop)
     torch.manual_seed(args.seed)
     model = DistributedDataParallel(build())
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
@@ -51,7 +51,7 @@ def parse_args() -> argparse.Namespace:
 
 
 def train(model, optimizer, args) -> None:
-    """Run the remaining epochs; every rank stops at the same step."""
+    """Run the epochs that remain; if the job is stopped, all ranks stop at the same step."""
     train_set, test_set = load(args.training / "train.npz"), load(args.training / "test.npz")
     sampler = DistributedSampler(train_set, seed=args.seed, drop_last=True)
     batch_size = args.batch_size // dist.get_world_size()
@@ -71,7 +71,7 @@ def train(model, optimizer, args) -> None:
             optimizer.step()
             bar.update()
             done += 1
-            if any_rank_is_asked_to_stop():
+            if any_rank_must_stop():
                 save_checkpoint(model, optimizer, args.checkpoint_dir, done)
                 dist.destroy_process_group()
                 sys.exit(128 + signal.SIGTERM)
@@ -88,7 +88,10 @@ def load(path: Path) -> TensorDataset:
 
 @torch.no_grad()
 def report(bar, model, test_set, epoch: int, loss) -> None:
-    """Average the loss over the ranks; measure accuracy on this rank's share of the test set."""
+    """Print the loss, averaged over ranks, and the accuracy on the test set.
+
+    Each rank evaluates its share of the test set.
+    """
     pictures, labels = (t[dist.get_rank() :: dist.get_world_size()] for t in test_set.tensors)
     right = (model.module(pictures).argmax(1) == labels).sum().item()
     totals = torch.tensor([loss.item(), right, len(labels)], dtype=torch.float64)
@@ -98,21 +101,21 @@ def report(bar, model, test_set, epoch: int, loss) -> None:
         bar.write(f"epoch {epoch + 1:2d}  loss {loss:.4f}  test accuracy {accuracy:.4f}")
 
 
-def ask_to_stop(*_) -> None:
-    """Handle SIGTERM: SageMaker stops the job or reclaims a spot instance."""
-    global stop_asked
-    stop_asked = True
+def request_stop(*_) -> None:
+    """Handle SIGTERM, which SageMaker sends to stop a job or to reclaim a spot instance."""
+    global stop_requested
+    stop_requested = True
 
 
-def any_rank_is_asked_to_stop() -> bool:
-    """Return True on every rank at the same step, once one rank has received SIGTERM."""
-    asked = torch.tensor(int(stop_asked))
-    dist.all_reduce(asked, op=dist.ReduceOp.MAX)
-    return bool(asked)
+def any_rank_must_stop() -> bool:
+    """Return whether any rank has received SIGTERM; all ranks return the same at each step."""
+    requested = torch.tensor(int(stop_requested))
+    dist.all_reduce(requested, op=dist.ReduceOp.MAX)
+    return bool(requested)
 
 
 def save_checkpoint(model, optimizer, folder: Path, step: int) -> None:
-    """Write a checkpoint on rank 0, to a new file that replaces the old one when it is complete."""
+    """Save a checkpoint from rank 0; the complete new file replaces the old one."""
     if dist.get_rank() == 0:
         folder.mkdir(parents=True, exist_ok=True)
         state = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict()}
@@ -122,7 +125,7 @@ def save_checkpoint(model, optimizer, folder: Path, step: int) -> None:
 
 
 def load_checkpoint(model, optimizer, folder: Path) -> int:
-    """Load the checkpoint if there is one; return the number of completed steps of all epochs."""
+    """Load the checkpoint if it exists, and return the number of completed steps, 0 without it."""
     path = folder / "checkpoint.pt"
     if not path.exists():
         return 0

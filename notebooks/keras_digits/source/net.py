@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Model and data of the Keras example, without reference to ranks."""
+"""Model and data of the Keras example; nothing here refers to ranks."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def build():
 
 
 def load(folder, name):
-    """Return pictures and labels; the training set is cut to whole batches."""
+    """Return pictures and labels of train.npz or test.npz; training data as whole batches only."""
     with np.load(Path(folder, f"{name}.npz")) as file:
         pictures, labels = file["pictures"], file["labels"]
     count = len(labels) // BATCH * BATCH if name == "train" else len(labels)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Train digits with Keras on all ranks, by `fit` or in a loop; <-- marks lines beyond Keras."""
+"""Train digits with Keras on all ranks, by `fit` or in a loop; <-- marks lines for smdist."""
 
 import argparse
 import os

@@ -2,13 +2,13 @@
 """The command `sagemaker-dist doctor`: can this machine and the account run a job?
 
 command.py       the command
-rows.py          one row of the result; a question that AWS refuses becomes "unknown"
+rows.py          one row of the result; a call that AWS refuses gives the status "unknown"
 machine.py       Python, packages, Docker, the local runtime
 account.py       credentials, region, role, image, buckets, quotas
-vpc_checks.py    subnets, security groups, addresses
+vpc_checks.py    subnets, security groups, free addresses
 file_systems.py  reachability of FSx and EFS from the job's hosts
-routes.py        route to S3 out of the network
-rules.py         evaluation of security group rules, pure
+routes.py        route from the subnets to S3
+rules.py         evaluation of security group rules, without calls to AWS
 """
 
 from sagemaker_dist.cli.doctor.command import doctor

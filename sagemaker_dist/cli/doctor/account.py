@@ -24,7 +24,10 @@ _SOON_MINUTES: Final = 60
 
 
 def credentials_row(session: Any, now: datetime | None = None) -> Row:
-    """Check that AWS accepts the credentials."""
+    """Check that AWS accepts the credentials, and that they do not expire within an hour.
+
+    `now` is by default the current time.
+    """
     from botocore.exceptions import BotoCoreError
 
     name, hint = "credentials", "Run aws configure or aws sso login, or set AWS_PROFILE"
@@ -33,11 +36,10 @@ def credentials_row(session: Any, now: datetime | None = None) -> Row:
     except BotoCoreError as error:  # such as a credential_process that fails
         return fail(name, str(error).rstrip("."), hint)
     if found is None:
-        return fail(name, "there are none", hint)
+        return fail(name, "no credentials were found", hint)
     if session.region_name is None:  # STS calls need a region
-        return unknown(
-            name, f"found by {found.method}; not checked without a region", "Set AWS_DEFAULT_REGION"
-        )
+        text = f"found by {found.method}; not checked, because no region is set"
+        return unknown(name, text, "Set AWS_DEFAULT_REGION, or pass --region")
     return next(
         iter(aws_rows(name, "sts:GetCallerIdentity", lambda: [_caller(session, found, now)]))
     )
@@ -58,7 +60,7 @@ def _caller(session: Any, found: Any, now: datetime | None) -> Row:
 def region_row(session: Any) -> Row:
     """Check that a region is set."""
     if session.region_name is None:
-        return fail("region", "none is set", "Set AWS_DEFAULT_REGION, or pass --region")
+        return fail("region", "no region is set", "Set AWS_DEFAULT_REGION, or pass --region")
     return ok("region", session.region_name)
 
 
@@ -72,10 +74,11 @@ def _role(session: Any, role: str) -> Row:
     try:
         found = iam.get_role(RoleName=name)["Role"]
     except iam.exceptions.NoSuchEntityException:
-        hint = "Correct role, or create it with a trust policy for sagemaker.amazonaws.com"
+        hint = "Correct `role`, or create it with a trust policy for sagemaker.amazonaws.com"
         return fail("role", f"there is no role {name!r}", hint)
     if role.startswith("arn:") and found["Arn"] != role:
-        return fail("role", f"{role} is not {found['Arn']}", f"Pass {found['Arn']}")
+        text = f"{role} does not exist; the role of this name is {found['Arn']}"
+        return fail("role", text, f"Pass {found['Arn']}")
     if not _trusts(found["AssumeRolePolicyDocument"]):
         hint = f"Allow {SERVICE} sts:AssumeRole in the role's trust policy"
         return fail("role", f"{found['Arn']} does not trust {SERVICE}", hint)
@@ -103,7 +106,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def image_rows(session: Any, framework: str, image: str | None) -> Iterator[Row]:
-    """Check that the image is in ECR."""
+    """Check that an image is in ECR; None stands for this version's image of the framework."""
     action = "ecr:DescribeImages"
     if image is None:
         yield from aws_rows("image", action, lambda: [ok("image", ecr_image(session, framework))])
@@ -134,8 +137,8 @@ def _named_image(session: Any, image: str, place: re.Match[str]) -> Row:
 def bucket_rows(session: Any, buckets: Iterable[str]) -> Iterator[Row]:
     """Check that each bucket exists and is in the job's region."""
     for bucket in buckets:
-        ask = partial(_bucket, session, bucket, f"s3 {bucket}")
-        yield from aws_rows(f"s3 {bucket}", "s3:ListBucket", ask)
+        call = partial(_bucket, session, bucket, f"s3 {bucket}")
+        yield from aws_rows(f"s3 {bucket}", "s3:ListBucket", call)
 
 
 def _bucket(session: Any, bucket: str, name: str) -> Iterator[Row]:
@@ -157,7 +160,9 @@ def _bucket_row(session: Any, bucket: str, name: str) -> Row:
     there = answer.get("BucketRegion") or headers.get("x-amz-bucket-region")
     if there and there != session.region_name:
         hint = f"Use a bucket in {session.region_name}, or run the job in {there}"
-        return fail(name, f"it is in {there}, but the job runs in {session.region_name}", hint)
+        return fail(
+            name, f"the bucket is in {there}, but the job runs in {session.region_name}", hint
+        )
     return ok(name, f"in {there or session.region_name}")
 
 
@@ -169,12 +174,12 @@ def quota_rows(session: Any, hosts: Iterable[Hosts], *, is_spot: bool) -> Iterat
         counts[each.type] = counts.get(each.type, 0) + each.count
     needed = {f"{type_} for {kind}": count for type_, count in counts.items()}
 
-    def ask() -> Iterator[Row]:
+    def call() -> Iterator[Row]:
         known = _quotas(session)
         for quota, count in needed.items():
             yield _quota(quota, count, known)
 
-    yield from aws_rows("quota", "servicequotas:ListServiceQuotas", ask)
+    yield from aws_rows("quota", "servicequotas:ListServiceQuotas", call)
 
 
 def _quotas(session: Any) -> dict[str, Any]:
@@ -189,7 +194,7 @@ def _quotas(session: Any) -> dict[str, Any]:
 def _quota(quota: str, count: int, known: Mapping[str, Any]) -> Row:
     found = known.get(quota)
     if found is None:
-        return unknown("quota", f"{quota}: not listed", "Look in the Service Quotas console")
+        return unknown("quota", f"AWS lists no quota {quota}", "Look in the Service Quotas console")
     text = f"{quota}: {found['Value']:g}, and the job takes {count}"
     if found["Value"] >= count:
         return ok("quota", text)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `doctor`: checks what a job needs, row by row, and prints IAM policies."""
+"""The command `doctor`: checks everything that a job needs, and prints IAM policies."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def doctor(
 ) -> int:  # fmt: skip
     """Check whether this machine and account can run a job, or the job of FILE.
 
-    Exits with 1 when a check fails. A check that AWS does not permit is "unknown".
+    Exits with 1 if a check fails. A check is "unknown" if AWS does not permit it.
     """
     _check_options(file, settings, iam=iam, iam_role=iam_role)
     session = boto_session(region, profile)
@@ -68,7 +68,7 @@ def doctor(
 def _check_options(
     file: Path | None, settings: tuple[str, ...], *, iam: bool, iam_role: bool
 ) -> None:
-    """Refuse options that need a file or exclude each other."""
+    """Raise OptionError for options that need FILE, or that exclude each other."""
     if iam and iam_role:
         why, hint = "one policy is printed", "Pass one of them"
         raise OptionError("--iam and --iam-role are passed together", why, hint)
@@ -85,7 +85,10 @@ def _planned(file: Path, settings: tuple[str, ...], region: str | None) -> Plan:
 
 
 def diagnosis(session: Any, plan: Plan | None) -> Iterator[Row]:
-    """Yield all rows; for a job of this machine AWS is not called."""
+    """Yield the rows of all checks of a job, or of any job if `plan` is None.
+
+    AWS is not called for a local job.
+    """
     job = None if plan is None else plan.job
     here = str(job.instance_type) if job is not None and is_local(job) else None
     framework = "torch" if job is None else job.framework
@@ -98,7 +101,8 @@ def diagnosis(session: Any, plan: Plan | None) -> Iterator[Row]:
     if known.status in {"ok", "warn"}:
         yield from _account_rows(session, plan, framework)
     else:
-        yield unknown("account", "role, image, buckets, quotas, network: not checked")
+        text = "role, image, buckets, quotas and network need credentials to be checked"
+        yield unknown("account", text)
 
 
 def _account_rows(session: Any, plan: Plan | None, framework: str) -> Iterator[Row]:
@@ -121,7 +125,7 @@ def _network_rows(session: Any, plan: Plan) -> Iterator[Row]:
         return
     num_hosts = sum(each.count for each in plan.hosts)
     found = None
-    for row, found in vpc_checks.network_rows(  # noqa: B007 - the last one counts
+    for row, found in vpc_checks.network_rows(  # noqa: B007 - `found` is read after the loop
         session, vpc["Subnets"], vpc["SecurityGroupIds"], num_hosts
     ):
         yield row
@@ -136,7 +140,7 @@ def _network_rows(session: Any, plan: Plan) -> Iterator[Row]:
 
 
 def _buckets(plan: Plan) -> list[str]:
-    """Return the buckets of data, model, code and checkpoints, each once."""
+    """Return the names of the buckets of data, model, code and checkpoints, each once."""
     request = plan.request
     sources = [
         each["DataSource"].get("S3DataSource") for each in request.get("InputDataConfig", [])
@@ -185,7 +189,7 @@ def _show_row(row: Row, status: Text, widest: int) -> None:
     screen.line(Text.assemble(status, "  ", f"{row.name:<{widest}}  ", first))
     for each in more:
         screen.line(" " * taken + each)
-    if row.hint:  # commands stay on one line, so that they can be copied
+    if row.hint:  # a command is printed on one line, so that users can copy it
         is_command = row.hint.startswith("Run:")
         parts = [row.hint] if is_command else screen.wrapped(row.hint, taken + 3)
         for number, each in enumerate(parts):

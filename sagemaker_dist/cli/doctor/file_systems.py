@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from sagemaker_dist.cli.doctor.rows import Row, aws_rows, code_of, fail, ok, unknown, warn
-from sagemaker_dist.cli.doctor.rules import Group, Peer, Ports, lets_in, lets_out
-from sagemaker_dist.cli.doctor.vpc_checks import Network
+from sagemaker_dist.cli.doctor.rules import Group, Peer, Ports, allows_egress, allows_ingress
+from sagemaker_dist.cli.doctor.vpc_checks import PREFIX_LIST_HINT, Network
 
 # Amazon FSx for Lustre user guide, "File system access control with Amazon VPC"; Amazon EFS user
 # guide, "Using VPC security groups". Both read 2026-11-21.
@@ -18,23 +18,26 @@ _GONE: Final = frozenset({"FileSystemNotFound"})
 
 
 def file_system_rows(session: Any, source: dict[str, Any], network: Network) -> Iterator[Row]:
-    """Check one FileSystemDataSource."""
+    """Check that the job's hosts reach the file system of a channel.
+
+    `source` is the channel's FileSystemDataSource in the request.
+    """
     name = source["FileSystemId"]
     is_lustre = source["FileSystemType"] == "FSxLustre"
     action = "fsx:DescribeFileSystems" if is_lustre else "elasticfilesystem:DescribeMountTargets"
-    look = _lustre if is_lustre else _efs
+    check = _lustre if is_lustre else _efs
 
-    def careful() -> Iterator[Row]:
+    def call() -> Iterator[Row]:
         from botocore.exceptions import ClientError
 
         try:
-            yield from look(session, source, network)
+            yield from check(session, source, network)
         except ClientError as error:
             if code_of(error) not in _GONE:
                 raise
             yield fail(name, "there is no such file system", "Correct its id, or the region")
 
-    yield from aws_rows(name, action, careful)
+    yield from aws_rows(name, action, call)
 
 
 def _lustre(session: Any, source: dict[str, Any], network: Network) -> Iterator[Row]:
@@ -42,19 +45,19 @@ def _lustre(session: Any, source: dict[str, Any], network: Network) -> Iterator[
     found = session.client("fsx").describe_file_systems(FileSystemIds=[name])["FileSystems"][0]
     state = found.get("Lifecycle", "AVAILABLE")
     if state not in {"AVAILABLE", "UPDATING"}:
-        yield fail(name, f"it is {state}", "Wait until it is AVAILABLE")
+        text = f"the file system is {state}"
+        yield fail(name, text, "Wait until it is AVAILABLE, or create another one")
     vpc = found.get("VpcId")
     if vpc and vpc not in network.vpcs:
-        yield fail(
-            name, f"it is in {vpc}, but the job is in {network.vpcs[0]}", f"Name subnets of {vpc}"
-        )
+        text = f"the file system is in {vpc}, but the job is in {network.vpcs[0]}"
+        yield fail(name, text, f"Name subnets of {vpc}")
         return
     mount = found.get("LustreConfiguration", {}).get("MountName")
     directory = source["DirectoryPath"]
     if mount and directory.strip("/").partition("/")[0] != mount:
         yield fail(
             name,
-            f"{directory} does not begin with its mount name",
+            f"{directory} does not begin with the file system's mount name {mount}",
             f"Write fsx://{name}/{mount}/… in the job file",
         )
     yield from _ports_rows(session, name, found.get("NetworkInterfaceIds", []), network)
@@ -94,36 +97,37 @@ def _efs(session: Any, source: dict[str, Any], network: Network) -> Iterator[Row
 
 def _reach_row(name: str, groups: list[Group], network: Network, ports: tuple[Ports, ...]) -> Row:
     file_system = Peer(groups=frozenset(each["GroupId"] for each in groups))
-    ways_in = {each: lets_in(groups, network.hosts, each) for each in ports}
+    ingress = {each: allows_ingress(groups, network.hosts, each) for each in ports}
     every = Peer(groups=file_system.groups, cidrs=network.hosts.cidrs)
-    ways_out = {each: lets_out(network.groups, every, each) for each in ports}
-    closed_in, closed_out = _closed(ways_in), _closed(ways_out)
+    egress = {each: allows_egress(network.groups, every, each) for each in ports}
+    closed_in, closed_out = _closed(ingress), _closed(egress)
     here, there = network.groups[0]["GroupId"], groups[0]["GroupId"]
     if closed_in:
-        text = f"its security groups block the job on ports {_text(closed_in)}"
+        text = f"the file system's security groups block the job on ports {_text(closed_in)}"
         return fail(name, text, _authorize("ingress", there, here, closed_in))
     if closed_out:
-        text = f"the job's security groups block its way out to ports {_text(closed_out)}"
+        text = f"the job's security groups block connections to ports {_text(closed_out)}"
         return fail(name, text, _authorize("egress", here, there, closed_out))
-    if None in {*ways_in.values(), *ways_out.values()}:
+    if None in {*ingress.values(), *egress.values()}:
         text = f"a prefix list decides whether ports {_text(ports)} are open to the job"
-        return unknown(name, text, "Check its entries, or add a rule for the groups themselves")
+        return unknown(name, text, PREFIX_LIST_HINT)
     return ok(name, f"ports {_text(ports)} are open to the job")
 
 
-def _closed(ways: Mapping[Ports, bool | None]) -> list[Ports]:
-    return [ports for ports, is_open in ways.items() if is_open is False]
+def _closed(verdicts: Mapping[Ports, bool | None]) -> list[Ports]:
+    return [ports for ports, is_open in verdicts.items() if is_open is False]
 
 
 def _text(ports: list[Ports] | tuple[Ports, ...]) -> str:
     return ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in ports)
 
 
-def _authorize(way: str, group: str, other: str, ports: list[Ports]) -> str:
+def _authorize(direction: str, group: str, other: str, ports: list[Ports]) -> str:
     rules = " ".join(
         f"'IpProtocol=tcp,FromPort={a},ToPort={b},UserIdGroupPairs=[{{GroupId={other}}}]'"
         for a, b in ports
     )
     return (
-        f"Run: aws ec2 authorize-security-group-{way} --group-id {group} --ip-permissions {rules}"
+        f"Run: aws ec2 authorize-security-group-{direction} --group-id {group}"
+        f" --ip-permissions {rules}"
     )

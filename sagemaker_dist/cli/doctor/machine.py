@@ -16,7 +16,10 @@ _OLDEST = (3, 10)
 
 
 def machine_rows(*, framework: str, local_type: str | None) -> Iterator[Row]:
-    """Check what is installed; `local_type` is the instance type of a local job, or None."""
+    """Check that Python, packages, the runtime of local jobs and Docker are installed.
+
+    `local_type` is the instance type of a local job, such as "local_process"; None for others.
+    """
     yield _python()
     yield _package("boto3", "boto3", "")
     yield _sagemaker()
@@ -52,7 +55,9 @@ def _runtime(*, is_needed: bool) -> Row:
     bad = fail if is_needed else warn
     if sys.platform != "linux":
         return bad(
-            name, f"it runs on Linux only, and this is {sys.platform}", "Use local --containers"
+            name,
+            f"the runtime runs on Linux only, and this is {sys.platform}",
+            "Run: sagemaker-dist local --containers",
         )
     if find_spec("smdist") is None:
         return bad(name, "not installed; local_process needs it", hint)
@@ -80,7 +85,7 @@ def _docker(framework: str, *, is_needed: bool) -> Iterator[Row]:
             yield ok(name, f"{facts.name}, {facts.size_bytes / 1e6:,.0f} MB")
     except DistError as error:
         yield failed(name, error, status="fail" if is_needed else "warn")
-    except Exception as error:  # an engine with broken answers must not crash the doctor
+    except Exception as error:  # broken answers of an engine must not crash this command
         yield unknown(name, f"{type(error).__name__}: {error}", "Restart the engine")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check of the route from the job's VPC to S3: an S3 endpoint of its subnets, or NAT."""
+"""Check that the job's subnets have a route to S3: an S3 endpoint, or NAT."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAME = "s3 from the vpc"
 
 
 def route_row(ec2: Any, subnets: Sequence[Described]) -> Row:
-    """Check that every subnet has a route to S3, which data and model need."""
+    """Check that every subnet has a route to S3, over which data and model travel."""
     vpc, service = subnets[0]["VpcId"], f"com.amazonaws.{ec2.meta.region_name}.s3"
     here = [{"Name": "vpc-id", "Values": [vpc]}]
     filters = [*here, {"Name": "service-name", "Values": [service]}]
@@ -33,7 +33,10 @@ def route_row(ec2: Any, subnets: Sequence[Described]) -> Row:
 
 
 def _route(tables: Sequence[Described], ends: Iterable[Described]) -> str | None:
-    """Return the name of the route to S3 for a subnet with these tables, or None."""
+    """Return the route to S3 of a subnet with these route tables, or None if it has none.
+
+    The route is the ID of an endpoint, or a text such as "NAT, or another route out".
+    """
     ids = {each["RouteTableId"] for each in tables}
     for end in ends:
         if _is_available(end) and (_is_private(end) or ids & set(end.get("RouteTableIds", []))):
@@ -50,7 +53,10 @@ def _is_gateway(end: Described) -> bool:
 
 
 def _is_private(end: Described) -> bool:
-    """Return whether an interface endpoint answers for S3's own name in the whole VPC."""
+    """Return whether this is an interface endpoint with private DNS.
+
+    S3's usual host name then leads to the endpoint in the whole VPC.
+    """
     return not _is_gateway(end) and bool(end.get("PrivateDnsEnabled"))
 
 
@@ -71,13 +77,16 @@ def _hint(vpc: str, service: str, ends: Iterable[Described], tables: Iterable[st
 
 
 def _tables_of(subnet: str, tables: Sequence[Described]) -> list[Described]:
-    """Return the subnet's own route tables, or the main one of the VPC."""
+    """Return the subnet's own route tables, or the VPC's main table if it has none."""
     own = [each for each in tables if subnet in {a.get("SubnetId") for a in each["Associations"]}]
     return own or [each for each in tables if any(a.get("Main") for a in each["Associations"])]
 
 
 def _leads_out(tables: Iterable[Described]) -> bool:
-    """Return whether a default route leads out; internet gateways need public addresses."""
+    """Return whether a default route leads out of the VPC, such as through NAT.
+
+    An internet gateway does not count: the job's hosts have no public addresses.
+    """
     return any(
         route.get("DestinationCidrBlock") == "0.0.0.0/0"
         and route.get("State") != "blackhole"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One row of the doctor's result; a question without an answer is "unknown", never a crash."""
+"""Rows of the doctor's result; a check that AWS refuses is "unknown" and never stops the others."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ def ok(name: str, text: str) -> Row:
 
 
 def warn(name: str, text: str, hint: str) -> Row:
-    """Return a row for a fault that not every job is affected by."""
+    """Return a row for a fault that affects some jobs only."""
     return Row(name=name, status="warn", text=text, hint=hint)
 
 
 def fail(name: str, text: str, hint: str) -> Row:
-    """Return a row for a fault that keeps the job from running."""
+    """Return a row for a fault because of which the job cannot run."""
     return Row(name=name, status="fail", text=text, hint=hint)
 
 
 def failed(name: str, error: DistError, *, status: Status = "fail") -> Row:
-    """Return the row of an error, with its fields."""
+    """Return a row for an error, with the error's hint, kind and option."""
     text, about = f"{error.what}: {error.why}", dotted(error.about)
     return Row(name=name, status=status, text=text, hint=error.hint, kind=error.kind, about=about)
 
@@ -64,9 +64,9 @@ def unknown(name: str, text: str, hint: str = "") -> Row:
 
 
 def aws_rows(name: str, action: str, call: Callable[[], Iterable[Row]]) -> Iterator[Row]:
-    """Yield the rows of some AWS calls, or one row with the reason why they failed.
+    """Yield the rows that `call` returns, or one row with the reason why its AWS calls failed.
 
-    `action` is the IAM action of the calls, for errors that do not name it.
+    `action` is the IAM action that the calls need, for the text of a refusal.
     """
     from botocore.exceptions import BotoCoreError, ClientError
 
@@ -87,7 +87,7 @@ def aws_rows(name: str, action: str, call: Callable[[], Iterable[Row]]) -> Itera
 
 
 def code_of(error: Any) -> str:
-    """Return AWS's code of an error, such as "AccessDenied"."""
+    """Return the error code in a ClientError of botocore, such as "AccessDenied"."""
     return str(error.response.get("Error", {}).get("Code", ""))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluation of security group rules from EC2's descriptions, without a call to AWS."""
+"""Evaluation of security group rules, as EC2 describes them, without calls to AWS."""
 
 from __future__ import annotations
 
@@ -19,27 +19,39 @@ _TCP: Final = frozenset({_ANY, "tcp", "6"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """The other end of a connection."""
+    """Hosts at the other end of a connection.
+
+    Attributes:
+        groups: IDs of their security groups.
+        cidrs: Ranges of their IPv4 addresses, such as "10.0.0.0/24"; empty if unknown.
+    """
 
     groups: frozenset[str]
     cidrs: tuple[str, ...] = ()
 
 
-def lets_in(groups: Iterable[Group], peer: Peer, ports: Ports) -> bool | None:
-    """Whether TCP from a peer reaches these ports of a host with these groups.
+def allows_ingress(groups: Iterable[Group], peer: Peer, ports: Ports) -> bool | None:
+    """Return whether these security groups let a peer connect by TCP to these ports of a host.
 
-    None where a list of prefixes decides, whose entries are not in the descriptions.
+    `ports` is the first and the last port. None if a prefix list decides: EC2's descriptions of
+    groups do not contain its entries.
     """
     return _passes([rule for each in groups for rule in each["IpPermissions"]], peer, ports)
 
 
-def lets_out(groups: Iterable[Group], peer: Peer, ports: Ports) -> bool | None:
-    """Whether a host with these groups may talk TCP to these ports of a peer, or None."""
+def allows_egress(groups: Iterable[Group], peer: Peer, ports: Ports) -> bool | None:
+    """Return whether these security groups let a host connect by TCP to these ports of a peer.
+
+    `ports` is the first and the last port. None if a prefix list decides.
+    """
     return _passes([rule for each in groups for rule in each["IpPermissionsEgress"]], peer, ports)
 
 
 def _passes(rules: Sequence[Rule], peer: Peer, ports: Ports) -> bool | None:
-    """Rules may share ports and addresses out among themselves."""
+    """Return whether the rules together allow all these ports, for all addresses of the peer.
+
+    None if a prefix list decides.
+    """
     first, last = ports
     given = [(_ports(rule), rule) for rule in rules if rule["IpProtocol"] in _TCP]
     ends = {end + 1 for (_, end), _ in given} | {begin for (begin, _), _ in given}
@@ -52,14 +64,17 @@ def _passes(rules: Sequence[Rule], peer: Peer, ports: Ports) -> bool | None:
 
 
 def _is_open(rules: Sequence[Rule], peer: Peer) -> bool | None:
-    """Whether these rules, of one port, are for every address of a peer."""
+    """Return whether the rules of one port together allow every address of a peer.
+
+    None if a prefix list decides.
+    """
     pairs = {each.get("GroupId") for rule in rules for each in rule.get("UserIdGroupPairs", [])}
     if pairs & peer.groups:
         return True
     texts = [each["CidrIp"] for rule in rules for each in rule.get("IpRanges", [])]
     ranges = list(collapse_addresses(IPv4Network(each, strict=False) for each in texts))
-    homes = [IPv4Network(each, strict=False) for each in peer.cidrs]
-    if homes and all(any(home.subnet_of(each) for each in ranges) for home in homes):
+    needed = [IPv4Network(each, strict=False) for each in peer.cidrs]
+    if needed and all(any(cidr.subnet_of(each) for each in ranges) for cidr in needed):
         return True
     return None if any(rule.get("PrefixListIds") for rule in rules) else False
 

@@ -9,14 +9,16 @@ from typing import Any, Final
 
 from sagemaker_dist.cli.doctor.routes import route_row
 from sagemaker_dist.cli.doctor.rows import Row, aws_rows, code_of, fail, ok, unknown, warn
-from sagemaker_dist.cli.doctor.rules import EVERY_PORT, Group, Peer, lets_in, lets_out
+from sagemaker_dist.cli.doctor.rules import EVERY_PORT, Group, Peer, allows_egress, allows_ingress
 
-_PREFIXES: Final = "Check its entries, or add a rule for the groups themselves"
+PREFIX_LIST_HINT: Final = (
+    "Check the prefix list's entries, or add a rule that names the security groups"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """Subnets and security groups, as EC2 describes them.
+    """Subnets and security groups of a job, as EC2 describes them.
 
     Attributes:
         subnets: Elements of DescribeSubnets.
@@ -28,7 +30,7 @@ class Network:
 
     @property
     def hosts(self) -> Peer:
-        """Return the job's hosts as the other end of a connection."""
+        """Return the job's hosts as a peer: their security groups and addresses."""
         return Peer(
             groups=frozenset(each["GroupId"] for each in self.groups),
             cidrs=tuple(each["CidrBlock"] for each in self.subnets),
@@ -36,54 +38,57 @@ class Network:
 
     @property
     def vpcs(self) -> list[str]:
-        """Return the VPCs of subnets and groups; more than one is a fault."""
+        """Return the IDs of the VPCs of subnets and groups; more than one is a fault."""
         return sorted({each["VpcId"] for each in (*self.subnets, *self.groups)})
 
 
 def network_rows(
     session: Any, subnets: Sequence[str], groups: Sequence[str], num_hosts: int
 ) -> Iterator[tuple[Row, Network | None]]:
-    """Yield rows; the last one comes with the network that was found."""
+    """Yield the rows of the checks, each with None, and the last with the network.
+
+    Without the last pair, EC2 did not describe both the subnets and the security groups.
+    """
     ec2, found = session.client("ec2"), Network(subnets=(), groups=())
 
-    def ask_subnets() -> Iterator[Row]:
+    def describe_subnets() -> Iterator[Row]:
         nonlocal found
         there = ec2.describe_subnets(SubnetIds=list(subnets))["Subnets"]
         found = Network(subnets=tuple(there), groups=())
         yield from _subnet_rows(there, num_hosts)
 
-    def ask_groups() -> Iterator[Row]:
+    def describe_groups() -> Iterator[Row]:
         nonlocal found
         there = ec2.describe_security_groups(GroupIds=list(groups))["SecurityGroups"]
         found = Network(subnets=found.subnets, groups=tuple(there))
         yield from _group_rows(found, num_hosts)
 
-    for row in _ec2_rows("subnets", "ec2:DescribeSubnets", ask_subnets):
+    for row in _ec2_rows("subnets", "ec2:DescribeSubnets", describe_subnets):
         yield row, None
-    for row in _ec2_rows("security groups", "ec2:DescribeSecurityGroups", ask_groups):
+    for row in _ec2_rows("security groups", "ec2:DescribeSecurityGroups", describe_groups):
         yield row, None
     if found.subnets and found.groups:
-        ways = aws_rows(
+        s3_rows = aws_rows(
             "s3 from the vpc", "ec2:DescribeVpcEndpoints", lambda: [route_row(ec2, found.subnets)]
         )
-        for row in ways:
+        for row in s3_rows:
             yield row, None
         yield _vpc_row(found), found
 
 
-def _ec2_rows(name: str, action: str, ask: Any) -> Iterator[Row]:
-    def careful() -> Iterator[Row]:
+def _ec2_rows(name: str, action: str, call: Any) -> Iterator[Row]:
+    def call_and_find_missing() -> Iterator[Row]:
         from botocore.exceptions import ClientError
 
         try:
-            yield from ask()
+            yield from call()
         except ClientError as error:
             if not code_of(error).endswith((".NotFound", ".Malformed")):
                 raise
             text = str(error.response["Error"]["Message"]).rstrip(".")
             yield fail(name, text, "Correct the job file, or the region")
 
-    return aws_rows(name, action, careful)
+    return aws_rows(name, action, call_and_find_missing)
 
 
 def _subnet_rows(subnets: list[dict[str, Any]], num_hosts: int) -> Iterator[Row]:
@@ -102,20 +107,23 @@ def _group_rows(network: Network, num_hosts: int) -> Iterator[Row]:
     if num_hosts == 1:
         yield ok("security groups", names)
         return
-    ways = {"ingress": lets_in, "egress": lets_out}
-    passes = {way: ask(network.groups, network.hosts, EVERY_PORT) for way, ask in ways.items()}
-    for way in (way for way, is_open in passes.items() if is_open is False):
+    checks = {"ingress": allows_ingress, "egress": allows_egress}
+    passes = {
+        direction: allows(network.groups, network.hosts, EVERY_PORT)
+        for direction, allows in checks.items()
+    }
+    for direction in (each for each, is_open in passes.items() if is_open is False):
         first = network.groups[0]["GroupId"]
         yield fail(
             "security groups",
-            f"{names}: ranks cannot reach each other on every TCP port ({way})",
-            f"Run: aws ec2 authorize-security-group-{way} --group-id {first} --ip-permissions"
+            f"{names}: ranks cannot reach each other on every TCP port ({direction})",
+            f"Run: aws ec2 authorize-security-group-{direction} --group-id {first} --ip-permissions"
             f" 'IpProtocol=-1,UserIdGroupPairs=[{{GroupId={first}}}]'",
         )
-    unsure = [way for way, is_open in passes.items() if is_open is None]
+    unsure = [direction for direction, is_open in passes.items() if is_open is None]
     if unsure:
         text = f"{names}: a prefix list decides whether ranks reach each other"
-        yield unknown("security groups", f"{text} ({', '.join(unsure)})", _PREFIXES)
+        yield unknown("security groups", f"{text} ({', '.join(unsure)})", PREFIX_LIST_HINT)
     elif all(passes.values()):
         yield ok("security groups", f"{names}: hosts reach each other")
 
@@ -127,5 +135,5 @@ def _vpc_row(network: Network) -> Row:
     zones = {each["AvailabilityZone"] for each in network.subnets}
     if len(zones) > 1:
         hint = "Name the subnets of one zone, where the file systems are"
-        return warn("vpc", f"{network.vpcs[0]}, in {len(zones)} zones: SageMaker takes one", hint)
+        return warn("vpc", f"{network.vpcs[0]}, in {len(zones)} zones: SageMaker uses one", hint)
     return ok("vpc", network.vpcs[0])

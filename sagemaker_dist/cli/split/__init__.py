@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `sagemaker-dist plan model.py`: splits a model over instances.
 
-cluster.py           hosts, links and devices of an instance type, as the planner reads them
-split_options.py     the command line
-planner_process.py   the planner in a process of its own: this package imports no framework
+cluster.py           hosts, links and devices of an instance type, as input of the planner
+split_options.py     options of the command
+planner_process.py   runs the planner in a process of its own: this package imports no framework
 """
 
 from sagemaker_dist.cli.split.planner_process import plan_split

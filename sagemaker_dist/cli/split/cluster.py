@@ -22,18 +22,18 @@ from sagemaker_dist.catalog import (
 )
 from sagemaker_dist.errors import OptionError, closest
 
-USABLE: Final = 0.9  # share of memory; the rest goes to system, CUDA, NCCL and fragmentation
+USABLE: Final = 0.9  # share of memory for the model; system, CUDA and NCCL need the rest
 _GIB: Final = 2**30
 _BYTES_A_GBIT: Final = 1e9 / 8
 _GPU_LATENCY: Final = 10e-6
 _NETWORK_LATENCY: Final = 30e-6
-_CPU_LATENCY: Final = 200e-6  # measured: 1 KiB by Gloo, 0.2 to 0.4 ms
-_CPU_BYTES_PER_SECOND: Final = 2e9  # measured: 4 MiB by Gloo, 2.1 to 2.5 ms
+_CPU_LATENCY: Final = 200e-6  # measured: Gloo sends 1 KiB in 0.2 to 0.4 ms
+_CPU_BYTES_PER_SECOND: Final = 2e9  # measured: Gloo sends 4 MiB in 2.1 to 2.5 ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkFacts:
-    """Link between two ranks, one way."""
+    """Latency and bandwidth from one rank to another, in one direction."""
 
     latency_seconds: float
     bytes_per_second: float
@@ -41,7 +41,10 @@ class LinkFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFacts:
-    """Device of one rank; an unknown figure is None."""
+    """Device of one rank: memory for the model, and peak rates, None if unknown.
+
+    `bytes_per_second` is the bandwidth of the device's memory.
+    """
 
     name: str
     memory_bytes: int
@@ -51,7 +54,12 @@ class DeviceFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
-    """Input of the planner; `document` is the JSON for its option --cluster."""
+    """Hosts, links and device that the planner plans for.
+
+    Attributes:
+        inside: Link between two ranks of one host.
+        across: Link between two ranks of different hosts, when all ranks send at once.
+    """
 
     num_hosts: int
     ranks_per_host: int
@@ -60,13 +68,14 @@ class ClusterFacts:
     device: DeviceFacts
 
     def document(self) -> dict[str, Any]:
-        """Return the JSON for --cluster."""
+        """Return the dict whose JSON is the value of the planner's option --cluster."""
         return asdict(self)
 
 
 def cluster_of(name: str, *, num_hosts: int, ranks_per_host: int | None = None) -> ClusterFacts:
-    """Return the cluster of one instance type, by default with one rank per GPU, or one per host
-    without GPUs.
+    """Return a cluster of hosts of one instance type.
+
+    `ranks_per_host` is by default the number of GPUs, or 1 without GPUs.
 
     Raises:
         OptionError: The type does not exist, has accelerators other than GPUs, or has fewer GPUs
@@ -94,16 +103,16 @@ def cluster_of(name: str, *, num_hosts: int, ranks_per_host: int | None = None) 
 
 
 def describe_cluster(cluster: ClusterFacts) -> str:
-    """Return a one-line description of the cluster."""
+    """Return one line about the cluster: hosts, ranks, memory, speed and bandwidths."""
     device, ranks = cluster.device, cluster.ranks_per_host
-    ways = [f"{device.memory_bytes / _GIB:.4g} GiB for a rank"]
+    facts = [f"{device.memory_bytes / _GIB:.4g} GiB for a rank"]
     if device.flops_per_second is not None:
-        ways.append(f"{device.flops_per_second / 1e12:.4g} TFLOP/s at its peak")
+        facts.append(f"{device.flops_per_second / 1e12:.4g} TFLOP/s at its peak")
     if ranks > 1:
-        ways.append(f"{cluster.inside.bytes_per_second / 1e9:.3g} GB/s inside a host")
+        facts.append(f"{cluster.inside.bytes_per_second / 1e9:.3g} GB/s inside a host")
     if cluster.num_hosts > 1:
-        ways.append(f"{cluster.across.bytes_per_second / 1e9:.3g} GB/s between hosts for a rank")
-    return f"{cluster.num_hosts} x {ranks} {device.name}: {', '.join(ways)}"
+        facts.append(f"{cluster.across.bytes_per_second / 1e9:.3g} GB/s between hosts for a rank")
+    return f"{cluster.num_hosts} x {ranks} {device.name}: {', '.join(facts)}"
 
 
 def _type_hint(name: str) -> str:
@@ -167,13 +176,16 @@ def _this_machine(name: str, num_hosts: int, requested: int | None) -> ClusterFa
 
 
 def _inside(known: Accelerator | None) -> LinkFacts:
-    """Return the link inside a host: the GPU's own, or PCIe 3.0, which all GPU hosts have."""
+    """Return the link between ranks of a host: the GPU's, or PCIe 3.0, which all GPU hosts have."""
     rate = known.link_bytes_per_second if known else 16e9
     return LinkFacts(latency_seconds=_GPU_LATENCY, bytes_per_second=rate)
 
 
 def _network(instance: Instance, ranks: int, latency: float) -> LinkFacts:
-    """Return a rank's share of the host's lasting bandwidth, when all its ranks send together."""
+    """Return a rank's link to other hosts: its share of the host's sustained bandwidth.
+
+    All ranks of the host send at once.
+    """
     rate = instance.network_sustained_gbps or instance.network_gbps
     assert rate is not None, "the catalogue is complete for networks"
     share = rate * _BYTES_A_GBIT / ranks

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run of the runtime's planner in a process of its own, with its output passed on."""
+"""The runtime's planner, run in a process of its own; its output is passed on to the user."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PROGRAM: Final = "sagemaker-dist plan"
 
 
 def plan_split(options: SplitOptions) -> int:
-    """Plan a model for some instances, and return the planner's exit status.
+    """Plan how a model is split over instances, and return the planner's exit status.
 
     Raises:
         OptionError: The instance type is missing, unknown, or has accelerators other than GPUs.
@@ -33,7 +33,7 @@ def plan_split(options: SplitOptions) -> int:
     if options.instance_type is None:
         raise OptionError(
             "--instance-type is missing",
-            f"{options.file} is a model, and its split depends on the instances",
+            f"{options.file} is a model, and its plan depends on the instance type",
             "Pass one, such as --instance-type ml.p4d.24xlarge, or local_process",
         )
     cluster = cluster_of(
@@ -53,7 +53,7 @@ def plan_split(options: SplitOptions) -> int:
 
 
 def planner_command(options: SplitOptions, cluster: str) -> list[str]:
-    """Return the command line of the planner."""
+    """Return the command line of the planner; `cluster` is the JSON for its option --cluster."""
     command = [options.python or sys.executable, "-m", _MODULE, str(options.file)]
     command += [f"--program={_PROGRAM}", "--cluster", cluster]
     for flag, value in options.constraints:
@@ -93,7 +93,10 @@ def _run(command: Sequence[str]) -> int:
 
 
 def _pass_on(lines: Iterable[str]) -> str | None:
-    """Pass on the planner's error output; return Python's message if the planner is missing."""
+    """Copy the planner's error output to this command's.
+
+    Returns Python's message about a missing module if the planner is not installed, else None.
+    """
     missing = None
     for line in lines:
         found = _LACKS.search(line)

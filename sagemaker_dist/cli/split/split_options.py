@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of `plan model.py`; those of the planner are passed on to it unchanged."""
+"""Options of `sagemaker-dist plan model.py`; the planner's options are passed on unchanged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 _COUNT: Final = click.IntRange(min=1)
 _N: Final = "N"
 
-# Passed to the planner, which checks them.
+# Options that are passed to the planner, which checks them: name, metavar, help.
 _CONSTRAINTS: Final = (
     (
         "device_memory",
@@ -28,10 +28,10 @@ _CONSTRAINTS: Final = (
     ("pipeline_parallel_degree", _N, "Ranks of one pipeline, or auto (the default)."),
     ("data_parallel_degree", _N, "Replicas of the model, or auto (the default)."),
     ("pipeline", "NAME", "The schedule, such as interleaved or 1f1b, or auto (the default)."),
-    ("active_microbatches", _N, "Most in flight on a rank, for the schedule interleaved."),
+    ("active_microbatches", _N, "Most microbatches in flight on a rank, for interleaved."),
     ("virtual_stages", _N, "Stages of each rank."),
-    ("optimize", "speed|memory", "What stages are balanced by."),
-    ("memory_weight", "0..1", "Weight of memory in that balance."),
+    ("optimize", "speed|memory", "Balance stages by time (speed) or by memory."),
+    ("memory_weight", "0..1", "Weight of memory when stages are balanced."),
     (
         "state_bytes",
         "W,G,O",
@@ -45,8 +45,12 @@ class SplitOptions:
     """Options of `plan model.py`.
 
     Attributes:
-        python: Interpreter whose environment has the runtime and the framework.
+        file: Python file with the model.
+        ranks_per_host: Default: one per GPU, or one per host without GPUs.
+        python: Interpreter whose environment has the runtime and torch. Default: this one.
         measure: Measure costs on this machine instead of estimating them for the instance type.
+        save: File for the plan as JSON, or None.
+        plot: File for a picture of the plan, or None.
         constraints: Options of the planner with their values, as typed.
     """
 
@@ -63,7 +67,7 @@ class SplitOptions:
 
 
 def model_options(command: _Command) -> _Command:
-    """Add all options, in the order of --help."""
+    """Add the options for models to the command `plan`, in the order of --help."""
     for option in reversed(list(_options())):
         command = option(command)
     return command
@@ -78,7 +82,10 @@ def _options() -> Iterator[Callable[[Any], Any]]:
     )
     yield click.option("--instance-count", type=_COUNT, default=1, metavar=_N, help="Default: 1.")
     yield click.option(
-        "--ranks-per-host", type=_COUNT, metavar=_N, help="Default: one per GPU, or one."
+        "--ranks-per-host",
+        type=_COUNT,
+        metavar=_N,
+        help="Default: one per GPU, or one without GPUs.",
     )
     for name, metavar, text in _CONSTRAINTS:
         yield click.option(_flag(name), metavar=metavar, help=text)
@@ -99,7 +106,7 @@ def _options() -> Iterator[Callable[[Any], Any]]:
 
 
 def split_options(file: Path, values: dict[str, Any]) -> SplitOptions:
-    """Return the options from the values that click parsed."""
+    """Return the options of a model file from the values that click parsed, by option name."""
     names = [name for name, _, _ in _CONSTRAINTS]
     flags = tuple((_flag(name), values.pop(name)) for name in names)
     constraints = tuple((flag, value) for flag, value in flags if value is not None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reader of a job file and the settings of a command line."""
+"""Reader of a job file and of the `--set` options of a command line."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ else:
     import tomli as tomllib
 
 _AT: Final = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
-_RAW: Final = "DataSource"  # marks a dict in SageMaker's form in Python's `inputs`
+_RAW: Final = "DataSource"  # key of a dict in the API's format, which Python's `inputs` may have
 _NAMES: Final = frozenset(field.name for field in fields(TrainingOptions))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFile:
-    """A job file with the settings of a command line; not checked yet.
+    """Values of a job file, changed by the settings of a command line; not checked yet.
 
     Attributes:
         path: Path of the file.
-        values: Values from TOML, with relative paths made absolute.
-        origins: Line of every key.
+        values: Option -> value as TOML has it, with relative paths made absolute.
+        origins: File and line of every key, for errors.
     """
 
     path: Path
@@ -60,8 +60,10 @@ class JobFile:
     def job(
         self, *, session: Any = None, runner: Runner | None = None, **changes: Any
     ) -> TrainingJob:
-        """Return the job that the file describes; `changes` take precedence, and None leaves a key
-        out.
+        """Return the job that the file describes.
+
+        `changes` replace values of the file; None removes an option. `session` and `runner` are
+        those of TrainingJob.
 
         Raises:
             OptionError: Faults of the file and of the job, all together, each with its line.
@@ -84,7 +86,7 @@ class JobFile:
 
 
 def read_job_file(path: str | Path, settings: Sequence[str] = ()) -> JobFile:
-    """Read a job file; `settings` are "KEY=VALUE" texts of a command line.
+    """Read a job file, and apply settings, texts such as "instance_count=4" of a command line.
 
     Raises:
         OptionError: The file cannot be read or is not TOML, or a setting is not KEY=VALUE.
@@ -107,18 +109,20 @@ def read_job_file(path: str | Path, settings: Sequence[str] = ()) -> JobFile:
 
 def _parsed(path: Path) -> tuple[dict[str, Any], str]:
     try:
-        text = path.read_text(encoding="utf-8-sig")  # Windows' editors write a byte order mark
+        text = path.read_text(encoding="utf-8-sig")  # editors on Windows write a byte order mark
         values = tomllib.loads(text)
     except OSError as error:
         why = error.strerror or str(error)
         raise OptionError(f"{path} cannot be read", why, "Pass the path of a job file") from error
     except UnicodeDecodeError as error:
-        raise OptionError(f"{path} is not text", str(error), "Save it as UTF-8") from error
+        hint = "Save the file as UTF-8"
+        raise OptionError(f"{path} is not UTF-8 text", str(error), hint) from error
     except tomllib.TOMLDecodeError as error:
-        at = _AT.search(str(error))  # Python's own text: its line is a field from 3.14 on
+        at = _AT.search(str(error))  # only Python 3.14 has the line as a field
         line = (at[1] if at else None) or text.rstrip().count("\n") + 1
         why = _AT.sub("", str(error))
-        raise OptionError(f"{path}:{line}: this is not TOML", why, "Correct the line") from error
+        what = f"{path}:{line}: the line is not valid TOML"
+        raise OptionError(what, why, "Correct the line") from error
     except ValueError as error:  # a number with thousands of digits
         raise OptionError(f"{path} cannot be read", str(error), "Correct the number") from error
     except RecursionError as error:
@@ -129,18 +133,22 @@ def _parsed(path: Path) -> tuple[dict[str, Any], str]:
 
 
 def _too_deep(path: Path) -> OptionError:
-    return OptionError(f"{path} cannot be read", f"it is nested more than {DEEPEST} deep", FLATTEN)
+    why = f"its tables and arrays are nested more than {DEEPEST} levels deep"
+    return OptionError(f"{path} cannot be read", why, FLATTEN)
 
 
 def _changed(values: dict[str, Any], settings: Sequence[Setting]) -> dict[str, Any]:
-    """Return the values with the settings applied; relative paths of settings start at the current
-    directory.
+    """Return the file's values with the settings of the command line applied.
+
+    Relative paths in settings start at the current directory.
     """
     given = with_paths(applied({}, settings), Path.cwd())
-    if "entry_point" in given and "source_dir" in values:  # then it is relative to source_dir
+    if (
+        "entry_point" in given and "source_dir" in values
+    ):  # entry_point is then relative to source_dir
         given["entry_point"] = applied({}, settings)["entry_point"]
-    leaves = [Setting(path=each.path, value=_at(given, each.path)) for each in settings]
-    return applied(values, leaves)
+    absolute = [Setting(path=each.path, value=_at(given, each.path)) for each in settings]
+    return applied(values, absolute)
 
 
 def _at(values: Any, path: tuple[str, ...]) -> Any:
@@ -169,7 +177,7 @@ def _shape_faults(values: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def _options(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return valid values as TrainingOptions takes them."""
+    """Return the arguments of TrainingOptions from valid values; unknown keys are left out."""
     options = {name: value for name, value in values.items() if name in _NAMES}
     if isinstance(options.get("inputs"), dict):
         options["inputs"] = {name: _input(each) for name, each in options["inputs"].items()}

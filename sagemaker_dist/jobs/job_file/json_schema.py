@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON Schema of a job file, made from the options; editors and the checks use the same one."""
+"""JSON Schema of job files, made from the types of the options; editors and our checks use it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ENTRY: Final = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
 
 
 def job_schema() -> dict[str, Any]:
-    """Return the JSON Schema of `job.toml`."""
+    """Return the JSON Schema of job files."""
     document = schema_of(TrainingOptions)
     document["properties"] |= {
         "distribution": _described("distribution", _distribution()),
@@ -32,17 +32,20 @@ def job_schema() -> dict[str, Any]:
 
 
 def input_schema(uri: Any) -> dict[str, Any]:
-    """Return the schema of a channel in a file system or in S3."""
+    """Return the schema of a channel table whose URI is `uri`: of a file system, or of S3."""
     return schema_of(FileSystemInput if is_file_system(uri) else S3Input)
 
 
 def is_file_system(uri: Any) -> bool:
-    """Return whether a URI is of FSx or EFS."""
+    """Return whether a URI names a file system of FSx or EFS: fsx://… or efs://…"""
     return isinstance(uri, str) and uri.startswith(("fsx://", "efs://"))
 
 
 def schema_of(hint: Any) -> dict[str, Any]:
-    """Return the schema of a type hint; TOML has no null, so None means left out."""
+    """Return the JSON Schema of a Python type hint.
+
+    None in a hint is ignored: TOML has no null, and a key that is None is left out of the file.
+    """
     if hint in _PLAIN:
         return {"type": _PLAIN[hint]}
     if is_dataclass(hint):
@@ -85,7 +88,7 @@ def _default(value: Any) -> dict[str, Any]:
 
 
 def _texts(kind: Any) -> dict[str, str]:
-    """Return the docstring's description of each attribute, on one line."""
+    """Return attribute -> its description in the docstring of a class, on one line."""
     _, _, attributes = (inspect.getdoc(kind) or "").partition("Attributes:\n")
     return {name: " ".join(text.split()) for name, text in _ENTRY.findall(attributes)}
 
@@ -95,7 +98,10 @@ def _described(name: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _distribution() -> dict[str, Any]:
-    """Return the schema of the "smdist" section; other keys are checked with distributions."""
+    """Return the schema of `distribution`: of its table "smdist" only.
+
+    The other keys are checked when `distribution` is parsed.
+    """
     strategies = {"dataparallel": _object(DataParallel), "modelparallel": _object(ModelParallel)}
     ours = {"type": "object", "properties": strategies}
     return {"type": "object", "properties": {"smdist": ours}}

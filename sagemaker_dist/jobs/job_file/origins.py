@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""File, line and key of faults in a job file; directories of its relative paths."""
+"""File and line of each fault in a job file, and the base directory of its relative paths."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _URIS: Final = ("output_path", "checkpoint_s3_uri", "code_location")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origins:
-    """Line of every key of a job file.
+    """Origin of every key of a job: a line of the job file, or the command line.
 
     Attributes:
         file: Name of the file in errors.
-        lines: Lines of the keys of the file.
-        settings: Keys set on the command line; they take precedence.
-        values: Values from both.
+        lines: Path of a key -> its line in the file.
+        settings: Paths of the keys that are set on the command line; these replace the file's.
+        values: Values of all keys, from the file and the command line.
     """
 
     file: str
@@ -35,7 +35,10 @@ class Origins:
     values: Mapping[str, Any] = field(default_factory=dict)
 
     def where(self, path: KeyPath | None) -> str:
-        """Return the place of a key: "job.toml:3", "--set", or the file alone."""
+        """Return the origin of a key as text: "job.toml:3", "--set", or the file's name alone.
+
+        `path` is the path of the key, or None if it is unknown.
+        """
         if path is None:
             return self.file
         if any(path[: len(each)] == each for each in self.settings):
@@ -44,11 +47,11 @@ class Origins:
         while known and known not in self.lines:
             known = known[:-1]
         if not known and any(each[: len(path)] == path for each in self.settings):
-            return "--set"  # a setting is inside this table
+            return "--set"  # a setting sets a key of this table
         return f"{self.file}:{self.lines[known]}" if known else self.file
 
     def order(self, path: KeyPath | None) -> float:
-        """Return a sort key: faults by line, then those of the command line, then others."""
+        """Return a sort key for the fault of a key: its line, or infinity for the command line."""
         last = float("inf")
         if path is None or any(path[: len(each)] == each for each in self.settings):
             return last
@@ -58,17 +61,20 @@ class Origins:
         return lines[-1] if lines else last
 
     def error(self, fault: Fault) -> OptionError:
-        """Return a shape fault as an error with its place."""
-        what = f"{self.where(fault.path)}: {dotted(fault.path)}{fault.says}"
+        """Return the error for a difference from the schema, with file and line."""
+        what = f"{self.where(fault.path)}: {dotted(fault.path)}{fault.is_what}"
         return OptionError(what, fault.why, fault.hint, fault.path)
 
     def placed(self, fault: OptionError) -> OptionError:
-        """Return a job's fault with the place of its key."""
+        """Return a copy of a job's fault that begins with file and line of the wrong key."""
         what = f"{self.where(self.key_of(fault.about))}: {fault.what}"
         return OptionError(what, fault.why, fault.hint, fault.about, fault.kind)
 
     def key_of(self, about: KeyPath) -> KeyPath | None:
-        """Return the key of a fault: its path, or the place of an option that is named alone."""
+        """Return the path of the key that a fault is about, or None if it is about no key.
+
+        `about` may be the end of a path: the longest path of the job file that ends so is returned.
+        """
         if not about or about[0] in _NAMES:
             return about or None
         near = [path for path in (*self.lines, *self.settings) if path[-len(about) :] == about]
@@ -76,7 +82,10 @@ class Origins:
 
 
 def with_paths(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return the values with relative paths starting at a folder; values of other types stay."""
+    """Return the values with relative paths made absolute, from a base directory.
+
+    Values of wrong types stay as they are; the checks report them.
+    """
     changed = dict(values)
     for name in ("source_dir",) if "source_dir" in values else ("entry_point",):
         changed[name] = _path(values.get(name), folder)
@@ -110,10 +119,10 @@ def _path(value: Any, folder: Path) -> Any:
 
 
 def _uri(value: Any, folder: Path) -> Any:
-    """Return file://data relative to the folder; file:///data and other URIs stay."""
+    """Return a relative URI such as file://data as an absolute one; others stay as they are."""
     if not isinstance(value, str) or not value.startswith(FILE) or value.startswith(f"{FILE}/"):
         return value
     try:
         return (folder / directory_of(value)).resolve().as_uri()
-    except (OSError, ValueError, RuntimeError):  # not a path; the checks report it
+    except (OSError, ValueError, RuntimeError):  # no valid path; the checks report it
         return value

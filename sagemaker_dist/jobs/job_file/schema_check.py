@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check of a value against a JSON Schema; each fault has the path of its key."""
+"""Check of values against a JSON Schema; each fault has the path of the wrong key."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KINDS: Final[dict[str, tuple[type, ...]]] = {
     "object": (dict,),
 }
 DEEPEST: Final = 100  # nested tables and arrays, far below Python's recursion limit
-FLATTEN: Final = "Use fewer levels, or a file of its own"
+FLATTEN: Final = "Use fewer levels, or move the values to a file that the script reads"
 _WORDS: Final = {
     "string": "a string",
     "boolean": "true or false",
@@ -35,35 +35,39 @@ _LONGEST: Final = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A fault at a key, without its place in the file.
+    """A difference between a value and its schema, without the line in the file.
 
     Attributes:
-        says: Text after the key's name, such as " is 4"; often empty.
+        path: Path of the key, such as ("inputs", "train", "uri").
+        is_what: Text that follows the key's name in the error, such as " is 4"; may be empty.
     """
 
     path: KeyPath
     why: str
     hint: str
-    says: str = ""
+    is_what: str = ""
 
 
 def shape_faults(schema: Mapping[str, Any], value: Any, path: KeyPath = ()) -> Iterator[Fault]:
-    """Yield every difference between a value and its schema."""
+    """Yield a fault for every difference between a value and its schema.
+
+    `path` is the path of the value's key; it is empty for the whole file.
+    """
     if isinstance(value, (date, time)):
-        yield Fault(path=path, why="a job has no dates", hint="Put it in quotes")
+        yield Fault(path=path, why="no option of a job is a date", hint="Put it in quotes")
     elif not _fits_kind(schema, value):
         words = " or ".join(_WORDS[kind] for kind in _kinds(schema))
         shown, why = f" is {value!r}", f"it is {_WORDS[_kind_of(value)]}"
-        yield Fault(path=path, says=shown, why=why, hint=f"Write {words}")
+        yield Fault(path=path, is_what=shown, why=why, hint=f"Write {words}")
     elif value not in schema.get("enum", [value]):
         hint = closest(str(value), schema["enum"])
-        yield Fault(path=path, says=f" is {value!r}", why="there is no such value", hint=hint)
+        yield Fault(path=path, is_what=f" is {value!r}", why="there is no such value", hint=hint)
     else:
         yield from _inner_faults(_chosen(schema, value), value, path)
 
 
 def depth_of(value: Any) -> int:
-    """Return the depth of nested tables and arrays."""
+    """Return how deep tables and arrays are nested in a value; 0 for a value of another type."""
     depth, level = 0, [value]
     while level := [each for each in level if isinstance(each, (dict, list))]:
         depth += 1
@@ -84,18 +88,20 @@ def _inner_faults(schema: Mapping[str, Any], value: Any, path: KeyPath) -> Itera
         if name not in known and others is False:
             hint = _place_of(name) if not path else ""
             hint = hint or closest(name, known)
-            if len(hint) > _LONGEST:  # a list of all keys does not help
+            if len(hint) > _LONGEST:  # a list of all keys is too long to help
                 hint = "See: sagemaker-dist schema"
             yield Fault(path=(*path, name), why="no such key", hint=hint)
         else:
             yield from shape_faults(known.get(name, others), each, (*path, name))
     for name in schema.get("required", []):
         if name not in value:
-            yield Fault(path=path, says=f" has no {name!r}", why="it is needed", hint="Add it")
+            yield Fault(
+                path=path, is_what=f" has no {name!r}", why="the key is required", hint="Add it"
+            )
 
 
 def _place_of(name: str) -> str:
-    """Return a hint for a known key in the wrong table, or ""."""
+    """Return a hint for a key of `distribution` that is at the top of the file; "" for others."""
     if name in STRATEGIES:
         return f"Write it below distribution, as [distribution.{name}]"
     for key in (DATA, MODEL):
@@ -110,7 +116,7 @@ def _fits_kind(schema: Mapping[str, Any], value: Any) -> bool:
 
 
 def _chosen(schema: Mapping[str, Any], value: Any) -> Mapping[str, Any]:
-    """Return the first choice that the value fits."""
+    """Return the first schema of "anyOf" whose type the value has; `schema` if there is none."""
     choices: list[Mapping[str, Any]] = schema.get("anyOf", [])
     return next((_chosen(each, value) for each in choices if _fits_kind(each, value)), schema)
 
@@ -122,8 +128,8 @@ def _kinds(schema: Mapping[str, Any]) -> list[str]:
 
 
 def _is(value: Any, kind: str) -> bool:
-    is_truth = isinstance(value, bool)
-    return isinstance(value, _KINDS[kind]) and is_truth == (kind == "boolean")
+    is_bool = isinstance(value, bool)  # which Python counts as an int
+    return isinstance(value, _KINDS[kind]) and is_bool == (kind == "boolean")
 
 
 def _kind_of(value: Any) -> str:

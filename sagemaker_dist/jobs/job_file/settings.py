@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings `--set KEY=VALUE`, which change values of a job file."""
+"""Settings: options `--set KEY=VALUE` of a command line, which change values of a job file."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ else:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One setting."""
+    """One option --set KEY=VALUE: the parts of KEY, and the value as TOML has it."""
 
     path: tuple[str, ...]
     value: Any
 
 
 def parse_setting(text: str, schema: Mapping[str, Any]) -> Setting:
-    """Parse KEY=VALUE with a TOML value; quotes may be left out around strings.
+    """Parse a text KEY=VALUE; VALUE is written as in TOML, but strings need no quotes.
+
+    `schema` is the schema of job files. A key that it declares as a string gets the text unchanged.
 
     Raises:
-        OptionError: The key or the value is missing.
+        OptionError: The text is not KEY=VALUE, or the value is nested too deep.
     """
     try:
         name, written = split_pair(text)
@@ -42,13 +44,16 @@ def parse_setting(text: str, schema: Mapping[str, Any]) -> Setting:
     value = _text(written) if kinds == {"string"} else _value(written)
     if len(path) + depth_of(value) > DEEPEST:
         raise OptionError(
-            f"--set {text[:40]!r}…", f"it is nested more than {DEEPEST} deep", FLATTEN
+            f"--set {text[:40]!r}…",
+            f"its tables and arrays are nested more than {DEEPEST} levels deep",
+            FLATTEN,
+            path,
         )
     return Setting(path=path, value=value)
 
 
 def applied(values: Mapping[str, Any], settings: Iterable[Setting]) -> dict[str, Any]:
-    """Return the values with the settings applied."""
+    """Return a copy of the values that the settings have changed."""
     changed = dict(values)
     for each in settings:
         changed = _put(changed, each.path, each.value)
@@ -64,7 +69,7 @@ def _put(values: Mapping[str, Any], path: tuple[str, ...], value: Any) -> dict[s
 
 
 def _schemas_at(schema: Mapping[str, Any], path: tuple[str, ...]) -> list[Mapping[str, Any]]:
-    """Return all schemas that a key may have."""
+    """Return all schemas that the value of a key may follow; several if there is a choice."""
     choices = _choices(schema)
     for name in path:
         inner = [each.get("properties", {}).get(name) or _others(each) for each in choices]
@@ -78,7 +83,7 @@ def _choices(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _others(schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the schema of a table's other keys, or None if there are none."""
+    """Return the schema of keys that a table does not list, or None if it allows no others."""
     if schema.get("type", "object") != "object":
         return None
     others = schema.get("additionalProperties", {})
@@ -90,9 +95,9 @@ def _text(value: str) -> Any:
 
 
 def _value(value: str) -> Any:
-    """Return the TOML value of a text, or the text itself."""
+    """Return the value of a text as TOML reads it, or the text itself if it is not TOML."""
     try:
         found = tomllib.loads(f"value = {value}")
-    except (ValueError, RecursionError):  # TOML's own, a number of too many digits, too many [
+    except (ValueError, RecursionError):  # not TOML, too many digits, or nested too deep
         return value
     return found["value"] if len(found) == 1 else value

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Line numbers of the keys of a TOML text, which the standard parser does not give.
+"""Line numbers of the keys of a TOML text, which Python's parser does not report.
 
-The text was parsed already, so this reads only where items begin and end.
+Python's parser has accepted the text before, so this finds only where each item begins and ends.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DOTTED: Final = re.compile(
     rf"[ \t]*(?:{_PART.pattern})(?:[ \t]*\.[ \t]*(?:{_PART.pattern}))*[ \t]*"
 )
 _STRING: Final = re.compile(
-    r'''"""(?:\\.|(?!""")[^\\])*"{3,5}'''  # two more quotes may be the text's own
+    r'''"""(?:\\.|(?!""")[^\\])*"{3,5}'''  # the text itself may end in two quotes
     r"""|'''(?:(?!''').)*'{3,5}"""
     r"""|"(?:\\.|[^"\\])*"|'[^']*'""",
     re.DOTALL,
@@ -35,14 +35,14 @@ _SCALAR: Final = re.compile(r"[^,\]}#\n]*")
 
 
 def key_lines(text: str) -> dict[KeyPath, int]:
-    """Return the first line of each key, table and array entry; lines begin at 1."""
+    """Return path -> line for each key, table and entry of an array; the first line is 1."""
     reader = _Reader(text, [match.start() for match in re.finditer("\n", text)])
     reader.read()
     return reader.lines
 
 
 def key_path(dotted: str) -> tuple[str, ...]:
-    """Return the parts of a dotted key, with quotes removed.
+    """Return the parts of a dotted key such as `a."b.c"`, with quotes removed.
 
     Raises:
         ValueError: The text is not a key.
@@ -59,7 +59,7 @@ def key_path(dotted: str) -> tuple[str, ...]:
 
 
 def split_pair(text: str) -> tuple[str, str]:
-    """Return the key and the value of KEY=VALUE; quoted keys may contain "=".
+    """Split a text KEY=VALUE into the key and the value; a quoted key may contain "=".
 
     Raises:
         ValueError: The text does not begin with a key and "=".
@@ -76,7 +76,7 @@ class _Reader:
     breaks: list[int]
     at: int = 0
     lines: dict[KeyPath, int] = field(default_factory=dict)
-    counts: dict[KeyPath, int] = field(default_factory=dict)  # of arrays of tables
+    counts: dict[KeyPath, int] = field(default_factory=dict)  # entries of each array of tables
 
     def read(self) -> None:
         table: KeyPath = ()
@@ -96,7 +96,7 @@ class _Reader:
             self.lines.setdefault(path, line)
             if is_entry and number == len(parts):
                 self.counts[path] = self.counts.get(path, 0) + 1
-            if path in self.counts:  # what follows belongs to its newest entry
+            if path in self.counts:  # the keys that follow belong to its last entry
                 path = (*path, self.counts[path] - 1)
                 self.lines.setdefault(path, line)
         for _ in range(2 if is_entry else 1):
@@ -151,10 +151,10 @@ class _Reader:
         self._take(_GAP)
         return self.at
 
-    def _took(self, mark: str) -> bool:
-        has_it = self.text.startswith(mark, self.at)
-        self.at += len(mark) if has_it else 0
-        return has_it
+    def _took(self, token: str) -> bool:
+        has_token = self.text.startswith(token, self.at)
+        self.at += len(token) if has_token else 0
+        return has_token
 
     def _take(self, pattern: re.Pattern[str]) -> str:
         match = pattern.match(self.text, self.at)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training jobs on this machine: as plain processes, or as Docker containers.
+"""Training jobs on this machine; each host is a process, or a Docker container.
 
     driver (your script)          supervisor (detached)            hosts
     LocalRunner.start    ------>  one per job, outlives   ------>  launcher algo-1 -> ranks
@@ -8,7 +8,8 @@
        +-- reads state.json,      model.tar.gz
            logs/, writes `stop`
 
-The job's folder holds its whole state, so any process can describe it, follow its logs or stop it.
+The driver is the process that starts the job. The job's folder has its whole state, so any process
+can describe the job, follow its logs or stop it.
 """
 
 from sagemaker_dist.runners.local.local_runner import LocalRunner

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Model and output data of a job, merged from all hosts as SageMaker does."""
+"""Collection of a job's model and output data: merges the files of all hosts, as SageMaker does."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from sagemaker_dist.runners.protocol import NO_MODEL
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
-    """Files of several hosts as one tree.
+    """Files of several hosts, merged into one directory tree.
 
     Attributes:
-        files: Path in the tree -> file, parents before children.
-        clashes: Paths that two hosts wrote differently; the lowest host's file is kept.
+        files: Path in the merged tree -> file of a host; directories before their contents.
+        clashes: Paths at which two hosts wrote different files; the first host's is used.
     """
 
     files: dict[str, Path]
@@ -31,7 +31,7 @@ class Merged:
 
 
 def merge(roots: Iterable[Path]) -> Merged:
-    """Merge the trees of all hosts; the lowest host takes precedence."""
+    """Merge directory trees, one per host; where they differ, the first tree takes precedence."""
     files: dict[str, Path] = {}
     clashes: list[str] = []
     for root in roots:
@@ -46,19 +46,20 @@ def merge(roots: Iterable[Path]) -> Merged:
 
 
 class Cancelled(Exception):  # noqa: N818 - not an error
-    """The job was stopped while its model was being written."""
+    """The job was stopped during the download of data or the writing of its model."""
 
 
 def gather(
     folder: JobFolder,
     job: LocalJob,
     trees: list[HostTree],
-    say: Callable[[str], None],
+    log: Callable[[str], None],
     check: Callable[[], None] = lambda: None,
 ) -> None:
-    """Write the model and the output data of a job.
+    """Write the model and the output data of a job to its output directory.
 
-    `check` is called before each file; it raises Cancelled to end the writing.
+    `log` receives lines for the job's log. `check` is called before each file; it raises Cancelled
+    to end the writing.
 
     Raises:
         Cancelled: `check` raised it; no partial archive is left.
@@ -66,12 +67,12 @@ def gather(
     """
     model, data = merge(t.model for t in trees), merge(t.output_data for t in trees)
     for name in (*model.clashes, *data.clashes):
-        say(f"hosts wrote different files {name}; the lowest host's is kept")
+        log(f"hosts wrote different files {name}; the first host's file is used")
     output = folder.output(job)
     output.mkdir(parents=True, exist_ok=True)
     pack = _pack if job.compress else _copy
     if not model.files:
-        say(f"{NO_MODEL.partition(' ')[2]}: SM_MODEL_DIR is empty on every host")
+        log(f"{NO_MODEL.partition(' ')[2]}: SM_MODEL_DIR is empty on every host")
     pack(model, folder.model(job), check)
     if data.files:
         pack(data, output / ("output.tar.gz" if job.compress else "data"), check)
@@ -96,7 +97,9 @@ def _same(first: Path, second: Path) -> bool:
 def _pack(tree: Merged, target: Path, check: Callable[[], None]) -> None:
     beside = target.with_name(target.name + ".part")
     try:
-        with tarfile.open(beside, "w:gz", compresslevel=1) as archive:  # weights hardly compress
+        with tarfile.open(
+            beside, "w:gz", compresslevel=1
+        ) as archive:  # fast: more effort hardly makes weights smaller
             for name, path in tree.files.items():
                 check()
                 archive.add(path, arcname=name, recursive=False)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Copy of the user's code to an emulated host.
 
-The source may be a whole home directory that contains the job's own folder: files that jobs write
-are not copied, and links that lead in circles are not followed.
+The code's folder may be a whole home directory that contains the job's own folder. So paths that
+jobs write to are not copied, and links to a directory that contains them are not followed.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ _SHOWN: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Code:
-    """The user's code for one host.
+    """The user's code, which is copied to each host.
 
     Attributes:
-        only: Name of the only file of `folder` to copy, or None for all of it.
-        dependencies: Files and directories that are placed next to it.
-        own: Resolved paths that jobs write to, which are left out.
+        folder: Directory of the code.
+        only: Name of the one file of `folder` to copy, or None to copy the whole directory.
+        dependencies: Files and directories that are copied next to the code.
+        own: Resolved paths that jobs write to; they are not copied.
     """
 
     folder: Path
@@ -36,7 +37,7 @@ class Code:
     own: frozenset[Path] = frozenset()
 
     def place(self, target: Path) -> None:
-        """Copy everything into the directory `target`.
+        """Copy the code and its dependencies into the directory `target`.
 
         Raises:
             SetupError: A file is missing, or cannot be read or written.
@@ -64,7 +65,10 @@ class Code:
 
 
 def own_places(job: Path, output: str | None, name: str) -> frozenset[Path]:
-    """Return the paths that jobs write to: their folders, and this job's output."""
+    """Return the resolved paths that jobs write to: the jobs' folders, and this job's output.
+
+    `job` is the folder of the job, `output` its output_path or None, `name` its name.
+    """
     root = job.parent
     places = {root, job, *(path.parent for path in root.glob("*/job.json"))}
     if output:
@@ -73,7 +77,7 @@ def own_places(job: Path, output: str | None, name: str) -> frozenset[Path]:
 
 
 def _left_out(own: Iterable[Path]) -> Callable[[str, list[str]], set[str]]:
-    """Return the `ignore` function for `copytree`."""
+    """Return a function for the argument `ignore` of shutil.copytree that leaves out `own`."""
     places = set(own)
 
     def ignore(directory: str, names: list[str]) -> set[str]:
@@ -88,11 +92,11 @@ def _is_left_out(path: Path, own: set[Path]) -> bool:
     if not path.is_dir():
         return not path.is_file()  # dangling links, sockets, fifos, devices
     real = Path(os.path.realpath(path))
-    return real in own or (path.is_symlink() and _is_around(real, path))
+    return real in own or (path.is_symlink() and _contains(real, path))
 
 
-def _is_around(real: Path, link: Path) -> bool:
-    """Return whether a link leads back to a directory around it."""
+def _contains(real: Path, link: Path) -> bool:
+    """Return whether `real`, the target of a link, is a directory that contains the link."""
     return any(Path(os.path.realpath(above)).is_relative_to(real) for above in link.parents)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Protocol of a job's hosts for the supervisor, for processes and containers."""
+"""Protocols `Host` and `Fleet`: a job's hosts, as processes or containers, for the supervisor."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from sagemaker_dist.runners.local.output import Output
 
 
 class Host(Protocol):
-    """One running host.
+    """One running host: a launcher process or a container.
 
     Attributes:
-        was_stopped: Whether the supervisor has stopped it.
+        place: Number, name and address of the host in the job.
+        tree: Directory that is the host's /opt/ml.
+        output: Output of the host, which is copied to the logs.
+        was_stopped: Whether the supervisor has stopped the host.
     """
 
     place: LocalHost
@@ -24,23 +27,26 @@ class Host(Protocol):
     was_stopped: bool
 
     def fileno(self) -> int:
-        """Return the descriptor of its output, for a selector."""
+        """Return the file descriptor of the host's output, for a selector."""
         ...
 
     def poll(self) -> int | None:
-        """Return its exit code, negative for a signal; None while it runs."""
+        """Return the exit code, or minus the signal's number; None while the host runs."""
         ...
 
     def terminate(self) -> None:
-        """Stop it with time for its ranks to save."""
+        """Send SIGTERM to the host, so that its ranks can save."""
         ...
 
     def close(self) -> None:
-        """Write the rest of its output to the logs, and release it."""
+        """Write the rest of the host's output to the logs, and close its descriptors."""
         ...
 
     def ending(self, code: int) -> str:
-        """Return a sentence on how it ended, for a host that gave no reason."""
+        """Return a sentence on how the host ended, for a host that wrote no failure file.
+
+        `code` is the value of `poll`.
+        """
         ...
 
 
@@ -48,7 +54,7 @@ class Fleet(Protocol):
     """All hosts of one job."""
 
     def start(self) -> Sequence[Host]:
-        """Create every host's tree and start the host.
+        """Create the directory tree of every host, and start all hosts.
 
         Raises:
             DistError: A host cannot be started.
@@ -56,9 +62,9 @@ class Fleet(Protocol):
         ...
 
     def kill(self) -> None:
-        """Kill every process of every host; return when all are gone."""
+        """Kill every process of every host, and return when all have ended."""
         ...
 
     def remove(self) -> None:
-        """Kill all that still runs, and remove everything of the hosts but their trees."""
+        """Kill the hosts that still run, and remove containers and networks; trees stay."""
         ...

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The folder of one job: the only connection between driver and supervisor.
+"""The folder of one local job, through which the driver and the supervisor communicate.
 
 job.json     the request and its plan  written once, by the driver
-state.json   the state of the job      written by the supervisor, replaced whole
-stop         a request to stop         written by any driver: "stop", "kill", "drop"
-lock         held while the supervisor lives
+state.json   the state of the job      written by the supervisor, replaced as a whole
+stop         a request to stop         written by any process: "stop", "kill", "drop"
+lock         locked while the supervisor runs
 logs/        algo-N.log per host, all.log of every host in the order of arrival
-data/        data copied for the hosts, removed at the end
+data/        copied data of the channels, removed at the end:
+             NAME for all hosts, NAME/algo-N for one host with ShardedByS3Key
 hosts/       one tree like /opt/ml per host, removed at the end
 """
 
@@ -22,7 +23,7 @@ from pathlib import Path
 from time import time
 from typing import Any, Final
 
-from sagemaker_dist.planning import LocalJob
+from sagemaker_dist.planning import LocalChannel, LocalHost, LocalJob
 from sagemaker_dist.runners.protocol import TERMINAL
 
 _LOCK_SECONDS: Final = 10.0
@@ -30,11 +31,15 @@ _LOCK_SECONDS: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """State of a job; times in seconds since 1970.
+    """State of a job; times are in seconds since 1970.
 
     Attributes:
-        status: TrainingJobStatus of DescribeTrainingJob.
-        secondary: SecondaryStatus.
+        status: TrainingJobStatus of DescribeTrainingJob, such as "InProgress".
+        secondary: SecondaryStatus, such as "Training".
+        created: Time when the driver created the job.
+        started: Time when the hosts began to train, or None.
+        ended: Time when the job ended, or None.
+        modified: Time of the last change.
         reason: FailureReason, or None.
         transitions: Every secondary status with the time at which it began.
     """
@@ -54,7 +59,7 @@ class State:
         return self.status in TERMINAL
 
     def become(self, status: str, secondary: str, reason: str | None = None) -> State:
-        """Return the next state, from now on."""
+        """Return the state with a new status, which begins at the current time."""
         now = time()
         return replace(
             self,
@@ -69,25 +74,25 @@ class State:
 
 
 def append(log: Path, data: bytes) -> None:
-    """Append to a log; errors such as a full disk are ignored, so that they end no training."""
+    """Append to a log; errors such as a full disk are ignored, so that training continues."""
     with contextlib.suppress(OSError), log.open("ab") as file:
         file.write(data)
 
 
 @dataclass(frozen=True, slots=True)
 class JobFolder:
-    """Paths of one job, and its state on disk."""
+    """The folder of one job: its paths, and the job's state on disk."""
 
     path: Path
 
     @property
     def logs(self) -> Path:
-        """Directory with one file per host, and all.log."""
+        """Directory of the logs: one file per host, and all.log."""
         return self.path / "logs"
 
     @property
     def all_log(self) -> Path:
-        """Output of every host, in the order of arrival."""
+        """File with the output of all hosts, in the order of arrival."""
         return self.logs / "all.log"
 
     @property
@@ -95,12 +100,25 @@ class JobFolder:
         """Directory with the trees of the hosts."""
         return self.path / "hosts"
 
+    @property
+    def data(self) -> Path:
+        """Directory of all data that is copied for the hosts."""
+        return self.path / "data"
+
+    def channel(self, channel: LocalChannel, host: LocalHost) -> Path:
+        """Return the directory of a channel's copied data for one host.
+
+        All hosts share it, except for a channel that is split among them (ShardedByS3Key).
+        """
+        shared = self.data / channel.name
+        return shared / host.label if channel.is_split else shared
+
     def output(self, job: LocalJob) -> Path:
-        """Return the directory of the model."""
+        """Return the directory of the model and the output data."""
         return (Path(job.output) / job.name if job.output else self.path) / "output"
 
     def model(self, job: LocalJob) -> Path:
-        """Return the path of the model."""
+        """Return the path of the model: model.tar.gz, or a directory for a model as files."""
         return self.output(job) / ("model.tar.gz" if job.compress else "model")
 
     def checkpoints(self, job: LocalJob) -> Path:
@@ -108,10 +126,11 @@ class JobFolder:
         return Path(job.checkpoints) if job.checkpoints else self.path / "checkpoints"
 
     def create(self, request: dict[str, Any], job: LocalJob) -> None:
-        """Write the request and its plan.
+        """Create the folder, with the request, the job's plan and its first state.
 
         Raises:
             FileExistsError: A job of this name exists.
+            OSError: The folder cannot be written.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path.mkdir(mode=0o700)
@@ -126,27 +145,28 @@ class JobFolder:
             raise
 
     def request(self) -> dict[str, Any]:
-        """Return the request."""
+        """Return the job's request, in the fields of CreateTrainingJob."""
         document: dict[str, Any] = self._read("job.json")["request"]
         return document
 
     def job(self) -> LocalJob:
-        """Return the plan of the job."""
+        """Return the job's plan: hosts, channels, code and places of its results."""
         return LocalJob.load(self._read("job.json")["job"])
 
     def state(self) -> State:
-        """Return the job's state; without a living supervisor an unfinished job has failed."""
+        """Return the job's state: the one on disk, or Failed if the supervisor was killed."""
         state = self._state()
         if state.is_terminal or self._is_locked(state):
             return state
-        state = self._state()  # it may have ended since the first read
+        state = self._state()  # the job may have ended since the first read
         if state.is_terminal:
             return state
         return state.become("Failed", "Failed", "The supervisor of the job was killed.")
 
     def adopt(self, state: State) -> bool:
-        """Write the final state of a job whose supervisor was killed; return False if it is already
-        written.
+        """Write the final state of a job whose supervisor was killed.
+
+        Returns False, and writes nothing, if the state on disk is final already.
         """
         if self._state().is_terminal:
             return False
@@ -159,11 +179,14 @@ class JobFolder:
         return State(**document)
 
     def write_state(self, state: State) -> None:
-        """Replace the state as a whole, so that a reader never sees a part."""
+        """Replace state.json in one step, so that a reader never sees half of it."""
         self._write("state.json", asdict(state))
 
     def lock(self) -> int:
-        """Return a descriptor that holds the lock until every copy of it is closed."""
+        """Lock the folder for the supervisor, and return the descriptor of the lock.
+
+        The folder is locked until every copy of the descriptor is closed.
+        """
         descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return descriptor
@@ -171,7 +194,7 @@ class JobFolder:
     def _is_locked(self, state: State) -> bool:
         try:
             descriptor = os.open(self.path / "lock", os.O_RDWR)
-        except FileNotFoundError:  # the driver has not taken it yet, or died before
+        except FileNotFoundError:  # the driver has not locked it yet, or was killed before
             return time() - state.created < _LOCK_SECONDS
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -182,9 +205,10 @@ class JobFolder:
         return False
 
     def request_stop(self, *, now: bool) -> None:
-        """Write a request to stop, which the supervisor soon reads; it cannot be taken back.
+        """Write a request to stop the job, which the supervisor soon reads.
 
-        The first call with `now` kills the hosts, the second discards their model too.
+        The first call with `now` requests to kill the hosts; the second requests to discard the
+        model, too. A request cannot be withdrawn.
         """
         before = self.stop_request()
         if now or not before:
@@ -194,7 +218,7 @@ class JobFolder:
             request.replace(self.path / "stop")
 
     def stop_request(self) -> str:
-        """Return the request to stop: "stop", "kill", "drop", or ""."""
+        """Return the request to stop: "stop", "kill" or "drop" (`request_stop`), "" if none."""
         try:
             return (self.path / "stop").read_text()
         except FileNotFoundError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`LocalRunner`: starts supervisors of local jobs and reads their state."""
+"""`LocalRunner`: starts local jobs, each with a supervisor process, and reads their state."""
 
 from __future__ import annotations
 
@@ -38,12 +38,13 @@ def _default_root() -> Path:
 
 @dataclass
 class LocalRunner:
-    """Runs jobs on this machine, as processes or containers.
+    """Runs jobs on this machine; hosts are processes or Docker containers.
 
     Attributes:
-        root: Directory with one folder per job.
-        environment: Variables only for downloads, such as AWS_ACCESS_KEY_ID: no host and no file
-            gets them. An empty value removes the driver's own variable.
+        root: Directory with one folder per job. Default: ~/.sagemaker-dist/jobs.
+        environment: Environment variables for the download of data only, such as
+            AWS_ACCESS_KEY_ID. Hosts do not get them, and they are not written to files. An empty
+            value removes the variable of this process.
     """
 
     root: Path = field(default_factory=_default_root)
@@ -54,13 +55,16 @@ class LocalRunner:
         self.root = Path(self.root).absolute()  # the supervisor has another working directory
 
     def start(self, request: Request, *, attended: bool = False) -> str:
-        """Start a supervisor for the job and return the job's name.
+        """Start a supervisor process for the job, and return the job's name.
+
+        With `attended`, the job is stopped when this process ends for any reason.
 
         Raises:
             SetupError: This machine lacks the runtime, the Docker engine or the image,
                 or the root cannot be written.
             SkewError: SDK and image have different versions.
-            OptionError: A job of this name exists, or a hyperparameter cannot reach the script.
+            OptionError: A job of this name exists, or a hyperparameter cannot be passed on.
+            JobError: The supervisor did not start.
         """
         job = plan_local_job(request)
         raise_all(hyperparameter_faults(_terms(job), has_launcher=False))
@@ -73,6 +77,7 @@ class LocalRunner:
                 f"job_name is {job.name!r}",
                 f"a job of this name exists in {self.root}",
                 "Pass another name, or leave job_name out",
+                "job_name",
             ) from None
         except OSError as error:
             raise SetupError(
@@ -112,7 +117,7 @@ class LocalRunner:
                 f"it exited with code {error.returncode}",
                 f"Read {folder.logs / 'supervisor.log'}",
             ) from error
-        except BaseException:  # interrupted: a supervisor may already run
+        except BaseException:  # such as Ctrl-C: a supervisor may already run
             self.release(name)
             folder.request_stop(now=True)
             raise
@@ -125,17 +130,21 @@ class LocalRunner:
         return {**os.environ, **private, "PYTHONPATH": _python_path()}
 
     def release(self, name: str) -> None:
-        """Stop attending a job; if it still runs, its supervisor stops it."""
+        """Stop a job that was started with `attended`, if it still runs, and no longer watch it."""
         pipe = self._pipes.pop(name, None)
         if pipe is not None:
             os.close(pipe)
 
     def exists(self, name: str) -> bool:
-        """Return whether a job of this name was ever started here."""
+        """Return whether this machine has the folder of a job of this name."""
         return (self.root / name).exists()
 
     def describe(self, name: str) -> Description:
-        """Return the answer that DescribeTrainingJob would give."""
+        """Return the state of a job, in the fields of DescribeTrainingJob's answer.
+
+        Raises:
+            JobError: The job does not exist.
+        """
         folder = self._existing(name)
         state = folder.state()
         if state.is_terminal and folder.adopt(state) and folder.job().in_containers:
@@ -148,13 +157,27 @@ class LocalRunner:
         return _description(folder.request(), folder.job(), state, folder)
 
     def stop(self, name: str, *, now: bool = False) -> None:
-        """Stop the job; with `now`, kill it, and with a second such call discard its model."""
+        """Request that a job stops, and return without waiting; its ranks have 120 s to save.
+
+        With `now`, its processes are killed at once. A second call with `now` discards the model
+        that is being written.
+
+        Raises:
+            JobError: The job does not exist.
+        """
         folder = self._existing(name)
         if not folder.state().is_terminal:
             folder.request_stop(now=now)
 
     def logs(self, name: str, *, follow: bool = False, new_only: bool = False) -> Iterator[str]:
-        """Yield the output of every host, in the order of arrival."""
+        r"""Yield the output of all hosts as lines that end in \n or \r, in the order of arrival.
+
+        With `follow`, continue until the job ends, and yield an empty string whenever there is no
+        new output. With `new_only`, leave out the output before this call.
+
+        Raises:
+            JobError: The job does not exist.
+        """
         folder = self._existing(name)
         segments = Segments()
         with folder.all_log.open("rb") as log:
@@ -171,7 +194,7 @@ class LocalRunner:
         yield from (segment.decode(errors="replace") for segment in segments.close())
 
     def logs_at(self, name: str) -> str:
-        """Return the directory of the logs."""
+        """Return the directory of the job's logs."""
         return str(self._folder(name).logs)
 
     def _folder(self, name: str) -> JobFolder:
@@ -181,15 +204,15 @@ class LocalRunner:
         if not self.exists(name):
             raise JobError(
                 f"there is no job {name!r}",
-                f"{self.root} holds no such folder",
+                f"{self.root} has no folder of this name",
                 "Check the name, and that the job ran on this machine",
             )
         return self._folder(name)
 
 
 def _python_path() -> str:
-    """Return the driver's PYTHONPATH with absolute paths, and the places of this package and the
-    runtime.
+    """Return PYTHONPATH for the supervisor: this process's, with absolute paths, and the
+    directories of this package and of the runtime.
     """
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     specs = (find_spec("sagemaker_dist"), find_spec("smdist"))
@@ -199,7 +222,7 @@ def _python_path() -> str:
 
 
 def _terms(job: LocalJob) -> Terms:
-    """Return the job's encoded hyperparameters, without SageMaker's limits."""
+    """Return the job's hyperparameters for their checks, without the limits of SageMaker's API."""
     return Terms(
         hyperparameters=job.hyperparameters,
         runs_script=PROGRAM in job.hyperparameters,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that this machine can run a job's hosts, before the job begins."""
+"""Checks before a local job starts: can this machine run its hosts?"""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _NETWORKED: Final = frozenset({"tcp", "http", "https", "ssh"})
 
 
 def check_setup(job: LocalJob) -> None:
-    """Check that the hosts can start.
+    """Check that this machine has what the job's hosts need, and raise an error if it does not.
 
     Raises:
-        SetupError: The runtime, the engine, the image or its framework is missing.
+        SetupError: The runtime, the Docker engine, the image or its framework is missing.
         SkewError: SDK and image have different versions.
         OptionError: There are fewer GPUs than hosts.
     """
@@ -46,14 +46,14 @@ def check_setup(job: LocalJob) -> None:
 def _check_processes() -> None:
     if sys.platform != "linux":
         raise SetupError(
-            "local_process does not run here",
+            "local_process cannot run on this machine",
             f"the runtime runs on Linux only, and this is {sys.platform}",
             "Use instance_type='local' (Docker), or an instance type of SageMaker",
         )
     if find_spec("smdist") is None:
         raise SetupError(
-            "the runtime is not installed",
-            "local_process starts the ranks on this machine",
+            "the sagemaker-dist runtime is not installed",
+            "local_process starts the ranks on this machine, and they import the runtime",
             "Beside torch 2.13, in a clone of the project, run: pip install ./container",
         )
 
@@ -73,8 +73,8 @@ def _check_nearness(engine: str) -> None:
     if place.scheme in _NETWORKED and place.hostname not in _HERE:
         raise SetupError(
             f"DOCKER_HOST is {engine!r}",
-            "an engine on another machine cannot read this machine's data",
-            "Unset DOCKER_HOST, or start the job on that machine",
+            "a Docker engine on another machine cannot read this machine's files",
+            "Unset DOCKER_HOST, or start the job on the engine's machine",
         )
 
 
@@ -102,17 +102,16 @@ def _check_pipes(job: LocalJob, engine: Engine) -> None:
         if channel.is_pipe and engine.is_desktop:
             raise SetupError(
                 f"channel {channel.name!r} is a pipe",
-                "Docker Desktop runs containers in a virtual machine, which FIFOs of this machine"
-                " do not reach",
+                "Docker Desktop runs containers in a virtual machine, which cannot read FIFOs of"
+                " this machine",
                 "Pass input_mode='FastFile' or 'File'",
             )
 
 
 def sweep_leftovers(client: DockerClient) -> None:
-    """Remove containers whose supervisor was killed.
+    """Remove the containers and networks of jobs whose supervisor was killed.
 
-    Containers whose job folder does not exist here stay, because another machine may share the
-    engine.
+    Those of jobs without a folder here are not removed: another machine may use the same engine.
     """
     from sagemaker_dist.runners.local.containers.container_fleet import sweep
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Directory tree and environment of an emulated host, as SageMaker prepares them.
+"""Files and environment variables of an emulated host, as SageMaker prepares them.
 
-The tree is the host's /opt/ml: a directory in the job's folder.
+The files are in a directory of the job's folder, which takes the place of /opt/ml.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sagemaker_dist.runners.local.code_copy import Code, own_places
 from sagemaker_dist.runners.local.job_folder import JobFolder
 
 _FOLDERS: Final = ("input/config", "input/data", "model", "output/data", "code")
-_FOREIGN: Final = (  # variables of a launcher around the driver, which would mislead this one
+_FOREIGN: Final = (  # variables of a launcher that started the driver; they must not reach a host
     "SM_", "TORCHELASTIC_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
     "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK", "ROLE_RANK", "TF_CONFIG",
 )  # fmt: skip
@@ -28,27 +28,27 @@ _FOREIGN: Final = (  # variables of a launcher around the driver, which would mi
 
 @dataclass(frozen=True, slots=True)
 class HostTree:
-    """The /opt/ml of one emulated host."""
+    """Directory that is the /opt/ml of one emulated host."""
 
     root: Path
 
     @property
     def model(self) -> Path:
-        """Directory that becomes model.tar.gz."""
+        """Directory whose files become model.tar.gz (SM_MODEL_DIR)."""
         return self.root / "model"
 
     @property
     def output_data(self) -> Path:
-        """Directory that becomes output.tar.gz."""
+        """Directory whose files become output.tar.gz (SM_OUTPUT_DATA_DIR)."""
         return self.root / "output" / "data"
 
     @property
     def data(self) -> Path:
-        """Directory of the channels."""
+        """Directory with the data of the channels, one entry each."""
         return self.root / "input" / "data"
 
     def failure(self) -> str:
-        """Return the launcher's failure message, or ""."""
+        """Return the text that the launcher wrote to output/failure; "" if it wrote none."""
         try:
             text = (self.root / "output" / "failure").read_text(errors="replace")
         except OSError:
@@ -56,7 +56,10 @@ class HostTree:
         return text.strip()
 
     def failure_fields(self) -> dict[str, Any]:
-        """Return the data of the launcher in output/failure.json; empty if there are none."""
+        """Return the fields that the launcher wrote to output/failure.json; empty if none.
+
+        "is_secondary" is true if the rank failed because another rank had failed before.
+        """
         try:
             found = json.loads((self.root / "output" / "failure.json").read_text())
         except (OSError, ValueError):
@@ -69,7 +72,7 @@ class HostTree:
         return self.root / "code"
 
     def keep_code(self) -> None:
-        """Remove everything but the code; links are removed, not followed."""
+        """Remove everything but the code. Links are removed, but not the files they lead to."""
         for entry in list(self.root.iterdir()):
             if entry.is_symlink() or not entry.is_dir():
                 entry.unlink(missing_ok=True)
@@ -77,7 +80,7 @@ class HostTree:
                 shutil.rmtree(entry, ignore_errors=True)
 
     def create(self, job: LocalJob, host: LocalHost, folder: JobFolder) -> None:
-        """Create the directories, copy the code and write the configuration.
+        """Create the directories, copy the code, and write the files of input/config.
 
         Raises:
             SetupError: The code cannot be copied.
@@ -87,7 +90,7 @@ class HostTree:
         hyperparameters = dict(job.hyperparameters)
         code = code_of(job, folder)
         if code:
-            code.place(self.code)  # the launcher uses it in place, without a copy
+            code.place(self.code)  # the launcher runs it there, without a copy
             inside = CONTAINER_ROOT / "code" if job.in_containers else self.code
             hyperparameters[SUBMIT_DIRECTORY] = json.dumps(str(inside))
         config = {
@@ -99,7 +102,11 @@ class HostTree:
             (self.root / "input/config" / f"{name}.json").write_text(json.dumps(document))
 
     def make_mount_points(self, job: LocalJob, names: Iterable[str]) -> None:
-        """Create Docker's mount points, because those that Docker creates belong to root."""
+        """Create the mount points of checkpoints and of data that is mounted.
+
+        Docker would create missing mount points as root, and the user could not delete them.
+        `names` are paths below the data directory: "train" for a directory, "train/a" for a file.
+        """
         (self.root / job.checkpoint_folder).mkdir(parents=True, exist_ok=True)
         for name in names:
             place = self.data / name
@@ -110,16 +117,22 @@ class HostTree:
                 place.mkdir(exist_ok=True)
 
     def link_checkpoints(self, job: LocalJob, checkpoints: Path) -> None:
-        """Link the shared checkpoints into the tree, for hosts that see this machine's disk."""
+        """Link the checkpoint directory, which all hosts share, into the tree.
+
+        This is for hosts that are processes; containers mount the directory.
+        """
         shared = self.root / job.checkpoint_folder
         shared.parent.mkdir(parents=True, exist_ok=True)
         shared.symlink_to(checkpoints, target_is_directory=True)
 
 
 def code_of(job: LocalJob, folder: JobFolder) -> Code | None:
-    """Return the code to copy to each host, or None if the launcher fetches it."""
+    """Return the code to copy to each host, or None if there is none to copy.
+
+    Without a copy, the launcher of a process reads the code where it is.
+    """
     source = job.source
-    if source is None and job.in_containers:  # containers see only their trees
+    if source is None and job.in_containers:  # containers cannot read other directories
         source = job.submitted()
     if source is None:
         return None
@@ -132,17 +145,19 @@ def code_of(job: LocalJob, folder: JobFolder) -> Code | None:
 
 
 def host_environment(
-    job: LocalJob, host: LocalHost, tree: HostTree, master_port: int, around: Mapping[str, str]
+    job: LocalJob, host: LocalHost, tree: HostTree, master_port: int, inherited: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the environment of one host: the driver's, then SageMaker's, then the user's
-    variables.
+    """Return the environment variables of one host that is a process.
+
+    `inherited` are the variables of this process. SageMaker's variables replace them, and the
+    job's own variables replace both; the PYTHONPATHs are joined.
     """
-    kept = {name: value for name, value in around.items() if not _is_foreign(name)}
+    kept = {name: value for name, value in inherited.items() if not _is_foreign(name)}
     own = {
         **sagemaker_environment(job, host),
         "AWS_REGION": kept.get("AWS_REGION", REGION),
         "SAGEMAKER_BASE_DIR": str(tree.root),
-        "SM_CHECKPOINT_DIR": str((tree.root / job.checkpoint_folder).resolve()),  # no link
+        "SM_CHECKPOINT_DIR": str((tree.root / job.checkpoint_folder).resolve()),
         "SMDIST_MASTER_PORT": str(master_port),
     }
     paths = [job.environment.get("PYTHONPATH"), kept.get("PYTHONPATH")]
@@ -151,7 +166,9 @@ def host_environment(
 
 
 def sagemaker_environment(job: LocalJob, host: LocalHost) -> dict[str, str]:
-    """Return the variables that SageMaker sets in every container, and the checkpoint directory."""
+    """Return the environment variables that SageMaker sets on every host, and
+    SM_CHECKPOINT_DIR, the directory of checkpoints.
+    """
     return {
         "AWS_REGION": REGION,
         "CURRENT_HOST": host.address,
@@ -162,4 +179,4 @@ def sagemaker_environment(job: LocalJob, host: LocalHost) -> dict[str, str]:
 
 
 def _is_foreign(name: str) -> bool:
-    return any(name == mark or (mark.endswith("_") and name.startswith(mark)) for mark in _FOREIGN)
+    return any(name == each or (each.endswith("_") and name.startswith(each)) for each in _FOREIGN)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Output of a job's hosts, cut into segments and written to the logs.
+"""Copy of the hosts' output to the logs of a job.
 
-A segment ends in a line break or, for a progress bar, in a carriage return. all.log
-has whole segments of all hosts, in the order of arrival.
+Output is split into segments: each ends in a line break or, for a progress bar, in a carriage
+return. all.log has whole segments of all hosts, in the order of arrival.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _BREAK: Final = re.compile(rb"\r\n|\n|\r")
 
 @dataclass(slots=True)
 class Segments:
-    """Splitter of a byte stream into whole segments."""
+    """Splitter of a byte stream into segments, which end in a line break or carriage return."""
 
     rest: bytes = b""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yield the segments that `data` completes."""
+        """Take the next bytes of the stream, and yield the segments that are now complete."""
         data, start = self.rest + data, 0
         for match in _BREAK.finditer(data):  # faster than a search for whole lines
             yield data[start : match.end()]
@@ -37,7 +37,7 @@ class Segments:
             yield from self.close()
 
     def close(self) -> Iterator[bytes]:
-        """Yield the last, incomplete segment."""
+        """Yield the last segment, which has no end, with a line break added; none if empty."""
         if self.rest:
             yield self.rest + b"\n"
         self.rest = b""
@@ -49,6 +49,9 @@ class Output:
 
     Attributes:
         source: Read end of the pipe.
+        label: Name of the host, such as "algo-1".
+        log: File for the output of this host.
+        all_log: File for the output of all hosts; each line begins with the host's name.
     """
 
     source: int
@@ -59,12 +62,12 @@ class Output:
 
     @classmethod
     def of(cls, source: int, label: str, folder: JobFolder) -> Output:
-        """Return the output from the pipe `source` to the logs in `folder`."""
+        """Return an output that is read from the pipe `source` and written to the job's logs."""
         os.set_blocking(source, False)
         return cls(source, label, folder.logs / f"{label}.log", folder.all_log)
 
     def read(self) -> bool:
-        """Write available output to the logs; return False at the end of the stream."""
+        """Copy the available output to the logs; return False at the end of the stream."""
         try:
             data = os.read(self.source, 1 << 16)
         except BlockingIOError:
@@ -73,7 +76,7 @@ class Output:
         return bool(data)
 
     def drain(self) -> None:
-        """Write all available output and the last segment to the logs."""
+        """Copy all available output to the logs, with the last line even if it is incomplete."""
         try:
             while data := os.read(self.source, 1 << 16):
                 self._write(data, self.segments.feed(data))
@@ -83,6 +86,6 @@ class Output:
 
     def _write(self, data: bytes, segments: Iterator[bytes]) -> None:
         append(self.log, data)
-        mark = f"[{self.label}".encode()
-        lines = [s if s.startswith(mark) else mark + b"] " + s for s in segments]
+        prefix = f"[{self.label}".encode()
+        lines = [s if s.startswith(prefix) else prefix + b"] " + s for s in segments]
         append(self.all_log, b"".join(lines))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts that are processes of this machine: one launcher each, at a loopback address."""
+"""Hosts as processes of this machine: each is a launcher with a loopback address of its own."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from sagemaker_dist.runners.local.output import Output
 from sagemaker_dist.runners.local.process_tree import die_with_parent, kill_descendants
 
 LAUNCHER: Final = "smdist.launch"
-_PORTS_PER_HOST: Final = 3  # for TensorFlow: a chief or none, a worker and a ps
+_PORTS_PER_HOST: Final = 3  # TensorFlow's servers: chief, worker and parameter server
 _TRIES: Final = 20
 
 
 @dataclass(slots=True)
 class ProcessHost:
-    """The running launcher of one host."""
+    """A host that is a process: its running launcher."""
 
     place: LocalHost
     tree: HostTree
@@ -35,11 +35,11 @@ class ProcessHost:
     was_stopped: bool = False
 
     def fileno(self) -> int:
-        """Return the read end of its output."""
+        """Return the file descriptor of the host's output."""
         return self.output.source
 
     def poll(self) -> int | None:
-        """Return the exit code of the launcher, negative for a signal; None while it runs."""
+        """Return the launcher's exit code, or minus the signal's number; None while it runs."""
         return self.process.poll()
 
     def terminate(self) -> None:
@@ -49,16 +49,19 @@ class ProcessHost:
             self.process.send_signal(signal.SIGTERM)
 
     def close(self) -> None:
-        """Write the rest of its output to the logs."""
+        """Write the rest of the host's output to the logs, and close the pipe."""
         self.output.drain()
         if self.process.stdout:
             self.process.stdout.close()
 
     def ending(self, code: int) -> str:
-        """Return a sentence with its signal or exit code."""
+        """Return a sentence with the launcher's exit code or signal, for a failure file's place.
+
+        `code` is the value of `poll`.
+        """
         launcher = f"The launcher of {self.place.label}"
         if code >= 0:
-            return f"{launcher} exited with code {code}, without a reason."
+            return f"{launcher} exited with code {code} and gave no reason."
         name = signal.Signals(-code).name
         hint = " It may have run out of memory." if name == "SIGKILL" else ""
         return f"{launcher} was killed by {name}.{hint}"
@@ -66,7 +69,7 @@ class ProcessHost:
 
 @dataclass(frozen=True, slots=True)
 class ProcessFleet:
-    """The launchers of one job; all processes that they start are descendants of this process."""
+    """All hosts of a job as processes; every process of the job descends from this one."""
 
     folder: JobFolder
     job: LocalJob
@@ -97,16 +100,16 @@ class ProcessFleet:
         return ProcessHost(host, tree, output, process)
 
     def kill(self) -> None:
-        """Kill every descendant; exit codes are lost."""
+        """Kill every process of the job; their exit codes are not available afterwards."""
         kill_descendants()
 
     def remove(self) -> None:
-        """Kill every descendant; processes leave nothing else."""
+        """Kill every process of the job; there is nothing else to remove."""
         kill_descendants()
 
 
 def _free_port(following: int) -> int:
-    """Return a free port, with `following` free ports after it if possible."""
+    """Return a free TCP port of 127.0.0.1, if possible with `following` free ports after it."""
     port = 0
     for _ in range(_TRIES):
         with socket.socket() as probe:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Control over all processes of a job, so that none is left behind.
+"""Control over all processes of a job, so that none keeps running after the job.
 
-When a parent dies, Linux gives its children to the nearest ancestor that is a child
-subreaper (prctl(2), PR_SET_CHILD_SUBREAPER). The supervisor is one, so all processes
-that a rank forked stay among the supervisor's descendants.
+When a parent process ends, Linux makes its children children of the nearest ancestor that is a
+child subreaper (prctl(2), PR_SET_CHILD_SUBREAPER). The supervisor is one, so all processes that a
+rank forked stay descendants of the supervisor.
 """
 
 from __future__ import annotations
@@ -25,9 +25,12 @@ _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def adopt_orphans() -> None:
-    """Make this process the subreaper: orphaned descendants become its children.
+    """Make this process a child subreaper: descendants whose parent ends become its children.
 
-    Only Linux has this, and hosts run as processes only on Linux.
+    Does nothing on other systems than Linux, where hosts are containers, not processes.
+
+    Raises:
+        OSError: Linux refuses the call.
     """
     if not _IS_LINUX:
         return
@@ -36,16 +39,19 @@ def adopt_orphans() -> None:
 
 
 def die_with_parent() -> None:
-    """Request SIGTERM for this process when the thread that started it ends (for preexec_fn)."""
+    """Let Linux send SIGTERM to this process when the thread that started it ends.
+
+    For the argument `preexec_fn` of subprocess.Popen.
+    """
     if _IS_LINUX:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 def kill_descendants(deadline_seconds: float = 10.0) -> bool:
-    """Kill every descendant of this process and collect it; return False if one stays.
+    """Kill all descendants of this process and wait for them; return False if one keeps running.
 
-    The loop runs until no descendant is left, because a process may fork while it is being killed.
-    Exit codes are lost.
+    A process may fork while it is being killed, so this repeats until no descendant is left or the
+    deadline has passed. Exit codes are not available afterwards.
     """
     deadline = time.monotonic() + deadline_seconds
     while descendants := psutil.Process().children(recursive=True):

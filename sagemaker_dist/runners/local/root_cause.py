@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Choice of the root cause among the failures of several hosts.
 
-When one rank dies, its peers fail too, and often report it earlier than the launcher of the dead
-rank. A failure that another rank caused is secondary; of the others, the earliest is the cause.
+When one rank fails, its peers fail too, and often report that before the launcher of the first rank
+does. A failure that another rank caused is secondary. Of the others, the first that was reported is
+the root cause.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ class Failure:
     """Failure of one host.
 
     Attributes:
-        text: Text of the launcher in output/failure, or "".
-        ending: Sentence on how the host ended, used without a text.
-        was_stopped: Whether the host ended after the supervisor stopped it; then its end
-                alone is not a cause.
-        fields: Data of the launcher in output/failure.json.
+        text: Text that the launcher wrote to output/failure, or "".
+        ending: Sentence on how the host ended, used if `text` is empty.
+        was_stopped: Whether the supervisor stopped the host before it ended. Its end without a text
+            is then no cause.
+        fields: Fields that the launcher wrote to output/failure.json.
     """
 
     text: str
@@ -33,12 +34,12 @@ class Failure:
 
     @property
     def is_secondary(self) -> bool:
-        """Return whether the failed rank only lost another one, as its launcher found."""
+        """Return whether the rank failed only because another rank had failed before."""
         return bool(self.fields.get("is_secondary"))
 
 
 def choose_reason(failures: Sequence[Failure]) -> str:
-    """Return the reason to report, from failures in the order of arrival."""
+    """Return the text of the root cause; `failures` are in the order of arrival."""
     candidates = [failure for failure in failures if failure.text or not failure.was_stopped]
     ordered = sorted(candidates, key=lambda failure: (failure.is_secondary, failure.was_stopped))
     if not ordered:

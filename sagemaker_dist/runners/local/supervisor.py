@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The supervisor process of one job: starts its hosts, stops them, saves their results.
 
-It leaves the driver's session and outlives the driver. For an attended job the driver
-holds the write end of a pipe: EOF on the read end means that the driver has ended, and
-the job is stopped.
+It keeps running when the driver, the process that started the job, ends. For an attended job the
+driver has the write end of a pipe: EOF on the read end means that the driver has ended, and the
+job is stopped.
 
     Starting -> Downloading -> Training -> Uploading -> Completed | Failed | Stopped
-                 |               |  a host failed: SIGTERM to the others, 6 s, SIGKILL to all;
-                 |               |  if it only reports a lost peer, the peer's host first has 3 s
+                 |               |  a host failed: SIGTERM to the others, 6 s later SIGKILL to all;
+                 |               |  if it failed because of another host, SIGTERM is sent 3 s later,
+                 |               |  so that the other host can report first
                  |               |  a request to stop, EOF of the driver, or the time limit:
-                 |               |  SIGTERM to every launcher, 120 s as on SageMaker, SIGKILL to all
+                 |               |  SIGTERM to all, 120 s later SIGKILL, as on SageMaker
                  |  only if data must be copied; a request to stop, or EOF, ends it
 """
 
@@ -39,10 +40,10 @@ from sagemaker_dist.runners.local.process_tree import adopt_orphans
 from sagemaker_dist.runners.local.root_cause import MAX_CHARACTERS, Failure, choose_reason
 
 FAILURE_GRACE_SECONDS: Final = 6.0
-_CAUSE_SECONDS: Final = 3.0  # the failed rank may end after its peers
-STOP_GRACE_SECONDS: Final = 120.0  # docker stop -t 120, SageMaker developer guide
+_CAUSE_SECONDS: Final = 3.0  # the rank that failed first may end after its peers
+STOP_GRACE_SECONDS: Final = 120.0  # "docker stop -t 120", SageMaker Developer Guide
 _TICK_SECONDS: Final = 0.1
-_AGAIN_SECONDS: Final = 5.0  # an engine under load may miss the first kill
+_AGAIN_SECONDS: Final = 5.0  # until the next kill: a busy Docker engine may lose the first
 
 
 @dataclass(slots=True)
@@ -50,11 +51,14 @@ class Supervisor:
     """Supervisor of one job. Thread safety: none; it has one thread.
 
     Attributes:
-        driver: Read end of the driver's pipe, or None for a detached job.
+        driver: Read end of the driver's pipe, or None for a job that is not attended.
+        failures: Failures of the hosts, in the order of arrival.
+        stopping: Last secondary status of a job that is being stopped, or "".
         killed: Whether the hosts were killed on request.
-        stop_others_at: Time on the monotonic clock when a failure stops the other hosts.
-        stopping: Secondary status of a job that is being stopped, or "".
-        deadline: Time on the monotonic clock when everything is killed.
+        stop_others_at: Time on the monotonic clock when the other hosts are stopped, after one
+            has failed.
+        deadline: Time on the monotonic clock when all hosts are killed.
+        signalled: Whether the driver has ended, or this process received SIGTERM.
     """
 
     folder: JobFolder
@@ -81,7 +85,7 @@ class Supervisor:
                 host.close()
             self._clear()
             self._finish(hosts)
-        except Cancelled:  # before any host has computed
+        except Cancelled:  # no host has computed anything yet
             self._become("Stopping", "Stopping")
             self._clear()
             shutil.rmtree(self.folder.hosts, ignore_errors=True)
@@ -101,12 +105,12 @@ class Supervisor:
     def _download(self) -> None:
         if self.data.is_fetched:
             self._become("InProgress", "Downloading")
-            self.data.fetch(self._say, self._check_driver)
+            self.data.fetch(self._log, self._check_driver)
 
     def _start(self) -> Sequence[Host]:
         self.folder.checkpoints(self.job).mkdir(parents=True, exist_ok=True)
         started = self.fleet.start()
-        self._check_driver()  # a stop until here needs no grace period: nothing was computed
+        self._check_driver()  # no grace period for a stop before this: nothing was computed
         self.data.feed()
         self._become("InProgress", "Training")
         return started
@@ -185,10 +189,10 @@ class Supervisor:
         self._become(self.state.status, "Uploading")
         trees = [each.tree for each in hosts]
         try:
-            gather(self.folder, self.job, trees, self._say, self._check_cancelled)
+            gather(self.folder, self.job, trees, self._log, self._check_cancelled)
         except Cancelled:
-            left = f"the hosts' files are in {self.folder.hosts}"
-            self._say(f"no model was saved: the job was stopped before that; {left}")
+            files = f"the hosts' files are in {self.folder.hosts}"
+            self._log(f"no model was saved: the job was stopped before that; {files}")
             self._become("Stopped", "Stopped")
             return
         except (OSError, ValueError) as error:
@@ -210,9 +214,9 @@ class Supervisor:
             self._become("Completed", "Completed")
 
     def _check_cancelled(self) -> None:
-        """Raise Cancelled if a user discards the job's model.
+        """Raise Cancelled if the user requests that the job's model is discarded.
 
-        A request to kill the hosts alone does not: their files until then are kept.
+        A first request to kill the hosts does not raise it: their files are still saved.
         """
         if self.failures:
             return
@@ -222,7 +226,7 @@ class Supervisor:
             raise Cancelled
 
     def _check_driver(self) -> None:
-        """Raise Cancelled as `_check_cancelled` does, or if the driver has ended."""
+        """Raise Cancelled if the driver has ended, or as `_check_cancelled` does."""
         if self.driver is not None and select.select([self.driver], [], [], 0)[0]:
             self.signalled = True  # EOF, because the driver writes nothing
         self._check_cancelled()
@@ -232,20 +236,23 @@ class Supervisor:
         try:
             self.folder.write_state(self.state)
         except OSError:
-            if self.state.is_terminal:  # before the end, a full disk must not end the training
+            if self.state.is_terminal:  # a full disk must not end a training that still runs
                 raise
 
-    def _say(self, text: str) -> None:
+    def _log(self, text: str) -> None:
         append(self.folder.all_log, f"[sagemaker-dist] {text}\n".encode())
 
 
 def main() -> None:
-    """Leave the driver, then run the job whose folder is named on the command line."""
+    """Run the job whose folder is given on the command line, in a process of its own.
+
+    The process that the driver started exits at once; its child runs the job.
+    """
     parser = argparse.ArgumentParser(description="Supervises one job of sagemaker_dist.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--driver", type=int, help="read end of the driver's pipe")
     arguments = parser.parse_args()
-    private = json.loads(os.environ.pop(PRIVATE, "{}"))  # hosts must not inherit it
+    private = json.loads(os.environ.pop(PRIVATE, "{}"))  # removed: hosts must not inherit it
     folder = JobFolder(arguments.folder)
     job = folder.job()
     if os.fork():

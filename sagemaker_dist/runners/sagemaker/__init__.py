@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training jobs on Amazon SageMaker, by boto3 alone, without SageMaker's SDK.
 
-        sagemaker_runner.py   the protocol: start, describe, stop, logs
-        descriptions.py       state of jobs, requested at most once in `poll_seconds`
-        logs.py               CloudWatch's events -> segments of output, each once
-        api.py                the four calls, and the identity of a created job
+        sagemaker_runner.py   the runner: start, describe, stop, logs
+        descriptions.py       cache of job descriptions, read at most once in `poll_seconds`
+        logs.py               CloudWatch's log events -> lines of output, each once
+        api.py                the four AWS calls; finds out whether a job was really created
         api_errors.py         boto3's errors -> DistErrors with hints
-        clock.py              time, which tests replace
+        clock.py              clock, which tests replace
 
 boto3 and botocore are imported at the first call, not with the package.
 """

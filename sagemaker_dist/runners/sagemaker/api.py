@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AWS calls of a job, and the check whether a job is the one that was requested.
+"""The AWS calls of a job: create, describe and stop it, and read its log.
 
-botocore repeats a request whose answer was lost or that AWS throttled
-(retries "standard", docs.aws.amazon.com/sdkref/latest/guide/feature-retry-behavior.html,
-2026-11-21). CreateTrainingJob has no client token, so a repeated request whose first
-answer was lost is refused with ResourceInUse: the job itself has the name. Such a refusal
-counts as success if the job of that name matches the request and is newer than it.
+botocore repeats a call whose answer was lost or that AWS throttled (retries "standard",
+docs.aws.amazon.com/sdkref/latest/guide/feature-retry-behavior.html, 2026-11-21). If the first
+CreateTrainingJob created the job and only the answer was lost, AWS refuses the repeated call with
+ResourceInUse, because the name is now taken. Such a refusal counts as success if the job of that
+name matches the request and was created after the first call.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 LOG_GROUP: Final = "/aws/sagemaker/TrainingJobs"
 _ATTEMPTS: Final = 5  # about seven seconds in all
-_SLACK: Final = timedelta(seconds=5)  # AWS's times are whole seconds
+_SLACK: Final = timedelta(seconds=5)  # AWS rounds its times to seconds
 
 
 @dataclass
@@ -36,7 +36,8 @@ class Api:
     """Calls to SageMaker's training jobs and CloudWatch's logs.
 
     Attributes:
-        given: boto3.Session, or None for boto3's own settings.
+        given: boto3.Session, or None for one with boto3's own settings.
+        clock: Clock, which tests replace.
     """
 
     given: boto3.Session | None
@@ -53,12 +54,12 @@ class Api:
         return self.session.region_name or ""
 
     def create(self, request: Request) -> None:
-        """Call CreateTrainingJob once, even if an answer of SageMaker is lost.
+        """Create a training job; a lost answer of SageMaker does not create a second one.
 
         Raises:
-            OptionError: SageMaker refuses the request, or the name is taken.
-            SetupError: SageMaker does not answer.
-            JobError: A quota forbids it.
+            OptionError: SageMaker refuses the request, or another job has the name.
+            SetupError: SageMaker refuses these credentials, or does not answer.
+            JobError: A quota of the account does not allow the job.
         """
         from botocore import exceptions as boto
 
@@ -76,7 +77,7 @@ class Api:
                     raise self._unknown(name, error) from error
 
     def describe(self, name: str) -> tuple[Description, datetime | None]:
-        """Return DescribeTrainingJob's answer, and AWS's time."""
+        """Return DescribeTrainingJob's answer, and its time on AWS's clock or None."""
         with translated(self._failed(f"describe job {name!r}"), name, self.region):
             answer = self._sagemaker.describe_training_job(TrainingJobName=name)
         now = answer_time(answer)
@@ -89,7 +90,11 @@ class Api:
             self._sagemaker.stop_training_job(TrainingJobName=name)
 
     def events(self, name: str, start_ms: int, token: str | None) -> Mapping[str, Any]:
-        """Return a page of FilterLogEvents, empty if the log group does not exist yet."""
+        """Return one page of a job's log events from FilterLogEvents of CloudWatch.
+
+        `start_ms` is the time of the first event, in ms since 1970; `token` is the `nextToken` of
+        the page before, or None. The page is empty if the log group does not exist yet.
+        """
         more = {"nextToken": token} if token else {}
         with translated(f"CloudWatch{self._here} did not return the log of {name!r}", name, ""):
             try:
@@ -132,7 +137,10 @@ class Api:
         )
 
     def _was_created(self, request: Request, begun: float) -> bool:
-        """Return whether SageMaker has this very job, created since `begun`."""
+        """Return whether a job that matches the request was created since `begun`.
+
+        `begun` is a time on the monotonic clock.
+        """
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
@@ -147,7 +155,7 @@ class Api:
 
 
 def answer_time(answer: Mapping[str, Any]) -> datetime | None:
-    """Return AWS's time of an answer, from its HTTP header, or None."""
+    """Return the time of an answer on AWS's clock, from its HTTP header; None if it has none."""
     date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
     return parsedate_to_datetime(date) if date else None
 
@@ -169,7 +177,7 @@ def is_same(request: Request, described: Description) -> bool:
 
 
 def _matches(expected: Any, described: Any) -> bool:
-    """Return whether all requested values are there; SageMaker adds its defaults."""
+    """Return whether `described` has all expected values; it may have more, such as defaults."""
     if isinstance(expected, Mapping):
         return isinstance(described, Mapping) and all(
             _matches(value, described.get(key)) for key, value in expected.items()

@@ -4,8 +4,8 @@
 Codes are those of SageMaker's and CloudWatch's API references and of their common
 errors (docs.aws.amazon.com/sagemaker/latest/APIReference, CommonErrors.html and
 API_CreateTrainingJob.html; docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference,
-CommonErrors.html; 2026-11-21). For a job that does not exist, DescribeTrainingJob answers
-with a ValidationException "Requested resource not found.", although the reference says
+CommonErrors.html; 2026-11-21). For a job that does not exist, DescribeTrainingJob returns a
+ValidationException "Requested resource not found.", but its reference documents
 ResourceNotFound: both are handled.
 """
 
@@ -42,11 +42,11 @@ _SERVER_FAULT: Final = 500
 
 
 class PassingError(SetupError):
-    """AWS cannot answer at the moment; a later call may succeed."""
+    """AWS did not answer, but a later call may succeed: throttling, a server or network fault."""
 
 
 class DeniedError(SetupError):
-    """These credentials do not have the permission."""
+    """The credentials have no permission for the call."""
 
 
 class NoSuchJobError(JobError):
@@ -54,16 +54,16 @@ class NoSuchJobError(JobError):
 
 
 def no_such_job(name: str, region: str, message: str) -> NoSuchJobError:
-    """Return the error for a name that SageMaker does not have."""
+    """Return the error for a job that does not exist; `message` is SageMaker's text."""
     return NoSuchJobError(
         f"there is no job {name!r}",
-        f"SageMaker has none of this name in region {region} ({message})",
+        f"SageMaker has no job of this name in region {region} ({message})",
         "Check the name, the region and the account",
     )
 
 
 def name_is_taken(name: str, region: str) -> OptionError:
-    """Return the error for a name that another job has."""
+    """Return the error for a job name that another job in the account and region has."""
     return OptionError(
         f"job_name is {name!r}",
         f"a job of this name exists in this account in region {region}",
@@ -73,11 +73,12 @@ def name_is_taken(name: str, region: str) -> OptionError:
 
 @contextmanager
 def translated(what: str, name: str, region: str) -> Iterator[None]:
-    """Turn boto3's errors inside into DistErrors.
+    """Convert boto3's errors in the `with` block to DistErrors with a hint.
 
     Args:
         what: The operation that failed, as the error's first part.
         name: Name of the job.
+        region: AWS region of the job, for errors about it.
     """
     from botocore import exceptions as boto
 
@@ -87,7 +88,9 @@ def translated(what: str, name: str, region: str) -> Iterator[None]:
         raise _refusal(what, name, region, error) from error
     except boto.ParamValidationError as error:
         why = " ".join(str(error).split()).rstrip(".")
-        raise OptionError(f"the request of job {name!r} is not valid", why, "Correct it") from error
+        raise OptionError(
+            f"the request of job {name!r} is not valid", why, "Correct the options that it names"
+        ) from error
     except boto.NoRegionError as error:
         hint = "Set AWS_DEFAULT_REGION, or pass a session with a region"
         raise SetupError("no AWS region is set", _text(error), hint) from error
@@ -104,7 +107,7 @@ def translated(what: str, name: str, region: str) -> Iterator[None]:
 
 
 def code_of(error: Any) -> str:
-    """Return the code of a ClientError, such as "ResourceInUse"."""
+    """Return the error code in a ClientError of botocore, such as "ResourceInUse"."""
     return str(error.response["Error"].get("Code", ""))
 
 
@@ -122,17 +125,18 @@ def _refusal(what: str, name: str, region: str, error: Any) -> DistError:
     if code == "ResourceInUse":
         return name_is_taken(name, region)
     if code == "ResourceLimitExceeded":
-        hint = "Ask for more in AWS's Service Quotas (Amazon SageMaker), or take another instance"
+        hint = "Request more in AWS's Service Quotas (Amazon SageMaker), or use another instance"
         return JobError(what, why, f"{hint} type or region")
     if _is_missing(code, error.operation_name):
         return no_such_job(name, region, message)
     if code in _INVALID:
-        return OptionError(f"SageMaker refuses a request for job {name!r}", why, "Correct it")
+        hint = "Correct the options that SageMaker names"
+        return OptionError(f"SageMaker refuses a request for job {name!r}", why, hint)
     return _no_access(what, why, code, error)
 
 
 def _is_missing(code: str, operation: str) -> bool:
-    # DescribeTrainingJob can only refuse the name; CreateTrainingJob has other reasons
+    # DescribeTrainingJob has only the name to refuse; CreateTrainingJob has many options
     return operation == "DescribeTrainingJob" and code in _INVALID
 
 
@@ -142,10 +146,10 @@ def _no_access(what: str, why: str, code: str, error: Any) -> SetupError:
     if code in _EXPIRED:
         return SetupError(what, why, _RENEW)
     if code in _CLOCK or "signature" in code.lower():
-        # "Signature expired", "not yet current": the clock; "does not match": the secret key
+        # "Signature expired" or "not yet current": the clock is wrong; else the secret key is
         hint = "Correct this machine's clock" if "current" in why or "expired" in why else _RENEW
         return SetupError(what, why, hint)
-    return SetupError(what, why, "Correct what AWS names")
+    return SetupError(what, why, "Correct the setting that AWS's message names")
 
 
 def _allow(error: Any, why: str) -> str:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The clock of this package, which tests replace so that they need not wait.
+"""The clock of this package, which tests replace so that they do not wait.
 
-AWS's own time is read from AWS's answers (`api.answer_time`), because the clock of a
-laptop may be wrong.
+Times of AWS are not compared with this machine's, whose clock may be wrong: AWS's current time is
+read from its answers (`api.answer_time`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """A monotonic clock and a way to sleep.
+    """Functions for the time and for waiting.
 
     Attributes:
-        monotonic: Return seconds since some moment; never goes back.
-        sleep: Wait for this many seconds.
+        monotonic: Returns seconds since a fixed moment; later calls never return less.
+        sleep: Waits for a number of seconds.
     """
 
     monotonic: Callable[[], float] = time.monotonic

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cache of jobs' descriptions, so that SageMaker is not called too often.
 
-A viewer reads the state ten times a second, but the quota of DescribeTrainingJob is
-shared by the whole account. So an answer is used for `poll_seconds`, and longer while
-SageMaker cannot answer.
+A viewer reads the state of a job ten times a second, but all users of an account share the quota
+of DescribeTrainingJob. So an answer is used for `poll_seconds`, and longer while SageMaker does not
+answer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sagemaker_dist.runners.protocol import TERMINAL, Description
 from sagemaker_dist.runners.sagemaker.api import Api
 from sagemaker_dist.runners.sagemaker.api_errors import DeniedError, PassingError
 from sagemaker_dist.runners.sagemaker.clock import Clock
-from sagemaker_dist.runners.sagemaker.logs import PATIENCE
+from sagemaker_dist.runners.sagemaker.logs import MAX_FAILURES
 
 _TAGGED_SECONDS: Final = 60.0
 _SETTLED: Final = timedelta(minutes=5)
@@ -24,12 +24,13 @@ _SETTLED: Final = timedelta(minutes=5)
 
 @dataclass
 class Known:
-    """An answer of SageMaker.
+    """The newest description of a job, with the times of the calls.
 
     Attributes:
-        now: AWS's time of the answer, or None if it had none.
-        at_seconds: Time of the last call on the local clock, failed calls included.
-        num_failures: Failed calls in a row since the answer.
+        description: DescribeTrainingJob's answer.
+        now: Time of the answer on AWS's clock, or None if the answer had none.
+        at_seconds: Time of the last call on the local monotonic clock, failed calls included.
+        num_failures: Calls in a row that failed since the answer.
     """
 
     description: Description
@@ -51,7 +52,11 @@ class Known:
 
 @dataclass
 class Descriptions:
-    """The newest answer for every job."""
+    """Cache of the newest description of every job.
+
+    Attributes:
+        poll_seconds: Age up to which a description is used again.
+    """
 
     api: Api
     clock: Clock
@@ -60,14 +65,21 @@ class Descriptions:
     _started: dict[str, float] = field(default_factory=dict)
 
     def get(self, name: str) -> Known:
-        """Return SageMaker's description of a job, at most `poll_seconds` old."""
+        """Return SageMaker's description of a job, at most `poll_seconds` old.
+
+        While SageMaker does not answer, the last description is returned, for some minutes.
+
+        Raises:
+            JobError: The job does not exist.
+            SetupError: SageMaker refuses these credentials, or does not answer.
+        """
         known = self._known.get(name)
         if known and self.clock.monotonic() - known.at_seconds < self.poll_seconds:
             return known
         try:
             description, now = self._describe(name)
         except PassingError:
-            if known is None or known.num_failures == PATIENCE:
+            if known is None or known.num_failures == MAX_FAILURES:
                 raise
             known.num_failures += 1
             known.at_seconds = self.clock.monotonic()
@@ -81,12 +93,13 @@ class Descriptions:
         self._started[name] = self.clock.monotonic()
 
     def forget(self, name: str) -> None:
-        """Drop the answer, so that the next `get` calls SageMaker."""
+        """Remove the cached description of a job, so that the next `get` calls SageMaker."""
         self._known.pop(name, None)
 
     def _describe(self, name: str) -> tuple[Description, datetime | None]:
-        """Call SageMaker, and repeat while a new job's tags are not yet visible to a policy by
-        tags.
+        """Call SageMaker; for a new job, repeat the call for a minute while access is denied.
+
+        An IAM policy may allow access by the job's tags, which AWS applies with a delay.
         """
         while True:
             try:

@@ -2,8 +2,8 @@
 r"""Output of a job from CloudWatch: all hosts, in the order of time, each line once.
 
 SageMaker gives every host of a job a stream `<job>/algo-N-<seconds since 1970>` of the
-log group /aws/sagemaker/TrainingJobs, and a new one when an interrupted spot host comes
-back (docs.aws.amazon.com/sagemaker/latest/dg/logging-cloudwatch.html, 2026-11-21).
+log group /aws/sagemaker/TrainingJobs, and a new one when an interrupted spot host starts
+again (docs.aws.amazon.com/sagemaker/latest/dg/logging-cloudwatch.html, 2026-11-21).
 
 Streams are read together, by FilterLogEvents with the prefix `<job>/`, and not one by
 one, by DescribeLogStreams and GetLogEvents:
@@ -14,9 +14,9 @@ one, by DescribeLogStreams and GetLogEvents:
   cloudwatch_limits_cwl.html, 2026-11-21). Reading 64 hosts takes one call of
   FilterLogEvents, of at most 10,000 events or 1 MB, but 64 calls of GetLogEvents, most
   without new events. A read of several calls is followed by a pause of a second for each.
-* FilterLogEvents answers in the order of time over all hosts, including streams that
-  begin late (API_FilterLogEvents.html, 2026-11-21).
-* Its events have ids, those of GetLogEvents have none. CloudWatch shows an event some
+* FilterLogEvents returns the events of all hosts in the order of time, including streams
+  that begin late (API_FilterLogEvents.html, 2026-11-21).
+* Its events have ids; the events of GetLogEvents have none. CloudWatch shows an event some
   seconds after it was written, with different delays for different hosts. So each read
   starts two minutes before the newest line, and ids mark the lines already shown.
 
@@ -36,7 +36,7 @@ from sagemaker_dist.runners.sagemaker.clock import Clock
 
 LATE_MS: Final = 120_000
 TICK_SECONDS: Final = 0.2
-PATIENCE: Final = 10  # failures in a row: about eight minutes at five seconds a read
+MAX_FAILURES: Final = 10  # failed reads in a row; about 8 minutes at 5 seconds a read
 _LONGEST_PAUSE_SECONDS: Final = 60.0
 _QUIET_READS: Final = 2
 _SEGMENT: Final = re.compile(r"[^\r\n]*(?:\r\n|\n|\r)")
@@ -47,14 +47,14 @@ Fetch = Callable[[int, "str | None"], Mapping[str, Any]]
 
 @dataclass
 class Tail:
-    """Output of a job that was not yet shown.
+    """Reader of a job's log that yields every line once.
 
     Attributes:
         name: Name of the job.
-        fetch: Function that returns a page of FilterLogEvents for a start (ms since 1970) and a
-            token.
-        newest_ms: Time of the newest shown line; at first, when the job was created.
-        num_calls: Number of pages of the newest read.
+        fetch: Function that returns a page of FilterLogEvents, from a time (ms since 1970) and a
+            page token or None.
+        newest_ms: Time of the newest line that was read; at first, when the job was created.
+        num_calls: Number of pages that the last read fetched.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Tail:
     _shown: dict[str, int] = field(default_factory=dict)
 
     def read(self) -> Iterator[str]:
-        """Yield the segments that were not shown yet, and mark them as shown."""
+        """Yield the lines that no earlier read has yielded."""
         start_ms, token = self._start_ms, None
         self.num_calls = 0
         while self.num_calls == 0 or token:
@@ -81,11 +81,11 @@ class Tail:
     def _new(self, events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         new = []
         for event in sorted(events, key=lambda event: int(event["timestamp"])):
-            is_its = event["logStreamName"].startswith(f"{self.name}/")
-            if is_its and event["eventId"] not in self._shown:
+            is_of_job = event["logStreamName"].startswith(f"{self.name}/")
+            if is_of_job and event["eventId"] not in self._shown:
                 self._shown[event["eventId"]] = event["timestamp"]
                 new.append(event)
-        # a host whose clock is ahead must not hide the lines of others
+        # a host whose clock is fast must not hide later lines of other hosts
         times = (min(event["timestamp"], event.get("ingestionTime", 1 << 62)) for event in new)
         self.newest_ms = max(self.newest_ms, *times, 0)
         self._shown = {id_: at for id_, at in self._shown.items() if at >= self._start_ms}
@@ -98,21 +98,23 @@ class Tail:
 
 
 def segments(message: str, host: str) -> Iterator[str]:
-    r"""Yield a message, which has lost its line break, as segments with the name of its host.
+    r"""Yield the lines of a log message, each after its host's name, as in "[algo-1] text\n".
 
-    Lines of the sagemaker-dist launcher have the name already, as in "[algo-1 rank 0] text".
+    CloudWatch removes the last line break of a message; it is added again. Lines of the
+    sagemaker-dist launcher have the host's name already, as in "[algo-1 rank 0] text".
     """
     whole = message if message.endswith("\n") else message + "\n"
-    marks = f"[{host}]", f"[{host} "
+    prefixes = f"[{host}]", f"[{host} "
     for segment in _SEGMENT.findall(whole):
-        yield segment if segment.startswith(marks) else f"[{host}] {segment}"
+        yield segment if segment.startswith(prefixes) else f"[{host}] {segment}"
 
 
 @dataclass
 class Follower:
-    """Repeated reads of a tail; an empty string means that nothing new has come.
+    """Repeated reads of a job's log; yields an empty string whenever there is no new output.
 
     Attributes:
+        tail: Reader of the log.
         is_over: Function that returns whether the job has ended.
         is_settled: Function that returns whether the job ended so long ago that CloudWatch has all
             its output.
@@ -126,31 +128,31 @@ class Follower:
     clock: Clock = field(default_factory=Clock)
 
     def follow(self) -> Iterator[str]:
-        """Yield segments until the job has ended and two reads in a row have brought nothing."""
+        """Yield lines until the job has ended and two reads in a row find no new lines."""
         num_quiet = 0
         while True:
             is_over, is_settled = self.is_over(), self.is_settled()
-            is_news = False
+            has_new = False
             for segment in self.read():
-                is_news = is_news or bool(segment)
+                has_new = has_new or bool(segment)
                 yield segment
-            num_quiet = num_quiet + 1 if is_over and not is_news else 0
+            num_quiet = num_quiet + 1 if is_over and not has_new else 0
             if is_settled or num_quiet == _QUIET_READS:
                 return
             yield from self._pause(max(self.poll_seconds, self.tail.num_calls))
 
     def read(self) -> Iterator[str]:
-        """Read once, with pauses while CloudWatch cannot answer.
+        """Read the log once; if CloudWatch does not answer, wait and try again.
 
         Raises:
-            PassingError: CloudWatch could not answer for some minutes.
+            PassingError: CloudWatch did not answer for some minutes.
         """
-        for num_failures in range(PATIENCE + 1):
+        for num_failures in range(MAX_FAILURES + 1):
             try:
                 yield from self.tail.read()
                 return
             except PassingError:
-                if num_failures == PATIENCE:
+                if num_failures == MAX_FAILURES:
                     raise
             pause = self.poll_seconds * 2**num_failures
             yield from self._pause(min(pause, _LONGEST_PAUSE_SECONDS))

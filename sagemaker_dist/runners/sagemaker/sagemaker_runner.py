@@ -28,13 +28,14 @@ _ENDING: Final = "Stopping"
 class SageMakerRunner:
     """Runs jobs on Amazon SageMaker, in the account and region of a session.
 
-    A job on SageMaker outlives the process that started it, as with SageMaker's SDK: ending or
-    interrupting the process leaves the job running. `stop` stops it.
+    A job keeps running when the process that started it ends or is interrupted, as with SageMaker's
+    SDK. `stop` stops it.
 
     Attributes:
         session: boto3.Session; None for boto3's own settings (AWS_PROFILE, AWS_DEFAULT_REGION and
             so on), which are read at the first call.
-        poll_seconds: Longest age of a description, and pause between two reads of the logs.
+        poll_seconds: Age up to which a job's description is used again, and pause between two reads
+            of the logs.
         clock: Clock, which tests replace.
 
     Raises:
@@ -51,19 +52,21 @@ class SageMakerRunner:
         require(
             isfinite(self.poll_seconds) and self.poll_seconds > 0,
             what=f"poll_seconds is {self.poll_seconds!r}",
-            why="it is the time between two calls to AWS",
-            hint="Pass a number of seconds greater than 0",
+            why="it is the time in seconds between two calls to AWS, so it is a positive number",
+            hint="Pass a number greater than 0",
+            about="poll_seconds",
         )
         self._api = Api(self.session, self.clock)
         self._jobs = Descriptions(self._api, self.clock, self.poll_seconds)
 
     def start(self, request: Request, *, attended: bool = False) -> str:  # noqa: ARG002 - see the class
-        """Create the job and return its name; with or without `attended`, it outlives this process.
+        """Create the job and return its name. `attended` has no effect: the job always keeps
+        running when this process ends.
 
         Raises:
-            OptionError: SageMaker refuses the request, or the name is taken.
+            OptionError: SageMaker refuses the request, or another job has the name.
             SetupError: SageMaker refuses these credentials, or does not answer.
-            JobError: A quota of the account forbids it.
+            JobError: A quota of the account does not allow the job.
         """
         self._api.create(request)
         name = str(request["TrainingJobName"])
@@ -71,7 +74,7 @@ class SageMakerRunner:
         return name
 
     def release(self, name: str) -> None:
-        """Do nothing: jobs on SageMaker are not attended."""
+        """Do nothing: jobs on SageMaker are never stopped with this process."""
 
     def exists(self, name: str) -> bool:
         """Return whether a job of this name was ever started in this account and region."""
@@ -84,19 +87,19 @@ class SageMakerRunner:
     def describe(self, name: str) -> Description:
         """Return DescribeTrainingJob's answer, at most `poll_seconds` old.
 
-        While SageMaker cannot answer, the last answer is returned for some minutes.
+        While SageMaker does not answer, the last description is returned, for some minutes.
 
         Raises:
             JobError: The job does not exist.
-            SetupError: SageMaker does not answer.
+            SetupError: SageMaker refuses these credentials, or does not answer.
         """
         return dict(self._jobs.get(name).description)
 
     def stop(self, name: str, *, now: bool = False) -> None:  # noqa: ARG002 - see below
-        """Stop a job; a job that has ended stays as it is.
+        """Request that a job stops, and return without waiting; nothing changes if it has ended.
 
-        Hosts get SIGTERM, and 120 seconds later SIGKILL (API_StopTrainingJob.html, 2026-11-21).
-        SageMaker has no other way, so `now` is not faster.
+        SageMaker sends SIGTERM to the hosts and, 120 seconds later, SIGKILL
+        (API_StopTrainingJob.html, 2026-11-21). It cannot stop a job faster, so `now` has no effect.
         """
         try:
             self._api.stop(name)
@@ -108,7 +111,11 @@ class SageMakerRunner:
         self._jobs.forget(name)
 
     def logs(self, name: str, *, follow: bool = False, new_only: bool = False) -> Iterator[str]:
-        """Yield the output of every host, in the order of time as far as CloudWatch shows it."""
+        r"""Yield the output of all hosts as lines that end in \n or \r, in the order of time.
+
+        With `follow`, continue until the job ends, and yield an empty string whenever there is no
+        new output. With `new_only`, leave out the output before this call.
+        """
         follower = Follower(
             tail=self._tail(name, new_only),
             is_over=lambda: self._jobs.get(name).is_over,
@@ -124,7 +131,7 @@ class SageMakerRunner:
             yield from filter(None, follower.read())
 
     def logs_at(self, name: str) -> str:
-        """Return log group and streams in CloudWatch."""
+        """Return a text that names region, log group and streams in CloudWatch."""
         where = f" in region {self._api.region}" if self._api.region else ""
         return f"CloudWatch{where}, log group {LOG_GROUP}, streams {name}/*"
 
@@ -134,7 +141,10 @@ class SageMakerRunner:
 
 
 def _since_ms(known: Known, new_only: bool) -> int:
-    """Return when the job was created or, with `new_only`, the current time of AWS's clock."""
+    """Return the time to read the log from, in ms since 1970.
+
+    It is when the job was created or, with `new_only`, the current time on AWS's clock.
+    """
     created: datetime = known.description["CreationTime"]
     since = max(known.now or created, created) if new_only else created
     return round(since.timestamp() * 1000)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The last rank raises while the others wait for it."""
+"""Script whose last rank raises while the others wait for it."""
 
 import torch
 import torch.distributed as dist

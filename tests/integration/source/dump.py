@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo's script, with every rank's weights kept for comparison."""
+"""The demo's script; it also saves every rank's weights."""
 
 import os
 from pathlib import Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reduces until it is stopped, and does not care for SIGTERM."""
+"""Script that all-reduces until it is killed, and ignores SIGTERM."""
 
 import signal
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains a small model that is split as the job asks, and writes what every rank saw."""
+"""Script that trains a small model, split as the job requests, and writes each rank's facts."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def build():
 
 
 def batches():
-    """One global batch for each step."""
+    """Return one global batch for each step."""
     generator = torch.Generator().manual_seed(2)
     for _ in range(STEPS):
         inputs = torch.randn(BATCH, WIDTH, generator=generator)

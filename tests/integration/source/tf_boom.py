@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rank 1 cannot read a record while all ranks fit."""
+"""Script in which rank 1 cannot read a record while all ranks fit."""
 
 import keras
 import numpy as np

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keras `fit` over all ranks on the digits; every rank keeps its weights."""
+"""Script with Keras `fit` over all ranks on the digits; every rank saves its weights."""
 
 import os
 from pathlib import Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes what a rank of TensorFlow is told."""
+"""Script that writes the environment of a rank of TensorFlow."""
 
 import json
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A custom loop under ParameterServerStrategy, as TensorFlow's own guide writes it."""
+"""Script with a custom loop under ParameterServerStrategy, as in TensorFlow's guide."""
 
 import json
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job file and its script in the working directory; no colours, 80 columns."""
+"""Fixtures for commands: a job file with its script in the working directory, and 80 columns."""
 
 import os
 from pathlib import Path
@@ -41,7 +41,7 @@ TOML = """
 
 @pytest.fixture
 def job_file(tmp_path, monkeypatch):
-    """Writes job.toml; without a text, one of a job on SageMaker."""
+    """Return a function that writes job.toml; its default text is a job on SageMaker."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("print('hello from', host, flush=True)\n")
 
@@ -55,7 +55,9 @@ def job_file(tmp_path, monkeypatch):
 
 @pytest.fixture
 def golden():
-    """Compares with a file of this name; SMDIST_UPDATE_SNAPSHOTS=1 writes it instead."""
+    """Return a function that compares text with a golden file; SMDIST_UPDATE_SNAPSHOTS=1 rewrites
+    the file.
+    """
 
     def compare(name, said):
         path = Path(__file__).parent / "golden" / name
@@ -76,7 +78,7 @@ def session(monkeypatch):
 
 @pytest.fixture
 def vpc(session):
-    """A network of one subnet and one security group."""
+    """Create a VPC with one subnet and one security group."""
     ec2 = session.client("ec2")
     vpc = ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
     subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.0.0.0/24", AvailabilityZone=f"{REGION}a")

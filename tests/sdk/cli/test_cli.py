@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command: help, errors without a traceback, exit statuses."""
+"""Test the command as a whole: help, errors without a traceback, exit statuses, completion."""
 
 import io
 import re
@@ -43,7 +43,7 @@ def test_help(capsys, step):
 
 
 def test_version(capsys):
-    """The package's."""
+    """`--version` prints the version of the package."""
     assert 0 == main(["--version"])
     assert f"{version('sagemaker-dist')}\n" == capsys.readouterr().out
 
@@ -58,7 +58,7 @@ def test_version(capsys):
     ],
 )
 def test_what_is_not_understood(capsys, arguments, said):
-    """It ends with 2, and standard error says why."""
+    """Wrong usage exits with 2 and prints the reason to standard error."""
     status = main(arguments)
     captured = capsys.readouterr()
 
@@ -68,7 +68,7 @@ def test_what_is_not_understood(capsys, arguments, said):
 
 
 def test_faults_of_a_request(capsys):
-    """All faults are told together, on standard error, and nothing starts."""
+    """All faults of a request are printed together to standard error, and nothing starts."""
     status = main(["image", "build", "--offline", "--framework-version", "2"])
     said = capsys.readouterr().err
 
@@ -77,7 +77,7 @@ def test_faults_of_a_request(capsys):
 
 
 def test_no_engine(capsys, monkeypatch):
-    """Without an engine, one message and 1."""
+    """Without a Docker engine the command prints one message and exits with 1."""
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
     status = main(["image", "inspect"])
     said = capsys.readouterr().err
@@ -88,7 +88,7 @@ def test_no_engine(capsys, monkeypatch):
 
 
 def test_no_profile(capsys):
-    """AWS settings that do not exist are an error of ours as well."""
+    """An AWS profile that does not exist is reported as an error without a traceback."""
     status = main(["image", "push", "--profile", "nobody"])
 
     assert 1 == status
@@ -96,7 +96,7 @@ def test_no_profile(capsys):
 
 
 def test_starts_without_aws_and_docker():
-    """The command's help loads neither boto3 nor docker-py."""
+    """`--help` loads neither boto3 nor docker-py."""
     code = (
         "import sys, sagemaker_dist.cli\n"
         "sagemaker_dist.cli.main(['image', '--help'])\n"
@@ -108,7 +108,7 @@ def test_starts_without_aws_and_docker():
 
 
 def test_starts_fast():
-    """Help comes within half a second, in the best of three runs."""
+    """`--help` takes less than half a second, in the best of three runs."""
     command = [sys.executable, "-m", "sagemaker_dist.cli", "--help"]
     times = []
     for _ in range(3):
@@ -123,7 +123,7 @@ def test_starts_fast():
     ("shell", "mark"), [("bash", "complete -o"), ("zsh", "#compdef"), ("fish", "complete --")]
 )
 def test_completion(capsys, shell, mark):
-    """Each shell gets a script that asks the command itself."""
+    """Each shell gets a completion script that calls the command itself."""
     status = main(["completion", shell])
     said = capsys.readouterr().out
 
@@ -143,7 +143,7 @@ def test_completion(capsys, shell, mark):
     ],
 )
 def test_completed_words(tmp_path, words, offered):
-    """Commands, options, keys of a job file, instance types, jobs of this machine."""
+    """Completion knows commands, options, keys of a job file, instance types, and local jobs."""
     (tmp_path / "home" / ".sagemaker-dist" / "jobs" / "my-job").mkdir(parents=True)
     code = "import sys; from sagemaker_dist.cli import main; sys.exit(main())"
     done = subprocess.run(
@@ -163,7 +163,7 @@ def test_completed_words(tmp_path, words, offered):
 
 
 def test_a_notebook_gets_colours(monkeypatch):
-    """A cell has no width of its own and shows escape codes."""
+    """Output in a notebook is 100 columns wide and has colours."""
     stream = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
     monkeypatch.setattr(sys, "stdout", stream)
     screen.heading("Warnings")
@@ -173,7 +173,7 @@ def test_a_notebook_gets_colours(monkeypatch):
 
 
 def test_commands_are_in_the_documents():
-    """docs/command.md names each."""
+    """docs/command.md names every command."""
     page = (Path(__file__).parents[3] / "docs" / "command.md").read_text()
 
     assert [] == [

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`sagemaker-dist doctor`: each row against an account that has, lacks or hides what is asked."""
+"""`sagemaker-dist doctor`: each row for an account that has a resource, lacks it, or denies
+access.
+"""
 
 import json
 import re
@@ -29,7 +31,7 @@ TRUST = {
 
 
 def test_credentials(session):
-    """Whose they are, how they were found, and how long they last."""
+    """The row shows the caller's ARN, the method, and how long the credentials are valid."""
     row = account.credentials_row(boto3.Session(region_name=REGION))
 
     assert "ok" == row.status
@@ -39,7 +41,7 @@ def test_credentials(session):
 
 @pytest.mark.parametrize(("minutes", "status"), [(20, "warn"), (180, "ok")])
 def test_credentials_that_end(session, minutes, status):
-    """Those that end within the hour are worth a warning."""
+    """Credentials that expire within an hour give a warning."""
     real, now = boto3.Session(region_name=REGION), datetime.now(timezone.utc)
     ends = now + timedelta(minutes=minutes)
     real._session._credentials = RefreshableCredentials("x", "y", "z", ends, dict, "sso")
@@ -56,7 +58,7 @@ def aws_config(tmp_path, text):
 
 
 def test_credentials_of_a_process_that_fails(capsys, job_file, tmp_path, quiet_machine):
-    """A row says so, and nobody is asked."""
+    """A credential_process that fails gives a failed row, and AWS is not called."""
     path = job_file()
     aws_config(tmp_path, "[default]\nregion = eu-west-1\ncredential_process = false\n")
     status = main(["doctor", path, "--json"])
@@ -69,7 +71,7 @@ def test_credentials_of_a_process_that_fails(capsys, job_file, tmp_path, quiet_m
 
 @pytest.mark.parametrize("command", ["doctor", "plan", "submit", "describe"])
 def test_settings_of_aws_that_cannot_be_read(capsys, job_file, tmp_path, command):
-    """An error of ours, as others are."""
+    """A broken ~/.aws/config gives an error without a traceback."""
     path = job_file()
     aws_config(tmp_path, "[default\n")
     status = main([command, "a-job" if command == "describe" else path])
@@ -79,7 +81,7 @@ def test_settings_of_aws_that_cannot_be_read(capsys, job_file, tmp_path, command
 
 
 def test_brackets(capsys):
-    """What looks like markup is text."""
+    """Brackets in a value are printed as they are, not read as rich's markup."""
     row = fail("subnet", "[subnet-1] and [/opt/ml] " + "word " * 20 + "[/opt/ml]", "Name [others]")
     command._show([row])
     said = capsys.readouterr().out
@@ -98,7 +100,7 @@ def test_brackets(capsys):
     ],
 )
 def test_refusals(session, code, status, says):
-    """Stale credentials fail; what is not allowed to ask is unknown, with the action's name."""
+    """Expired credentials are "fail"; a denied call is "unknown" and names the IAM action."""
     with answers(session, "sts", ("get_caller_identity", code)):
         sts = session.client("sts")
         row = next(aws_rows("credentials", "sts:GetCallerIdentity", sts.get_caller_identity))
@@ -108,7 +110,7 @@ def test_refusals(session, code, status, says):
 
 
 def test_no_network():
-    """An endpoint that nobody reaches is unknown."""
+    """An endpoint that cannot be reached gives "unknown"."""
 
     def ask():
         raise EndpointConnectionError(endpoint_url="https://sts")
@@ -125,7 +127,7 @@ def test_no_network():
     ],
 )
 def test_role(session, trust, status, says):
-    """It exists, and SageMaker may take it."""
+    """The role must exist, and its trust policy must allow SageMaker."""
     if trust is not None:
         document = json.dumps(trust)
         iam = session.client("iam")
@@ -136,7 +138,7 @@ def test_role(session, trust, status, says):
 
 
 def test_role_that_may_not_be_asked_for(session):
-    """The row names the action."""
+    """A denied iam:GetRole is named in the row."""
     with answers(session, "iam", ("get_role", "AccessDenied")):
         (row,) = account.role_rows(session, "training")
 
@@ -153,14 +155,14 @@ def test_role_that_may_not_be_asked_for(session):
     ],
 )
 def test_image(session, image, status, says):
-    """The one that the job would take."""
+    """The row names the image that the job would use."""
     (row,) = account.image_rows(session, "torch", image)
 
     assert (status, True) == (row.status, says in row.text)
 
 
 def test_image_that_may_not_be_asked_for(session):
-    """The error of a helper that asks is taken apart as well."""
+    """An AWS error that caused a SetupError is reported as a denied action, too."""
     with answers(session, "ecr", ("describe_repositories", "AccessDeniedException")):
         (row,) = account.image_rows(session, "torch", None)
 
@@ -168,14 +170,14 @@ def test_image_that_may_not_be_asked_for(session):
 
 
 def test_buckets(session):
-    """There, elsewhere, nowhere, hidden."""
+    """A bucket may exist, be in another region, be missing, or deny access."""
     here = {"CreateBucketConfiguration": {"LocationConstraint": REGION}}
     session.client("s3").create_bucket(Bucket="here-it-is", **here)
     boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="there-it-is")
     rows = list(account.bucket_rows(session, ["here-it-is", "there-it-is", "nowhere-at-all"]))
 
     assert ["ok", "fail", "fail"] == [row.status for row in rows]
-    assert "it is in us-east-1, but the job runs in eu-west-1" == rows[1].text
+    assert "the bucket is in us-east-1, but the job runs in eu-west-1" == rows[1].text
     assert "Run: aws s3 mb s3://nowhere-at-all" == rows[2].hint
     with answers(session, "s3", ("head_bucket", "403")):
         (row,) = account.bucket_rows(session, ["hidden-one"])
@@ -186,7 +188,7 @@ def test_buckets(session):
     ("value", "is_spot", "status"), [(2, False, "ok"), (1, False, "fail"), (2, True, "unknown")]
 )
 def test_quota(session, value, is_spot, status):
-    """The account's, for this kind of use; what is not listed is unknown."""
+    """Quotas are the account's for training jobs or spot jobs; an unlisted one is "unknown"."""
     name = "ml.p4d.24xlarge for training job usage"
     quota = {"QuotaName": name, "QuotaCode": "L-1", "Value": float(value)}
     hosts = Hosts(type="ml.p4d.24xlarge", count=2, group=None, ranks=8, instance=None)
@@ -198,7 +200,7 @@ def test_quota(session, value, is_spot, status):
 
 
 def test_quota_that_may_not_be_asked_for(session):
-    """The action's name is IAM's, not that of the service."""
+    """The row names the action as IAM spells it."""
     hosts = Hosts(type="ml.p4d.24xlarge", count=2, group=None, ranks=8, instance=None)
     refused = ("list_service_quotas", "AccessDeniedException")
     with answers(session, "service-quotas", refused):
@@ -209,7 +211,7 @@ def test_quota_that_may_not_be_asked_for(session):
 
 @pytest.mark.parametrize(("local_type", "status"), [(None, "warn"), ("local", "fail")])
 def test_no_engine(monkeypatch, local_type, status):
-    """Docker is needed by jobs in containers alone."""
+    """A missing Docker engine fails only for jobs in containers."""
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
     rows = list(machine.machine_rows(framework="torch", local_type=local_type))
 
@@ -219,7 +221,7 @@ def test_no_engine(monkeypatch, local_type, status):
 
 
 def whole_account(session, vpc):
-    """All that conftest's job takes, but the quota and the file system, which moto lacks."""
+    """Create all resources of the job file; moto has neither quotas nor file systems."""
     allow(session, vpc["group"], vpc["group"])
     document = json.dumps(TRUST)
     session.client("iam").create_role(RoleName="training", AssumeRolePolicyDocument=document)
@@ -245,7 +247,9 @@ def job_settings(vpc):
 
 
 def test_text(capsys, job_file, session, vpc, golden, quiet_machine, monkeypatch):
-    """Every row of a job, with its hint, on 80 columns; commands stay whole, to be copied."""
+    """Rows fit in 80 columns with their hints; commands are not wrapped, so that they can be
+    copied.
+    """
     whole_account(session, vpc)
     quota = {"QuotaCode": "L-6E8F1A2B", "Value": 0.0}
     name = "ml.p4d.24xlarge for training job usage"
@@ -263,7 +267,7 @@ def test_text(capsys, job_file, session, vpc, golden, quiet_machine, monkeypatch
 
 
 def test_json(capsys, job_file, session, vpc, quiet_machine, monkeypatch):
-    """Programs get the rows; one that fails ends the command with 1."""
+    """--json prints the rows; a failed row gives exit status 1."""
     monkeypatch.setattr(account, "_quotas", lambda _: {})
     status = main(["doctor", job_file(), "--region", REGION, "--json", *job_settings(vpc)])
     rows = json.loads(capsys.readouterr().out)
@@ -274,17 +278,17 @@ def test_json(capsys, job_file, session, vpc, quiet_machine, monkeypatch):
 
 
 def test_without_credentials(capsys, job_file, quiet_machine):
-    """Nobody else is asked, and it does not crash."""
+    """Without credentials AWS is not called, and the rows say so."""
     status = main(["doctor", job_file(), "--region", REGION])
     said = capsys.readouterr().out
 
     assert 1 == status
-    assert "fail     credentials  there are none\n" in said
-    assert "quotas, network: not checked" in said
+    assert "fail     credentials  no credentials were found\n" in said
+    assert "quotas and network" in said
 
 
 def test_of_this_machine(capsys, job_file, quiet_machine):
-    """A job that stays here asks AWS nothing."""
+    """AWS is not called for a local job."""
     path = job_file('entry_point = "train.py"\ninstance_type = "local_process"')
 
     assert 0 == main(["doctor", path])
@@ -292,13 +296,13 @@ def test_of_this_machine(capsys, job_file, quiet_machine):
 
 
 def test_faulty_file(capsys, job_file):
-    """A file that is no job ends with 2."""
+    """A wrong job file exits with 2."""
     assert 2 == main(["doctor", job_file(), "--set", "instance_count=0"])
     assert "instance_count is 0" in capsys.readouterr().err
 
 
 def test_bucket_of_the_code(capsys, job_file, session, vpc, quiet_machine, monkeypatch):
-    """It is looked at as those of data and model are."""
+    """The bucket of code_location is checked, too."""
     monkeypatch.setattr(account, "_quotas", lambda _: {})
     job = [*job_settings(vpc), "--set", "code_location=s3://code-of-ours"]
     main(["doctor", job_file(), "--region", REGION, "--json", *job])
@@ -308,7 +312,7 @@ def test_bucket_of_the_code(capsys, job_file, session, vpc, quiet_machine, monke
 
 
 def test_every_status_is_counted(capsys):
-    """An error that AWS words differently does not stop the rest."""
+    """An unknown AWS error gives "unknown", and the other checks continue."""
     error = ClientError({"Error": {}}, "GetRole")
 
     def ask():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The doctor's rows of a job's own network: subnets, security groups, FSx and EFS."""
+"""`sagemaker-dist doctor`: rows for a job's subnets, security groups, route to S3, FSx and EFS."""
 
 from types import SimpleNamespace
 
@@ -7,7 +7,7 @@ import pytest
 from accounts import REGION, allow, answers
 
 from sagemaker_dist.cli.doctor import file_systems, routes, vpc_checks
-from sagemaker_dist.cli.doctor.rules import EVERY_PORT, Peer, lets_in, lets_out
+from sagemaker_dist.cli.doctor.rules import EVERY_PORT, Peer, allows_egress, allows_ingress
 
 
 def network_of(session, vpc, num_hosts=2):
@@ -16,7 +16,7 @@ def network_of(session, vpc, num_hosts=2):
 
 
 def test_ranks_that_cannot_talk(session, vpc):
-    """Several hosts take a group that lets itself in; one host does not."""
+    """Several hosts need a security group that allows itself; one host does not."""
     rows, _ = network_of(session, vpc)
     alone, _ = network_of(session, vpc, num_hosts=1)
 
@@ -27,7 +27,7 @@ def test_ranks_that_cannot_talk(session, vpc):
 
 
 def test_ranks_that_can_talk(session, vpc):
-    """A rule that names its own group."""
+    """A rule that names its own group lets ranks reach each other."""
     allow(session, vpc["group"], vpc["group"])
     rows, found = network_of(session, vpc)
 
@@ -40,7 +40,7 @@ def test_ranks_that_can_talk(session, vpc):
     [("endpoint", "ok"), ("nat", "ok"), ("internet gateway", "warn"), ("none", "warn")],
 )
 def test_way_to_s3(session, vpc, way, status):
-    """Hosts have no public address: an internet gateway alone leads them nowhere."""
+    """An internet gateway alone is no route to S3, because hosts have no public address."""
     ec2 = session.client("ec2")
     here = [{"Name": "vpc-id", "Values": [vpc["vpc"]]}]
     table = ec2.describe_route_tables(Filters=here)["RouteTables"][0]["RouteTableId"]
@@ -64,7 +64,7 @@ def test_way_to_s3(session, vpc, way, status):
 
 
 class Ec2:
-    """Answers of EC2 that moto does not give."""
+    """Stub of EC2 with answers that moto does not give."""
 
     def __init__(self, ends, routes=()):
         self.meta = SimpleNamespace(region_name=REGION)
@@ -108,7 +108,7 @@ BOTH = ["rtb-1", "rtb-2"]
     ],
 )
 def test_endpoint_of_s3(end, says, hint):
-    """It counts if it is available and subnets use it."""
+    """An S3 endpoint counts if it is available and the subnets' route tables use it."""
     subnets = [{"SubnetId": f"subnet-{number}", "VpcId": "vpc-1"} for number in (1, 2)]
     row = routes.route_row(Ec2([end]), subnets)
 
@@ -118,7 +118,7 @@ def test_endpoint_of_s3(end, says, hint):
 
 
 def test_route_into_nothing():
-    """A way out whose gateway is gone leads nowhere."""
+    """A default route to a deleted gateway (blackhole) is no route to S3."""
     out = {"DestinationCidrBlock": "0.0.0.0/0", "NatGatewayId": "nat-1", "State": "blackhole"}
     row = routes.route_row(Ec2([], [out]), [{"SubnetId": "subnet-1", "VpcId": "vpc-1"}])
 
@@ -126,7 +126,7 @@ def test_route_into_nothing():
 
 
 def test_a_subnet_too_small(session, vpc):
-    """Each host takes an address."""
+    """A subnet needs one free address per host."""
     rows, _ = network_of(session, vpc, num_hosts=1000)
 
     assert "fail" == rows[0].status
@@ -134,7 +134,7 @@ def test_a_subnet_too_small(session, vpc):
 
 
 def test_what_is_not_there(session, vpc):
-    """A wrong id is a fault of the job file."""
+    """A wrong id of a subnet or group is a failed row."""
     rows, found = network_of(session, {"subnet": "subnet-0a1b2c3d", "group": "sg-0a1b2c3d"})
 
     assert ["fail", "fail"] == [row.status for row in rows]
@@ -143,7 +143,7 @@ def test_what_is_not_there(session, vpc):
 
 
 def test_network_that_may_not_be_asked_for(session, vpc):
-    """EC2 has its own word for it."""
+    """EC2's error code for denied calls gives "unknown"."""
     denied = "UnauthorizedOperation"
     given = (("describe_subnets", denied), ("describe_security_groups", denied))
     with answers(session, "ec2", *given):
@@ -174,11 +174,11 @@ def test_network_that_may_not_be_asked_for(session, vpc):
     ],
 )
 def test_rules(rule, passes):
-    """By group or by address, on every port."""
+    """Rules allow a peer by group or by address, on every port."""
     group = {"GroupId": "sg-1", "IpPermissions": [rule]}
     peer = Peer(groups=frozenset({"sg-1"}), cidrs=("10.0.0.0/24",))
 
-    assert passes == lets_in([group], peer, EVERY_PORT)
+    assert passes == allows_ingress([group], peer, EVERY_PORT)
 
 
 def every_port(**more):
@@ -216,17 +216,17 @@ LIST = {"PrefixListIds": [{"PrefixListId": "pl-1"}]}
     ],
 )
 def test_rules_share_addresses(rules, cidrs, passes):
-    """Each subnet may have its own rule, or several; what is in a list of prefixes is unknown."""
+    """Several rules together may allow all subnets; a prefix list makes the result unknown."""
     homes = ("10.0.0.0/24", "10.0.1.0/24")[:cidrs]
     group = {"GroupId": "sg-1", "IpPermissions": rules, "IpPermissionsEgress": rules}
     peer = Peer(groups=frozenset({"sg-1"}), cidrs=homes)
 
-    assert passes is lets_in([group], peer, EVERY_PORT)
-    assert passes is lets_out([group], peer, EVERY_PORT)
+    assert passes is allows_ingress([group], peer, EVERY_PORT)
+    assert passes is allows_egress([group], peer, EVERY_PORT)
 
 
 def test_lists_of_prefixes(session, vpc):
-    """The doctor does not know what they hold, and says so."""
+    """A prefix list makes the row "unknown", because its entries are not described."""
     group = {"GroupId": "sg-1", "IpPermissions": [every_port(**LIST)]}
     group["IpPermissionsEgress"] = group["IpPermissions"]
     subnet = {"CidrBlock": "10.0.0.0/24"}
@@ -240,14 +240,16 @@ def test_lists_of_prefixes(session, vpc):
 
 
 def test_rules_share_ports():
-    """Two ranges side by side are one; with a hole they are not."""
+    """Two adjacent port ranges together allow all ports; with a gap they do not."""
     pair = [{"GroupId": "sg-1"}]
     low = {"IpProtocol": "tcp", "FromPort": 0, "ToPort": 999, "UserIdGroupPairs": pair}
     high = {"IpProtocol": "tcp", "FromPort": 1000, "ToPort": 65535, "UserIdGroupPairs": pair}
     peer = Peer(groups=frozenset({"sg-1"}))
 
-    assert lets_in([{"IpPermissions": [high, low]}], peer, EVERY_PORT)
-    assert not lets_in([{"IpPermissions": [{**high, "FromPort": 1001}, low]}], peer, EVERY_PORT)
+    assert allows_ingress([{"IpPermissions": [high, low]}], peer, EVERY_PORT)
+    assert not allows_ingress(
+        [{"IpPermissions": [{**high, "FromPort": 1001}, low]}], peer, EVERY_PORT
+    )
 
 
 def lustre(vpc, **more):
@@ -285,7 +287,7 @@ def lustre_rows(session, vpc, found, described, directory="/mount/data"):
     ("ports", "status"), [([(988, 988), (1018, 1023)], "ok"), ([(988, 988)], "fail"), ([], "fail")]
 )
 def test_ports_of_lustre(session, vpc, ports, status):
-    """988 and 1018-1023, from the job's group to that of the file system."""
+    """Lustre needs ports 988 and 1018-1023 from the job's group to the file system's."""
     for first, last in ports:
         allow(session, vpc["group"], vpc["group"], first, last)
     vpc["network"] = network_of(session, vpc)[1]
@@ -297,28 +299,36 @@ def test_ports_of_lustre(session, vpc, ports, status):
 
 
 @pytest.mark.parametrize(
-    ("more", "directory", "says"),
+    ("more", "directory", "fault"),
     [
-        ({"VpcId": "vpc-0a1b2c3d"}, "/mount/data", "it is in vpc-0a1b2c3d"),
-        ({"NetworkInterfaceIds": []}, "/data", "/data does not begin with its mount name"),
-        ({"Lifecycle": "DELETING", "NetworkInterfaceIds": []}, "/mount", "it is DELETING"),
+        ({"VpcId": "vpc-0a1b2c3d"}, "/mount/data", "the file system is in vpc-0a1b2c3d"),
+        (
+            {"NetworkInterfaceIds": []},
+            "/data",
+            "/data does not begin with the file system's mount name",
+        ),
+        (
+            {"Lifecycle": "DELETING", "NetworkInterfaceIds": []},
+            "/mount",
+            "the file system is DELETING",
+        ),
     ],
 )
-def test_lustre_that_cannot_be_mounted(session, vpc, more, directory, says):
-    """Another network, another name, not there yet."""
+def test_lustre_that_cannot_be_mounted(session, vpc, more, directory, fault):
+    """Another VPC, a wrong mount name, or a file system in deletion fails."""
     vpc["network"] = network_of(session, vpc)[1]
     found = {"FileSystems": [lustre(vpc, **more)]}
     rows = lustre_rows(session, vpc, found, False, directory)
 
     assert "fail" == rows[0].status
-    assert says in rows[0].text
+    assert fault in rows[0].text
 
 
 @pytest.mark.parametrize(
     ("code", "status"), [("FileSystemNotFound", "fail"), ("AccessDeniedException", "unknown")]
 )
 def test_lustre_unseen(session, vpc, code, status):
-    """Not there is a failure, not allowed is unknown."""
+    """A missing file system is "fail"; a denied call is "unknown"."""
     vpc["network"] = network_of(session, vpc)[1]
     (row,) = lustre_rows(session, vpc, code, False)
 
@@ -330,7 +340,7 @@ def test_lustre_unseen(session, vpc, code, status):
     [(True, True, "ok"), (True, False, "fail"), (False, False, "warn")],
 )
 def test_efs(session, vpc, has_target, is_open, status):
-    """A mount target in the zone of the subnet, and port 2049."""
+    """EFS needs a mount target in the subnet's zone, and port 2049."""
     efs = session.client("efs")
     name = efs.create_file_system(CreationToken="a")["FileSystemId"]
     if has_target:
@@ -348,7 +358,7 @@ def test_efs(session, vpc, has_target, is_open, status):
 
 
 def test_efs_that_is_not_there(session, vpc):
-    """A wrong id is named."""
+    """The row of a missing file system names its id."""
     source = {"FileSystemId": "fs-0", "FileSystemType": "EFS", "DirectoryPath": "/"}
     _, found = network_of(session, vpc)
     (row,) = file_systems.file_system_rows(session, source, found)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`sagemaker-dist instances`: what it prints, and what it writes."""
+"""`sagemaker-dist instances`: list, show and refresh the table of instance types."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ from sagemaker_dist.cli import main
 
 
 def test_list_has_every_type(capsys):
-    """One line for each, families together, small before large."""
+    """Every type has one line, sorted by family and size."""
     status = main(["instances", "list"])
     head, *lines = capsys.readouterr().out.splitlines()
     names = [line.split()[0] for line in lines]
@@ -25,7 +25,7 @@ def test_list_has_every_type(capsys):
 
 
 def test_list_cuts_nothing_where_there_is_no_terminal(capsys):
-    """A pipe gets whole cells."""
+    """Output to a pipe has no cut cells."""
     main(["instances", "list", "--accelerated"])
     said = capsys.readouterr().out
     line = next(line for line in said.splitlines() if line.startswith("ml.p4d.24xlarge"))
@@ -36,7 +36,7 @@ def test_list_cuts_nothing_where_there_is_no_terminal(capsys):
 
 @pytest.mark.parametrize("columns", [80, 130])
 def test_list_fits_in_a_terminal(columns):
-    """A narrow terminal gets fewer columns, and is told so; a wide one gets all."""
+    """A narrow terminal gets fewer columns and a note; a wide one gets all."""
     command = [sys.executable, "-m", "sagemaker_dist.cli", "instances", "list"]
     said = shown_in_a_terminal(command, {"TERM": "xterm", "COLUMNS": str(columns)})
     lines = without_codes(said).splitlines()
@@ -46,7 +46,7 @@ def test_list_fits_in_a_terminal(columns):
 
 
 def test_accelerated_types_alone(capsys):
-    """Programs get every field, null where unknown, and the capabilities."""
+    """--json has every field, null if unknown, and the derived capabilities."""
     main(["instances", "list", "--accelerated", "--json"])
     documents = json.loads(capsys.readouterr().out)
 
@@ -70,7 +70,7 @@ def test_accelerated_types_alone(capsys):
     ],
 )
 def test_show(capsys, name, said):
-    """Facts, and who says so."""
+    """`show` prints the facts about one type, and their sources."""
     status = main(["instances", "show", name])
     out = capsys.readouterr().out
 
@@ -80,7 +80,7 @@ def test_show(capsys, name, said):
 
 
 def test_show_for_programs(capsys):
-    """The same as Python offers."""
+    """`show --json` has the values that Python's catalog has."""
     main(["instances", "show", "ml.p5.48xlarge", "--json"])
     document = json.loads(capsys.readouterr().out)
 
@@ -96,7 +96,7 @@ def test_show_for_programs(capsys):
     [("p4d.24xlarge", "Did you mean 'ml.p4d.24xlarge'?"), ("?", "sagemaker-dist instances list")],
 )
 def test_unknown_type(capsys, name, hint):
-    """A misspelt type is a fault of the request."""
+    """A misspelt type is an OptionError with the closest name."""
     status = main(["instances", "show", name])
 
     assert 2 == status
@@ -105,7 +105,7 @@ def test_unknown_type(capsys, name, hint):
 
 @mock_aws
 def test_refresh_writes_a_table(capsys, tmp_path):
-    """The table says who was asked, and the shipped one is left alone."""
+    """`refresh --output` writes a new table and leaves the shipped one unchanged."""
     output = tmp_path / "types.json"
     status = main(["instances", "refresh", "--region", "us-east-1", "--output", str(output)])
     table = read_table(output)
@@ -118,7 +118,7 @@ def test_refresh_writes_a_table(capsys, tmp_path):
 
 @mock_aws
 def test_refresh_where_nothing_can_be_written(capsys, tmp_path):
-    """The hint names the option."""
+    """The hint names the option --output."""
     output = tmp_path / "absent" / "types.json"
     status = main(["instances", "refresh", "--region", "us-east-1", "--output", str(output)])
 
@@ -127,7 +127,7 @@ def test_refresh_where_nothing_can_be_written(capsys, tmp_path):
 
 
 def test_refresh_without_credentials(capsys, tmp_path):
-    """One message, no traceback, and no file."""
+    """Without credentials there is one message, no traceback and no file."""
     output = tmp_path / "types.json"
     status = main(["instances", "refresh", "--region", "us-east-1", "--output", str(output)])
 

@@ -29,7 +29,7 @@ ASK = ["--region", "eu-west-1"]
 
 @pytest.fixture
 def aws(monkeypatch):
-    """An account with a bucket."""
+    """Create a mock AWS account with a bucket."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "y")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
@@ -40,7 +40,7 @@ def aws(monkeypatch):
 
 
 def test_submit_here_and_look(capsys, job_file):
-    """A job of this machine is found by its name."""
+    """The commands find a job of this machine by its name."""
     path = job_file(HERE)
     status = main(["submit", path, "--wait"])
     said = capsys.readouterr().out
@@ -68,7 +68,7 @@ def test_submit_here_and_look(capsys, job_file):
 
 
 def test_submit_for_programs(capsys, job_file):
-    """Without --wait the name; with it the last description, and nothing else."""
+    """--json prints the name; with --wait, it prints the last description only."""
     path = job_file(HERE)
 
     assert 0 == main(["submit", path, "--json"])
@@ -80,7 +80,7 @@ def test_submit_for_programs(capsys, job_file):
 
 @pytest.mark.parametrize("more", [[], ["--json"]])
 def test_a_job_that_fails(capsys, job_file, tmp_path, more):
-    """It ends the command with 1."""
+    """A job that fails makes `submit --wait` exit with 1."""
     path = job_file(HERE)
     (tmp_path / "train.py").write_text("raise SystemExit('no data')")
     status = main(["submit", path, "--wait", *more])
@@ -90,7 +90,7 @@ def test_a_job_that_fails(capsys, job_file, tmp_path, more):
 
 
 def test_name_that_exists(capsys, job_file):
-    """The second job of a name is refused as a fault of the request."""
+    """A second job of the same name is refused as a wrong option."""
     path = job_file(HERE)
     main(["submit", path, "--wait"])
     status = main(["submit", path])
@@ -100,7 +100,7 @@ def test_name_that_exists(capsys, job_file):
 
 
 def test_progress_bars_in_a_pipe(capsys, job_file, tmp_path):
-    """Of a bar its last state comes, on a line of its own."""
+    """Of a progress bar, a pipe gets only the last state, on a line of its own."""
     path = job_file(HERE)
     (tmp_path / "train.py").write_text("print('1/2', end='\\r', flush=True)\nprint('2/2')\n")
     main(["submit", path, "--wait"])
@@ -113,7 +113,7 @@ def test_progress_bars_in_a_pipe(capsys, job_file, tmp_path):
 
 
 def test_on_sagemaker(capsys, job_file, aws):
-    """What is not of this machine is SageMaker's."""
+    """A job that this machine does not have is looked up on SageMaker."""
     text = """
         entry_point = "train.py"
         role = "arn:aws:iam::123456789012:role/training"
@@ -136,7 +136,7 @@ def test_on_sagemaker(capsys, job_file, aws):
 
 @pytest.mark.parametrize("command", ["logs", "describe"])
 def test_a_job_of_nobody(capsys, aws, command):
-    """A name that neither side knows is an error."""
+    """A name that neither this machine nor SageMaker has is an error."""
     status = main([command, "nobody"])
 
     assert 1 == status
@@ -144,7 +144,7 @@ def test_a_job_of_nobody(capsys, aws, command):
 
 
 def test_local(capsys, job_file, tmp_path):
-    """A job for SageMaker on this machine: what only SageMaker has is left out, and said."""
+    """`local` runs a job file for SageMaker, and notes the options that it leaves out."""
     (tmp_path / "data").mkdir()
     path = job_file()
     data = ["--set", "inputs={ train = 'file://data' }"]
@@ -163,7 +163,7 @@ def test_local(capsys, job_file, tmp_path):
 
 
 def test_local_refuses_what_it_cannot_do(capsys, job_file):
-    """File systems are not here."""
+    """`local` refuses a channel in a file system."""
     status = main(["local", job_file()])
 
     assert 2 == status
@@ -171,7 +171,7 @@ def test_local_refuses_what_it_cannot_do(capsys, job_file):
 
 
 def test_local_detached(capsys, job_file):
-    """It returns the name at once."""
+    """`local --detach` prints the name and returns at once."""
     job = ["--detach", "--hosts", "1", "--set", "job_name=here"]
     status = main(["local", job_file(HERE), *job])
     runner = LocalRunner()
@@ -215,7 +215,9 @@ def test_local_detached(capsys, job_file):
     ],
 )
 def test_what_changes_here(job_file, text, kind, changes):
-    """Hosts of all groups count; an image is for containers alone; S3 is not written."""
+    """`local` adds up the hosts of all groups, drops image_uri without containers, and does not
+    write to S3.
+    """
     found, _ = local_changes(read_job_file(job_file(text)), kind)
 
     assert {**changes, "instance_type": kind} == found
@@ -223,7 +225,7 @@ def test_what_changes_here(job_file, text, kind, changes):
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_interrupted(job_file, tmp_path, number, status):
-    """Whoever ends the command ends the job; what it saved is kept."""
+    """Ctrl-C or SIGTERM ends the command and stops the job; its model is saved."""
     path = job_file(HERE)
     (tmp_path / "train.py").write_text("import time\nprint('begun', flush=True)\ntime.sleep(100)")
     job = ["local", path, "--set", "job_name=here"]
@@ -245,7 +247,7 @@ def test_interrupted(job_file, tmp_path, number, status):
 @pytest.mark.parametrize("more", [[], ["--json"]])
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_waiting_that_is_interrupted(job_file, tmp_path, number, status, more):
-    """Only the waiting ends; what ends and follows the job are commands."""
+    """Ctrl-C ends only the wait; the note has commands that stop and follow the job."""
     path = job_file(HERE)
     (tmp_path / "train.py").write_text(
         "import pathlib, time\n"
@@ -276,7 +278,7 @@ def test_waiting_that_is_interrupted(job_file, tmp_path, number, status, more):
 
 
 def test_commands_for_a_job_elsewhere():
-    """They look where the job is."""
+    """The commands in the note have the job's region and profile."""
     said = job_commands._still_running("a", "eu-west-1", "mine")
 
     assert "sagemaker-dist stop a --region eu-west-1 --profile mine ends it" in said
@@ -284,7 +286,7 @@ def test_commands_for_a_job_elsewhere():
 
 
 def test_local_is_called_otherwise(capsys, job_file):
-    """SageMaker's job of the file's name is another one: a local one has the time in its name."""
+    """`local` drops job_name, and gives the local job a name with the time."""
     status = main(["local", job_file(HERE)])
     captured = capsys.readouterr()
 
@@ -295,7 +297,7 @@ def test_local_is_called_otherwise(capsys, job_file):
 
 
 @pytest.mark.parametrize(
-    ("there", "asked", "said"),
+    ("there", "chosen", "said"),
     [
         ("InProgress", "SageMaker", "this is SageMaker's, which is running"),
         (
@@ -307,8 +309,8 @@ def test_local_is_called_otherwise(capsys, job_file):
         ("AccessDeniedException", "this machine", "of this machine has ended; SageMaker was not"),
     ],
 )
-def test_a_name_of_both(capsys, job_file, aws, monkeypatch, there, asked, said):
-    """The job that goes on is meant, for it costs."""
+def test_a_name_of_both(capsys, job_file, aws, monkeypatch, there, chosen, said):
+    """If both sides have a job of a name, the one that still runs is chosen."""
     main(["submit", job_file(HERE), "--wait"])
     monkeypatch.setattr(SageMakerRunner, "exists", lambda *_: there is not None)
     description = {"TrainingJobStatus": there}
@@ -322,15 +324,15 @@ def test_a_name_of_both(capsys, job_file, aws, monkeypatch, there, asked, said):
     capsys.readouterr()
     found = find_job.runner_of("here", None, None)
 
-    assert asked == ("SageMaker" if isinstance(found, SageMakerRunner) else "this machine")
+    assert chosen == ("SageMaker" if isinstance(found, SageMakerRunner) else "this machine")
     assert said in capsys.readouterr().err
 
 
 def test_a_job_that_goes_on_here(job_file, monkeypatch):
-    """SageMaker is not asked."""
+    """SageMaker is not called if the local job of this name still runs."""
     monkeypatch.setattr(LocalRunner, "exists", lambda *_: True)
     monkeypatch.setattr(LocalRunner, "describe", lambda *_: {"TrainingJobStatus": "InProgress"})
-    monkeypatch.setattr(find_job, "_between", None)
+    monkeypatch.setattr(find_job, "_choose", None)
 
     assert isinstance(find_job.runner_of("here", None, None), LocalRunner)
 
@@ -338,7 +340,7 @@ def test_a_job_that_goes_on_here(job_file, monkeypatch):
 @pytest.mark.parametrize("command", ["describe", "logs", "stop"])
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a" * 300, "-a"])
 def test_names_that_are_none(capsys, command, name):
-    """They are refused before anybody is asked."""
+    """Invalid names are refused before AWS is called."""
     status = main([command, "--", name])
     said = capsys.readouterr().err
 

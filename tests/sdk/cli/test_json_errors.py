@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A command that fails under --json prints the fields of the error on stdout."""
+"""Commands that fail under --json print the error's fields to standard output."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def job_file(tmp_path):
 
 
 def error_of(capsys):
-    """What stdout has, as JSON."""
+    """Return the error that standard output has as JSON."""
     return json.loads(capsys.readouterr().out)["error"]
 
 
@@ -47,7 +47,7 @@ def error_of(capsys):
     ],
 )
 def test_an_error_has_its_fields(capsys, job_file, more, about):
-    """One fault: kind and path of the option, beside the three parts of the sentence."""
+    """One fault has the fields kind, about, what, why and hint."""
     assert 2 == main(["plan", job_file(_HEAD + more), "--json"])
 
     error = error_of(capsys)
@@ -57,7 +57,7 @@ def test_an_error_has_its_fields(capsys, job_file, more, about):
 
 
 def test_several_errors_are_a_list(capsys, job_file):
-    """All faults of a request come at once, in the order of the file."""
+    """All faults of a request are in one list, in the order of the file."""
     text = _HEAD + "instance_type = 'ml.c5.nothing'\nmax_run = 0\n"
 
     assert 2 == main(["plan", job_file(text), "--json"])
@@ -69,7 +69,7 @@ def test_several_errors_are_a_list(capsys, job_file):
 
 
 def test_without_json_stdout_is_empty(capsys, job_file):
-    """People read the sentence, on stderr."""
+    """Without --json the error is text on standard error."""
     assert 2 == main(["plan", job_file(_HEAD + "instance_type = 'ml.c5.nothing'")])
 
     said = capsys.readouterr()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`sagemaker-dist plan`: what would run, told without asking anybody."""
+"""`sagemaker-dist plan`: the job that would run, shown without a call to AWS."""
 
 import json
 import os
@@ -21,7 +21,7 @@ def _region(monkeypatch):
 
 
 def test_text(capsys, job_file, golden, tmp_path):
-    """Everything on 80 columns; only a name that is longer stays whole."""
+    """Output fits in 80 columns, except for longer names, which are not broken."""
     status = main(["plan", job_file()])
     said = capsys.readouterr().out.replace(str(tmp_path), "/home/me")
 
@@ -31,7 +31,7 @@ def test_text(capsys, job_file, golden, tmp_path):
 
 
 def test_json(capsys, job_file):
-    """For programs: the request, hosts with their facts, ranks, warnings, what AWS is asked."""
+    """--json has the request, hosts with facts, ranks, warnings and AWS permissions."""
     status = main(["plan", job_file(), "--json"])
     document = json.loads(capsys.readouterr().out)
 
@@ -48,7 +48,7 @@ def test_json(capsys, job_file):
 
 @mock_aws
 def test_request_is_that_of_submit(capsys, job_file):
-    """With all that AWS would be asked for in the file, plan prints the very request."""
+    """If the file gives all values that AWS would supply, plan prints exactly submit's request."""
     path = job_file()
     whole = [
         "role=arn:aws:iam::123456789012:role/training",
@@ -61,7 +61,7 @@ def test_request_is_that_of_submit(capsys, job_file):
 
 
 def test_without_a_region(capsys, job_file, monkeypatch):
-    """That there is none is said, and is no error."""
+    """A missing region becomes a placeholder and is no error."""
     monkeypatch.delenv("AWS_DEFAULT_REGION")
     status = main(["plan", job_file()])
     said = capsys.readouterr().out
@@ -73,7 +73,7 @@ def test_without_a_region(capsys, job_file, monkeypatch):
 
 @mock_aws
 def test_asked(capsys, job_file, monkeypatch):
-    """With --ask, AWS is asked, and may not know."""
+    """--ask calls AWS; its refusal is an error."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "y")
     status = main(["plan", job_file(), "--ask", "--set", "output_path=s3://models"])
@@ -94,7 +94,7 @@ def test_asked(capsys, job_file, monkeypatch):
     ],
 )
 def test_facts(capsys, job_file, settings, said):
-    """Ranks and time follow from the file and the command line."""
+    """Ranks and time limit follow from the file and the command line."""
     given = [part for each in settings for part in ("--set", each)]
     main(["plan", job_file(), *given])
     out = capsys.readouterr().out
@@ -103,7 +103,7 @@ def test_facts(capsys, job_file, settings, said):
 
 
 def test_secrets(capsys, job_file):
-    """Text hides what looks secret, as the launcher's log does; programs get what was given."""
+    """Text output masks values that look secret, as the launcher's log does; --json shows them."""
     path = job_file("""
         entry_point = "train.py"
         role = "training"
@@ -131,7 +131,7 @@ def test_secrets(capsys, job_file):
 
 
 def test_brackets(capsys, job_file):
-    """A place in S3 may have them; they are no markup."""
+    """Brackets in an S3 URI are printed as they are, not read as rich's markup."""
     path = job_file("""
         entry_point = "train.py"
         role = "training"
@@ -145,7 +145,7 @@ def test_brackets(capsys, job_file):
 
 
 def test_groups(capsys, job_file):
-    """Hosts of several kinds, of which one has ranks."""
+    """Of several instance groups, only those of the distribution have ranks."""
     path = job_file("""
         entry_point = "train.py"
         role = "training"
@@ -181,7 +181,9 @@ processes_per_host = 2
 
 
 def test_a_model_that_is_split(capsys, job_file):
-    """2 replicas of 4 stages; 32 samples for each of 64; 640 are 10 steps."""
+    """The plan of a split model shows 2 replicas of 4 stages, and how 640 samples become 10
+    steps.
+    """
     path = job_file(MODEL)
     status = main(["plan", path])
     captured = capsys.readouterr()
@@ -206,7 +208,7 @@ def test_a_model_that_is_split(capsys, job_file):
     ],
 )
 def test_faults_of_a_model_that_is_split(capsys, job_file, setting, said):
-    """With the line, or the option of the command line."""
+    """Faults name the line of the file, or the option of the command line."""
     status = main(["plan", job_file(MODEL), "--set", f"distribution.{setting}"])
     error = " ".join(capsys.readouterr().err.split())
 
@@ -215,7 +217,7 @@ def test_faults_of_a_model_that_is_split(capsys, job_file, setting, said):
 
 
 def test_of_this_machine(capsys, job_file):
-    """Neither role nor AWS."""
+    """The plan of a local job has no role and no AWS calls."""
     path = job_file('entry_point = "train.py"\ninstance_type = "local_process"')
     status = main(["plan", path])
     said = capsys.readouterr().out
@@ -226,7 +228,7 @@ def test_of_this_machine(capsys, job_file):
 
 
 def test_faults(capsys, job_file):
-    """They end with 2, on standard error."""
+    """Faults exit with 2 and are printed to standard error."""
     status = main(["plan", job_file(), "--set", "instance_count=0"])
     captured = capsys.readouterr()
 
@@ -239,7 +241,7 @@ def test_faults(capsys, job_file):
     ("variables", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
 )
 def test_colours_of_a_terminal(job_file, variables, coloured):
-    """A terminal gets colours, unless it is told not to."""
+    """Output to a terminal has colours unless NO_COLOR is set."""
     command = [sys.executable, "-m", "sagemaker_dist.cli", "plan", job_file()]
     variables = {"TERM": "xterm-256color", "COLUMNS": "80", **variables}
 
@@ -247,7 +249,7 @@ def test_colours_of_a_terminal(job_file, variables, coloured):
 
 
 def test_no_colours_in_a_pipe(job_file):
-    """A pipe gets no escape codes, whatever the terminal is."""
+    """Output to a pipe has no escape codes, even if TERM supports colours."""
     command = [sys.executable, "-m", "sagemaker_dist.cli", "plan", job_file()]
     environment = {**os.environ, "TERM": "xterm-256color"}
     said = subprocess.run(command, check=True, capture_output=True, env=environment).stdout

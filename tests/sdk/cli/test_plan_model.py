@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`sagemaker-dist plan model.py`: types as the planner wants them; what it says is passed on."""
+"""`sagemaker-dist plan model.py`: instance types become the planner's input, and its output is
+passed on.
+"""
 
 import json
 import os
@@ -23,7 +25,7 @@ GIB = 2**30
 
 @pytest.fixture
 def interpreter(tmp_path):
-    """Writes a Python that runs these lines instead of what it is asked to run."""
+    """Return a function that writes a stub Python interpreter, which runs the given lines."""
 
     def write(body):
         path = tmp_path / "python"
@@ -34,8 +36,8 @@ def interpreter(tmp_path):
     return write
 
 
-def asked(capfd, interpreter, *arguments):
-    """The command line that the planner gets, without interpreter and module."""
+def planner_arguments(capfd, interpreter, *arguments):
+    """Return the command line that the planner gets, without interpreter and module."""
     python = interpreter("import json; print(json.dumps(sys.argv[1:]))")
     status = main(["plan", "model.py", "--python", python, *arguments])
     said = capfd.readouterr()
@@ -48,7 +50,9 @@ def asked(capfd, interpreter, *arguments):
 
 def test_cluster_of_an_instance_type(capfd, interpreter):
     """Hosts, ranks, links and devices follow from the catalogue."""
-    rest = asked(capfd, interpreter, "--instance-type=ml.p4d.24xlarge", "--instance-count=2")
+    rest = planner_arguments(
+        capfd, interpreter, "--instance-type=ml.p4d.24xlarge", "--instance-count=2"
+    )
     file, program, flag, cluster = rest
 
     assert ("model.py", "--program=sagemaker-dist plan", "--cluster") == (file, program, flag)
@@ -67,7 +71,7 @@ def test_cluster_of_an_instance_type(capfd, interpreter):
 
 
 def test_constraints_go_on_as_they_were_said(capfd, interpreter):
-    """The planner knows what is valid; the command does not."""
+    """The planner's options are passed on unchanged and unchecked."""
     given = [
         "--device-memory=16GiB",
         "--device-flops=1e12",
@@ -82,14 +86,14 @@ def test_constraints_go_on_as_they_were_said(capfd, interpreter):
         "--state-bytes=2,2,12",
     ]
     more = ["--measure", "--json", "--save=plan.json", "--plot=plan.png"]
-    rest = asked(capfd, interpreter, "--instance-type=local_process", *more, *given)
+    rest = planner_arguments(capfd, interpreter, "--instance-type=local_process", *more, *given)
 
     assert {*given, *more} == set(rest[4:])
 
 
 @pytest.mark.parametrize("name", sorted(training_instances()))
 def test_every_type_is_a_cluster_or_refused(name):
-    """Of all types that SageMaker has, those with Neuron alone cannot be planned for."""
+    """Every instance type can be planned for, except those with Neuron accelerators."""
     instance = training_instances()[name]
     if instance.is_neuron:
         with pytest.raises(OptionError, match="no Neuron SDK"):
@@ -103,7 +107,7 @@ def test_every_type_is_a_cluster_or_refused(name):
 
 
 def test_cpus():
-    """Ranks of a host share its memory and its network; nobody said how fast they are."""
+    """Ranks of a host share its memory and network; the speed of CPUs is unknown."""
     cluster = cluster_of("ml.c5.18xlarge", num_hosts=1, ranks_per_host=4)
 
     assert int(144 / 4 * 0.9 * GIB) == cluster.device.memory_bytes
@@ -113,7 +117,7 @@ def test_cpus():
 
 @pytest.mark.parametrize("name", ["local_process", "local"])
 def test_this_machine(name):
-    """All hosts share its memory."""
+    """All local hosts share this machine's memory."""
     cluster = cluster_of(name, num_hosts=2, ranks_per_host=2)
 
     assert int(psutil.virtual_memory().total / 4 * 0.9) == cluster.device.memory_bytes
@@ -133,7 +137,7 @@ def test_this_machine(name):
     ],
 )
 def test_faults(capfd, given, said):
-    """They end with 2, and nothing is started."""
+    """Faults exit with 2, and the planner is not started."""
     status = main(["plan", "model.py", *given])
     captured = capfd.readouterr()
 
@@ -144,7 +148,7 @@ def test_faults(capfd, given, said):
 
 @pytest.mark.parametrize("option", ["--instance-count=2", "--measure", "--save=x", "--pipeline=x"])
 def test_options_of_models_are_refused_beside_a_job_file(capsys, job_file, option):
-    """By name."""
+    """Each option that is only for models is refused by name."""
     status = main(["plan", job_file(), option])
     name = option.partition("=")[0]
 
@@ -153,7 +157,7 @@ def test_options_of_models_are_refused_beside_a_job_file(capsys, job_file, optio
 
 
 def test_errors_and_status_are_the_planners(capfd, interpreter):
-    """Its errors are told as the command's; what else it says comes through as it is."""
+    """The planner's errors and exit status become the command's; other output is passed on."""
     python = interpreter(
         """
         sys.stderr.write("captured 3 units\\nplanner: model.py has no example(): why. Fix it.\\n")
@@ -178,7 +182,7 @@ def test_errors_and_status_are_the_planners(capfd, interpreter):
     ],
 )
 def test_runtime_is_missing(capfd, interpreter, words):
-    """As Python says it, of no runtime and of an older one; the hint is a command."""
+    """A missing or older runtime gives an error with an install command as hint."""
     python = interpreter(f"sys.stderr.write({f'{sys.executable}: {words}'!r}); sys.exit(1)")
     status = main(["plan", "model.py", "--instance-type=ml.c5.xlarge", "--python", python])
     said = capfd.readouterr().err
@@ -189,7 +193,7 @@ def test_runtime_is_missing(capfd, interpreter, words):
 
 
 def test_python_itself_says_so(capfd, tmp_path):
-    """The words above are those of an interpreter that has no runtime."""
+    """The text in the test above is what a Python without the runtime really prints."""
     python = tmp_path / "bare"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
     python.chmod(0o755)
@@ -207,7 +211,7 @@ def test_interpreter_is_missing(capfd):
 
 
 def test_planner_is_killed(capfd, interpreter):
-    """Which happens where memory runs out."""
+    """A planner killed by SIGKILL gives an error that names memory."""
     python = interpreter("os.kill(os.getpid(), 9)")
     status = main(["plan", "model.py", "--instance-type=ml.c5.xlarge", "--python", python])
 
@@ -250,7 +254,7 @@ def _is_gone(pid):
 
 
 def test_unknown_speed_is_said(capfd, interpreter):
-    """A type whose accelerators are in no table is planned for, with a note; or one says it."""
+    """An unknown accelerator speed gives a note, unless --device-flops is passed."""
     python = interpreter("pass")
     command = ["plan", "model.py", "--instance-type=ml.g7e.12xlarge", "--python", python]
     main(command)
@@ -262,7 +266,7 @@ def test_unknown_speed_is_said(capfd, interpreter):
 
 
 def test_no_framework_is_imported():
-    """The command stays light: neither torch nor the runtime."""
+    """The command imports neither torch nor the runtime."""
     code = (
         "import sys; from sagemaker_dist.cli import main;"
         " main(['plan', 'model.py', '--instance-type', 'local_process', '--python', '/no/python']);"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`sagemaker-dist doctor --iam | --iam-role`: what is allowed, and what is not."""
+"""`sagemaker-dist doctor --iam | --iam-role`: actions and resources that the policies allow."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from sagemaker_dist.cli import main
 
 
 def test_policy(capsys, job_file, session):
-    """Whoever submits may do this, to these places, and nothing else."""
+    """The user's policy allows the submission of this job, on its resources only."""
     status = main(["doctor", job_file(), "--iam", "--region", REGION])
     statements = {each["Sid"]: each for each in json.loads(capsys.readouterr().out)["Statement"]}
 
@@ -29,7 +29,7 @@ def test_policy(capsys, job_file, session):
 
 
 def test_policy_of_the_role(capsys, job_file, session):
-    """The job reads its data, writes its model, pulls its image, and has its network."""
+    """The role's policy allows data, model, image, logs and network of the job."""
     status = main(["doctor", job_file(), "--iam-role", "--region", REGION])
     statements = {each["Sid"]: each for each in json.loads(capsys.readouterr().out)["Statement"]}
 
@@ -52,7 +52,7 @@ def settings(*given):
 
 
 def test_policy_of_a_name_that_is_everywhere(capsys, job_file, session):
-    """Only what is below the job's own name is opened, whatever buckets are called."""
+    """Only paths below the job's own name are allowed, even if a bucket contains the name."""
     job = settings("job_name=out", "output_path=s3://my-out-bucket/out/models")
     found = statements_of(capsys, job_file(), "--iam", *job)
     role = statements_of(capsys, job_file(), "--iam-role", *job)
@@ -64,7 +64,7 @@ def test_policy_of_a_name_that_is_everywhere(capsys, job_file, session):
 
 @pytest.mark.parametrize("isolation", ["true", "false"])
 def test_policy_of_every_job_of_a_file(capsys, job_file, session, isolation):
-    """A name with the time in it is not that of the next job, nor is the place of its code."""
+    """Without job_name, the policy has patterns for the names and code of all jobs of the file."""
     path = Path(job_file())
     path.write_text(path.read_text().replace('job_name = "my-job"', 'base_job_name = "My"'))
     path = str(path)
@@ -80,7 +80,7 @@ def test_policy_of_every_job_of_a_file(capsys, job_file, session, isolation):
 
 
 def test_policy_of_code_that_is_there(capsys, job_file, session):
-    """It is read, and nobody uploads it."""
+    """Code in S3 is only read, never uploaded."""
     job = settings("source_dir=s3://code/my-job/source/a.tar.gz")
     found = statements_of(capsys, job_file(), "--iam", *job)
     role = statements_of(capsys, job_file(), "--iam-role", *job)
@@ -93,7 +93,7 @@ def test_policy_of_code_that_is_there(capsys, job_file, session):
     ("flag", "who"), [("--iam-role", "its role"), ("--iam", "the user who starts")]
 )
 def test_policy_of_this_machine(capsys, job_file, flag, who):
-    """A job that stays here takes nothing of AWS, and that is said."""
+    """A local job needs no permissions, and a note says so."""
     status = main(
         ["doctor", job_file('entry_point = "train.py"\ninstance_type = "local_process"'), flag]
     )
@@ -105,7 +105,7 @@ def test_policy_of_this_machine(capsys, job_file, flag, who):
 
 
 def test_policy_of_data_for_this_machine(capsys, job_file, session):
-    """Data in S3 is downloaded: of its bucket, and of no other whose name begins so."""
+    """A local job may read the bucket of its data, but no bucket whose name begins the same."""
     path = job_file("""
         entry_point = "train.py"
         instance_type = "local_process"
@@ -116,7 +116,7 @@ def test_policy_of_data_for_this_machine(capsys, job_file, session):
 
 
 def test_policy_without_an_account(capsys, job_file):
-    """The placeholder stays, and is said to be one."""
+    """Without credentials the placeholder <account> stays, and a note says so."""
     status = main(["doctor", job_file(), "--iam", "--region", "cn-north-1"])
     captured = capsys.readouterr()
 
@@ -138,6 +138,6 @@ def test_policy_without_an_account(capsys, job_file):
     ],
 )
 def test_policy_of_nothing(capsys, given, said):
-    """What is needed follows from a file; a policy is for one of the two."""
+    """A policy needs a job file, and is either the user's or the role's."""
     assert 2 == main(["doctor", *given])
     assert said in capsys.readouterr().err

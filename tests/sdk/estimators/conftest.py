@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our package imports SageMaker's SDK first, and so without its advice to leave version 2."""
+"""Fixtures for estimators; our package imports the SDK first, which suppresses its advice to use
+version 3.
+"""
 
 import sagemaker_dist.estimators  # noqa: F401 - for what the import does
 
@@ -23,7 +25,7 @@ QUIET = {
 
 @pytest.fixture
 def estimator(script, tmp_path):
-    """Builds an estimator of two hosts, with what a test changes."""
+    """Return a function that builds an estimator of two hosts, with the test's changes."""
 
     def build(**changes):
         arguments = {
@@ -40,7 +42,9 @@ def estimator(script, tmp_path):
 
 @pytest.fixture(scope="module")
 def amazon():
-    """A SageMaker session inside moto, with a bucket; `requests` holds what was sent."""
+    """Return a SageMaker session of moto with a bucket; `requests` has all requests that were
+    sent.
+    """
     with mock_aws(), pytest.MonkeyPatch.context() as patch:
         # the SDK checks a configuration against its schema at every look: tests do without one
         patch.setattr(telemetry_logging, "_send_telemetry_request", lambda *_: None)
@@ -69,7 +73,7 @@ def session(amazon):
 
 @pytest.fixture
 def pipeline(session):
-    """A session that makes steps of a pipeline instead of jobs."""
+    """Return a session that creates steps of a pipeline instead of jobs."""
     made = PipelineSession(
         session.boto_session, sagemaker_client=session.sagemaker_client, default_bucket="bucket"
     )

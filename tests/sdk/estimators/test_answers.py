@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our classes take SageMaker's answers as their parents do: jobs that stop, change or fail.
+"""Our classes handle SageMaker's answers as their parents do: jobs that stop, change or fail.
 
-moto does none of that: botocore's Stubber answers.
+moto cannot play these, so botocore's Stubber answers.
 """
 
 from functools import partial
@@ -43,7 +43,7 @@ REASON = "AlgorithmError: rank 3 on algo-2: ValueError: loss is nan, exit code: 
 
 @pytest.fixture(params=CLASSES)
 def build(request, session, script):
-    """Builds an estimator of every class of ours and of its parent."""
+    """Return a function that builds an estimator of one of our classes, or of its parent."""
     kind = CLASSES[request.param]
     arguments = {
         "entry_point": "train.py",
@@ -63,7 +63,7 @@ def build(request, session, script):
 
 @pytest.fixture
 def stubber(session, monkeypatch):
-    """Answers in SageMaker's place, call by call, once a job was created."""
+    """Return a stub that answers SageMaker's calls, one by one, after the job was created."""
     stubber, create = (
         Stubber(session.sagemaker_client),
         session.sagemaker_client.create_training_job,
@@ -99,8 +99,8 @@ def test_a_job_is_stopped_by_its_name(build, stubber):
 def test_a_warm_pool_is_kept_longer(build, stubber):
     built = build(keep_alive_period_in_seconds=600)
     longer = {"KeepAlivePeriodInSeconds": 1200}
-    asked = {"TrainingJobName": start(built), "ResourceConfig": longer}
-    stubber.add_response("update_training_job", {"TrainingJobArn": "a" * 60}, asked)
+    expected = {"TrainingJobName": start(built), "ResourceConfig": longer}
+    stubber.add_response("update_training_job", {"TrainingJobArn": "a" * 60}, expected)
     built.latest_training_job.update(built, resource_config=longer)
 
     stubber.assert_no_pending_responses()
@@ -109,8 +109,8 @@ def test_a_warm_pool_is_kept_longer(build, stubber):
 def test_remote_debugging_is_turned_on(build, stubber):
     built = build()
     switch = {"EnableRemoteDebug": True}
-    asked = {"TrainingJobName": start(built), "RemoteDebugConfig": switch}
-    stubber.add_response("update_training_job", {"TrainingJobArn": "a" * 60}, asked)
+    expected = {"TrainingJobName": start(built), "RemoteDebugConfig": switch}
+    stubber.add_response("update_training_job", {"TrainingJobArn": "a" * 60}, expected)
     built.enable_remote_debug()
 
     stubber.assert_no_pending_responses()
@@ -125,7 +125,7 @@ def test_remote_debugging_is_turned_on(build, stubber):
     ],
 )
 def test_a_job_that_fails_says_why(build, stubber, logs, reason, kind):
-    """fit raises with SageMaker's reason, which tells what the rank that failed has said."""
+    """fit raises an error with SageMaker's FailureReason, which has the failed rank's message."""
     built, name = build(), next(NAMES)
     for _ in range(2 if logs else 1):
         stubber.add_response("describe_training_job", ended(name, "Failed", reason), {**ASKS})
@@ -137,7 +137,7 @@ def test_a_job_that_fails_says_why(build, stubber, logs, reason, kind):
 
 
 def test_a_job_that_is_stopped_elsewhere_is_no_error(build, stubber, caplog):
-    """The SDK says that it was stopped, and goes on."""
+    """The SDK prints that the job was stopped, and fit returns."""
     built, name = build(), next(NAMES)
     stubber.add_response("describe_training_job", ended(name, "Stopped"), {**ASKS})
     built.fit("s3://bucket/data", logs=False, job_name=name)
@@ -149,7 +149,7 @@ ASKS = {"TrainingJobName": ANY}
 
 
 def ended(name, status, reason=None):
-    """What SageMaker says of a job that has ended."""
+    """Return SageMaker's description of a job that has ended."""
     return {
         "TrainingJobName": name,
         "TrainingJobArn": f"arn:aws:sagemaker:us-west-2:123456789012:training-job/{name}",

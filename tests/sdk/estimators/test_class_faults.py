@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each class refuses by itself, before anything is sent."""
+"""Faults that each class finds by itself, before anything is sent."""
 
 import pytest
 
@@ -47,13 +47,13 @@ def arguments(script):
         (
             HuggingFace,
             {**OURS, "pytorch_version": "2.1"},
-            "pytorch_version is '2.1': the image of this version of sagemaker_dist holds 2.13.0."
-            " Leave pytorch_version out, or pass image_uri.",
+            "pytorch_version is '2.1': the image of this version of sagemaker_dist has version"
+            " 2.13.0. Leave pytorch_version out, or pass image_uri.",
         ),
         (
             HuggingFace,
             {**OURS, "transformers_version": "4.36"},
-            "transformers_version is '4.36': the image of sagemaker_dist holds torch without"
+            "transformers_version is '4.36': the image of sagemaker_dist has torch, but not"
             " transformers. Name transformers in requirements.txt in source_dir and leave"
             " transformers_version out, or pass image_uri.",
         ),
@@ -96,8 +96,8 @@ def arguments(script):
         (
             Estimator,
             {"image_uri": "mine:1", "entry_point": None},
-            "source_dir is set without entry_point: it does not name the script to run. Pass"
-            " entry_point, or leave source_dir out.",
+            "source_dir is set without entry_point: source_dir does not name the script to run."
+            " Pass entry_point, or leave source_dir out.",
         ),
         (
             Estimator,
@@ -123,7 +123,7 @@ def test_faults(arguments, kind, changes, fault):
 
 @pytest.mark.parametrize("changes", [{}, {"container_entry_point": ["python", "/run.py"]}])
 def test_an_image_may_bring_its_own_program(changes):
-    """In containers of this machine, as on SageMaker; nothing is said of a script."""
+    """A container may run the image's own program: a script is not required."""
     runner = RecordingRunner()
     built = Estimator(
         "mine:1",
@@ -145,7 +145,7 @@ def test_an_image_may_bring_its_own_program(changes):
 
 
 def test_an_image_with_our_runtime_may_bring_its_script():
-    """Its launcher is told by SageMaker's own name for it."""
+    """A script inside the image is named by SageMaker's hyperparameter sagemaker_program."""
     runner = RecordingRunner()
     built = Estimator(
         "mine:1",
@@ -167,7 +167,9 @@ def test_an_image_with_our_runtime_may_bring_its_script():
     "distribution", [MWMS, SMDDP, {**MWMS, "smdist": {"dataparallel": {"enabled": False}}}]
 )
 def test_tensorflow_passes_on_what_sagemakers_images_start(arguments, monkeypatch, distribution):
-    """AWS's own data parallelism included: ours does not replace it yet."""
+    """Distributions of SageMaker's TensorFlow images are passed on, AWS's data parallelism
+    included.
+    """
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-west-2")
     gpus = {**arguments, "instance_type": "ml.p4d.24xlarge"}
     built = TensorFlow(
@@ -180,7 +182,7 @@ def test_tensorflow_passes_on_what_sagemakers_images_start(arguments, monkeypatc
 
 
 def test_the_old_name_of_distribution_is_read(arguments):
-    """As the parent does, which knows it of TensorFlow alone."""
+    """TensorFlow accepts the old argument `distributions`, as its parent does."""
     with (
         pytest.warns(DeprecationWarning, match="distributions"),
         pytest.raises(OptionError, match="asks for ModelParallel"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each class asks SageMaker, which moto plays, for what its parent asks and what is ours."""
+"""Each class sends what its parent sends, plus sagemaker-dist's additions; moto plays SageMaker."""
 
 import io
 import json
@@ -58,7 +58,7 @@ NAMES = (f"job-{number}" for number in count())
 
 @pytest.fixture
 def build(session, script):
-    """Builds an estimator of any class from valid arguments."""
+    """Return a function that builds an estimator of any class from valid arguments."""
 
     def make(kind, **changes):
         arguments = {
@@ -80,7 +80,7 @@ def build(session, script):
 
 
 def sent(session, built, **how):
-    """The request of a fit, without the name of its job."""
+    """Return the request of a fit, without the job's name."""
     session.requests.clear()
     built.fit({"training": "s3://bucket/data"}, wait=False, **how)
     name = session.requests[0]["TrainingJobName"]
@@ -102,18 +102,18 @@ def test_without_our_distribution_the_request_is_the_parents(
 @pytest.mark.parametrize("kind", DISTRIBUTED)
 @pytest.mark.parametrize("changes", [{}, {"hyperparameters": None}])
 def test_our_distribution_is_one_hyperparameter(build, session, kind, changes):
-    """The rest is what the parent sends without debugger and profiler, and with our metrics."""
-    asked = sent(session, build(kind, distribution=OPTIONS, **changes))
+    """A distribution adds one hyperparameter and metrics, and removes debugger and profiler."""
+    request = sent(session, build(kind, distribution=OPTIONS, **changes))
     without = {"debugger_hook_config": False, "disable_profiler": True, **METERED}
-    wire = asked["HyperParameters"].pop(KEY)
+    wire = request["HyperParameters"].pop(KEY)
 
     assert OPTIONS == parse(wire)
-    assert sent(session, build(PARENTS[kind], **without, **changes)) == asked
+    assert sent(session, build(PARENTS[kind], **without, **changes)) == request
 
 
 @pytest.mark.parametrize("kind", PARENTS)
 def test_arguments_are_in_the_parents_order(session, script, kind):
-    """As many as the parent takes by position."""
+    """Positional arguments have the parent's order and number."""
     given = {
         Estimator: (IMAGE, ROLE, 2, "ml.c5.xlarge", 60, 31, None, 7200, "Pipe"),
         HuggingFace: (None, "a.py", None, None, None, script(), {"a": 1}, IMAGE, None, None),
@@ -159,8 +159,8 @@ def test_names_of_version_1_are_still_read(build, kind):
 
 
 @pytest.mark.parametrize("kind", PARENTS)
-def test_attach_restores_what_was_asked(build, session, kind):
-    """A second fit sends the same again, the name of the job aside."""
+def test_attach_restores_what_was_definitions(build, session, kind):
+    """A second fit after attach sends an equal request, except for the job's name."""
     options = OPTIONS if kind in DISTRIBUTED else None
     built = build(kind, distribution=options)
     built.fit(wait=False)
@@ -175,13 +175,15 @@ def test_attach_restores_what_was_asked(build, session, kind):
 
 @pytest.fixture
 def tuning(session, monkeypatch):
-    """Tunes, and gives the training jobs that were asked for, and the name of it all."""
-    client, asked = session.sagemaker_client, []
+    """Return a function that tunes, and returns the definition of the training jobs and the tuning
+    job's name.
+    """
+    client, definitions = session.sagemaker_client, []
     create = client.create_hyper_parameter_tuning_job
 
     def record(**request):
         job = request["TrainingJobDefinition"]
-        asked.append(json.dumps(job))
+        definitions.append(json.dumps(job))
         # which SageMaker adds and moto does not
         job["StaticHyperParameters"]["_tuning_objective_metric"] = "loss"
         return create(**request)
@@ -190,7 +192,9 @@ def tuning(session, monkeypatch):
         tuner = HyperparameterTuner(estimator, "loss", dict(RANGES), METRICS, max_jobs=2)
         how = {"wait": False, "include_cls_metadata": True, "job_name": next(NAMES)}
         tuner.fit({"training": "s3://bucket/data"}, **how)
-        return json.loads(asked[-1].replace(estimator._current_job_name, "NAME")), how["job_name"]
+        return json.loads(definitions[-1].replace(estimator._current_job_name, "NAME")), how[
+            "job_name"
+        ]
 
     monkeypatch.setattr(client, "create_hyper_parameter_tuning_job", record)
     return tune
@@ -198,7 +202,7 @@ def tuning(session, monkeypatch):
 
 @pytest.mark.parametrize("kind", PARENTS)
 def test_a_tuner_asks_for_what_it_asks_with_the_parent(build, session, tuning, kind):
-    """Our hyperparameter is among the static ones, and attach finds our class again."""
+    """Our hyperparameter is among the static ones, and attach returns our class."""
     options = OPTIONS if kind in DISTRIBUTED else None
     ours, name = tuning(build(kind, distribution=options))
     theirs, _ = tuning(build(PARENTS[kind]))
@@ -215,7 +219,7 @@ def test_a_tuner_asks_for_what_it_asks_with_the_parent(build, session, tuning, k
 
 
 def definition(pipeline, built):
-    """The arguments of a training step."""
+    """Return the arguments of a training step."""
     steps = [TrainingStep("train", step_args=built.fit({"training": "s3://bucket/data"}))]
     document = Pipeline("p", steps=steps, sagemaker_session=pipeline).definition()
     (step,) = json.loads(document.replace(built._current_job_name, "NAME"))["Steps"]
@@ -224,7 +228,7 @@ def definition(pipeline, built):
 
 @pytest.mark.parametrize("kind", PARENTS)
 def test_a_step_of_a_pipeline_is_the_parents(build, pipeline, kind):
-    """What only the pipeline will know is left to it; our options are in the step."""
+    """Pipeline variables stay variables, and our options are in the step."""
     options = OPTIONS if kind in DISTRIBUTED else None
     unknown = {"instance_type": ParameterString("Type", default_value="ml.c5.xlarge")}
     common = {**unknown, "sagemaker_session": pipeline, "base_job_name": "base"}
@@ -240,7 +244,7 @@ def test_a_step_of_a_pipeline_is_the_parents(build, pipeline, kind):
 
 @pytest.mark.parametrize("kind", PARENTS)
 def test_a_model_is_the_parents(build, session, kind):
-    """create_model() and deploy() serve with the image that the user named."""
+    """create_model() and deploy() use the image that the user named."""
     options = OPTIONS if kind in DISTRIBUTED else None
     containers = []
     named = {**VERSIONS[kind], "image_uri": IMAGE}

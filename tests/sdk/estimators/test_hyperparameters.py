@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests to SageMaker carry hyperparameters as they were given; what cannot arrive is refused."""
+"""Hyperparameters reach SageMaker as they were given; values that cannot be passed on are
+refused.
+"""
 
 import json
 import re
@@ -33,7 +35,7 @@ HALF = (
 
 @pytest.fixture
 def build(session, script, monkeypatch):
-    """Builds an estimator of any class from valid arguments."""
+    """Return a function that builds an estimator of any class from valid arguments."""
     monkeypatch.chdir(script())
 
     def make(kind, **changes):
@@ -55,7 +57,7 @@ def build(session, script, monkeypatch):
 
 
 def sent(session, built):
-    """The hyperparameters of the request that are the user's."""
+    """Return the user's hyperparameters in the request."""
     built.fit(wait=False)
     (request,) = session.requests
     given = request["HyperParameters"]
@@ -65,7 +67,7 @@ def sent(session, built):
 
 @pytest.mark.parametrize("kind", [Estimator, HuggingFace, PyTorch, TensorFlow])
 def test_a_request_has_each_value_as_json(build, session, kind):
-    """On one line of ASCII, from which the value comes back with its type."""
+    """Each value is one line of ASCII JSON, from which it is restored with its type."""
     request = sent(session, build(kind, hyperparameters=dict(GIVEN)))
 
     assert list(GIVEN) == list(request)
@@ -76,7 +78,7 @@ def test_a_request_has_each_value_as_json(build, session, kind):
 
 
 def test_a_generic_estimator_without_source_dir_sends_text(build, session):
-    """As SageMaker's SDK does: str() of everything."""
+    """A generic Estimator without source_dir sends str() of each value, as the SDK does."""
     plain = {name: TEXTS[name] for name in TEXTS if name not in JSON_TEXTS or "number" in name}
     given = {**{k: v for k, v in plain.items() if v.isprintable()}, **VALUES}
     request = sent(session, build(Estimator, source_dir=None, hyperparameters=dict(given)))
@@ -85,7 +87,7 @@ def test_a_generic_estimator_without_source_dir_sends_text(build, session):
 
 
 def test_the_greatest_that_sagemaker_takes_are_taken(build, session):
-    """JSON adds two quotes to text, and five characters to each letter of no ASCII."""
+    """Values up to SageMaker's limit pass; JSON adds quotes and escapes to their length."""
     given = {"a": "x" * 2498, "b" * 256: 1, "c": "é" * 416}
     given |= {f"k{number}": number for number in range(92)}
     request = sent(session, build(PyTorch, hyperparameters=dict(given)))
@@ -122,7 +124,7 @@ def test_the_greatest_that_sagemaker_takes_are_taken(build, session):
     ],
 )
 def test_what_cannot_arrive_is_refused_by_name(build, session, changes, hyperparameters, faults):
-    """When the estimator is built, so nothing was uploaded or asked for."""
+    """Wrong values are refused when the estimator is built, before any upload."""
     with pytest.raises(OptionError) as caught:
         build(PyTorch, hyperparameters=hyperparameters, **changes)
     found = [str(each) for each in getattr(caught.value, "faults", [caught.value])]
@@ -133,7 +135,7 @@ def test_what_cannot_arrive_is_refused_by_name(build, session, changes, hyperpar
 
 @pytest.mark.parametrize("value", ["a\nb", "a\rb", "a\u2028b"])
 def test_a_line_break_needs_a_source_dir(build, session, value):
-    """Where the SDK writes no JSON, SageMaker's one line has none."""
+    """A line break is refused where the SDK does not encode values as JSON."""
     with pytest.raises(OptionError, match="SageMaker allows one line"):
         build(Estimator, source_dir=None, hyperparameters={"a": value})
 
@@ -150,7 +152,7 @@ def test_a_line_break_needs_a_source_dir(build, session, value):
     ],
 )
 def test_text_that_looks_like_json_needs_a_source_dir(build, session, value, got):
-    """Text that the SDK writes unchanged is read as JSON by toolkit and launcher."""
+    """Text that looks like JSON is refused where the SDK sends it unchanged."""
     why = f"it is read as JSON: the script gets {got!r}"
     built = build(Estimator, source_dir=None)
     built.set_hyperparameters(a=value)
@@ -163,7 +165,7 @@ def test_text_that_looks_like_json_needs_a_source_dir(build, session, value, got
 
 
 def test_jobs_of_this_machine_are_checked_when_they_are_built(build):
-    """All faults at once, without SageMaker's limits."""
+    """Local jobs report all faults at once, without SageMaker's limits."""
     here = {"instance_type": "local_process", "sagemaker_session": None}
     with pytest.raises(OptionErrors) as caught:
         build(PyTorch, hyperparameters={"a": b"x", "b": "x\0", "c": "x" * 9999}, **here)
@@ -174,7 +176,7 @@ def test_jobs_of_this_machine_are_checked_when_they_are_built(build):
 
 
 def test_what_was_set_after_building_is_checked_by_fit(build, session):
-    """SageMaker's way to change a generic estimator, whose values are written as they are set."""
+    """fit checks hyperparameters that set_hyperparameters has changed."""
     built = build(Estimator)
     built.set_hyperparameters(fine="it's", bad="x\0y")
     with pytest.raises(OptionError, match=r"hyperparameters\['bad'\] is 'x.x00y'") as caught:
@@ -185,7 +187,7 @@ def test_what_was_set_after_building_is_checked_by_fit(build, session):
 
 
 def test_an_image_of_its_own_gets_what_no_command_line_carries(build, session):
-    """Without a script nothing is parsed: the image's program reads SageMaker's file."""
+    """Without a script every value is allowed: the image's program reads SageMaker's file."""
     changes = {"entry_point": None, "source_dir": None}
     request = sent(session, build(Estimator, hyperparameters={"two words": "a\0b"}, **changes))
 

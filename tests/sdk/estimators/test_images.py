@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which image a job runs in when none is named."""
+"""Default images of jobs without image_uri."""
 
 import json
 
@@ -32,7 +32,7 @@ MANIFEST = {"schemaVersion": 2, "mediaType": "application/vnd.docker.distributio
 
 @pytest.fixture
 def session():
-    """A session of SageMaker inside moto."""
+    """Return a SageMaker session of moto."""
     with mock_aws():
         boto = boto3.Session("testing", "testing", region_name="us-west-2")
         boto.client("s3").create_bucket(
@@ -45,7 +45,7 @@ def session():
 
 @pytest.fixture
 def push(session):
-    """Puts images of these tags into the account's repository."""
+    """Return a function that puts images of these tags into the account's repository."""
 
     def make(*tags):
         ecr = session.boto_session.client("ecr")
@@ -76,7 +76,7 @@ def estimator(session, script):
 
 @pytest.mark.parametrize("kind", [HuggingFace, PyTorch])
 def test_a_pushed_image_is_found(estimator, session, push, kind):
-    """It is the one of this version in the account and region of the session."""
+    """The job uses this version's image in the session's account and region."""
     push(TAG, "9.9.9-torch")
     estimator(kind).fit(wait=False, job_name="found")
     description = session.describe_training_job("found")
@@ -88,7 +88,7 @@ def test_a_pushed_image_is_found(estimator, session, push, kind):
 
 
 def test_no_image_was_pushed(estimator, session):
-    """fit() says so, with the two commands, before anything is sent."""
+    """fit() raises an error with the commands to build and push, before anything is sent."""
     with pytest.raises(SetupError, match="sagemaker-dist image push"):
         estimator().fit(wait=False, job_name="lost")
 
@@ -96,7 +96,7 @@ def test_no_image_was_pushed(estimator, session):
 
 
 def test_only_another_version_was_pushed(estimator, push):
-    """Both versions are named."""
+    """The error names both versions."""
     push("9.9.9-torch")
     with pytest.raises(SkewError, match=r"9\.9\.9") as caught:
         estimator().fit(wait=False)
@@ -105,7 +105,7 @@ def test_only_another_version_was_pushed(estimator, push):
 
 
 def test_without_our_distribution_the_image_is_awss(estimator):
-    """framework_version chooses a Deep Learning Container, as ever."""
+    """framework_version selects an AWS Deep Learning Container."""
     built = estimator(distribution=None, framework_version="2.5", py_version="py311")
 
     assert "/pytorch-training:2.5-cpu-py311" in built.training_image_uri()
@@ -113,7 +113,7 @@ def test_without_our_distribution_the_image_is_awss(estimator):
 
 @pytest.mark.parametrize("instance_type", ["local", "local_gpu"])
 def test_containers_of_this_machine_are_of_the_image_built_here(script, instance_type):
-    """Any number of hosts; the SDK's own local mode takes one with GPUs."""
+    """Local containers use the image that was built here, for any number of hosts."""
     runner = RecordingRunner()
     built = PyTorch(
         "train.py",

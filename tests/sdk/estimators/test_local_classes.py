@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every class on this machine: what its jobs ask a runner for, and what it refuses."""
+"""Local jobs of every class: their requests and their faults."""
 
 import json
 
@@ -38,7 +38,7 @@ STEMS = {
 
 
 class Described(RecordingRunner):
-    """A runner that describes jobs with what the parent's attach asks for."""
+    """Stub runner that describes jobs with the fields that the parent's attach reads."""
 
     def describe(self, name):
         return {"TrainingJobArn": f"training-job/{name}", **super().describe(name)}
@@ -51,7 +51,7 @@ def runner():
 
 @pytest.fixture
 def build(runner, script):
-    """Builds an estimator of any class whose jobs are written down."""
+    """Return a function that builds an estimator of any class whose jobs are recorded."""
 
     def make(kind, **changes):
         arguments = {
@@ -68,7 +68,7 @@ def build(runner, script):
 
 @pytest.mark.parametrize("kind", ALL)
 def test_a_job_without_our_distribution_is_one_process_per_host(build, runner, script, kind):
-    """Hyperparameters arrive as the class encodes them; the job is called as on SageMaker."""
+    """Without a distribution each host runs one process; names and encoding are SageMaker's."""
     build(kind, hyperparameters={"epochs": 3, "name": "x"}).fit(wait=False)
     (sent,) = runner.requests
     job = plan_local_job(sent)
@@ -137,7 +137,7 @@ def test_versions_choose_an_image_of_sagemakers(build, kind, versions, image):
 @pytest.mark.parametrize("kind", ALL)
 @pytest.mark.parametrize("has_folder", [True, False])
 def test_attach_finds_the_code_again(build, runner, script, monkeypatch, kind, has_folder):
-    """A second fit asks for the same, under another name."""
+    """A second fit after attach sends an equal request with another name."""
     monkeypatch.chdir(script())
     changes = {} if has_folder else {"source_dir": None}
     tags = [{"Key": "team", "Value": "a"}]
@@ -155,7 +155,7 @@ def test_attach_finds_the_code_again(build, runner, script, monkeypatch, kind, h
 
 @pytest.mark.parametrize("strategy", [ParameterServer(), MultiWorkerMirroredStrategy()])
 def test_strategies_of_tensorflow_are_asked_for_by_sagemakers_flags(build, runner, strategy):
-    """And attach finds them again."""
+    """TensorFlow's strategies are sent as SageMaker's flags, and attach reads them."""
     built = build(TensorFlow, distribution=strategy)
     built.output_kms_key = "key"  # which the parent's attach wants back
     built.fit(wait=False, job_name="job")
@@ -180,7 +180,7 @@ def test_strategies_of_tensorflow_are_asked_for_by_sagemakers_flags(build, runne
 def test_model_dir_of_a_local_job_is_what_becomes_the_model(
     build, runner, instance_type, given, arrives
 ):
-    """The parent's default is in a bucket, or where nobody collects it."""
+    """model_dir of a local job is the directory that becomes model.tar.gz."""
     built = build(TensorFlow, instance_type=instance_type, model_dir=given)
     built.fit(wait=False, job_name="job")
 
@@ -189,7 +189,7 @@ def test_model_dir_of_a_local_job_is_what_becomes_the_model(
 
 @pytest.mark.parametrize("option", [SMDDP(), TorchDistributed(), PyTorchDDP()])
 def test_an_image_of_ones_own_is_asked_by_our_launchers_names(build, option):
-    """Here it can only be one that holds the sagemaker-dist launcher."""
+    """A local job with an image_uri sends the hyperparameters of the sagemaker-dist launcher."""
     built = build(PyTorch, instance_type="local", image_uri="mine:1", distribution=option)
 
     assert built._parsed.is_launched

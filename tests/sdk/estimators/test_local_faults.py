@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with a request for local processes is said before anything starts."""
+"""Faults of requests for local jobs, found before anything starts."""
 
 from pathlib import Path
 
@@ -83,7 +83,7 @@ def test_a_tuner_is_refused(estimator):
     )
 
     assert [
-        "a tuner has an estimator whose jobs run on this machine: tuning jobs run on SageMaker"
+        "the estimator of a tuner has a local instance type: tuning jobs run on SageMaker"
         " only. Call fit() for each set of hyperparameters, or pass an instance type of"
         " SageMaker."
     ] == faults_of(tuner.fit)
@@ -137,9 +137,9 @@ def test_a_tuner_is_refused(estimator):
         ),
         (
             {"distribution": None, "py_version": "py310"},
-            "py_version is 'py310': framework_version is left out, and the sagemaker-dist"
-            " image has its own. Pass framework_version too for SageMaker's image, or leave it"
-            " out.",
+            "py_version is 'py310': framework_version is left out, so the job uses the"
+            " sagemaker-dist image, whose Python is fixed. Leave py_version out, or pass"
+            " framework_version too for SageMaker's image.",
         ),
         (
             {"instance_type": ["local_process"]},

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The estimator with `instance_type="local_process"`: no AWS, no Docker."""
+"""Estimators with `instance_type="local_process"`: without AWS and Docker."""
 
 import os
 import pickle
@@ -41,7 +41,7 @@ def wait_until(condition, seconds=20):
 
 
 def launchers(home):
-    """Processes whose host tree lies below a home."""
+    """Return the processes whose host tree is below a home directory."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -80,14 +80,14 @@ def test_a_path_is_a_directory_of_this_machine(estimator, script, data, tmp_path
 
 
 class One:
-    """An integer that is none of Python's own, as numpy has them."""
+    """Integer of another type than Python's, as numpy has."""
 
     def __index__(self):
         return 1
 
 
 class Interrupted(RecordingRunner):
-    """A runner whose user presses Ctrl-C right after the supervisor has started."""
+    """Runner that raises KeyboardInterrupt right after the supervisor has started."""
 
     released = ""
 
@@ -110,7 +110,7 @@ def test_an_interrupt_while_a_job_starts_stops_it(estimator):
 
 @pytest.mark.parametrize("spell", [str, TrainingInput, file_input])
 def test_one_channel_is_called_training(estimator, script, data, spell):
-    """However the directory is named; without a distribution each host runs one process."""
+    """A single channel is named "training"; without a distribution each host runs one process."""
     script("assert (base / 'input/data/training/numbers.txt').exists()")
     built = estimator(distribution=None, instance_count=1)
     built.fit(spell(data), logs=False)
@@ -119,7 +119,7 @@ def test_one_channel_is_called_training(estimator, script, data, spell):
 
 
 def test_the_request_is_what_sagemaker_would_get(estimator, data):
-    """Options, checkpoints and environment travel in the request, as on SageMaker."""
+    """The request has options, checkpoints and environment, as on SageMaker."""
     runner = RecordingRunner()
     built = estimator(
         sagemaker_session=LocalSession(runner=runner),
@@ -143,7 +143,9 @@ def test_the_request_is_what_sagemaker_would_get(estimator, data):
 
 
 def test_a_script_in_a_folder_of_the_source(estimator, script):
-    """SageMaker's local mode drops the folder of a script."""
+    """A script in a subdirectory of source_dir runs, although the SDK's local mode drops the
+    folder.
+    """
     folder = Path(script())
     (folder / "inner").mkdir()
     (folder / "inner" / "main.py").write_text("import beside")
@@ -173,7 +175,7 @@ def test_an_entry_point_needs_no_source_dir(estimator, script, monkeypatch, entr
 def test_the_request_says_where_the_code_lies(
     estimator, script, tmp_path, monkeypatch, changes, only
 ):
-    """Without source_dir the entry point travels alone, as to SageMaker; attach finds it again."""
+    """Without source_dir only the script is sent; attach finds it again."""
     monkeypatch.chdir(tmp_path)
     script("import extra")
     Path("libraries/extra").mkdir(parents=True)
@@ -209,7 +211,7 @@ def test_failure_is_an_error_of_ours_and_of_the_sdks(estimator, script):
     assert "Failed" == error.actual_status
     assert str(error) == (
         "training job 'job' failed: algo-1 rank 1: ValueError: nope."
-        f" The output of every host is in {Path.home()}/.sagemaker-dist/jobs/job/logs."
+        f" Read the output of every host in {Path.home()}/.sagemaker-dist/jobs/job/logs."
     )
     described = built.latest_training_job.describe()
     assert "algo-1 rank 1: ValueError: nope" == described["FailureReason"]
@@ -272,7 +274,7 @@ OFFLINE = """
 
 
 def test_no_network_credentials_or_region(script, driver, monkeypatch):
-    """With an empty environment and no way out, a job trains; only its own words are shown."""
+    """A job trains with an empty environment and no network, and prints only its own output."""
     script("print('hello')")
     for name in set(os.environ) - {"HOME", "PYTHONPATH"}:
         monkeypatch.delenv(name)
@@ -290,7 +292,7 @@ def test_no_network_credentials_or_region(script, driver, monkeypatch):
 
 
 def test_a_job_that_is_not_waited_for_is_found_by_another_process(script, driver, tmp_path):
-    """The driver exits, the job goes on, and another process attaches and waits."""
+    """A job keeps running after its driver exits; another process attaches and waits."""
     seen = tmp_path / "seen"
     script(f"""
         import pathlib, time
@@ -309,7 +311,9 @@ def test_a_job_that_is_not_waited_for_is_found_by_another_process(script, driver
 
 @pytest.mark.parametrize("stubborn", [False, True])
 def test_interrupt_stops_the_job(script, driver, tmp_path, stubborn):
-    """Ctrl-C ends fit() with KeyboardInterrupt and leaves no process; a second one kills."""
+    """Ctrl-C raises KeyboardInterrupt from fit() and leaves no process; a second Ctrl-C kills the
+    job.
+    """
     script(f"""
         import signal, sys, time
         stop = signal.SIG_IGN if {stubborn} else lambda *_: sys.exit(143)
@@ -334,6 +338,6 @@ def test_interrupt_stops_the_job(script, driver, tmp_path, stubborn):
 
 
 def test_an_unknown_job_is_not_looked_for_without_a_region():
-    """A misspelt name leads nobody into configuring AWS."""
+    """attach of an unknown name without a region says that this machine has no such job."""
     with pytest.raises(JobError, match=r"there is no job 'nosuch': .* no AWS region is set"):
         PyTorch.attach("nosuch")

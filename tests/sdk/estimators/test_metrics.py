@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SageMaker is told how to read the lines that the smdist runtime prints."""
+"""Metric definitions, with which SageMaker reads the lines that the smdist runtime prints."""
 
 import pytest
 
@@ -22,8 +22,10 @@ MINE = {"Name": "train:loss", "Regex": "my loss ([0-9.]+)"}
 
 
 @pytest.fixture
-def asked(session, script):
-    """What SageMaker is asked for of an algorithm, with what a test changes."""
+def algorithm_of(session, script):
+    """Return a function that returns the AlgorithmSpecification of a job, with the test's
+    changes.
+    """
 
     def fit(kind=PyTorch, **changes):
         arguments = {
@@ -44,35 +46,38 @@ def asked(session, script):
 
 @pytest.mark.parametrize("kind", [PyTorch, HuggingFace, Estimator])
 @pytest.mark.parametrize("option", [DataParallel(), TorchDistributed()])
-def test_jobs_of_our_launcher_have_our_metrics(asked, kind, option):
-    """And SageMaker draws them over time."""
-    algorithm = asked(kind, distribution=option)
+def test_jobs_of_our_launcher_have_our_metrics(algorithm_of, kind, option):
+    """Jobs of the sagemaker-dist launcher have the runtime's metrics and their time series."""
+    algorithm = algorithm_of(kind, distribution=option)
 
     assert metric_definitions() == algorithm["MetricDefinitions"]
     assert algorithm["EnableSageMakerMetricsTimeSeries"] is True
 
 
-def test_the_users_own_win(asked):
-    algorithm = asked(metric_definitions=[MINE], enable_sagemaker_metrics=False)
+def test_the_users_own_win(algorithm_of):
+    algorithm = algorithm_of(metric_definitions=[MINE], enable_sagemaker_metrics=False)
 
     assert [MINE, *metric_definitions()[1:]] == algorithm["MetricDefinitions"]
     assert algorithm["EnableSageMakerMetricsTimeSeries"] is False
 
 
-def test_who_wants_none_gets_none(asked):
-    assert not asked(metric_definitions=[]).get("MetricDefinitions")
+def test_who_wants_none_gets_none(algorithm_of):
+    assert not algorithm_of(metric_definitions=[]).get("MetricDefinitions")
 
 
-def test_there_are_never_more_than_sagemaker_takes(asked):
-    """38 of the user's leave room for two."""
+def test_there_are_never_more_than_sagemaker_takes(algorithm_of):
+    """With 38 metrics of the user, two of the runtime's are added: SageMaker's limit is 40."""
     mine = [{"Name": f"m{each}", "Regex": "([0-9]+)"} for each in range(38)]
 
-    assert mine + metric_definitions()[:2] == asked(metric_definitions=mine)["MetricDefinitions"]
+    assert (
+        mine + metric_definitions()[:2]
+        == algorithm_of(metric_definitions=mine)["MetricDefinitions"]
+    )
 
 
-def test_other_jobs_stay_as_they_are(asked):
-    """Without the sagemaker-dist launcher nobody prints those lines."""
-    assert "MetricDefinitions" not in asked(distribution=None)
-    assert "MetricDefinitions" not in asked(
+def test_other_jobs_stay_as_they_are(algorithm_of):
+    """Jobs without the sagemaker-dist launcher have none of its metrics."""
+    assert "MetricDefinitions" not in algorithm_of(distribution=None)
+    assert "MetricDefinitions" not in algorithm_of(
         distribution={"mpi": {"enabled": True}}, image_uri="m:1"
     )

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the checks are told of an estimator: arguments, the SDK's defaults, the service model."""
+"""Facts that the checks get about an estimator: arguments, the SDK's defaults, limits of the
+API.
+"""
 
 from types import SimpleNamespace
 
@@ -54,7 +56,7 @@ def test_what_only_a_pipeline_will_know_passes_every_check():
 
 @pytest.mark.parametrize("name", sorted(OF_A_PIPELINE))
 def test_each_argument_may_come_from_a_pipeline(name):
-    """Also where the rest of the request is plain."""
+    """Any argument may be a pipeline variable while the others are plain values."""
     plain = {"instance_type": "ml.c5.xlarge", "instance_count": 1, "max_run": 60, "max_wait": 60}
     vpc = {"subnets": ["subnet-1"], "security_group_ids": ["sg-1"], "use_spot_instances": True}
 
@@ -69,7 +71,7 @@ def test_groups_of_a_pipeline():
 
 @pytest.mark.parametrize("instance_type", ["local_process", "local", "local_gpu"])
 def test_a_job_of_this_machine_has_terms(instance_type):
-    """Its hyperparameters are checked as all are."""
+    """The hyperparameters of a local job are checked, too."""
     terms = estimator_facts.terms({"instance_type": instance_type, "hyperparameters": {"lr": 0.1}})
 
     assert {"lr": 0.1} == terms.hyperparameters
@@ -84,7 +86,7 @@ def test_a_job_of_this_machine_has_terms(instance_type):
     ],
 )
 def test_short_names_of_file_systems(given, place):
-    """They become what SageMaker's SDK has for them, read-only."""
+    """URIs of file systems become read-only FileSystemInputs."""
     source = estimator_facts.expand_file_systems({"a": given})["a"].config["DataSource"][
         "FileSystemDataSource"
     ]
@@ -107,7 +109,7 @@ def test_other_inputs_stay_as_they_are(given):
 
 
 def test_a_built_estimator_is_asked_for_what_it_holds():
-    """Its hyperparameters and its isolation are methods."""
+    """Hyperparameters and network isolation are read from the estimator object."""
     estimator = SimpleNamespace(
         instance_type="ml.c5.xlarge",
         instance_count=1,
@@ -138,14 +140,14 @@ def test_a_built_estimator_is_asked_for_what_it_holds():
     ],
 )
 def test_a_generic_estimator_may_run_a_script(given, runs_script, encodes_json):
-    """With a source_dir, SageMaker's SDK writes its hyperparameters as JSON."""
+    """With a source_dir, the hyperparameters of a generic Estimator are JSON."""
     terms = estimator_facts.terms(given, is_framework=False)
 
     assert (runs_script, encodes_json) == (terms.runs_script, terms.encodes_json)
 
 
 def test_a_generic_estimator_writes_hyperparameters_as_they_are():
-    """A line break stays one, and no script has to parse names."""
+    """Without a script, line breaks and any names are allowed."""
     given = {"hyperparameters": {"two words": "a\nb"}}
     terms = estimator_facts.terms(given, is_framework=False)
 
@@ -156,7 +158,7 @@ def test_a_generic_estimator_writes_hyperparameters_as_they_are():
 
 @pytest.mark.parametrize("input_mode", ["File", "Pipe"])
 def test_short_names_are_read_by_jobs_of_this_machine(tmp_path, input_mode):
-    """Where file_systems says which directory stands for the file system."""
+    """A local job reads the directory that file_systems gives for a file system."""
     (tmp_path / "mount").mkdir()
     inputs = estimator_facts.expand_file_systems({"a": "fsx://fs-01234567/mount"})
     (channel,) = estimator_facts.channels(

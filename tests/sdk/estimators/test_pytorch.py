@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The estimator on SageMaker, which moto plays."""
+"""The PyTorch estimator on SageMaker, played by moto."""
 
 import json
 import pickle
@@ -35,7 +35,7 @@ GPU = pytest.mark.filterwarnings("ignore:ml.p4d.24xlarge has 8 GPUs:UserWarning"
 
 @pytest.fixture
 def estimator(session, script):
-    """Builds a valid estimator, with what a test changes."""
+    """Return a function that builds a valid estimator, with the test's changes."""
 
     def build(**changes):
         arguments = {
@@ -63,7 +63,9 @@ def estimator(session, script):
     ],
 )
 def test_ranks_are_told_where_checkpoints_lie(estimator, session, changes, folder):
-    """SageMaker itself tells nobody about checkpoint_local_path."""
+    """checkpoint_local_path is passed to ranks as SM_CHECKPOINT_DIR, which SageMaker does not
+    set.
+    """
     places = {"checkpoint_s3_uri": "s3://bucket/state", "checkpoint_local_path": "/state"}
     estimator(**{**places, **changes}).fit(wait=False)
     (sent,) = session.requests
@@ -73,7 +75,7 @@ def test_ranks_are_told_where_checkpoints_lie(estimator, session, changes, folde
 
 @GPU
 def test_request(estimator, session):
-    """The whole request: the parent's, plus one hyperparameter and metrics, minus debugger."""
+    """The request is the parent's, plus one hyperparameter and metrics, minus the debugger."""
     options = DataParallel(fusion_bytes=32 * MiB)
     built = estimator(
         instance_type="ml.p4d.24xlarge", distribution=options, hyperparameters={"lr": 0.1}
@@ -133,7 +135,7 @@ def test_hyperparameters_are_the_same_every_time(estimator):
 
 
 def test_attach_restores_the_distribution(estimator, session):
-    """What was asked comes back typed from the job, and a second fit sends it again."""
+    """attach returns the typed distribution, and a second fit sends it again."""
     options = DataParallel(processes_per_host=4)
     # moto does not echo a KmsKeyId that was left out, the parent's attach needs one
     built = estimator(distribution=options, hyperparameters={"lr": 0.1}, output_kms_key="key")
@@ -164,7 +166,7 @@ def test_every_spelling_asks_for_the_same(estimator, distribution):
 
 
 def test_other_distributions_are_the_parents(estimator):
-    """Without ours, nothing is added and nothing of the parent's is left out."""
+    """With other distributions the request equals the parent's."""
     torch = {"torch_distributed": {"enabled": True}}
     built = estimator(distribution=torch)
     plain = sagemaker.pytorch.PyTorch(
@@ -206,7 +208,7 @@ def test_gpu_hosts_warn_once_about_cuda_tensors(estimator):
 
 @pytest.mark.filterwarnings("ignore:Running within a PipelineSession:UserWarning")  # it is meant
 def test_pipeline_variables_pass_every_check(estimator, pipeline):
-    """What only the pipeline will know is sent as it is."""
+    """Pipeline variables pass every check and are sent unchanged."""
     built = estimator(
         instance_type=ParameterString("Type"),
         instance_count=ParameterInteger("Count"),
@@ -221,7 +223,7 @@ def test_pipeline_variables_pass_every_check(estimator, pipeline):
 
 
 def test_a_model_is_the_parents(estimator, session):
-    """`create_model` serves with the image that the user named."""
+    """`create_model` uses the image that the user named."""
     built = estimator()
     built.fit(wait=False)
     model = built.create_model(entry_point="serve.py")
@@ -286,7 +288,7 @@ def test_faults_of_the_constructor(estimator, changes, fault):
 
 
 def test_two_faults_come_together_and_bring_the_entry_points(estimator, script):
-    """Once something is wrong, the script that is not there is told as well."""
+    """A missing script is reported together with the other faults."""
     with pytest.raises(OptionErrors) as caught:
         estimator(
             distribution={"smdist": {"dataparallel": {"fusion_byte": 1}}},
@@ -336,7 +338,7 @@ def test_faults_of_fit_come_before_anything_is_sent(estimator, session, tmp_path
 
 
 def test_a_tuner_is_told_before_it_uploads(estimator):
-    """SageMaker's tuner calls neither fit() nor validate()."""
+    """A tuner gets the faults before it uploads, although it does not call fit() or validate()."""
     metrics = [{"Name": "loss", "Regex": "loss=([0-9.]+)"}]
     ranges = {"lr": sagemaker.tuner.ContinuousParameter(0.1, 1.0)}
     built = estimator(entry_point="tran.py")
@@ -348,7 +350,7 @@ def test_a_tuner_is_told_before_it_uploads(estimator):
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_weights_are_for_the_hosts_of_the_job(estimator, session, count):
-    """Checked where the number of hosts is known, before anything is sent."""
+    """The number of shard weights is checked against the hosts, before anything is sent."""
     weighted = {"smdist": {"dataparallel": {"shard_weights": [1, 2]}}}
     faults = faults_of(lambda: estimator(distribution=weighted, instance_count=count))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The jobs of the README run as they stand there; the documents show errors as they are."""
+"""The README's examples run, and the documents show errors as they are."""
 
 import json
 import re
@@ -15,14 +15,14 @@ MANIFEST = {"schemaVersion": 2, "mediaType": "application/vnd.docker.distributio
 
 
 def jobs():
-    """The two jobs: on SageMaker, and on this machine."""
+    """Return the code of the README's two jobs: on SageMaker, and on this machine."""
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.S | re.M)
     sagemaker, local = (block for block in blocks if "estimator = " in block)
     return sagemaker, local
 
 
 def changed(block, **places):
-    """The code with a place of this test's for each of those that it names."""
+    """Return the code with its paths and names replaced by the test's."""
     for old, new in places.values():
         assert old in block
         block = block.replace(old, new)
@@ -31,7 +31,7 @@ def changed(block, **places):
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # how gradients travel on its GPUs
 def test_the_job_on_sagemaker(session, script):
-    """Twelve lines or fewer ask for two hosts, the role and the image that was pushed."""
+    """Twelve lines or fewer request two hosts, the role and the pushed image."""
     ecr = session.boto_session.client("ecr")
     ecr.create_repository(repositoryName="sagemaker-dist")
     tag = default_tag("torch").partition(":")[2]
@@ -55,7 +55,7 @@ def test_the_job_on_sagemaker(session, script):
 
 
 def test_the_job_on_this_machine(script, data, tmp_path):
-    """It trains on both hosts and keeps what they made below the place that it names."""
+    """The job trains on both hosts and writes its model to the given directory."""
     source = script("base.joinpath('model', f'{host}.txt').touch()")
     _, block = jobs()
     code = changed(
@@ -70,7 +70,7 @@ def test_the_job_on_this_machine(script, data, tmp_path):
 
 
 def test_documents_show_the_real_error(tmp_path):
-    """Two faults of one call, word for word."""
+    """The error with two faults in the documents is word for word what is raised."""
     (tmp_path / "train.py").touch()
     with pytest.raises(OptionErrors) as caught:
         PyTorch(

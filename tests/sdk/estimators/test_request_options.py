@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs and options of a job for the sagemaker-dist launcher in the request, which moto plays.
+"""Inputs and options in the requests of jobs of the sagemaker-dist launcher; moto plays SageMaker.
 
-Each row is equal to its golden one in snapshots/options.json and, but for our
-hyperparameter, to what the parent asks for. After a change that is meant:
+Each request must equal its golden row in snapshots/options.json and, except for our
+hyperparameter, the parent's request. After an intended change:
 
     SMDIST_UPDATE_SNAPSHOTS=1 pytest tests/sdk/estimators/test_request_options.py
 """
@@ -152,7 +152,7 @@ SHORT = {  # another spelling of a row's inputs
 
 @pytest.fixture
 def ask(session, script):
-    """The request of a fit, and its estimator."""
+    """Return a function that returns the request of a fit, and its estimator."""
 
     def fit(kind, inputs, **changes):
         arguments = {
@@ -176,7 +176,7 @@ def ask(session, script):
 
 
 def with_short_metrics(request):
-    """Definitions of the smdist runtime's metrics, golden in tests/contract, become one word."""
+    """Return a request with one word in place of the runtime's metric definitions."""
     algorithm, ours = request["AlgorithmSpecification"], metric_definitions()
     given = algorithm.get("MetricDefinitions", [])
     if given[-len(ours) :] == ours:
@@ -186,7 +186,7 @@ def with_short_metrics(request):
 
 @pytest.fixture(scope="module")
 def goldens():
-    """The rows of the golden file; an update writes what the tests found."""
+    """Return the rows of the golden file; in update mode, write the rows that the tests found."""
     written = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {BASE: {}, "rows": {}}
     known = {name: merged(written[BASE], row) for name, row in written["rows"].items()}
     found = {}
@@ -203,7 +203,9 @@ def packed(rows):
 
 @pytest.mark.parametrize("name", ROWS)
 def test_an_option_changes_what_it_ever_changed(ask, goldens, name):
-    """The parent sends the same, and debugger and profiler, which the image lacks."""
+    """A request equals its golden row; the parent's differs by our hyperparameter, debugger and
+    profiler.
+    """
     inputs, changes = ROWS[name]
     request, built = ask(PyTorch, inputs, **changes)
     assert DataParallel() == parse(request["HyperParameters"].pop(KEY))
@@ -232,6 +234,6 @@ def test_a_short_form_asks_for_the_same(ask, name):
 
 @pytest.mark.skipif(IS_UPDATE, reason="the file is being written")
 def test_every_golden_row_has_a_test(goldens):
-    """And the file is as the tests write it."""
+    """The golden file has a row for each test, in the format that the tests write."""
     assert set(ROWS) == set(goldens)
     assert packed(goldens) == json.loads(GOLDEN.read_text())

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each class asks of SageMaker, which moto plays: images, distributions, kinds of instances.
+"""Requests of each class for all images, distributions and instance types; moto plays SageMaker.
 
-Each row of tests/support/request_rows.py is a request, or an error, that is equal to
-its golden one in snapshots/. After a change that is meant:
+Each row of tests/support/request_rows.py gives a request or an error, which must equal the golden
+one in snapshots/. After an intended change:
 
     SMDIST_UPDATE_SNAPSHOTS=1 pytest tests/sdk/estimators/test_requests.py
     git diff tests/sdk/estimators/snapshots
 
-Where the sagemaker-dist launcher was not asked, a request must be that of the parent class, too.
+A request without the sagemaker-dist launcher must equal the parent class's, too.
 """
 
 import json
@@ -60,7 +60,7 @@ OF_SDK = "SageMaker's SDK: "
 
 @pytest.fixture(scope="module")
 def goldens():
-    """The rows of every class; an update writes what the tests found."""
+    """Return the rows of every class; in update mode, write the rows that the tests found."""
     known = {kind: load(FOLDER / f"{kind}.json") for kind in CLASSES}
     found = defaultdict(dict)
     yield found if IS_UPDATE else known
@@ -71,7 +71,9 @@ def goldens():
 
 @pytest.fixture(scope="module")
 def prepared(amazon):
-    """The session, with the sagemaker-dist image pushed; tables of the SDK are read once."""
+    """Return the session, with the sagemaker-dist images pushed, and with cached tables of
+    the SDK.
+    """
     ecr = amazon.boto_session.client("ecr")
     ecr.create_repository(repositoryName="sagemaker-dist")
     for tag in (TAG, TENSORFLOW_TAG):
@@ -88,7 +90,7 @@ def prepared(amazon):
 
 @pytest.fixture
 def ask(prepared, script):
-    """Asks with a class, or its parent, for the job of a row."""
+    """Return a function that fits the job of a row with a class or its parent."""
     source = script()
 
     def fit(kind, row, *, parent=False):
@@ -115,14 +117,14 @@ def ask(prepared, script):
 
 
 def spelt(value):
-    """A distribution as the parent takes it."""
+    """Return a distribution as the parent takes it."""
     return value.distribution() if hasattr(value, "distribution") else value
 
 
 def short(value, name, instances):
-    """A request without what changes from time to time, or says only of which row it is."""
+    """Return a request without parts that change, and with short names for long values."""
     if value == {"VolumeSizeInGB": 30, **RESOURCES[instances]}:
-        return "as asked"
+        return "as requested"
     if value == metric_definitions():
         return "those of the smdist runtime"
     if isinstance(value, dict):
@@ -141,7 +143,9 @@ def short(value, name, instances):
 
 
 def outcome_of(ask, kind, row, *, parent=False):
-    """What comes of a row, whether it is the parent's to say, and what its error says."""
+    """Return the outcome of a row, whether it is the parent's own, and the text of the SDK's
+    error.
+    """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         warnings.simplefilter("ignore", SageMakerV2DeprecationWarning)  # not about the job
@@ -161,7 +165,9 @@ def outcome_of(ask, kind, row, *, parent=False):
 
 @pytest.mark.parametrize(("kind", "image", "distribution"), ROWS)
 def test_a_job_is_asked_for_as_ever(ask, goldens, kind, image, distribution):
-    """On every instance type it is the golden one; without the launcher also the parent's."""
+    """Every request equals its golden row; without the sagemaker-dist launcher also the
+    parent's.
+    """
     for instances in INSTANCES:
         row = (image, distribution, instances)
         outcome, is_parents, text = outcome_of(ask, kind, row)
@@ -182,7 +188,7 @@ def test_a_job_is_asked_for_as_ever(ask, goldens, kind, image, distribution):
 @pytest.mark.skipif(IS_UPDATE, reason="the files are being written")
 @pytest.mark.parametrize("kind", CLASSES)
 def test_every_golden_row_has_a_test(goldens, kind):
-    """And the file is as the tests write it."""
+    """The golden files have a row for each test, in the format that the tests write."""
     wanted = {
         (image, distribution, instances)
         for each, image, distribution in ROWS
@@ -197,7 +203,7 @@ def test_every_golden_row_has_a_test(goldens, kind):
 @pytest.mark.skipif(IS_UPDATE, reason="the files are being written")
 @pytest.mark.parametrize(("kind", "image"), dict.fromkeys(row[:2] for row in ROWS))
 def test_the_table_of_support_is_what_happens(goldens, kind, image):
-    """Every cell of SUPPORT; a job that runs differs from the one without a distribution."""
+    """Every cell of SUPPORT agrees with the golden rows."""
     rows = goldens[kind]
     keys = [
         key for key in SUPPORT if (image, key) != ("another", "pytorchxla")
@@ -213,7 +219,7 @@ def test_the_table_of_support_is_what_happens(goldens, kind, image):
 
 
 def served(key, kind, image):
-    """What SUPPORT says of a key, a class and an image."""
+    """Return the entry of SUPPORT for a key, a class and an image."""
     is_theirs = image == THEIRS or (image == "another" and key != SMDIST)
     if is_theirs and kind != GENERIC:
         return SUPPORT[key].in_aws_image(kind)
@@ -221,7 +227,7 @@ def served(key, kind, image):
 
 
 def happens(rows, all_rows):
-    """The same, of what came of the rows of one key."""
+    """Return the same kind of entry, computed from the golden rows of one key."""
     ran = {row: outcome for row, outcome in rows.items() if outcome.request is not None}
     if not ran:
         by_sdk = [row for row, outcome in rows.items() if outcome.error.startswith(OF_SDK)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the sagemaker-dist launcher was asked comes back: through attach, a tuner and a pipeline.
+"""Options of the sagemaker-dist launcher are restored: by attach, from a tuner, from a pipeline.
 
 moto plays SageMaker.
 """
@@ -63,7 +63,7 @@ def in_group(strategy):
     return {**IN_GROUPS, "distribution": OnInstanceGroup(strategy=strategy, group="train")}
 
 
-ASKED = {  # what the sagemaker-dist launcher can be asked for, and how
+REQUESTED = {  # options that the sagemaker-dist launcher reads
     "ours": {"distribution": OPTIONS, "image_uri": ANOTHER},
     "ours, group": {**in_group(OPTIONS), "image_uri": ANOTHER},
     "SMDDP": {"distribution": SMDDP()},
@@ -71,13 +71,13 @@ ASKED = {  # what the sagemaker-dist launcher can be asked for, and how
     "torch_distributed, group": in_group(TorchDistributed()),
     "pytorchddp": {"distribution": PyTorchDDP()},
 }
-ALONE = [name for name in ASKED if "group" not in name]  # the SDK's tuner takes no groups
+ALONE = [name for name in REQUESTED if "group" not in name]  # the SDK's tuner takes no groups
 LAUNCHED = [Estimator, HuggingFace, PyTorch]
 
 
 @pytest.fixture
 def build(session, script):
-    """Builds an estimator of any class from valid arguments."""
+    """Return a function that builds an estimator of any class from valid arguments."""
 
     def make(kind, **changes):
         arguments = {
@@ -100,7 +100,7 @@ def build(session, script):
 
 
 def sent(session, built, **how):
-    """The request of a fit, without the names of jobs."""
+    """Return the request of a fit, without the names of jobs."""
     session.requests.clear()
     built.fit(DATA, wait=False, **how)
     (request,) = session.requests
@@ -108,15 +108,15 @@ def sent(session, built, **how):
 
 
 def without_code(request, first):
-    """A request without the place of its code, which a second job takes from the first."""
+    """Return a request without the place of its code, which a second job takes from the first."""
     return json.loads(json.dumps(request).replace(first, "NAME"))
 
 
 @pytest.mark.parametrize("kind", LAUNCHED)
-@pytest.mark.parametrize("asked", ASKED)
-def test_a_job_is_attached_to_and_run_again(build, session, kind, asked):
-    """The second request is the first one, but for what moto does not tell of a job."""
-    built = build(kind, **ASKED[asked])
+@pytest.mark.parametrize("option", REQUESTED)
+def test_a_job_is_attached_to_and_run_again(build, session, kind, option):
+    """A second fit after attach sends an equal request, as far as moto describes jobs."""
+    built = build(kind, **REQUESTED[option])
     first = sent(session, built)
     name = built.latest_training_job.name
     attached = kind.attach(name, sagemaker_session=session)
@@ -131,7 +131,7 @@ def test_a_job_is_attached_to_and_run_again(build, session, kind, asked):
 @pytest.mark.parametrize("kind", [HuggingFace, PyTorch])
 @pytest.mark.parametrize("strategy", [TorchDistributed(), SMDDP()])
 def test_a_job_of_another_image_is_attached_to_as_by_the_parent(build, session, kind, strategy):
-    """Its image's launcher was asked, not ours: the flags of SageMaker's SDK stay."""
+    """For a job of another image, the flags of SageMaker's SDK stay hyperparameters."""
     built = build(kind, distribution=strategy, image_uri=ANOTHER)
     built.fit(DATA, wait=False)
     name = built.latest_training_job.name
@@ -145,12 +145,14 @@ def test_a_job_of_another_image_is_attached_to_as_by_the_parent(build, session, 
 
 @pytest.fixture
 def tune(session, monkeypatch):
-    """Tunes with an estimator; gives the definition of its jobs, and the tuner."""
-    client, asked = session.sagemaker_client, []
+    """Return a function that tunes with an estimator, and returns the jobs' definition and the
+    tuner.
+    """
+    client, definitions = session.sagemaker_client, []
     create = client.create_hyper_parameter_tuning_job
 
     def record(**request):
-        asked.append(json.dumps(request["TrainingJobDefinition"]))
+        definitions.append(json.dumps(request["TrainingJobDefinition"]))
         # which SageMaker adds and moto does not
         request["TrainingJobDefinition"]["StaticHyperParameters"]["_tuning_objective_metric"] = (
             "loss"
@@ -162,17 +164,17 @@ def tune(session, monkeypatch):
             estimator, "loss", {"lr": ContinuousParameter(0.1, 1)}, METRICS, max_jobs=2
         )
         tuner.fit(DATA, wait=False, include_cls_metadata=True, job_name=next(NAMES))
-        return json.loads(asked[-1].replace(estimator._current_job_name, "NAME")), tuner
+        return json.loads(definitions[-1].replace(estimator._current_job_name, "NAME")), tuner
 
     monkeypatch.setattr(client, "create_hyper_parameter_tuning_job", record)
     return start
 
 
 @pytest.mark.parametrize("kind", LAUNCHED)
-@pytest.mark.parametrize("asked", ALONE)
-def test_jobs_of_a_tuner_ask_our_launcher(build, session, tune, kind, asked):
-    """By the same hyperparameters as a job without tuner; attach finds what was asked."""
-    built = build(kind, **ASKED[asked])
+@pytest.mark.parametrize("option", ALONE)
+def test_jobs_of_a_tuner_ask_our_launcher(build, session, tune, kind, option):
+    """A tuner's jobs have the hyperparameters of a job without a tuner; attach reads them."""
+    built = build(kind, **REQUESTED[option])
     alone = sent(session, built)["HyperParameters"]
     definition, tuner = tune(built)
     static = definition["StaticHyperParameters"]
@@ -185,7 +187,7 @@ def test_jobs_of_a_tuner_ask_our_launcher(build, session, tune, kind, asked):
 
 
 def launch_part(values):
-    """The hyperparameters by which the sagemaker-dist launcher is asked."""
+    """Return the hyperparameters that the sagemaker-dist launcher reads."""
     names = {KEY, "sagemaker_instance_type", "sagemaker_distribution_instance_groups"}
     return {
         name: value
@@ -195,10 +197,10 @@ def launch_part(values):
 
 
 @pytest.mark.parametrize("kind", LAUNCHED)
-@pytest.mark.parametrize("asked", ALONE)
-def test_the_best_job_of_a_tuner_is_attached_to(build, session, tune, kind, asked):
-    """It was started by SageMaker of the tuner's definition, and has a value for what is tuned."""
-    built = build(kind, **ASKED[asked])
+@pytest.mark.parametrize("option", ALONE)
+def test_the_best_job_of_a_tuner_is_attached_to(build, session, tune, kind, option):
+    """attach works for a tuner's job, which has a value for the tuned hyperparameter."""
+    built = build(kind, **REQUESTED[option])
     definition, tuner = tune(built)
     name = f"{tuner.latest_tuning_job.name}-001-0a1b2c3d"
     best_of(session, definition, name)
@@ -210,7 +212,7 @@ def test_the_best_job_of_a_tuner_is_attached_to(build, session, tune, kind, aske
 
 
 def best_of(session, definition, name):
-    """A training job as SageMaker starts it of a tuner's definition."""
+    """Return a training job as SageMaker starts it from a tuner's definition."""
     tuned = {"lr": "0.5", "_tuning_objective_metric": '"loss"'}
     resources = definition.get("ResourceConfig") or definition["HyperParameterTuningResourceConfig"]
     algorithm = {**definition["AlgorithmSpecification"]}
@@ -253,7 +255,7 @@ INPUTS = {
 
 
 def definition_of(pipeline, built):
-    """The document of a pipeline with one training step."""
+    """Return the document of a pipeline with one training step."""
     document = pipeline_of(built, pipeline).definition()
     return json.loads(document.replace(built._current_job_name, "NAME"))
 
@@ -266,7 +268,7 @@ def pipeline_of(built, session):
 
 @pytest.mark.parametrize("kind", LAUNCHED)
 def test_a_pipeline_fills_in_what_a_job_of_ours_leaves_open(build, pipeline, kind):
-    """The step is the parent's with our document; nothing is made text before its time."""
+    """The step is the parent's with our document; pipeline variables are not converted to text."""
     common = {**UNKNOWN, "sagemaker_session": pipeline, "base_job_name": "base", **WITHOUT}
     built = build(kind, distribution=OPTIONS, **common)
     ours = definition_of(pipeline, built)
@@ -300,7 +302,7 @@ def test_a_pipeline_fills_in_what_a_job_of_ours_leaves_open(build, pipeline, kin
 def test_a_pipeline_fills_in_what_asks_by_the_keys_of_the_sdk(
     build, pipeline, kind, image, distribution
 ):
-    """The same flags as the parent's, also where the sagemaker-dist launcher reads them."""
+    """Distributions of the SDK give the parent's flags, also if our launcher reads them."""
     common = {**UNKNOWN, "sagemaker_session": pipeline, "base_job_name": "base", **WITHOUT}
     common |= {"image_uri": image, "distribution": distribution}
 
@@ -311,7 +313,7 @@ def test_a_pipeline_fills_in_what_asks_by_the_keys_of_the_sdk(
 
 
 def metrics_of(built):
-    """What SageMaker reads of the job's log, ours included."""
+    """Return the metric definitions of a request, ours included."""
     return {
         "metric_definitions": built.metric_definitions,
         "enable_sagemaker_metrics": built.enable_sagemaker_metrics,
@@ -320,7 +322,7 @@ def metrics_of(built):
 
 @pytest.mark.parametrize("kind", LAUNCHED)
 def test_a_pipeline_is_stored_as_it_was_written(build, pipeline, session, kind):
-    """SageMaker gives back the document with what asks the sagemaker-dist launcher."""
+    """SageMaker returns the pipeline's document with our launcher's hyperparameters."""
     built = build(kind, distribution=OPTIONS, **UNKNOWN, sagemaker_session=pipeline)
     stored = pipeline_of(built, session)
     stored.upsert(role_arn=ROLE)

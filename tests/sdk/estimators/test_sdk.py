@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether SageMaker's SDK is there, and what a user reads where it is not."""
+"""Check for SageMaker's SDK, and the error without it."""
 
 import logging
 import os
@@ -33,7 +33,7 @@ def test_missing_sdk(monkeypatch):
     [({"sagemaker": "3.27.0"}, "3.27.0"), ({"sagemaker-train": "1.27.0"}, "3, its sagemaker-tr")],
 )
 def test_sdk_without_estimators(monkeypatch, installed, found):
-    """The hint is the same job in the words of the SDK that is there; tests/trainer runs it."""
+    """With version 3, the hint is the same job for ModelTrainer; tests/trainer runs it."""
 
     def version(name):
         if name not in installed:
@@ -51,7 +51,9 @@ def test_sdk_without_estimators(monkeypatch, installed, found):
 
 
 def test_switches_last_as_long_as_the_longest_thread():
-    """Threads leave in any order; what starts meanwhile inherits none of our switches."""
+    """Switches stay set until the last thread leaves; processes started meanwhile do not inherit
+    them.
+    """
     name = "SAGEMAKER_SUPPRESS_V2_WARNING"
     before = os.environ.get(name)
     first, second = sagemaker_sdk.quiet(), sagemaker_sdk.quiet()
@@ -69,7 +71,7 @@ def test_switches_last_as_long_as_the_longest_thread():
 
 
 def test_errors_look_as_they_did_before_the_import():
-    """SageMaker's SDK would draw a box around every error of the process."""
+    """Importing the SDK does not replace the traceback hooks."""
     program = (
         "import sys; hook = sys.excepthook\n"
         "from sagemaker_dist import Estimator, HuggingFace, LocalSession, PyTorch, TensorFlow\n"
@@ -83,7 +85,7 @@ def test_errors_look_as_they_did_before_the_import():
 def test_the_hooks_of_a_notebook_come_back(monkeypatch):
     class Shell:
         def showtraceback(self):
-            """What IPython defines on the class, and others replace on the instance."""
+            """Method that IPython defines on its class, and that others replace on the instance."""
 
     shell = Shell()
     shell.showsyntaxerror = print

@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture
 def job_file(tmp_path, monkeypatch):
-    """Writes job.toml, beside code/train.py, in the working directory."""
+    """Return a function that writes job.toml in the working directory, beside code/train.py."""
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "train.py").touch()
     (tmp_path / "train.py").touch()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A script of one framework in a job of the other is warned of."""
+"""A script that imports another framework than the job's gives a warning."""
 
 import pytest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The line of every key of a TOML text, against texts whose writer counts along."""
+"""Line numbers of the keys of TOML texts, against random texts with known lines."""
 
 import sys
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ GAPS = st.sampled_from(["", " ", "\n", '  # ] } = "\n'])
 
 @dataclass
 class Writer:
-    """Writes TOML and remembers on which line each key began."""
+    """Writer of TOML that records the line of every key."""
 
     draw: object
     text: str = ""
@@ -140,7 +140,7 @@ def test_every_key_of_any_text(data):
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_tables_that_come_back(end):
-    """Tables in any order, below arrays of tables as well; Windows' ends of lines count once."""
+    """Tables may be in any order, also below arrays of tables; CRLF counts as one line end."""
     text = end.join(["[a.b]", "x = 1", "[[c]]", "[c.d]", "y = 2", "[[c]]", "[c.d]", "z = 3", "[a]"])
     found = key_lines(text)
 
@@ -154,12 +154,12 @@ def test_tables_that_come_back(end):
     [("a", ("a",)), ("a.b-c", ("a", "b-c")), ("a.'b.c'", ("a", "b.c")), ('"x y"', ("x y",))],
 )
 def test_key_path(dotted, parts):
-    """A key of the command line is one of TOML."""
+    """A key on the command line is read as a TOML key."""
     assert parts == key_path(dotted)
 
 
 @pytest.mark.parametrize("dotted", ["", "a b", "a.", "a=1", "a\nb", "a;", "#", "[x]#", "a#"])
 def test_no_key(dotted):
-    """What TOML does not take as a key is none."""
+    """A text that TOML does not accept as a key is refused."""
     with pytest.raises(ValueError):  # noqa: PT011 - a parser of the standard library words it
         key_path(dotted)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--set KEY=VALUE`: what a command line says instead of a job file."""
+"""`--set KEY=VALUE`: changes of a job file by the command line."""
 
 import pytest
-from job_files import faults_of
+from job_files import abouts_of, faults_of
 
 from sagemaker_dist.jobs.job_file import read_job_file
 from sagemaker_dist.planning.request import S3Input
@@ -35,7 +35,7 @@ from sagemaker_dist.planning.request import S3Input
     ],
 )
 def test_settings_of_the_command_line(job_file, setting, name, value):
-    """Values are TOML's; text needs no quotes."""
+    """Values are read as TOML; strings need no quotes."""
     path = job_file("""
         entry_point = "train.py"
         role = "training"
@@ -51,7 +51,7 @@ def test_settings_of_the_command_line(job_file, setting, name, value):
 
 
 def test_faults_of_settings(job_file):
-    """They name the command line, not the file."""
+    """Faults name --set, not the file."""
     path = job_file("""
         entry_point = "train.py"
         role = "training"
@@ -62,8 +62,9 @@ def test_faults_of_settings(job_file):
     assert ["--set: volum_size: no such key. Did you mean 'volume_size'?"] == faults_of(
         path, "volum_size=1"
     )
-    assert faults_of(path, "inputs.DataSource.uri=s3://a")[0].startswith("--set: inputs.DataSource")
-    assert faults_of(path, "instance_count=0")[0].startswith("--set: instance_count is 0")
+    assert [("inputs", "DataSource")] == abouts_of(path, "inputs.DataSource.uri=s3://a")
+    assert [("instance_count",)] == abouts_of(path, "instance_count=0")
+    assert faults_of(path, "instance_count=0")[0].startswith("--set: ")
     for text in ("instance_count", "#=1", "[x]#=1", "=1", "a b=1", "a.=1", "", '"a=1', "\n=1"):
         assert faults_of(path, text)[0].startswith(f"--set {text!r}: it is not KEY=VALUE")
 
@@ -74,12 +75,12 @@ def test_faults_of_settings(job_file):
     ids=["key", "value"],
 )
 def test_too_deep_a_setting(job_file, setting):
-    """Of the command line as well."""
-    assert "nested more than 100 deep" in faults_of(job_file(""), setting)[0]
+    """A --set value nested too deep is an error."""
+    assert "nested more than 100 levels deep" in faults_of(job_file(""), setting)[0]
 
 
 def test_text_of_many_brackets(job_file):
-    """What TOML cannot read is text, however long it is."""
+    """A value that TOML cannot read is text, however long it is."""
     path = job_file('entry_point = "train.py"\ninstance_type = "local_process"')
     job = read_job_file(path, [f"hyperparameters.a={'[' * 3000}"]).job()
 

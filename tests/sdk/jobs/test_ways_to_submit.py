@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One training run, submitted in two ways, is the same request but for docs/ways_to_submit.md."""
+"""Submission by TrainingJob and by an estimator give the same request, except for
+docs/ways_to_submit.md.
+"""
 
 import sagemaker_dist.estimators  # noqa: F401 - imports SageMaker's SDK without its advice
 
@@ -63,7 +65,7 @@ def boto(monkeypatch):
 
 @pytest.fixture
 def sent(boto):
-    """What an estimator sends."""
+    """Return the request that an estimator sends."""
 
     def fit(**arguments):
         session = sagemaker.Session(boto, sagemaker_config=QUIET, default_bucket="bucket")
@@ -84,7 +86,7 @@ def _record(requests, **request):
 @pytest.mark.parametrize("option", [DataParallel(lanes=2), TorchDistributed()])
 @pytest.mark.parametrize("isolated", [False, True])
 def test_both_ask_for_the_same(boto, sent, tmp_path, option, isolated):
-    """Member by member, but for the names of what uploads the code."""
+    """The requests are equal, except for the names of the uploaded code."""
     (tmp_path / "train.py").write_text("")
     code = {"entry_point": "train.py", "source_dir": str(tmp_path), "distribution": option}
     code["enable_network_isolation"] = isolated

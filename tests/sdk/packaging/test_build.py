@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finding a docker that builds, running it, and reading its output; no engine takes part."""
+"""Choosing a docker command, running it, and reading its output; without a Docker engine."""
 
 import os
 import platform
@@ -28,7 +28,7 @@ executor failed running [/bin/sh -c sh steps.sh framework]: exit code: 1
 
 @pytest.fixture
 def docker(tmp_path):
-    """Writes a docker that answers as one of some version does."""
+    """Return a function that writes a stub docker command of a given version."""
 
     def write(folder: str, version: str, *, buildx: bool = False) -> str:
         path = tmp_path / folder / "docker"
@@ -44,14 +44,14 @@ def docker(tmp_path):
 
 
 def test_buildx_is_taken(docker):
-    """A docker with the plugin builds with it."""
+    """A docker command with the buildx plugin is chosen."""
     at = docker("a", "28.2.2", buildx=True)
 
     assert (f"{at}/docker", "buildx", "build", "--load") == find_builder(at).command
 
 
 def test_the_next_docker_may_have_it(docker):
-    """The first docker that can build is taken, not the first."""
+    """The first docker command on the PATH that has BuildKit is chosen."""
     first, second = docker("a", "28.2.2"), docker("b", "20.10.24+dfsg1")
     found = find_builder(os.pathsep.join([first, "", second]))
 
@@ -61,7 +61,7 @@ def test_the_next_docker_may_have_it(docker):
 
 @pytest.mark.parametrize("version", ["19.3.5", "23.0.1", "28.2.2"])
 def test_no_docker_that_builds(docker, version):
-    """Where no docker has BuildKit, the error names those that were looked at."""
+    """If no docker command has BuildKit, the error names those that were tried."""
     at = docker("a", version)
     with pytest.raises(SetupError, match="has no buildx plugin") as raised:
         find_builder(at)
@@ -71,13 +71,13 @@ def test_no_docker_that_builds(docker, version):
 
 
 def test_no_docker_at_all(tmp_path):
-    """No docker is another sentence."""
-    with pytest.raises(SetupError, match="there is no docker on the PATH"):
+    """If the PATH has no docker command, the error says so."""
+    with pytest.raises(SetupError, match="the PATH has no docker command"):
         find_builder(str(tmp_path))
 
 
 def test_output_is_shown_and_kept(capfd):
-    """What the build prints appears as it comes, and its last lines are kept."""
+    """The build's output is printed at once, and its last lines are returned."""
     program = "import sys; print(sys.argv[1]); print('said', file=sys.stderr); sys.exit(7)"
     status, lines = run(Builder(command=(sys.executable, "-c", program)), [])
 
@@ -86,18 +86,18 @@ def test_output_is_shown_and_kept(capfd):
 
 
 def test_telling_lines():
-    """Of a failed build, what says something about it is told."""
-    told = last_lines([line.strip() for line in FAILED.splitlines() if line])
+    """The error of a failed build has its last lines without BuildKit's progress."""
+    last = last_lines([line.strip() for line in FAILED.splitlines() if line])
 
     assert (
         "[internal] load build definition from Dockerfile"
         " / ERROR: No matching distribution found for torch==2.13.0"
         " / executor failed running [/bin/sh -c sh steps.sh framework]: exit code: 1"
-    ) == told
+    ) == last
 
 
 def test_a_wheel_that_is_not_there():
-    """What pip did not find is named, with the command that gets it."""
+    """A missing wheel is named, with the pip command that downloads it."""
     error = fault(1, [line.strip() for line in FAILED.splitlines() if line], "/data")
 
     assert "pip found no torch==2.13.0 for the base image's Python" == error.why
@@ -105,23 +105,23 @@ def test_a_wheel_that_is_not_there():
 
 
 def test_our_own_faults():
-    """What a step of the Dockerfile refuses arrives in its three parts."""
+    """An error of a Dockerfile's step arrives as what, why and hint."""
     line = (
-        "#9 0.31 sagemaker-dist: the image to build on has torch 2.9.1: torch 2.13.0 was asked"
-        " for. Ask for 2.9.1, or build on an image without torch."
+        "#9 0.31 sagemaker-dist: the image to build on has torch 2.9.1: torch 2.13.0 was requested"
+        ". Request 2.9.1, or build on an image without torch."
     )
     error = fault(1, [line, "executor failed"], "/data")
 
     assert "the image to build on has torch 2.9.1" == error.what
-    assert "torch 2.13.0 was asked for" == error.why
-    assert "Ask for 2.9.1, or build on an image without torch" == error.hint
+    assert "torch 2.13.0 was requested" == error.why
+    assert "Request 2.9.1, or build on an image without torch" == error.hint
 
 
 def test_full_disk():
-    """A full disk is named by the directory, whichever step met it first."""
+    """A full disk is reported with the engine's directory, whichever step failed."""
     error = fault(1, ["write /a: No space left on device", "sagemaker-dist: a: b. c."], "/data")
 
-    assert "no space is left where the Docker engine keeps its data, /data" == error.why
+    assert "the disk with the Docker engine's data, /data, is full" == error.why
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_full_disk():
     ],
 )
 def test_steps_name_the_wheel_of_the_framework(tmp_path, framework, offline, wheel, package):
-    """Of TensorFlow the one without CUDA, unless the wheelhouse holds the other alone."""
+    """TensorFlow's wheel is the one for CPUs, unless the wheelhouse has only the other."""
     (tmp_path / (wheel or "click-8.5.1-py3-none-any.whl")).touch()
     if platform.machine() != "x86_64" or Path("/usr/local/cuda").exists():
         package = framework
@@ -151,7 +151,9 @@ def test_steps_name_the_wheel_of_the_framework(tmp_path, framework, offline, whe
 
 
 def test_steps_speak_the_form_that_is_read():
-    """Every fault of the Dockerfile's steps goes through the one function that has the form."""
+    """All errors of the Dockerfile's steps are printed by one function, in the format that we
+    parse.
+    """
     text = (Path(__file__).parents[3] / "container/image/steps.sh").read_text()
 
     assert 'echo "sagemaker-dist: $1: $2. $3." >&2' in text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The build context, from a clone and from an installed wheel."""
+"""Build context of the image, from a clone and from an installed wheel."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def _files(at: Path) -> list[str]:
 
 
 def test_context_of_a_clone(tmp_path):
-    """It holds what the Dockerfile wants, nothing compiled, and goes away."""
+    """The context has the Dockerfile's files and nothing compiled, and is removed at the end."""
     (tmp_path / "a-1-py3-none-any.whl").write_text("wheel")
     (tmp_path / "notes.txt").touch()
     with build_context(tmp_path) as context:
@@ -43,7 +43,7 @@ def test_context_of_a_clone(tmp_path):
 
 
 def test_wheel_ships_the_context(tmp_path):
-    """An installed wheel makes the very context that a clone makes."""
+    """An installed wheel gives the same context as a clone."""
     build = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     wheels, at = tmp_path / "wheels", tmp_path / "site"
     quiet = {"check": True, "capture_output": True}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Amazon ECR as moto has it."""
+"""Images and logins of Amazon ECR, played by moto."""
 
 import json
 
@@ -23,7 +23,7 @@ def session():
 
 @pytest.fixture
 def holding(session):
-    """Creates the repository with images of these tags."""
+    """Return a function that creates the repository with images of these tags."""
 
     def make(*tags: str, repository: str = "sagemaker-dist") -> None:
         ecr = session.client("ecr")
@@ -36,7 +36,7 @@ def holding(session):
 
 
 def test_image_of_this_version(session, holding):
-    """The URI is that of the session's account and region."""
+    """The image's URI is in the session's account and region."""
     tag = default_tag("torch").partition(":")[2]
     holding("0.0.1-torch", tag)
 
@@ -52,7 +52,7 @@ def test_repository_of_ones_own(session, holding):
 
 
 def test_no_repository(session):
-    """Without a repository the hint is both commands."""
+    """Without a repository, the hint has the commands to build and push the image."""
     with pytest.raises(SetupError, match="no ECR repository 'sagemaker-dist' in region") as raised:
         ecr_image(session, "torch")
 
@@ -62,7 +62,7 @@ def test_no_repository(session):
 
 
 def test_only_other_versions(session, holding):
-    """Images of other versions are named beside ours."""
+    """If only images of other versions exist, the error names them and this version."""
     holding("0.0.1-torch", "0.0.2-torch", "9.9.9-tensorflow")
     with pytest.raises(SkewError) as raised:
         ecr_image(session, "torch")
@@ -72,14 +72,16 @@ def test_only_other_versions(session, holding):
 
 
 def test_only_another_framework(session, holding):
-    """An image of another framework is no version of this one."""
+    """An image of another framework is not reported as another version."""
     holding("9.9.9-tensorflow")
     with pytest.raises(SetupError, match="has no image '"):
         ecr_image(session, "torch")
 
 
 def test_pass(session):
-    """The token is taken apart, and its repository made if asked; it is never shown."""
+    """The login has user and password from the token; `create` makes the repository; repr hides the
+    password.
+    """
     with pytest.raises(SetupError, match="--create"):
         ecr_login(session, "mine", create=False)
     access = ecr_login(session, "mine", create=True)
@@ -91,13 +93,13 @@ def test_pass(session):
 
 
 def test_no_region():
-    """Without a region the hint says how to set one."""
+    """Without a region, the hint says how to set one."""
     with pytest.raises(SetupError, match="no AWS region is set"):
         ecr_image(boto3.Session("testing", "testing"), "torch")
 
 
 def test_no_credentials():
-    """Without credentials the hint says how to get some."""
+    """Without credentials, the hint says how to set them."""
     with pytest.raises(SetupError, match="Unable to locate credentials") as raised:
         ecr_image(boto3.Session(region_name="eu-west-1"), "torch")
 
@@ -105,6 +107,6 @@ def test_no_credentials():
 
 
 def test_unknown_profile():
-    """A profile that does not exist is named."""
+    """The error names a profile that does not exist."""
     with pytest.raises(SetupError, match="\\(nobody\\)"):
         boto_session(profile="nobody")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether an image goes with this SDK."""
+"""Check that an image works with this SDK, and lookup of local images."""
 
 from types import SimpleNamespace
 
@@ -33,33 +33,33 @@ def facts(**labels: str) -> ImageFacts:
 
 
 def test_same_versions_pass():
-    """Runtime and SDK of one version go together."""
+    """Runtime and SDK of the same version pass."""
     check_versions(
         facts(version=sagemaker_dist.__version__, wire=str(hyperparameter_format.VERSION))
     )
 
 
 def test_an_image_of_ones_own_passes():
-    """An image without our labels is the user's."""
+    """An image without sagemaker-dist's labels passes."""
     check_versions(facts())
 
 
 def test_another_version():
     """The error names both versions."""
-    with pytest.raises(SkewError, match="holds sagemaker-dist-runtime") as raised:
+    with pytest.raises(SkewError, match="has sagemaker-dist-runtime") as raised:
         check_versions(facts(version="9.9.9", wire=str(hyperparameter_format.VERSION)))
 
     assert f"sagemaker-dist {sagemaker_dist.__version__} is installed here" == raised.value.why
 
 
 def test_another_wire():
-    """An image that reads another wire is refused."""
+    """An image that reads another hyperparameter format is refused."""
     with pytest.raises(SkewError, match="reads version 99 of the hyperparameter"):
         check_versions(facts(version=sagemaker_dist.__version__, wire="99"))
 
 
 def test_an_image_of_another_version_is_built_again_with_its_framework():
-    """The default framework would give the wrong image the right name."""
+    """The hint has the image's framework, because the default one would be wrong."""
     with pytest.raises(SkewError) as raised:
         check_versions(facts(version="9.9.9", framework="tensorflow"))
 
@@ -69,7 +69,7 @@ def test_an_image_of_another_version_is_built_again_with_its_framework():
 
 @pytest.fixture
 def empty_engine():
-    """A client of an engine that has no image."""
+    """Return a client of an engine without images."""
 
     def get(name):
         raise ImageNotFound(name)
@@ -103,7 +103,7 @@ def test_a_job_without_an_image_names_the_framework_to_build(empty_engine):
 
 
 def test_versions_in_tags():
-    """Versions of other frameworks, and tags that are none of ours, do not count."""
+    """Tags of other frameworks and other tags are ignored."""
     tags = iter(["0.2.0-torch", "latest", "0.1.0-torch", "0.3.0-tensorflow"])
 
     assert ["0.1.0", "0.2.0"] == versions_in(tags, "torch")

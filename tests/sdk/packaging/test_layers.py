@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a push is shown."""
+"""Display of a push, in a pipe and on a terminal."""
 
 from sagemaker_dist.packaging.layer_progress import show
 
@@ -13,13 +13,13 @@ MESSAGES = [
 
 
 def test_lines_in_a_pipe(capsys):
-    """Elsewhere than on a terminal, each layer is one line; every message is passed on."""
+    """Without a terminal each layer is printed as one line, and every message is passed on."""
     assert MESSAGES == list(show(MESSAGES))
     assert ["bbb: Layer already exists", "aaa: Pushed"] == capsys.readouterr().err.splitlines()
 
 
 def test_bars_on_a_terminal(capsys, monkeypatch):
-    """On a terminal, each layer is one line that ends full."""
+    """On a terminal each layer has one progress bar, which ends full."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "100")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an image may be built from and pushed to, and what docker is told."""
+"""Options of building and pushing images, and docker's arguments."""
 
 import re
 from dataclasses import fields
@@ -17,14 +17,14 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_default_tag():
-    """The name of an image says version and framework."""
+    """The name of an image has version and framework."""
     assert f"sagemaker-dist:{sagemaker_dist.__version__}-torch" == default_tag("torch")
     with pytest.raises(OptionError, match="Did you mean 'torch'"):
         default_tag("pytorch")
 
 
 def test_dockerfile_has_our_defaults():
-    """`docker build` of the Dockerfile alone gives the image that we would build."""
+    """`docker build` without our command gives the same image."""
     text = (ROOT / "container" / "Dockerfile").read_text()
     defaults = {match[1]: match[2] for match in re.finditer(r"^ARG (\w+)=(.*)$", text, re.M)}
 
@@ -38,7 +38,7 @@ def test_dockerfile_has_our_defaults():
     ("framework", "package"), [("torch", "torch"), ("tensorflow", "tensorflow-cpu")]
 )
 def test_framework_versions_are_those_of_the_runtime(framework, package):
-    """The series that we build for are those that the runtime's extra asks for."""
+    """The versions of an image are those that the runtime's extra requires."""
     text = (ROOT / "container" / "pyproject.toml").read_text()
     series = FRAMEWORKS[framework].series
     first, (major, minor) = series[0].rstrip("."), series[-1].split(".")[:2]
@@ -49,16 +49,17 @@ def test_framework_versions_are_those_of_the_runtime(framework, package):
 
 @pytest.mark.parametrize("version", ["2.15.1", "2.22.0"])
 def test_a_tensorflow_that_the_binding_does_not_know(version):
-    with pytest.raises(OptionError, match=r"compiled for tensorflow 2\.16\.x to 2\.21\.x"):
+    with pytest.raises(OptionError) as raised:
         ImageOptions(framework="tensorflow", framework_version=version)
 
+    assert ("framework_version",) == raised.value.about
     assert "2.18.0" == (
         ImageOptions(framework="tensorflow", framework_version="2.18.0").exact_version
     )
 
 
 def test_every_fault_at_once(tmp_path):
-    """What is wrong is said together, each with its hint."""
+    """All faults are reported together, each with its hint."""
     with pytest.raises(OptionErrors) as raised:
         ImageOptions(
             framework="tensorflw",
@@ -68,35 +69,34 @@ def test_every_fault_at_once(tmp_path):
             network="",
         )
 
-    assert [
-        "framework is 'tensorflw'",
-        "offline is True without a wheelhouse",
-        f"ca is '{tmp_path}/none.pem'",
-        "index_url is 'https://index.example'",
-        "network is ''",
-    ] == [fault.what for fault in raised.value.faults]
+    assert [("framework",), ("offline",), ("ca",), ("index_url",), ("network",)] == [
+        fault.about for fault in raised.value.faults
+    ]
 
 
 @pytest.mark.parametrize("version", ["2", "2.13", "2.13.*", "2.12.1"])
 def test_framework_version(version):
-    """A version is exact, and of the series that the runtime is compiled for."""
-    with pytest.raises(OptionError, match=re.escape(f"framework_version is '{version}'")):
+    """A version is exact, and of a series that the runtime is compiled for."""
+    with pytest.raises(OptionError) as raised:
         ImageOptions(framework_version=version)
 
+    assert ("framework_version",) == raised.value.about
     assert "2.13.1" == ImageOptions(framework_version="2.13.1").exact_version
 
 
 def test_empty_wheelhouse(tmp_path):
     """A wheelhouse without wheels is refused before anything starts."""
-    with pytest.raises(OptionError, match="there are no wheels in it"):
+    with pytest.raises(OptionError) as raised:
         ImageOptions(wheelhouse=tmp_path)
+
+    assert ("wheelhouse",) == raised.value.about
 
 
 def test_what_docker_is_told(tmp_path):
-    """Each option reaches docker; secrets are named by files."""
+    """Each option reaches docker; secrets are passed as files."""
     authority = tmp_path / "ca.pem"
     authority.touch()
-    told = arguments(
+    passed = arguments(
         ImageOptions(
             base_image="base",
             build_image="build",
@@ -121,18 +121,18 @@ def test_what_docker_is_told(tmp_path):
         f"--secret=id=ca,src={authority}",
         f"--secret=id=pip,src={tmp_path}/pip.conf",
         "--tag=mine:1",
-    ] == told
+    ] == passed
 
 
 def test_offline_steps_have_no_network(tmp_path):
-    """An offline build cannot download even by mistake."""
+    """The steps of an offline build have no network."""
     (tmp_path / "a-1-py3-none-any.whl").touch()
 
     assert "--network=none" in arguments(ImageOptions(wheelhouse=tmp_path, offline=True))
 
 
 def test_options_say_what_they_mean():
-    """Every option is described."""
+    """The docstrings describe every option."""
     for options in (ImageOptions, PushOptions):
         missing = [f.name for f in fields(options) if f"{f.name}: " not in (options.__doc__ or "")]
 
@@ -140,8 +140,9 @@ def test_options_say_what_they_mean():
 
 
 def test_push_options():
-    """A registry of one's own and options for ECR exclude each other."""
-    with pytest.raises(OptionError, match="create and repository are for Amazon ECR"):
-        PushOptions(to="localhost:5000/name", create=True)
-    with pytest.raises(OptionError, match="it does not name a registry"):
-        PushOptions(to="name")
+    """`to` and the options for ECR exclude each other."""
+    for wrong in ({"to": "localhost:5000/name", "create": True}, {"to": "name"}):
+        with pytest.raises(OptionError) as raised:
+            PushOptions(**wrong)
+
+        assert ("to",) == raised.value.about

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What engines say, as they were heard to, becomes a cause and a hint."""
+"""Messages of Docker engines become errors with reason and hint."""
 
 import pytest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real server of S3's protocol, and jobs whose hosts write down what they see."""
+"""Fixtures: a mock S3 server, and jobs whose hosts record their environment."""
 
 import json
 
@@ -20,7 +20,7 @@ def server():
 
 @pytest.fixture
 def s3(server, monkeypatch):
-    """A client of an empty S3, which the environment leads jobs to."""
+    """Return a client of an empty mock S3 server, which the environment variables name."""
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", server)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
@@ -45,7 +45,9 @@ def put(s3):
 
 @pytest.fixture
 def seen(runner, request_for, script):
-    """Runs a script on hosts with channels; what each host wrote down."""
+    """Return a function that runs a script on hosts with channels, and returns each host's
+    record.
+    """
 
     def seen(text, *channels, hosts=1, **more):
         script(text)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host gets the user's code, and neither the job's own files nor links without an end."""
+"""Copy of the user's code to a host: without the job's own files, and without circular links."""
 
 import os
 import socket
@@ -16,7 +16,7 @@ def files(folder):
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    """A home with code, data that has no end, and the jobs in it."""
+    """Create a home directory with code, endless data, and the jobs' folders."""
     home = tmp_path / "home"
     for name in ("train.py", "pkg/a.py", ".git/HEAD", "pkg/__pycache__/a.pyc", "model/old"):
         (home / name).parent.mkdir(parents=True, exist_ok=True)
@@ -34,7 +34,7 @@ def home(tmp_path, monkeypatch):
 
 
 def test_what_the_job_writes_is_not_copied(home):
-    """The job lies in the source; nothing is copied into itself."""
+    """The job's folder may be inside source_dir; it is not copied into itself."""
     job = home / ".sagemaker-dist/jobs/job"
     code = job / "hosts/algo-1/code"
     code.mkdir(parents=True)
@@ -46,7 +46,7 @@ def test_what_the_job_writes_is_not_copied(home):
 
 
 def test_other_jobs_beside_the_code_are_not_copied(home):
-    """The root of all jobs is the source itself."""
+    """source_dir may be the directory of all jobs; their folders are not copied."""
     for name in ("first", "job"):
         (home / name).mkdir()
         (home / name / "job.json").touch()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is asked of Docker for a host, without Docker."""
+"""Docker's arguments for a host, computed without Docker."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ OWNER = Owner(uid=1000, gid=1000, groups=(1000, 27))
 
 @pytest.fixture
 def arguments(request_for, tmp_path):
-    """The arguments for algo-2 of a job, with what a test changes."""
+    """Return the arguments for algo-2 of a job, with the test's changes to the request."""
 
     def ask(engine=ENGINE, mounts=(), **changes):
         request = request_for(**changes)
@@ -42,16 +42,16 @@ def arguments(request_for, tmp_path):
 
 
 def test_a_host_is_named_and_labelled(arguments):
-    asked = arguments()
+    made = arguments()
 
-    assert "sagemaker-dist-job-algo-2" == asked["name"]
-    assert "algo-2" == asked["hostname"]
-    assert ["train"] == asked["command"]
-    assert "algo-2" == asked["labels"]["sagemaker-dist.host"]
+    assert "sagemaker-dist-job-algo-2" == made["name"]
+    assert "algo-2" == made["hostname"]
+    assert ["train"] == made["command"]
+    assert "algo-2" == made["labels"]["sagemaker-dist.host"]
 
 
 def test_all_that_is_written_stays_on_this_machine(arguments, tmp_path):
-    """The tree and the checkpoints are writable, data is not unless it is said to be."""
+    """The tree and the checkpoints are writable; data is read-only by default."""
     data = Mount(source=Path("/data"), name="training")
     system = Mount(source=Path("/mnt/fsx"), name="system", writable=True)
     mounts = {each["Target"]: each for each in arguments(mounts=[data, system])["mounts"]}
@@ -65,7 +65,7 @@ def test_all_that_is_written_stays_on_this_machine(arguments, tmp_path):
 
 
 def test_files_belong_to_the_caller(arguments):
-    """Its own uid; root where the engine is rootless; unmapped where users are mapped."""
+    """Containers run as the user's uid; as root if the engine is rootless; without user mapping."""
     rootless = Engine(**{**as_dict(ENGINE), "is_rootless": True})
     remapped = Engine(**{**as_dict(ENGINE), "is_remapped": True})
 
@@ -84,7 +84,7 @@ def test_shared_memory_is_half_of_the_machine(arguments):
 
 def test_environment_is_sagemakers_and_the_users_alone(arguments, monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    asked = arguments(Environment={"COLOUR": "green"})["environment"]
+    made = arguments(Environment={"COLOUR": "green"})["environment"]
 
     assert {
         "AWS_REGION",
@@ -93,25 +93,25 @@ def test_environment_is_sagemakers_and_the_users_alone(arguments, monkeypatch):
         "SM_CHECKPOINT_DIR",
         "TRAINING_JOB_ARN",
         "TRAINING_JOB_NAME",
-    } == set(asked)
+    } == set(made)
 
 
 @pytest.mark.parametrize(("ranks", "hosts", "threads"), [(4, 2, "2"), (None, 2, "8"), (16, 4, "1")])
 def test_hosts_share_the_cpus_of_one_machine(arguments, request_for, ranks, hosts, threads):
-    """As processes on one machine do, so that both kinds of job compute the same bits."""
+    """OMP_NUM_THREADS divides the CPUs among ranks, so that results equal those of processes."""
     wire = render(DataParallel(processes_per_host=ranks))
     parameters = {**request_for()["HyperParameters"], KEY: wire}
-    asked = arguments(hosts=hosts, HyperParameters=parameters)["environment"]
+    made = arguments(hosts=hosts, HyperParameters=parameters)["environment"]
 
-    assert threads == asked["OMP_NUM_THREADS"]
+    assert threads == made["OMP_NUM_THREADS"]
 
 
 def test_own_entry_point(arguments):
     algorithm = {"TrainingInputMode": "File", "TrainingImage": "image"}
     own = {"ContainerEntrypoint": ["/bin/bash"], "ContainerArguments": ["-c", "true"]}
-    asked = arguments(AlgorithmSpecification={**algorithm, **own})
+    made = arguments(AlgorithmSpecification={**algorithm, **own})
 
-    assert (["/bin/bash"], ["-c", "true"]) == (asked["entrypoint"], asked["command"])
+    assert (["/bin/bash"], ["-c", "true"]) == (made["entrypoint"], made["command"])
 
 
 def test_gpus_are_asked_for_by_name():

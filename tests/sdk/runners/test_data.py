@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Channels as hosts see them, with data in a real server of S3's protocol."""
+"""Channels as hosts find them, with data in a mock S3 server."""
 
 import socket
 from contextlib import suppress
@@ -28,7 +28,7 @@ LIST = """
 
 @pytest.fixture
 def silent():
-    """The URL of a server that takes requests and never answers."""
+    """Return the URL of a server that accepts requests and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
 
@@ -50,7 +50,7 @@ def test_keys_lie_as_below_their_prefix(seen, put, prefix, names):
 
 
 def test_data_is_downloaded_once_and_removed(seen, runner, put, s3):
-    """The status says so meanwhile, the log says how much, and a whole bucket is a prefix."""
+    """The status is Downloading, the log has the size, and the prefix may be a whole bucket."""
     put(x="1", y="22")
     first, second = seen(LIST, channel("s3://bucket"), channel("s3://bucket/y", "b"), hosts=2)
     steps = [step["Status"] for step in runner.describe("job")["SecondaryStatusTransitions"]]
@@ -208,7 +208,7 @@ def test_no_credentials(runner, request_for, s3, monkeypatch):
 def test_credentials_of_the_runner_reach_downloads_alone(
     request_for, script, put, tmp_path, monkeypatch
 ):
-    """Neither a host nor a file gets them; an empty one takes away the driver's."""
+    """Neither hosts nor files get them; an empty value removes the driver's variable."""
     put(x="1")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
@@ -238,7 +238,7 @@ def test_credentials_of_the_runner_reach_downloads_alone(
 
 @pytest.mark.parametrize("now", [True, False])
 def test_a_download_can_be_stopped(runner, request_for, s3, silent, monkeypatch, now):
-    """Even while S3 does not answer."""
+    """A job can be stopped while S3 does not answer."""
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", silent)
     name = runner.start(request_for(InputDataConfig=[channel("s3://bucket/x")]))
     wait_until(lambda: runner.describe(name)["SecondaryStatus"] == "Downloading")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How jobs of processes end: by failing, by being stopped, with their driver or without it."""
+"""Ends of jobs of processes: failures, stops, and the end of driver or supervisor."""
 
 import json
 import os
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(30)
 
 
 def run(runner, request, **how):
-    """Start a job and return what became of it."""
+    """Start a job and return its last description."""
     return finish(runner, runner.start(request, **how))
 
 
@@ -41,7 +41,7 @@ def log(runner, name="job"):
 
 
 def processes_of(folder):
-    """Processes that know of a folder: supervisors, launchers and what these started."""
+    """Return all processes of a job folder: supervisor, launchers, and their descendants."""
     found = []
     for process in psutil.process_iter(["pid", "cmdline"]):
         try:
@@ -69,7 +69,7 @@ def model_of(description):
 
 
 def test_first_failure_is_told_and_ends_the_job_soon(runner, request_for, script):
-    """A host that hangs is killed 6 s after another failed; the cause wins over its echo."""
+    """A host that hangs is killed 6 s after another failed; FailureReason is the root cause."""
     script("""
         import signal, sys, time
         if host == "algo-1":
@@ -88,7 +88,7 @@ def test_first_failure_is_told_and_ends_the_job_soon(runner, request_for, script
 
 
 def test_the_cause_is_told_though_its_peer_ended_first(runner, request_for, script):
-    """A rank says why it ends, then its interpreter takes its time; a peer is sooner gone."""
+    """The failed rank is the root cause even if its peer exits earlier."""
     script("""
         import signal, sys, time
         if host == "algo-1":
@@ -105,7 +105,7 @@ def test_the_cause_is_told_though_its_peer_ended_first(runner, request_for, scri
 
 
 def test_a_peer_that_hangs_is_asked_to_end_all_the_same(runner, request_for, script):
-    """Nobody says why: after 3 s the others get SIGTERM."""
+    """If only a secondary failure is reported, the others get SIGTERM after 3 s."""
     script("""
         import signal, sys, time
         ready = base.parent / "ready"
@@ -136,12 +136,13 @@ def test_failed_job_keeps_what_it_made(runner, request_for, script):
 
     assert {"half": "half"} == members(model_of(described))
     assert (
-        "The launcher of algo-1 exited with code 2, without a reason." == described["FailureReason"]
+        "The launcher of algo-1 exited with code 2 and gave no reason."
+        == described["FailureReason"]
     )
 
 
 def test_grandchildren_do_not_survive(runner, request_for, script, tmp_path):
-    """Whatever a host leaves behind, in a session of its own too, is killed at the end."""
+    """Processes in sessions of their own are killed at the end of the job, too."""
     script("""
         import subprocess
         subprocess.Popen(["sleep", "100"], start_new_session=True)
@@ -152,7 +153,7 @@ def test_grandchildren_do_not_survive(runner, request_for, script, tmp_path):
 
 
 def test_stop_gives_hosts_their_time(runner, request_for, script, tmp_path):
-    """SIGTERM reaches every host, what they then save is kept, the job is Stopped."""
+    """SIGTERM reaches every host, files saved after it are kept, and the job is Stopped."""
     script("""
         import signal, sys, time
         def stop(*_):
@@ -174,7 +175,7 @@ def test_stop_gives_hosts_their_time(runner, request_for, script, tmp_path):
 
 
 def test_what_killed_hosts_wrote_is_kept(runner, request_for, script):
-    """stop(), then stop(now=True): the hosts are killed, their model is not."""
+    """stop() and then stop(now=True) kills the hosts but keeps their model."""
     script("""
         import signal, time
         def stop(*_):
@@ -197,7 +198,7 @@ def test_what_killed_hosts_wrote_is_kept(runner, request_for, script):
 
 
 def test_kill_does_not_wait(runner, request_for, script):
-    """A host that ignores SIGTERM is gone at once."""
+    """stop(now=True) kills a host that ignores SIGTERM at once."""
     script("""
         import signal, time
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -242,7 +243,7 @@ SLEEPER = """
 
 
 def test_killed_driver_takes_its_job_along(runner, request_for, script, driver, tmp_path):
-    """An attended job ends when its driver is killed with SIGKILL; nothing is left."""
+    """An attended job ends when its driver is killed by SIGKILL; no process is left."""
     script(SLEEPER)
     process = driver(DRIVER, str(runner.root), json.dumps(request_for()), "attended")
     wait_until(lambda: runner.exists("job") and log(runner).count("ready") == 2)
@@ -253,7 +254,9 @@ def test_killed_driver_takes_its_job_along(runner, request_for, script, driver, 
 
 
 def test_detached_job_outlives_its_driver(runner, request_for, script, driver):
-    """A driver that does not wait may exit; any process can see the job through."""
+    """A job that is not attended keeps running when its driver exits; any process can wait
+    for it.
+    """
     script("import time; print('ready'); time.sleep(1); print('done')")
     process = driver(DRIVER, str(runner.root), json.dumps(request_for()), "detached")
 
@@ -264,7 +267,7 @@ def test_detached_job_outlives_its_driver(runner, request_for, script, driver):
 
 
 def test_killed_supervisor_is_noticed(runner, request_for, script, tmp_path):
-    """Its hosts go with it, and the job is Failed rather than forever InProgress."""
+    """If the supervisor is killed, its hosts end, and the job is Failed instead of InProgress."""
     script(SLEEPER)
     name = runner.start(request_for())
     wait_until(lambda: log(runner).count("ready") == 2)
@@ -290,7 +293,7 @@ def test_unwritable_output_fails_the_job_and_keeps_the_trees(runner, request_for
 
 
 def test_interrupted_start_leaves_no_supervisor(runner, request_for, script, tmp_path, monkeypatch):
-    """Ctrl-C after the supervisor came to be: it stops, and the job is over."""
+    """Ctrl-C during start() stops a supervisor that already runs."""
     script(SLEEPER)
     real = runner_module.subprocess.run
 
@@ -307,7 +310,7 @@ def test_interrupted_start_leaves_no_supervisor(runner, request_for, script, tmp
 
 
 def test_a_job_that_never_got_a_supervisor_has_failed(runner, request_for, monkeypatch):
-    """The driver was killed between writing the job down and starting it."""
+    """A driver that is killed before it starts the supervisor leaves a Failed job."""
     monkeypatch.setattr(type(runner), "_launch", lambda *_: None)
     name = runner.start(request_for())
     assert "InProgress" == runner.describe(name)["TrainingJobStatus"]
@@ -345,7 +348,7 @@ def test_cause_is_told_besides_a_model_that_cannot_be_written(
     output = {"S3OutputPath": f"file://{tmp_path}/file"}
     reason = run(runner, request_for(hosts=1, OutputDataConfig=output))["FailureReason"]
 
-    assert reason.startswith("The launcher of algo-1 exited with code 2, without a reason.")
+    assert reason.startswith("The launcher of algo-1 exited with code 2 and gave no reason.")
     assert "The model could not be written: " in reason
 
 
@@ -356,7 +359,7 @@ def test_empty_model_is_said(runner, request_for):
 
 
 def test_stop_while_a_model_is_packed_leaves_no_half(tmp_path):
-    """Between two files the wish is heard."""
+    """A stop during the writing of the model leaves no partial archive."""
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree" / "a").write_text("a")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs as processes of this machine, with a launcher that does what the test says."""
+"""Jobs as processes of this machine, with a launcher that runs the test's script."""
 
 import json
 import os
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(30)
 
 
 def run(runner, request, **how):
-    """Start a job and return what became of it."""
+    """Start a job and return its last description."""
     return finish(runner, runner.start(request, **how))
 
 
@@ -51,7 +51,7 @@ def model_of(description):
 
 
 def test_a_host_finds_what_sagemaker_gives_it(runner, request_for, script, data, tmp_path):
-    """The configuration files, the linked data, the directories and the environment."""
+    """A host has the configuration files, the linked data, the directories and the environment."""
     script("""
         import json, os
         config = {p.stem: json.loads(p.read_text()) for p in (base / "input/config").iterdir()}
@@ -109,7 +109,7 @@ def test_a_host_finds_what_sagemaker_gives_it(runner, request_for, script, data,
 
 
 def test_a_launcher_around_the_driver_does_not_leak_in(runner, request_for, script, monkeypatch):
-    """RANK and its kin of the driver's own world never reach a host."""
+    """RANK and similar variables of a launcher of the driver do not reach a host."""
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "SM_HOSTS", "TORCHELASTIC_RUN_ID"):
         monkeypatch.setenv(name, "1")
     script("""
@@ -122,7 +122,9 @@ def test_a_launcher_around_the_driver_does_not_leak_in(runner, request_for, scri
 
 
 def test_models_of_all_hosts_become_one(runner, request_for, script, tmp_path):
-    """Equal files are one, of different ones the lowest host's is kept and the log says so."""
+    """Files of all hosts are merged; of different files the first host's is used, and the log names
+    it.
+    """
     script("""
         import os
         (base / "model" / "shared").mkdir()
@@ -143,8 +145,9 @@ def test_models_of_all_hosts_become_one(runner, request_for, script, tmp_path):
         "shared/same": "same",
     } == members(model_of(described))
     assert {"metrics": "1"} == members(output / "job" / "output" / "output.tar.gz")
-    assert "[sagemaker-dist] hosts wrote different files clash; the lowest host's is kept" in log(
-        runner
+    assert (
+        "[sagemaker-dist] hosts wrote different files clash; the first host's file is used"
+        in log(runner)
     )
 
 
@@ -157,7 +160,7 @@ def test_an_uncompressed_model_is_a_directory(runner, request_for, script):
 
 
 def test_trees_go_and_the_data_stays(runner, request_for, data, tmp_path):
-    """Removing a host's tree follows no link to the user's data."""
+    """Removing a host's tree does not follow links to the user's data."""
     channel = {"ChannelName": "a", "DataSource": {"S3DataSource": {"S3Uri": data}}}
     run(runner, request_for(InputDataConfig=[channel]))
 
@@ -190,7 +193,7 @@ def test_checkpoints_survive_and_the_next_job_finds_them(runner, request_for, sc
 
 
 def test_checkpoints_may_be_removed_with_their_directory(runner, request_for, script, tmp_path):
-    """As Keras's BackupAndRestore does at the end; Python removes no tree through a link."""
+    """A script may remove the checkpoint directory, as Keras's BackupAndRestore does."""
     script("""
         import os, shutil
         folder = os.environ["SM_CHECKPOINT_DIR"]
@@ -224,7 +227,7 @@ def test_description_has_the_shape_of_sagemaker(runner, request_for):
 
 
 def test_output_arrives_in_order_with_its_host(runner, request_for, script):
-    """Lines get their host's mark unless they have one; progress stays in one piece."""
+    """Each line begins with its host's name once; progress bars are not split."""
     script("""
         print("plain")
         print(f"[{host} rank 0] marked")
@@ -245,7 +248,7 @@ def test_output_arrives_in_order_with_its_host(runner, request_for, script):
 
 
 def test_logs_can_be_followed(runner, request_for, script, tmp_path):
-    """What a host says is there before the job is over."""
+    """logs(follow=True) yields output before the job has ended."""
     script(f"""
         import pathlib, time
         print("first")
@@ -302,7 +305,7 @@ def source_of(folder, only=None, *dependencies):
 
 
 def test_the_source_may_be_the_folder_that_the_jobs_lie_in(runner, request_for, script, tmp_path):
-    """Every host runs its own copy, and the copy does not hold itself."""
+    """If source_dir contains the jobs' folders, hosts get the code without them."""
     script("""
         import pathlib
         assert pathlib.Path(__file__) == base / "code" / "train.py"
@@ -329,7 +332,7 @@ def test_code_that_cannot_be_copied_fails_the_job_in_one_sentence(runner, reques
 def test_a_moved_checkpoint_folder_is_where_the_script_looks(
     runner, request_for, script, tmp_path, monkeypatch
 ):
-    """The real launcher hands on the directory that checkpoint_local_path names."""
+    """The launcher passes the directory of checkpoint_local_path to the script."""
     root = Path(__file__).parents[3]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(root / "container"), str(root)]))
     script("""

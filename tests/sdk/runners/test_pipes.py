@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pipe mode: what readers get, and that no feeder waits for one in vain."""
+"""Pipe mode: the data that readers get, and threads that never wait forever."""
 
 import gzip
 import os
@@ -25,7 +25,7 @@ READ = """
 
 @pytest.mark.parametrize("is_here", [True, False])
 def test_a_pipe_carries_all_objects_in_each_epoch(seen, put, data, is_here):
-    """The next fifo is always there, that of an epoch which is over is gone, a directory never."""
+    """The next FIFO always exists, the one of a past epoch does not, and there is no directory."""
     put(**{"b": "2 ", "a/x": "1 ", "c": "3" * 300_000})
     uri, whole = (data, "1 2 3") if is_here else ("s3://bucket", "1 2 " + "3" * 300_000)
     (found,) = seen(READ, channel(uri, mode="Pipe"))
@@ -87,7 +87,7 @@ def test_a_pipe_that_nobody_reads_ends_with_the_job(seen, put):
 
 
 def test_a_pipe_that_breaks_off_fails_the_job(runner, request_for, script, put):
-    """The reader sees no end that looks like that of an epoch."""
+    """The reader of a pipe that fails gets no EOF."""
     put(a=b"no gzip")
     script("(base / 'input/data/a_0').read_bytes()")
     given = channel("s3://bucket", mode="Pipe", CompressionType="Gzip")
@@ -101,7 +101,7 @@ def test_a_pipe_that_breaks_off_fails_the_job(runner, request_for, script, put):
 
 @pytest.fixture
 def pipe(tmp_path):
-    """Feeds a pipe of three files; it ends with the test."""
+    """Return a pipe of three files whose thread runs; stop it at the end of the test."""
     for name in "abc":
         (tmp_path / name).write_bytes(name.encode() * 200_000)
     pipe = Pipe(tmp_path, "t", Stream(root=tmp_path / "a"))
@@ -121,14 +121,16 @@ def test_a_feeder_ends_while_its_reader_does_not_read(pipe, tmp_path):
 
 
 def test_a_fifo_that_is_over_is_gone(pipe, tmp_path):
-    """Who opens it again is told so, and is not left waiting."""
+    """Opening a FIFO again after its epoch is an error; the reader does not wait forever."""
     for epoch in range(20):
         assert 200_000 == len((tmp_path / f"t_{epoch}").read_bytes())
         assert not (tmp_path / f"t_{epoch}").exists()
 
 
 def test_every_user_may_read_a_fifo(pipe, tmp_path):
-    """A container may run as another one, whatever the umask here."""
+    """A FIFO is readable for all users, whatever the umask, because containers may run as
+    another.
+    """
     before = os.umask(0o077)
     try:
         fifo = Pipe(tmp_path, "u", Stream(root=tmp_path)).make(0)
@@ -139,7 +141,7 @@ def test_every_user_may_read_a_fifo(pipe, tmp_path):
 
 
 def test_epochs_in_which_a_reader_stops_at_random(pipe, tmp_path):
-    """No epoch is lost, and the fifo of the next is there before one is over."""
+    """No epoch is lost if readers close early; the next FIFO exists before one ends."""
     random = Random(0)
     for epoch in range(100):
         with (tmp_path / f"t_{epoch}").open("rb") as fifo:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Of several failures, the cause is told."""
+"""Choice of the root cause among several failures."""
 
 import pytest
 
 from sagemaker_dist.runners.local.root_cause import Failure, choose_reason
 
 
-def failure(text="", ending="It ended.", asked=False, **fields):
-    return Failure(text=text, ending=ending, was_stopped=asked, fields=fields)
+def failure(text="", ending="It ended.", was_stopped=False, **fields):
+    return Failure(text=text, ending=ending, was_stopped=was_stopped, fields=fields)
 
 
 ECHO = failure("echo", is_secondary=True, kind="lost", culprit=1)
@@ -15,7 +15,7 @@ OTHER_ECHO = failure("other echo", is_secondary=True, kind="aborted", culprit=1)
 CAUSE = failure("rank 1: ValueError: nope")
 LATER = failure("rank 2: ValueError: later")
 KILLED = failure(ending="The launcher of algo-2 was killed by SIGKILL.")
-ASKED = failure(asked=True)
+STOPPED = failure(was_stopped=True)
 
 
 @pytest.mark.parametrize(
@@ -25,9 +25,9 @@ ASKED = failure(asked=True)
         ([OTHER_ECHO, ECHO, CAUSE, LATER], CAUSE.text),
         ([failure("rank 1 closed its connection"), ECHO], "rank 1 closed its connection"),
         ([LATER, CAUSE], LATER.text),
-        ([ECHO, ASKED], ECHO.text),
+        ([ECHO, STOPPED], ECHO.text),
         ([ECHO, KILLED], KILLED.ending),
-        ([ASKED], "A host failed."),
+        ([STOPPED], "A host failed."),
         ([failure("x" * 2000)], "x" * 1024),
     ],
 )

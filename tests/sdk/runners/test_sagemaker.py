@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs on SageMaker: moto where it has the service, else a server of HTTP that is told."""
+"""Jobs on SageMaker, played by moto, or by an HTTP server with prepared answers."""
 
 import pickle
 import time
@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 
 import boto3
 import pytest
-from cloudwatch import HANG_UP, REQUEST, Refusal, Time, described, in_ireland, told
+from cloudwatch import HANG_UP, REQUEST, Refusal, Time, described, in_ireland, prepared_server
 from moto import mock_aws
 from moto.server import ThreadedMotoServer
 
@@ -23,7 +23,7 @@ MISSING = Refusal("ValidationException", "Requested resource not found.")
 
 @pytest.fixture
 def amazon(monkeypatch):
-    with told(monkeypatch) as server:
+    with prepared_server(monkeypatch) as server:
         yield server
 
 
@@ -34,7 +34,7 @@ def clock():
 
 @pytest.fixture
 def aws(clock):
-    """For whom no time passes."""
+    """Return a runner on the prepared server, whose clock does not wait."""
     with in_ireland(clock.clock) as runner:
         yield runner
 
@@ -47,7 +47,7 @@ def test_is_a_runner(aws):
 
 @mock_aws
 def test_job_from_start_to_end(aws, capsys):
-    """moto's jobs are complete at once; their output is shown, and where the model is."""
+    """A job of moto completes at once; its output and the place of its model are shown."""
     logs = boto3.client("logs", region_name="eu-west-1")
     logs.create_log_group(logGroupName=LOG_GROUP)
     now_ms = round(time.time() * 1000)
@@ -72,7 +72,7 @@ def test_job_from_start_to_end(aws, capsys):
 
 
 def test_motos_server(aws, monkeypatch):
-    """By HTTP with another's idea of SageMaker; what was said before is left out."""
+    """The runner works over HTTP with moto's server; earlier output is left out with new_only."""
     server = ThreadedMotoServer("127.0.0.1", 0)
     server.start()
     host, port = server.get_host_and_port()
@@ -94,7 +94,7 @@ def test_motos_server(aws, monkeypatch):
 
 @mock_aws
 def test_no_log_group_yet(aws):
-    """The first job of an account has none."""
+    """A missing log group, as in a new account, is no error."""
     aws.start(REQUEST)
 
     assert [] == list(aws.logs("job"))
@@ -103,16 +103,16 @@ def test_no_log_group_yet(aws):
 def test_request_is_sent_as_it_is(aws, amazon):
     aws.start(REQUEST)
 
-    assert [("CreateTrainingJob", REQUEST)] == amazon.asked
+    assert [("CreateTrainingJob", REQUEST)] == amazon.calls
 
 
 def test_description_is_asked_for_once_in_five_seconds(aws, amazon, clock):
-    """However often a viewer wants it."""
+    """However often a viewer reads the state, SageMaker is called once in 5 s."""
     for _ in range(101):
         aws.describe("job")
         clock.now += 0.1
 
-    assert 3 == len(amazon.asked)
+    assert 3 == len(amazon.calls)
 
 
 def test_stop_and_start_are_seen_at_once(aws, amazon):
@@ -130,7 +130,7 @@ def test_stop_and_start_are_seen_at_once(aws, amazon):
 
 
 def test_last_description_counts_while_sagemaker_cannot_answer(aws, amazon, clock):
-    """For some minutes; then it is an error."""
+    """The last description is used for some minutes; then there is an error."""
     aws.describe("job")
     amazon.say("DescribeTrainingJob", HANG_UP, *[THROTTLED] * 4, *[HANG_UP] * 100)
     for _ in range(10):
@@ -142,7 +142,9 @@ def test_last_description_counts_while_sagemaker_cannot_answer(aws, amazon, cloc
 
 
 def test_new_job_that_has_its_tags_later(aws, amazon, clock):
-    """Where a policy goes by tags, SageMaker denies to describe a job that is seconds old."""
+    """A denied description of a job that is seconds old is repeated, because IAM policies may use
+    its tags.
+    """
     denied = Refusal("AccessDeniedException", "not authorized to perform: x")
     aws.start(REQUEST)
     amazon.say("DescribeTrainingJob", denied, denied, described())
@@ -155,12 +157,12 @@ def test_new_job_that_has_its_tags_later(aws, amazon, clock):
 def test_stop(aws, amazon, now):
     aws.stop("job", now=now)
 
-    assert [("StopTrainingJob", {"TrainingJobName": "job"})] == amazon.asked
+    assert [("StopTrainingJob", {"TrainingJobName": "job"})] == amazon.calls
 
 
 @pytest.mark.parametrize("status", ["Completed", "Failed", "Stopped", "Stopping"])
 def test_stop_of_a_job_that_is_over(aws, amazon, status):
-    """SageMaker refuses that; it is no error."""
+    """Stopping a job that has ended is no error, although SageMaker refuses it."""
     refused = f"The request was rejected because the training job is in status {status}."
     amazon.say("StopTrainingJob", Refusal("ValidationException", refused))
     amazon.say("DescribeTrainingJob", described(status))
@@ -184,7 +186,7 @@ def test_unknown_job(aws, amazon):
         with pytest.raises(JobError) as raised:
             act("job")
         assert (
-            "there is no job 'job': SageMaker has none of this name in region eu-west-1"
+            "there is no job 'job': SageMaker has no job of this name in region eu-west-1"
             " (Requested resource not found). Check the name, the region and the account."
             == str(raised.value)
         )
@@ -200,7 +202,7 @@ def event(number, at_ms, host=1):
 
 
 def test_job_is_watched_to_its_end(aws, amazon, capsys):
-    """Pages, throttling, a connection that breaks, lines that come after the end."""
+    """Pages, throttling, a broken connection, and lines after the end are handled."""
     now_ms = round(time.time() * 1000)
     events = [event(number, now_ms + number, host=number % 3 + 1) for number in range(6)]
     amazon.say(
@@ -231,12 +233,12 @@ def test_job_is_watched_to_its_end(aws, amazon, capsys):
         " log group /aws/sagemaker/TrainingJobs, streams job/*" == lines[-1]
     )
     assert {"job/"} == {
-        asked["logStreamNamePrefix"] for name, asked in amazon.asked if name == "FilterLogEvents"
+        call["logStreamNamePrefix"] for name, call in amazon.calls if name == "FilterLogEvents"
     }
 
 
 def test_job_that_was_stopped_before_it_trained(aws, amazon, capsys):
-    """SageMaker says nothing of a model, nor when it ended; the clock of this machine is late."""
+    """The description has no model and no end time, and this machine's clock is late."""
     description = described("Stopped", age_seconds=-60)
     amazon.say("DescribeTrainingJob", description)
     watch(aws, "job")
@@ -245,19 +247,19 @@ def test_job_that_was_stopped_before_it_trained(aws, amazon, capsys):
 
 
 def test_new_lines_only(aws, amazon):
-    """What was said is left out, also if it is seen again."""
+    """With new_only, earlier lines are left out, also if CloudWatch returns them again."""
     now_ms = round(time.time() * 1000)
     old, new = event(0, now_ms - 1000), event(1, now_ms)
     amazon.say("DescribeTrainingJob", described("Completed", age_seconds=250))
     amazon.say("FilterLogEvents", {"events": [old]}, {"events": [old, new]})
 
     assert ["[algo-1] line 1\n"] == [s for s in aws.logs("job", follow=True, new_only=True) if s]
-    starts = [asked["startTime"] for name, asked in amazon.asked if name == "FilterLogEvents"]
+    starts = [call["startTime"] for name, call in amazon.calls if name == "FilterLogEvents"]
     assert now_ms - 120_000 == pytest.approx(starts[0], abs=10_000)  # not since the beginning
 
 
 def test_new_lines_by_the_clock_of_aws(aws, amazon):
-    """A clock of this machine that is a day ahead leaves nothing out."""
+    """new_only uses AWS's clock: a local clock that is a day fast loses no line."""
     amazon.skew_seconds = -86_400
     then_ms = round((time.time() - 86_400) * 1000)
     amazon.say("DescribeTrainingJob", described("Completed", age_seconds=86_400))
@@ -280,7 +282,7 @@ def test_time_between_questions_is_some_time(poll_seconds):
 
 
 def test_session_of_ones_own_settings(amazon, monkeypatch):
-    """None is boto3's own, which are read at the first call."""
+    """Without a session, boto3's settings are read at the first call."""
     runner = SageMakerRunner()
     for name, value in (
         ("ACCESS_KEY_ID", "a"),
@@ -296,7 +298,7 @@ def test_session_of_ones_own_settings(amazon, monkeypatch):
 
 
 def test_creation_time_is_a_moment(aws, amazon):
-    """As boto3 has it: with a time zone."""
+    """CreationTime has a time zone, as boto3 returns it."""
     created = aws.describe("job")["CreationTime"]
 
     assert abs((datetime.now(timezone.utc) - created).total_seconds()) < 60

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What AWS refuses is an error of ours, with AWS's words and the hint."""
+"""Conversion of AWS's errors to ours, with AWS's message and a hint."""
 
 import pickle
 
@@ -105,7 +105,7 @@ def aws():
             JobError,
             f"{START}: ResourceLimitExceeded: The account-level service limit 'ml.p4d.24xlarge"
             " for training job usage' is 0 Instances, with current utilization of 0 Instances."
-            " Ask for more in AWS's Service Quotas (Amazon SageMaker), or take another instance"
+            " Request more in AWS's Service Quotas (Amazon SageMaker), or use another instance"
             " type or region.",
         ),
         (
@@ -113,14 +113,14 @@ def aws():
             "Could not assume role. Please ensure that the role exists.",
             OptionError,
             "SageMaker refuses a request for job 'job': ValidationException: Could not assume"
-            " role. Please ensure that the role exists. Correct it.",
+            " role. Please ensure that the role exists. Correct the options that SageMaker names.",
         ),
         (
             "ResourceNotFound",
             "Training plan not found.",
             OptionError,
             "SageMaker refuses a request for job 'job': ResourceNotFound: Training plan not"
-            " found. Correct it.",
+            " found. Correct the options that SageMaker names.",
         ),
         (
             "ResourceInUse",
@@ -139,7 +139,8 @@ def aws():
             "OptInRequired",
             "The account is not subscribed.",
             SetupError,
-            f"{START}: OptInRequired: The account is not subscribed. Correct what AWS names.",
+            f"{START}: OptInRequired: The account is not subscribed. Correct the setting that AWS's"
+            " message names.",
         ),
     ],
 )
@@ -162,7 +163,7 @@ def test_server_fault_passes(aws):
 
 
 def test_logs_that_may_not_be_read(aws):
-    """The hint names the permission of CloudWatch's, also where AWS does not."""
+    """The hint names CloudWatch's permission, even if AWS's message does not."""
     with Stubber(aws._api._logs) as stub:
         stub.add_client_error("filter_log_events", "AccessDeniedException", "No.")
         with pytest.raises(DeniedError) as raised:
@@ -176,14 +177,14 @@ def test_logs_that_may_not_be_read(aws):
 
 
 def test_request_that_boto3_refuses(aws):
-    """Nothing is sent."""
+    """A request that boto3 refuses is an OptionError, and nothing is sent."""
     request = {key: value for key, value in REQUEST.items() if key != "RoleArn"}
     with pytest.raises(OptionError) as raised:
         aws.start(request)
 
     assert (
         "the request of job 'job' is not valid: Parameter validation failed: Missing required"
-        ' parameter in input: "RoleArn". Correct it.' == str(raised.value)
+        ' parameter in input: "RoleArn". Correct the options that it names.' == str(raised.value)
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines of CloudWatch are shown once each, however and whenever they come."""
+"""Every line of CloudWatch is yielded once, whenever it becomes visible."""
 
 from collections import Counter
 from itertools import chain
@@ -23,7 +23,7 @@ def tail(logs: Logs) -> Tail:
 
 
 def follower(logs, *, over_at=0, settled=False, poll_seconds=5.0):
-    """Of a job that is over from this look on, counted from 0."""
+    """Return a follower of a job that has ended from the given read on, counted from 0."""
     looks = iter(range(10_000))
     time = Time()
     return Follower(
@@ -47,7 +47,7 @@ def follower(logs, *, over_at=0, settled=False, poll_seconds=5.0):
         ("[algo-10] text", ["[algo-1] [algo-10] text\n"]),
         ("\r 0%\r50%\r100%", [f"[algo-1] {s}" for s in ("\r", " 0%\r", "50%\r", "100%\n")]),
         ("one\ntwo", ["[algo-1] one\n", "[algo-1] two\n"]),
-        ("a\u2028b\x0bc\x85d", ["[algo-1] a\u2028b\x0bc\x85d\n"]),  # no line breaks of ours
+        ("a\u2028b\x0bc\x85d", ["[algo-1] a\u2028b\x0bc\x85d\n"]),  # no line breaks for us
     ],
 )
 def test_message_becomes_segments(message, expected):
@@ -61,21 +61,21 @@ def test_hosts_are_merged_in_the_order_of_time():
 
 
 def test_stream_of_a_host_that_came_back_has_its_name():
-    """A spot host that was interrupted has a new stream."""
+    """The new stream of an interrupted spot host has the same host name."""
     logs = Logs([[(A, BEGIN, "before"), ("job/algo-1-1700009999", BEGIN + 9, "after")]])
 
     assert ["[algo-1] before\n", "[algo-1] after\n"] == list(tail(logs).read())
 
 
 def test_stream_of_another_job_is_left_out():
-    """Should the service take the prefix less seriously than we do."""
+    """Events of a stream outside the job's prefix are ignored."""
     logs = Logs([[("job-2/algo-1-17", BEGIN, "theirs"), (A, BEGIN, "ours")]])
 
     assert ["[algo-1] ours\n"] == list(tail(logs).read())
 
 
 def test_empty_page_is_not_the_end():
-    """FilterLogEvents may answer with nothing but a token."""
+    """An empty page with a token is followed by the next page."""
     event = {"eventId": "1", "logStreamName": A, "timestamp": BEGIN, "message": "text"}
     pages = iter([{"events": [], "nextToken": "more"}, {"events": [event]}])
 
@@ -83,7 +83,7 @@ def test_empty_page_is_not_the_end():
 
 
 def test_look_goes_back_two_minutes_behind_the_newest_line():
-    """However much was said: a look is not longer for a long job, nor are the ids we keep."""
+    """Each read starts two minutes before the newest line, and the stored ids do not grow."""
     logs = Logs([[(A, BEGIN + second * 1000, "text")] for second in range(300)])
     seen = tail(logs)
     for _ in range(300):
@@ -94,7 +94,7 @@ def test_look_goes_back_two_minutes_behind_the_newest_line():
 
 
 def test_clock_of_a_host_that_is_ahead_hides_nothing():
-    """An hour ahead: the lines of others, which seem old, are shown."""
+    """A host whose clock is an hour fast does not hide other hosts' lines."""
     ahead = {
         "eventId": "0",
         "logStreamName": A,
@@ -119,7 +119,7 @@ def test_sixty_four_hosts_are_one_call():
 
 
 def test_job_that_is_over_is_read_until_two_looks_bring_nothing():
-    """CloudWatch may show the last lines after the job has ended."""
+    """After the end of the job, reading continues until two reads find nothing new."""
     logs = Logs([[(A, BEGIN, "1")], [], [(A, BEGIN + 1, "2")], [], []])
     shown, time = follower(logs)
 
@@ -137,7 +137,9 @@ def test_job_that_was_over_long_ago_is_read_once():
 
 
 def test_moments_without_news_are_marked():
-    """Several a second, so that a viewer's clock goes on and an interrupt is heard."""
+    """Empty strings are yielded several times a second, so that a viewer can show time and handle
+    Ctrl-C.
+    """
     logs = Logs([[], [(A, BEGIN, "1")], [], []])
     shown, time = follower(logs, over_at=2)
     segments = list(shown.follow())
@@ -147,7 +149,7 @@ def test_moments_without_news_are_marked():
 
 
 def test_look_of_many_pages_is_followed_by_a_longer_pause():
-    """A second for each call, so that others in the account may ask, too."""
+    """A read of several pages is followed by a pause of one second per page."""
     logs = Logs([[(A, BEGIN, "text")] * 90, [], []], page_size=10)
     shown, time = follower(logs)
     list(shown.follow())
@@ -178,7 +180,9 @@ MESSAGES = st.tuples(st.sampled_from(STREAMS), st.integers(0, LATE_MS))
 
 @st.composite
 def histories(draw, *, in_order: bool):
-    """What three hosts say in two minutes, and in which look each line becomes visible."""
+    """Generate lines of three hosts within two minutes, and the read at which each becomes
+    visible.
+    """
     said = draw(st.lists(MESSAGES, max_size=40))
     lines = [(stream, BEGIN + at, str(number)) for number, (stream, at) in enumerate(said)]
     looks = [draw(st.integers(0, 7)) for _ in lines]
@@ -213,7 +217,9 @@ PROPERTY = settings(
 @PROPERTY
 @given(histories(in_order=False), PAGES, FAULTS, st.booleans())
 def test_every_line_comes_once(arrivals, page_size, faults, between_pages):
-    """Late streams, late lines, any pages, calls that fail, lines that come between pages."""
+    """Late streams, late lines, any pages, failed calls and lines between pages lose or repeat
+    nothing.
+    """
     expected = Counter(lines_of(arrivals))
     logs = Logs(list(arrivals), page_size, faults, between_pages)
 
@@ -223,7 +229,7 @@ def test_every_line_comes_once(arrivals, page_size, faults, between_pages):
 @PROPERTY
 @given(histories(in_order=True), PAGES, FAULTS)
 def test_lines_of_a_host_come_in_its_order(arrivals, page_size, faults):
-    """Whatever the other hosts do, if CloudWatch shows those of each in their order."""
+    """Lines of a host keep their order, if CloudWatch shows them in order."""
     said = lines_of([sorted(chain(*arrivals), key=lambda line: line[1])])
     shown = shown_of(Logs(list(arrivals), page_size, faults))
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job is created once, though answers are lost; a name is never taken for another's."""
+"""A lost answer does not create a job twice, and another job of the name is no success."""
 
 import pytest
-from cloudwatch import ARN, HANG_UP, REQUEST, Refusal, Time, described, in_ireland, told
+from cloudwatch import ARN, HANG_UP, REQUEST, Refusal, Time, described, in_ireland, prepared_server
 
 from sagemaker_dist.errors import OptionError, SetupError
 from sagemaker_dist.runners.sagemaker.api import is_same
@@ -15,7 +15,7 @@ TAKEN = Refusal("ResourceInUse", "Training job names must be unique")
 
 @pytest.fixture
 def amazon(monkeypatch):
-    with told(monkeypatch) as server:
+    with prepared_server(monkeypatch) as server:
         yield server
 
 
@@ -29,11 +29,11 @@ def test_throttled_create_is_asked_again(aws, amazon):
     amazon.say("CreateTrainingJob", THROTTLED, THROTTLED, {"TrainingJobArn": ARN})
 
     assert "job" == aws.start(REQUEST)
-    assert 3 == len(amazon.asked)
+    assert 3 == len(amazon.calls)
 
 
 def test_create_whose_answer_was_lost(aws, amazon):
-    """The second request finds the name taken, by the job of the first."""
+    """The repeated call is refused because of the first call's job, and counts as success."""
     amazon.say("CreateTrainingJob", HANG_UP, TAKEN)
 
     assert "job" == aws.start(REQUEST)
@@ -41,7 +41,7 @@ def test_create_whose_answer_was_lost(aws, amazon):
 
 
 def test_create_whose_every_answer_was_lost(aws, amazon):
-    """The job is there all the same."""
+    """The job counts as created if it exists, even if no answer arrived."""
     amazon.say("CreateTrainingJob", HANG_UP)
 
     assert "job" == aws.start(REQUEST)
@@ -61,7 +61,7 @@ def test_create_of_which_nothing_is_known(aws, amazon):
 
 
 def test_name_that_is_taken(aws, amazon):
-    """By the same request even: no answer was lost, so that was another call."""
+    """A refusal of the first call is an error, even if the other job has an equal request."""
     amazon.say("CreateTrainingJob", TAKEN)
     with pytest.raises(OptionError) as raised:
         aws.start(REQUEST)
@@ -93,7 +93,7 @@ def test_name_of_another_job_when_an_answer_was_lost(aws, amazon, other):
 
 @pytest.mark.parametrize("skew_seconds", [-86_400, 86_400])
 def test_wrong_clock_of_this_machine(aws, amazon, skew_seconds):
-    """What is new is told by AWS's clock."""
+    """The age of a job is measured by AWS's clock."""
     amazon.skew_seconds = skew_seconds
     amazon.say("CreateTrainingJob", HANG_UP, TAKEN)
     amazon.say("DescribeTrainingJob", described(age_seconds=-skew_seconds))
@@ -103,8 +103,8 @@ def test_wrong_clock_of_this_machine(aws, amazon, skew_seconds):
 
 def test_groups_of_instances_are_compared():
     group = {"InstanceGroupName": "a", "InstanceType": "ml.c5.xlarge", "InstanceCount": 1}
-    asked = {**REQUEST, "ResourceConfig": {"InstanceGroups": [group]}}
-    more = {**asked, "ResourceConfig": {"InstanceGroups": [group, group], "VolumeSizeInGB": 1}}
+    sent = {**REQUEST, "ResourceConfig": {"InstanceGroups": [group]}}
+    more = {**sent, "ResourceConfig": {"InstanceGroups": [group, group], "VolumeSizeInGB": 1}}
 
-    assert is_same(asked, {**asked, "ResourceConfig": {"InstanceGroups": [{**group, "x": 1}]}})
-    assert not is_same(asked, more)
+    assert is_same(sent, {**sent, "ResourceConfig": {"InstanceGroups": [{**group, "x": 1}]}})
+    assert not is_same(sent, more)

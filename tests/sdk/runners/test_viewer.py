@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a person sees of a job, in a terminal and through a pipe."""
+"""Display of a job in a terminal and through a pipe."""
 
 import os
 import pty
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(30)
 
 
 class Scripted(RecordingRunner):
-    """A job of the past that says what a test wants it to say."""
+    """Stub runner of a finished job with prepared output and descriptions."""
 
     def __init__(self, segments, status="Completed"):
         super().__init__()
@@ -58,14 +58,14 @@ def test_failure_points_to_the_logs(capsys):
 
 
 def test_pipe_gets_plain_lines(capsys):
-    """Long lines stay whole, brackets and numbers are not dressed up."""
+    """Output to a pipe is not wrapped, and brackets and numbers are not coloured."""
     line = "[algo-2 rank 3] " + "x" * 200 + " [bold]1[/bold]"
 
     assert [line] == shown(capsys, line + "\n")
 
 
 def test_pipe_gets_the_last_state_of_a_progress_bar(capsys):
-    """A bar that a line break ends is shown once; one that other output replaces is not."""
+    """A bar that ends in a line break is printed once; a bar that is replaced is not."""
     assert ["[algo-1 rank 0] 100%", "[algo-1 rank 0] text", "[algo-2 rank 1] 7%"] == shown(
         capsys,
         "[algo-1 rank 0] 50%\r",
@@ -79,7 +79,7 @@ def test_pipe_gets_the_last_state_of_a_progress_bar(capsys):
 
 
 def test_terminal_shows_a_coloured_host_and_a_live_line():
-    """In a terminal the host has a colour, the bar and the state are at the bottom."""
+    """A terminal shows the host in colour, and bar and state at the bottom."""
     program = """
         import time
         from sagemaker_dist.runners import RecordingRunner
@@ -123,7 +123,7 @@ def test_terminal_shows_a_coloured_host_and_a_live_line():
 
 
 def test_what_was_shown_is_not_shown_again_after_an_interrupt(runner, request_for, script, capsys):
-    """Whoever comes to a job that is being stopped sees all of it."""
+    """With new_only, output before the stop is not shown again; without it, all is shown."""
     script("""
         import signal, sys, time
         def stop(*_):

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts that are containers of this machine's Docker engine."""
+"""Hosts of a local job as containers of this machine's Docker engine."""

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Docker's arguments for one host: pure, so that they can be printed and tested.
+"""Arguments with which Docker creates the container of one host, computed without calling Docker.
 
-/opt/ml              the host's directory tree on this machine
+In the container:
+/opt/ml              the host's directory in the job's folder
   input/data/NAME    a channel, read-only
-  checkpoints        the checkpoints that all hosts share
+  checkpoints        the checkpoints, which all hosts share
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ from sagemaker_dist.planning.local_job import CONTAINER_ROOT
 from sagemaker_dist.runners.local.data.channels import Mount
 from sagemaker_dist.runners.local.opt_ml_tree import sagemaker_environment
 
-FOLDER_LABEL: Final = "sagemaker-dist.job-folder"  # label with the folder of the containers' job
+FOLDER_LABEL: Final = "sagemaker-dist.job-folder"  # label with the folder of the job
 HOST_LABEL: Final = "sagemaker-dist.host"
-_LOGS: Final = {"max-size": "10m", "max-file": "1"}  # small, because the job keeps its own logs
+_LOGS: Final = {"max-size": "10m", "max-file": "1"}  # small: the job has its own logs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """The user of this machine who runs the job.
+    """User of this machine who runs the job, by numeric ids.
 
     Attributes:
-        groups: Further groups of the user, for access to data.
+        groups: Ids of further groups of the user, which may have access to the data.
     """
 
     uid: int
@@ -42,19 +43,19 @@ class Owner:
 
     @classmethod
     def current(cls) -> Owner:
-        """Return the user of this process."""
+        """Return the user who runs this process."""
         return cls(uid=os.getuid(), gid=os.getgid(), groups=tuple(os.getgroups()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Directories of one host on this machine.
+    """Directories of this machine that one host's container uses.
 
     Attributes:
-        folder: Folder of the job, which labels its containers.
-        tree: Directory mounted as /opt/ml.
-        checkpoints: Checkpoints, shared by all hosts.
-        mounts: Mounts of the data.
+        folder: Folder of the job, whose path is a label of the container.
+        tree: Directory that is mounted as /opt/ml.
+        checkpoints: Directory of checkpoints, which all hosts share.
+        mounts: Mounts of the channels.
     """
 
     folder: Path
@@ -64,17 +65,17 @@ class Places:
 
 
 def network_name(job: LocalJob) -> str:
-    """Return the name of the network of one job's hosts."""
+    """Return the name of the Docker network that connects a job's hosts."""
     return f"sagemaker-dist-{job.name}"
 
 
 def container_arguments(
     job: LocalJob, host: LocalHost, places: Places, engine: Engine, owner: Owner
 ) -> dict[str, Any]:
-    """Return the arguments of `client.containers.create`, without network and GPUs.
+    """Return the arguments of docker-py's `client.containers.create`, without network and GPUs.
 
-    Shared memory may take half of the machine's memory, as on a Linux host: tmpfs uses only what is
-    written, and Docker's default of 64 MB breaks most data loaders.
+    Shared memory (/dev/shm) may grow to half of the machine's memory, as on a Linux host. Docker's
+    default of 64 MB is too small for most data loaders.
     """
     return {
         "image": job.image,
@@ -92,11 +93,11 @@ def container_arguments(
 
 
 def container_environment(job: LocalJob, host: LocalHost, engine: Engine) -> dict[str, str]:
-    """Return SageMaker's variables, then the user's; none of this machine's, above all no
-    credentials.
+    """Return the environment variables of a container: SageMaker's, and the job's own.
 
-    OMP_NUM_THREADS is set because hosts share one machine's CPUs, which a launcher in a container
-    cannot see.
+    Variables of this machine are left out, because some are credentials. OMP_NUM_THREADS divides
+    this machine's CPUs among the job's ranks: a launcher in a container does not know that hosts
+    share them.
     """
     own = sagemaker_environment(job, host)
     if job.has_world:
@@ -106,7 +107,7 @@ def container_environment(job: LocalJob, host: LocalHost, engine: Engine) -> dic
 
 
 def gpu_request(ids: Sequence[str]) -> DeviceRequest:
-    """Return the request for these GPUs to NVIDIA's container toolkit."""
+    """Return docker-py's request for GPUs with these UUIDs, which NVIDIA's toolkit serves."""
     return DeviceRequest(device_ids=list(ids), capabilities=[["gpu"]])
 
 
@@ -124,9 +125,9 @@ def _bind(source: Path, target: PurePosixPath, *, writable: bool) -> Bind:
 
 
 def _identity(engine: Engine, owner: Owner) -> dict[str, Any]:
-    """Return the options with which files in the container belong to the user who runs the job."""
+    """Return the user options of a container; its files then belong to the user of the job."""
     unlabelled = {"security_opt": ["label=disable"]} if engine.labels_files else {}
-    if engine.is_rootless:  # root in the container is that user
+    if engine.is_rootless:  # root in the container is the user who runs the engine
         return {"user": "0:0", **unlabelled}
     identity: dict[str, Any] = {
         **unlabelled,

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts that are containers of one Docker engine, on a network of their own.
+"""Hosts as containers of one Docker engine, on a Docker network of their own.
 
     sagemaker-dist-JOB            network
     sagemaker-dist-JOB-algo-1     container; output -> pipe -> the supervisor
     sagemaker-dist-JOB-algo-2
 
-Containers and network carry the job's folder as a label, so that `sweep` finds those of a
-supervisor that was killed.
+Containers and network have the path of the job's folder as a label, by which `sweep` finds and
+removes them if the supervisor was killed.
 """
 
 from __future__ import annotations
@@ -46,18 +46,23 @@ if TYPE_CHECKING:
     from docker import DockerClient
     from docker.models.containers import Container
 
-_WAKING_SECONDS: Final = 2.0  # time for Python to start and install its signal handlers
-_LOST: Final = 255  # exit status of a container that the engine lost
+_STARTUP_SECONDS: Final = 2.0  # time for Python to start and install its signal handlers
+_LOST: Final = 255  # exit status if the engine no longer knows the container's
 _BROKEN: Final = (DockerException, RequestException, OSError)
 
 
 @dataclass(slots=True)
 class ContainerHost:
-    """The running container of one host.
+    """A host that is a container.
 
-    A thread copies its output into a pipe, which the supervisor's selector watches, and then stores
-    its exit status. Thread safety: `code` and `lost` are written before the pipe is closed, and
-    read only by the supervisor.
+    A thread copies the container's output into a pipe, which the supervisor's selector reads, and
+    then stores the exit status. Thread safety: the thread writes `code` and `lost` before it closes
+    the pipe; only the supervisor reads them.
+
+    Attributes:
+        code: Exit status; None while the container runs.
+        lost: Why the engine could not report the exit status, or "".
+        started_seconds: Time of the start on the monotonic clock.
     """
 
     place: LocalHost
@@ -72,21 +77,21 @@ class ContainerHost:
     started_seconds: float = field(default_factory=time.monotonic)
 
     def fileno(self) -> int:
-        """Return the read end of the pipe."""
+        """Return the file descriptor of the host's output, the read end of the pipe."""
         return self.output.source
 
     def poll(self) -> int | None:
-        """Return the exit status of the container; None while it runs."""
+        """Return the exit status of the container, or None while it runs."""
         return self.code
 
     def terminate(self) -> None:
         """Send SIGTERM to the container's first process, as `docker stop` does.
 
-        A new container first gets a moment, because the kernel drops the signal until the process
-        has a handler.
+        In the first two seconds of a container the signal is delayed: Linux drops it until the
+        process has installed a handler.
         """
         self.was_stopped = True
-        wait_seconds = max(0.0, self.started_seconds + _WAKING_SECONDS - time.monotonic())
+        wait_seconds = max(0.0, self.started_seconds + _STARTUP_SECONDS - time.monotonic())
         timer = threading.Timer(wait_seconds, self._signal, ["SIGTERM"])
         timer.daemon = True
         timer.start()
@@ -96,14 +101,17 @@ class ContainerHost:
         self._signal("SIGKILL")
 
     def close(self) -> None:
-        """Write the rest of its output to the logs; further calls do nothing."""
+        """Write the rest of the output to the logs and close the pipe; later calls do nothing."""
         if not self.closed:
             self.closed = True
             self.output.drain()
             os.close(self.output.source)
 
     def ending(self, code: int) -> str:
-        """Return a sentence on how the container ended, as far as the engine knows."""
+        """Return a sentence on how the container ended, with its exit status or the likely cause.
+
+        `code` is the value of `poll`.
+        """
         container = f"The container of {self.place.label}"
         if self.lost:
             return f"The Docker engine lost the container of {self.place.label}: {self.lost}."
@@ -112,13 +120,13 @@ class ContainerHost:
         if code in {1, 255} and self._is_foreign():
             return (
                 f"{container} could not run: its image is built for {self._image_architecture()},"
-                f" this machine's processor is {self.engine.architecture}."
-                " Build it on this machine: sagemaker-dist image build."
+                f" but this machine's processor is {self.engine.architecture}."
+                " Build the image on this machine: sagemaker-dist image build."
             )
-        return f"{container} exited with code {code}, without a reason."
+        return f"{container} exited with code {code} and gave no reason."
 
     def _signal(self, name: str) -> None:
-        with contextlib.suppress(*_BROKEN):  # the container or the engine is gone
+        with contextlib.suppress(*_BROKEN):  # the container has ended, or the engine has stopped
             self.container.kill(signal=name)
 
     def _memory_hint(self) -> str:
@@ -139,7 +147,7 @@ class ContainerHost:
 
 
 def _follow(host: ContainerHost, stream: Any, sink: int) -> None:
-    """Copy the output of a container into a pipe until it ends, then store its exit status."""
+    """Copy a container's output into the pipe `sink` until it ends; then store its exit status."""
     try:
         for data in stream:
             _write_all(sink, data)
@@ -165,7 +173,7 @@ def _wait(container: Container) -> int:
 
 @dataclass(slots=True)
 class ContainerFleet:
-    """The containers of one job and their network."""
+    """All hosts of a job as containers, with their network."""
 
     folder: JobFolder
     job: LocalJob
@@ -176,10 +184,10 @@ class ContainerFleet:
     _threads: list[threading.Thread] = field(default_factory=list)
 
     def start(self) -> list[ContainerHost]:
-        """Create the network and one container per host.
+        """Create the network, and create and start one container per host.
 
         Raises:
-            SetupError: The engine refuses, or does not answer.
+            SetupError: The Docker engine refuses, or does not answer.
         """
         self._client = client = connect()
         engine = Engine.of(client)
@@ -220,7 +228,7 @@ class ContainerFleet:
         )
 
     def _start(self, container: Container, host: LocalHost, engine: Engine) -> None:
-        """Attach to the output before the start, so that none is missed."""
+        """Start a container; its output is attached before, so that none of it is lost."""
         source, sink = os.pipe()
         output = Output.of(source, host.label, self.folder)
         tree = HostTree(self.folder.hosts / host.label)
@@ -233,19 +241,19 @@ class ContainerFleet:
         self.hosts.append(running)
 
     def kill(self) -> None:
-        """Kill every container with all its processes."""
+        """Kill every container that runs, with all its processes."""
         for host in self.hosts:
             if host.code is None:
                 host.kill()
 
     def remove(self) -> None:
-        """Remove containers and network by label, also after a failed start."""
+        """Remove the job's containers and network, also after a failed start."""
         if self._client is None:
             return
         with contextlib.suppress(*_BROKEN):
             remove_all(self._client, self.folder.path)
         for host in self.hosts:
-            host.close()  # also ends a thread that waits on a full pipe
+            host.close()  # ends also a thread that waits because its pipe is full
         for thread in self._threads:
             thread.join(timeout=10)
         self._client.close()
@@ -260,7 +268,7 @@ class ContainerFleet:
 
 
 def remove_all(client: DockerClient, folder: Path) -> None:
-    """Remove every container and network of the job in `folder`, running or not."""
+    """Remove all containers and networks of the job in `folder`, even if they run."""
     own: dict[str, Any] = {"label": f"{FOLDER_LABEL}={folder}"}
     for container in client.containers.list(all=True, filters=own, ignore_removed=True):
         with contextlib.suppress(APIError):
@@ -271,14 +279,17 @@ def remove_all(client: DockerClient, folder: Path) -> None:
 
 
 def sweep(client: DockerClient, is_over: Callable[[Path], bool]) -> None:
-    """Remove the containers and networks that killed supervisors left, if their job is over."""
+    """Remove containers and networks of jobs that have ended, left by supervisors that were killed.
+
+    `is_over` returns whether the job in a folder has ended.
+    """
     with contextlib.suppress(*_BROKEN):
         everything = [
             *client.containers.list(all=True, filters={"label": FOLDER_LABEL}, ignore_removed=True),
             *client.networks.list(filters={"label": FOLDER_LABEL}),
         ]
         for folder in {_folder_of(each) for each in everything}:
-            with contextlib.suppress(OSError, ValueError):  # another user's folder, or a broken one
+            with contextlib.suppress(OSError, ValueError):  # not readable, or broken
                 if is_over(folder):
                     remove_all(client, folder)
 

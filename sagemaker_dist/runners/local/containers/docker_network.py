@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The network of one job, in which every host gets its address before any is started.
+"""The Docker network of one job, in which every host has a fixed address.
 
-The engine's own DNS drops a container's name when it ends, and other hosts would then wait for it
-in vain. On SageMaker the names stay.
+All hosts have the names and addresses of all others in /etc/hosts, as on SageMaker. Docker's DNS
+would not do: it forgets a container's name when the container ends, and its peers would then wait
+for the name instead of reporting a lost connection.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ _TRIES: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobNetwork:
-    """A bridge network for one job.
+    """A bridge network of Docker for one job.
 
     Attributes:
-        addresses: IPv4 addresses by the host's name.
+        name: Name of the network.
+        addresses: Host's name -> its IPv4 address.
     """
 
     name: str
@@ -39,27 +41,28 @@ class JobNetwork:
 
     @classmethod
     def create(cls, client: DockerClient, job: LocalJob, folder: Path) -> JobNetwork:
-        """Create the network.
+        """Create the network of a job, labelled with the job's folder.
 
         Raises:
-            docker.errors.APIError: The engine refuses.
+            docker.errors.APIError: The Docker engine refuses.
             SetupError: The engine's networks are too small for the job.
         """
         subnet = _create_with_subnet(client, job, folder)
         places = ip_network(subnet).hosts()
-        next(places)  # the gateway's
+        next(places)  # the gateway's address
         names = [host.address for host in job.hosts]
         addresses = {name: str(place) for name, place in zip(names, places, strict=False)}
         if len(addresses) < len(names):
             raise SetupError(
                 f"instance_count is {len(names)}",
-                f"the engine's networks have {len(addresses)} addresses: this one is {subnet}",
-                "Pass a smaller instance_count, or widen default-address-pools of the engine",
+                f"the Docker engine's networks have {len(addresses)} addresses ({subnet})",
+                "Pass a smaller instance_count, or enlarge the engine's default-address-pools",
+                "instance_count",
             )
         return cls(name=network_name(job), addresses=addresses)
 
     def arguments(self, client: DockerClient, host: LocalHost) -> dict[str, Any]:
-        """Return the arguments of `client.containers.create` for a host in this network."""
+        """Return the arguments of `client.containers.create` that put a host in this network."""
         endpoint = client.api.create_endpoint_config(
             aliases=[host.address], ipv4_address=self.addresses[host.address]
         )
@@ -71,10 +74,10 @@ class JobNetwork:
 
 
 def _create_with_subnet(client: DockerClient, job: LocalJob, folder: Path) -> str:
-    """Create the network with an explicit subnet, which fixed addresses need: first find a free
-    one.
+    """Create the network with an explicit subnet, which fixed addresses need, and return it.
 
-    Another network may take the subnet in between; then another one is tried.
+    The engine chooses a free subnet for a first network, which is removed; the second network gets
+    that subnet. If another network takes it in between, both steps are repeated.
     """
     for attempt in range(_TRIES):
         probe = _create(client, job, folder)
@@ -95,7 +98,7 @@ def _create(client: DockerClient, job: LocalJob, folder: Path, **more: Any) -> N
     return client.networks.create(
         network_name(job),
         driver="bridge",
-        check_duplicate=True,  # engines before 25 would create a second one with that name
+        check_duplicate=True,  # engines before 25 would create two networks of one name
         internal=job.isolated,
         labels={FOLDER_LABEL: str(folder)},
         **more,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPUs of this machine, by the names that NVIDIA's driver gives them."""
+"""UUIDs of this machine's GPUs, by which Docker assigns them to containers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _UUID: Final = re.compile(r"\(UUID: (GPU-[^)]+)\)")
 
 
 def list_gpus() -> list[str]:
-    """Return the UUID of each GPU in the driver's order; none without a driver."""
+    """Return the UUID of each NVIDIA GPU, in the driver's order; empty without a driver."""
     try:
         listed = subprocess.run(
-            ["nvidia-smi", "--list-gpus"],  # noqa: S607  # the driver's place differs
+            ["nvidia-smi", "--list-gpus"],  # noqa: S607  # its directory differs between machines
             capture_output=True,
             text=True,
             timeout=60,

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Input data of local jobs in SageMaker's forms: directories, downloads from S3, FIFOs."""
+"""Input data of local jobs, as SageMaker provides it: directories, downloads from S3, FIFOs."""

@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layout of a channel: its objects, their paths in the directory, and their hosts. Pure.
+"""Objects of a channel: their paths in the channel's directory, their order, and their hosts.
 
-A key's path in the channel's directory is its path below the prefix:
+The path of an S3 object is the part of its key below the prefix:
 
     prefix   key          in the directory
     p/       p/a/b        a/b
     p        p/a/b        a/b
     p/a.csv  p/a.csv      a.csv       the prefix names one object
-    p        p2/a         p2/a        S3 matches by plain prefix, and so does SageMaker;
-                                      AWS does not document its path
+    p        p2/a         p2/a        S3 and SageMaker compare prefixes as plain text;
+                                      AWS does not document this path
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from random import Random
 from typing import TypeVar
 
@@ -26,11 +27,12 @@ _Object = TypeVar("_Object")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One object of a channel.
+    """One object of a channel: an object in S3, or a file of this machine.
 
     Attributes:
-        key: Its key in S3, or its path on this machine.
+        key: Key in S3, or path on this machine.
         name: Path in the directory of the channel.
+        num_bytes: Size of the object.
     """
 
     key: str
@@ -39,12 +41,13 @@ class Item:
 
 
 def lay_out(what: str, prefix: str, objects: Iterable[tuple[str, int]]) -> list[Item]:
-    """Return the items of keys with their sizes, sorted by key.
+    """Return the objects of a channel with their paths in its directory, sorted by key.
 
-    Keys that end in "/" mark directories for S3 browsers, and are left out.
+    `objects` are pairs of a key below `prefix` and a size in bytes. Keys that end in "/" are left
+    out: S3 browsers create them for directories.
 
     Raises:
-        JobError: There are no objects, or a key cannot be a path; `what` begins the message.
+        JobError: There are no objects, or a key cannot be a path. `what` is the error's first part.
     """
     kept = sorted((each for each in objects if not each[0].endswith("/")), key=_key_bytes)
     if not kept:
@@ -62,13 +65,34 @@ def lay_out(what: str, prefix: str, objects: Iterable[tuple[str, int]]) -> list[
     return items
 
 
+def files_below(root: Path) -> list[tuple[str, Path]]:
+    """Return the files of a local channel: (path below `root`, file) in the order of S3's listing.
+
+    If `root` is a file, it is the only one. Links are followed, but not to a directory that
+    contains the link.
+
+    Raises:
+        OSError: A directory cannot be read.
+    """
+    if not root.is_dir():
+        return [(root.name, root)]
+    found = [(str(path.relative_to(root)), path) for path in _walk(root, frozenset())]
+    return sorted(found, key=lambda each: os.fsencode(each[0]))
+
+
 def part_of(objects: Sequence[_Object], host: int, num_hosts: int) -> list[_Object]:
-    """Return the objects of one host for ShardedByS3Key: host, host + num_hosts, ..."""
+    """Return one host's part of a channel with ShardedByS3Key: every `num_hosts`-th object.
+
+    The part begins with the object of index `host`.
+    """
     return list(objects[host::num_hosts])
 
 
 def in_order(objects: Sequence[_Object], epoch: int, seed: int | None) -> list[_Object]:
-    """Return the objects of one epoch: unchanged, or shuffled with the seed."""
+    """Return the objects in the order of one epoch: unchanged without a seed, else shuffled.
+
+    The order depends on seed and epoch only.
+    """
     ordered = list(objects)
     if seed is not None:
         Random(f"{seed}-{epoch}").shuffle(ordered)  # noqa: S311 - not for cryptography
@@ -102,3 +126,14 @@ def _refuse_clash(what: str, first: str, second: str) -> None:
         f"the keys {first!r} and {second!r} have the same path in a directory",
         "Rename one of them, or pass a prefix that leaves it out",
     )
+
+
+def _walk(directory: Path, above: frozenset[str]) -> Iterator[Path]:
+    real = os.path.realpath(directory)
+    if real in above:
+        return
+    for entry in os.scandir(directory):
+        if entry.is_dir():
+            yield from _walk(Path(entry.path), above | {real})
+        elif entry.is_file():
+            yield Path(entry.path)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Input channels of a job, as its hosts see them.
+"""Input channels of a local job: data as its hosts find it, by input mode.
 
 File        the directory of the channel; data in S3 is downloaded first
-FastFile    like File: SageMaker reads on demand, a local job downloads first
-Pipe        FIFOs, fed from local or downloaded files
+FastFile    the same as File; SageMaker would read objects on demand
+Pipe        FIFOs, into which local or downloaded files are written
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from typing import IO, Final
 
 from sagemaker_dist.errors import JobError
 from sagemaker_dist.planning import LocalChannel, LocalHost, LocalJob
-from sagemaker_dist.runners.local.data.data_paths import channel_directory, data_directory
 from sagemaker_dist.runners.local.data.pipes import Pipe, Stream
 from sagemaker_dist.runners.local.job_folder import JobFolder
 from sagemaker_dist.runners.local.opt_ml_tree import HostTree
@@ -30,7 +29,7 @@ from sagemaker_dist.runners.local.output import Segments
 from sagemaker_dist.runners.local.process_tree import die_with_parent
 
 DOWNLOADER: Final = "sagemaker_dist.runners.local.data.downloads"
-PRIVATE: Final = "SAGEMAKER_DIST_DOWNLOADS"  # JSON: the environment of the downloader alone
+PRIVATE: Final = "SAGEMAKER_DIST_DOWNLOADS"  # JSON: variables of the download process
 _TICK_SECONDS: Final = 0.1
 
 
@@ -39,9 +38,9 @@ class Mount:
     """A file or directory of this machine that a host finds below input/data.
 
     Attributes:
-        source: Absolute path without links.
-        name: Path in the host: "training", or "training/part.csv" for a single file.
-        writable: Whether hosts may change it.
+        source: Absolute path on this machine, with links resolved.
+        name: Path below input/data: "training", or "training/part.csv" for a single file.
+        writable: Whether hosts may change the data.
     """
 
     source: Path
@@ -54,8 +53,9 @@ class Data:
     """The input data of one job.
 
     Attributes:
-        environment: Variables of the download process, and of no other; an empty value removes an
-            inherited variable.
+        environment: Environment variables that only the download process gets. An empty value
+            removes an inherited variable.
+        pipes: Pipes of all hosts, one per channel in Pipe mode.
     """
 
     folder: JobFolder
@@ -68,12 +68,14 @@ class Data:
         """Return whether data must be copied before hosts can start."""
         return any(channel.is_fetched for channel in self.job.channels)
 
-    def fetch(self, say: Callable[[str], None], check: Callable[[], None]) -> None:
-        """Copy or download the data; `check` is called regularly, and ends the copy by an
-        exception.
+    def fetch(self, log: Callable[[str], None], check: Callable[[], None]) -> None:
+        """Copy or download the data of all channels that need it, in a process of its own.
+
+        `log` receives lines about the progress. `check` is called several times a second; an
+        exception that it raises ends the copy.
 
         Raises:
-            JobError: The data cannot be copied.
+            JobError: The data cannot be copied or downloaded.
         """
         process = subprocess.Popen(
             [sys.executable, "-m", DOWNLOADER, str(self.folder.path)],
@@ -86,7 +88,7 @@ class Data:
         assert process.stdout is not None, "the process has a pipe"
         with process:
             try:
-                _listen(process.stdout, say, check)
+                _read_messages(process.stdout, log, check)
             except BaseException:
                 process.kill()
                 raise
@@ -102,12 +104,12 @@ class Data:
         return JobError(what, f"the download process exited with code {code}", hint)
 
     def _environment(self) -> dict[str, str]:
-        taken = {name for name, value in self.environment.items() if not value}
+        removed = {name for name, value in self.environment.items() if not value}
         given = {**os.environ, **self.environment}
-        return {name: value for name, value in given.items() if name not in taken}
+        return {name: value for name, value in given.items() if name not in removed}
 
     def mounts(self, host: LocalHost) -> list[Mount]:
-        """Return the mounts of `host`, one per channel that is not a pipe."""
+        """Return the data of `host` as mounts, one per channel that is not in Pipe mode."""
         return [
             _mount(channel, self._place(channel, host))
             for channel in self.job.channels
@@ -115,7 +117,10 @@ class Data:
         ]
 
     def place(self, host: LocalHost, tree: HostTree) -> None:
-        """Link the data into the tree of `host`, for hosts that see this machine's disk."""
+        """Link the data into the tree of `host`, and create its FIFOs.
+
+        This is for hosts that are processes; containers use `mounts`.
+        """
         self.open_pipes(host, tree)
         for mount in self.mounts(host):
             link = tree.data / mount.name
@@ -123,7 +128,7 @@ class Data:
             link.symlink_to(mount.source)
 
     def open_pipes(self, host: LocalHost, tree: HostTree) -> None:
-        """Create the first FIFOs of `host`; `feed` starts to fill them."""
+        """Create the FIFOs of the first epoch of `host`; `feed` writes the data into them."""
         for channel in self.job.channels:
             if channel.is_pipe:
                 pipe = Pipe(tree.data, channel.name, self._stream(channel, host))
@@ -131,25 +136,26 @@ class Data:
                 self.pipes.append(pipe)
 
     def feed(self) -> None:
-        """Start a thread for each pipe; call it once all hosts run, because no process may fork
-        afterwards.
+        """Start a thread for each pipe, which writes the channel's data.
+
+        Call this when all hosts run: a process that has threads should not fork.
         """
         for pipe in self.pipes:
             pipe.start()
 
     def fault(self) -> str:
-        """Return why a pipe failed, or ""."""
+        """Return the reason why a pipe failed, or "" if none has failed."""
         return next((pipe.fault for pipe in self.pipes if pipe.fault), "")
 
     def remove(self) -> None:
-        """Stop all pipes and remove copied data."""
+        """Stop the threads of all pipes, and remove copied data."""
         for pipe in self.pipes:
             pipe.stop()
-        shutil.rmtree(data_directory(self.folder), ignore_errors=True)
+        shutil.rmtree(self.folder.data, ignore_errors=True)
 
     def _place(self, channel: LocalChannel, host: LocalHost) -> Path:
         if channel.is_fetched:
-            return channel_directory(self.folder, channel, host).resolve()
+            return self.folder.channel(channel, host).resolve()
         return Path(channel.path).resolve()
 
     def _stream(self, channel: LocalChannel, host: LocalHost) -> Stream:
@@ -163,8 +169,14 @@ class Data:
         )
 
 
-def _listen(output: IO[bytes], say: Callable[[str], None], check: Callable[[], None]) -> None:
-    """Pass on the download process's messages until it ends, and raise its fault."""
+def _read_messages(
+    output: IO[bytes], log: Callable[[str], None], check: Callable[[], None]
+) -> None:
+    """Read the messages of the download process until it ends, and pass their texts to `log`.
+
+    Raises:
+        JobError: The download process reported this error.
+    """
     segments = Segments()
     while True:
         check()
@@ -175,12 +187,12 @@ def _listen(output: IO[bytes], say: Callable[[str], None], check: Callable[[], N
             message = json.loads(line)
             if "fault" in message:
                 raise JobError(*message["fault"])
-            say(message["say"])
+            log(message["log"])
         if not data:
             return
 
 
 def _mount(channel: LocalChannel, source: Path) -> Mount:
-    """Return the mount of a channel; a channel of one file has that file in its directory."""
+    """Return the mount of a channel: a directory, or one file in the channel's directory."""
     name = f"{channel.name}/{source.name}" if source.is_file() else channel.name
     return Mount(source=source, name=name, writable=channel.writable)

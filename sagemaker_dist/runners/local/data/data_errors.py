@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of data that cannot be copied or downloaded, with the channel's name."""
+"""Errors about input data that cannot be copied or downloaded, with channel, reason and hint."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ _NO_CREDENTIALS: Final = (
 
 
 def describe_channel(channel: LocalChannel) -> str:
-    """Return the channel's name and the URI of its data."""
+    """Return a text with the channel's name and the URI of its data."""
     return f"channel {channel.name!r} ({channel.uri})"
 
 
 def refused(channel: LocalChannel) -> str:
-    """Return the beginning of messages about data that cannot be copied or downloaded."""
+    """Return the first part of errors about a channel: its data cannot be copied or downloaded."""
     how = "copied" if channel.path else "downloaded"
     return f"{describe_channel(channel)} cannot be {how}"
 
 
 def refusal(channel: LocalChannel, error: Exception) -> JobError:
-    """Return the error of one channel."""
+    """Return the error about a channel whose data could not be read because of `error`."""
     return JobError(refused(channel), *_reason(error))
 
 

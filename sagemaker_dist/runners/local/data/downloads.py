@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Download of a job's data, in a process of its own so that it can be killed.
+"""Copy or download of a job's data, in a process of its own, so that it can be killed.
 
-It writes lines of JSON on its output: its progress, and the fault if it fails. boto3 finds
-credentials and endpoints.
+The process writes lines of JSON to its standard output: {"log": text} for progress, and
+{"fault": [what, why, hint]} if it fails. boto3 finds credentials and endpoints.
 """
 
 from __future__ import annotations
@@ -29,20 +29,18 @@ from s3transfer.exceptions import RetriesExceededError
 from sagemaker_dist.errors import DistError, JobError
 from sagemaker_dist.planning import LocalChannel, LocalHost, LocalJob
 from sagemaker_dist.planning.locations import S3
-from sagemaker_dist.runners.local.data.channel_layout import Item, lay_out, part_of
+from sagemaker_dist.runners.local.data.channel_layout import Item, files_below, lay_out, part_of
 from sagemaker_dist.runners.local.data.data_errors import describe_channel, refusal, refused
-from sagemaker_dist.runners.local.data.data_paths import channel_directory
-from sagemaker_dist.runners.local.data.local_files import files_below
 from sagemaker_dist.runners.local.job_folder import JobFolder
 
-_SAY_SECONDS: Final = 3.0
+_LOG_SECONDS: Final = 3.0
 _MAX_PENDING: Final = 1000
 _BROKEN: Final = (BotoCoreError, ClientError, OSError, RetriesExceededError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """One object and its target path."""
+    """One object to copy, and the path that it is copied to."""
 
     channel: LocalChannel
     item: Item
@@ -51,7 +49,7 @@ class Transfer:
 
 @dataclass(slots=True)
 class Progress:
-    """Progress of a download. Thread safety: any thread may call it."""
+    """Number of objects and bytes copied so far. Thread safety: any thread may call it."""
 
     num_objects: int
     num_bytes: int
@@ -60,7 +58,7 @@ class Progress:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, objects: int, num_bytes: int) -> None:
-        """Count what has arrived; bytes are negative if a part is fetched again."""
+        """Add copied objects and bytes; bytes are negative if a part is downloaded again."""
         with self._lock:
             self.done_objects += objects
             self.done_bytes += num_bytes
@@ -71,35 +69,40 @@ class Progress:
 
 
 class _Counter(ProgressCallbackInvoker):  # type: ignore[misc]  # boto3 is untyped
-    """Counter of one object's bytes, called by boto3's transfers."""
+    """Adds one object's bytes to the progress; boto3's transfer manager calls it."""
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(lambda num_bytes: progress.add(0, num_bytes))
         self._progress = progress
 
     def on_done(self, **_: object) -> None:
-        """Count the object; boto3 calls it when the object is complete."""
+        """Add the object to the progress; boto3 calls this when it is complete."""
         self._progress.add(1, 0)
 
 
 @dataclass
 class Download:
-    """All data of one job that has to be copied."""
+    """Copy of all channels of a job that must be copied or downloaded.
+
+    Attributes:
+        log: Function that receives lines about the progress.
+    """
 
     folder: JobFolder
     job: LocalJob
-    say: Callable[[str], None]
+    log: Callable[[str], None]
 
     @cached_property
     def client(self) -> Any:
-        """Return one client for all channels, so that credentials are looked up once."""
+        """S3 client for all channels, so that credentials are looked up once."""
         return boto3.client("s3")
 
     def run(self) -> None:
-        """List all objects, then copy them.
+        """List the objects of all channels, then copy them.
 
         Raises:
-            JobError: Data is missing or access is denied; all channels are listed first.
+            JobError: Data is missing, access is denied, or the disk is too small. Faults of all
+                channels are reported together.
         """
         transfers: list[Transfer] = []
         faults: list[JobError] = []
@@ -118,7 +121,7 @@ class Download:
         items = self._items(channel)
         size = format_bytes(sum(item.num_bytes for item in items))
         how = "copying" if channel.path else "downloading"
-        self.say(f"{how} {describe_channel(channel)}: {_count(len(items))}, {size}")
+        self.log(f"{how} {describe_channel(channel)}: {_count(len(items))}, {size}")
         if not channel.is_split:
             return self._place(channel, self.job.hosts[0], items)
         hosts = self.job.hosts
@@ -129,9 +132,9 @@ class Download:
         ]
 
     def _place(self, channel: LocalChannel, host: LocalHost, items: list[Item]) -> list[Transfer]:
-        directory = channel_directory(self.folder, channel, host)
+        directory = self.folder.channel(channel, host)
         with _named(channel):
-            directory.mkdir(parents=True, exist_ok=True)  # a host's part may be empty
+            directory.mkdir(parents=True, exist_ok=True)  # also for a host without objects
         return [
             Transfer(channel=channel, item=item, target=directory / item.name) for item in items
         ]
@@ -168,7 +171,7 @@ class Download:
         with self._reporting(progress):
             self._transfer([each for each in transfers if not each.channel.path], progress)
             _copy([each for each in transfers if each.channel.path], progress)
-        self.say(f"{progress}, in {time.monotonic() - began:.1f} s")
+        self.log(f"{progress}, in {time.monotonic() - began:.1f} s")
 
     def _transfer(self, transfers: list[Transfer], progress: Progress) -> None:
         if not transfers:
@@ -181,7 +184,7 @@ class Download:
                 future.result()
 
         config = TransferConfig(preferred_transfer_client="classic")
-        with create_transfer_manager(self.client, config) as manager:  # an error cancels the rest
+        with create_transfer_manager(self.client, config) as manager:  # an error cancels all others
             for each in transfers:
                 with _named(each.channel):
                     each.target.parent.mkdir(parents=True, exist_ok=True)
@@ -198,8 +201,8 @@ class Download:
         over = threading.Event()
 
         def report() -> None:
-            while not over.wait(_SAY_SECONDS):
-                self.say(str(progress))
+            while not over.wait(_LOG_SECONDS):
+                self.log(str(progress))
 
         reporter = threading.Thread(target=report, daemon=True)
         reporter.start()
@@ -236,7 +239,7 @@ def _count(objects: int) -> str:
 
 
 def format_bytes(num_bytes: int) -> str:
-    """Return a size for people: 1.5 MB."""
+    """Return a size in decimal units, such as "1.5 MB"."""
     size = float(num_bytes)
     for unit in ("bytes", "kB", "MB", "GB"):
         if abs(size) < 1000:
@@ -246,7 +249,7 @@ def format_bytes(num_bytes: int) -> str:
 
 
 def main() -> None:
-    """Copy the data of the job whose folder is named on the command line."""
+    """Copy the data of the job whose folder is given on the command line."""
     parser = argparse.ArgumentParser(description="Downloads the data of one job of sagemaker_dist.")
     parser.add_argument("folder", type=Path)
     folder = JobFolder(parser.parse_args().folder)
@@ -257,10 +260,10 @@ def main() -> None:
             print(json.dumps(message), flush=True)  # noqa: T201 - the supervisor reads it
 
     try:
-        Download(folder, folder.job(), lambda text: write(say=text)).run()
+        Download(folder, folder.job(), lambda text: write(log=text)).run()
     except DistError as fault:
         write(fault=fault.args)
-        os._exit(1)  # threads that hang must not delay the exit
+        os._exit(1)  # threads that wait for S3 must not delay the exit
 
 
 if __name__ == "__main__":

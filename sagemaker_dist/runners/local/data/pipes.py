@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pipe mode: each epoch of a channel comes once, through a FIFO of its own.
+"""Pipe mode: a host reads each epoch of a channel once, from a FIFO of its own.
 
-    training_0 ====> a reader opens it, reads all objects one after the other, sees the end
-    training_1       exists before that end, and so on for every further epoch
+    training_0 ====> the script opens it, and reads all objects one after the other until EOF
+    training_1       the next epoch; the FIFO exists before the EOF of training_0
 
-A reader that closes early has ended its epoch. A FIFO is removed after its epoch, so
-that a reader which opens it again gets an error instead of waiting.
+A script that closes the FIFO early ends its epoch. A FIFO is removed after its epoch: a script that
+opens it again gets an error instead of waiting forever.
 
-One thread feeds each channel of each host. All its waits end when the job ends, and it
-starts no process.
+One thread writes the data of each channel of each host. It stops when the job ends, and it starts
+no process.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from sagemaker_dist.runners.local.data.channel_layout import in_order, part_of
-from sagemaker_dist.runners.local.data.local_files import files_below
+from sagemaker_dist.runners.local.data.channel_layout import files_below, in_order, part_of
 
 _CHUNK_BYTES: Final = 1 << 20
 _POLL_MS: Final = 100
@@ -36,17 +35,19 @@ _JOIN_SECONDS: Final = 2.0
 
 
 class _Over(Exception):  # noqa: N818 - not an error
-    """The job has ended."""
+    """The job has ended, so the thread stops."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """Data of one channel for one host.
+    """Data of one channel for one host, epoch by epoch.
 
     Attributes:
-        root: Directory or file of the channel.
-        seed: Seed for the order of objects, drawn anew for each epoch; None for no shuffling.
-        host: Number of the host; with `num_hosts` it selects the host's objects.
+        root: Directory or file with the data of the channel.
+        gunzip: Whether objects are decompressed.
+        seed: Seed of the order of objects, which differs between epochs; None for no shuffling.
+        host: Number of the host among `num_hosts`, which selects its objects.
+        num_hosts: Number of hosts that share the objects; 1 if each host gets all of them.
     """
 
     root: Path
@@ -56,12 +57,12 @@ class Stream:
     num_hosts: int = 1
 
     def objects(self, epoch: int) -> list[Path]:
-        """Return the objects of an epoch, in order."""
+        """Return the files of this host in an epoch, in the order in which they are sent."""
         files = [path for _, path in files_below(self.root)]
         return part_of(in_order(files, epoch, self.seed), self.host, self.num_hosts)
 
     def chunks(self, path: Path) -> Iterator[bytes]:
-        """Yield the bytes of one object."""
+        """Yield the bytes of one file in chunks of at most 1 MiB, decompressed with `gunzip`."""
         with gzip.open(path) if self.gunzip else path.open("rb") as file:
             while data := file.read(_CHUNK_BYTES):
                 yield data
@@ -69,13 +70,16 @@ class Stream:
 
 @dataclass(slots=True)
 class Pipe:
-    """The FIFOs of one channel on one host.
+    """The FIFOs of one channel on one host, and the thread that writes into them.
 
-    Thread safety: `feed` runs in one thread; the other methods are for the thread that starts it.
-    The feeding thread writes `fault` once.
+    Thread safety: `feed` runs in a thread of its own, which writes `fault` once. The thread that
+    calls `start` calls the other methods.
 
     Attributes:
-        fault: Why an epoch failed, or "".
+        directory: Directory of the FIFOs.
+        channel: Name of the channel.
+        stream: Data that is written.
+        fault: Reason why an epoch failed, or "".
     """
 
     directory: Path
@@ -86,7 +90,7 @@ class Pipe:
     _thread: threading.Thread | None = None
 
     def make(self, epoch: int) -> Path:
-        """Create the FIFO of one epoch, readable for all users."""
+        """Create the FIFO of one epoch, which all users may read, and return its path."""
         path = self.directory / f"{self.channel}_{epoch}"
         with suppress(FileExistsError):
             os.mkfifo(path)
@@ -94,18 +98,18 @@ class Pipe:
         return path
 
     def start(self) -> None:
-        """Start the feeding thread."""
+        """Start the thread that writes the data."""
         self._thread = threading.Thread(target=self.feed, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop feeding, because the job is over."""
+        """Stop the thread that writes the data, because the job has ended."""
         self._over.set()
         if self._thread is not None:
             self._thread.join(_JOIN_SECONDS)
 
     def feed(self) -> None:
-        """Feed epoch after epoch until the job is over."""
+        """Write one epoch after the other until the job has ended."""
         epoch = 0
         try:
             while True:
@@ -136,14 +140,14 @@ class Pipe:
             yield from self.stream.chunks(path)
         except (OSError, EOFError, zlib.error) as error:
             self.fault = f"Channel {self.channel!r} cannot be read: {path.name}: {error}."
-            self._over.wait()  # closing the FIFO would look like the end of the epoch
+            self._over.wait()  # to the script, a closed FIFO would be the end of the epoch
             raise _Over from error
 
     @contextmanager
     def _opened(self, fifo: Path) -> Iterator[int]:
         sink = self._wait_for_reader(fifo)
         try:
-            with suppress(OSError, AttributeError):  # over a limit of the machine, or not Linux
+            with suppress(OSError, AttributeError):  # above this machine's limit, or not Linux
                 fcntl.fcntl(sink, fcntl.F_SETPIPE_SZ, _CHUNK_BYTES)
             yield sink
         finally:
@@ -155,7 +159,7 @@ class Pipe:
             try:
                 return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             except OSError as error:
-                if error.errno != errno.ENXIO:  # it has no reader yet
+                if error.errno != errno.ENXIO:  # ENXIO: no process has opened it to read yet
                     raise
             if self._over.wait(pause):
                 raise _Over
