@@ -188,7 +188,7 @@ void deadlines_hold_with_callers() {
     Floats values(10);
     Operation operation = sum_of(values);
     operation.timeout = milliseconds(300);
-    CHECK_CONTAINS("the timeout of 300 ms is over", run(cluster[0], 0, operation));
+    CHECK_CONTAINS("the timeout of 300 ms has expired", run(cluster[0], 0, operation));
   }
 }
 

@@ -94,7 +94,7 @@ void a_timeout_names_the_missing_rank() {
     for (Result& result : results) {
       const std::string text = text_of(result);
       CHECK_CONTAINS("TimeoutError: operation 0 of group 0, all_reduce(sum, float32, 5000)", text);
-      CHECK_CONTAINS("the timeout of 200 ms is over on rank ", text);
+      CHECK_CONTAINS("the timeout of 200 ms has expired on rank ", text);
       CHECK_CONTAINS(", which waits for rank 2 on algo-3", text);
     }
     CHECK(Clock::now() - begin < std::chrono::seconds(3));
@@ -125,7 +125,8 @@ void a_dead_rank_fails_the_operations_that_need_it() {
   for (Result& result : results) {
     const std::string text = text_of(result);
     CHECK_CONTAINS("PeerError: operation 0 of group 0", text);
-    CHECK_CONTAINS("rank 3 on algo-4 closed its connection before sending its share", text);
+    CHECK_CONTAINS("rank 3 on algo-4 closed its connection before it sent its share of the data",
+                   text);
   }
   CHECK(Clock::now() - begin < std::chrono::seconds(2));
   auto later = start_sums(cluster, data, {1});

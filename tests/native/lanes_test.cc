@@ -101,7 +101,7 @@ std::vector<int> connections_to(const Engine& engine) {
 Cluster cluster_with_lanes(uint32_t lanes) {
   return Cluster(3, Network::kTcp, [&](Options& options) {
     options.hosts = {0, 1, 2};
-    options.chunk_bytes = 64 << 10;
+    options.fragment_bytes = 64 << 10;
     options.tuning.lanes = lanes;
   });
 }

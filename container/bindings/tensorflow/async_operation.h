@@ -40,7 +40,7 @@ class AsyncOperation final {
 
   void end(const std::exception_ptr& error);
   void wait();  // until end(); throws its error
-  bool ends_within(std::chrono::milliseconds patience);
+  bool ends_within(std::chrono::milliseconds timeout);
 
  private:
   [[noreturn]] void fail(const std::exception_ptr& error) const;
@@ -58,7 +58,7 @@ using AsyncOperationPtr = std::shared_ptr<AsyncOperation>;
 // alive until the engine has finished with it. Sets the callbacks and the timeout of the
 // operation. If TensorFlow drops the handle before a wait op uses it, the operation continues and
 // its results are discarded.
-void submit(TF_OpKernelContext* context, const EngineContext& with, Operation operation,
+void submit(TF_OpKernelContext* context, const EngineContext& current, Operation operation,
             Results results, std::vector<TensorPtr> read);
 
 // Returns the operation of a handle and forgets the handle. Throws UsageError if it was used
@@ -67,7 +67,7 @@ AsyncOperationPtr take(int64_t handle);
 
 // Waits for the operation of a handle, which stays valid. Returns whether it has ended; true if
 // there is no such handle.
-bool ends_within(int64_t handle, std::chrono::milliseconds patience);
+bool ends_within(int64_t handle, std::chrono::milliseconds timeout);
 
 int64_t open_handles();  // number of handles not yet used or dropped
 int64_t under_way();     // number of operations in flight

@@ -47,8 +47,7 @@ EngineContext current_engine() {
   if (pid == -1) {
     throw NoEngineError(
         "there is no engine: this process has not connected to the other ranks, or has "
-        "disconnected. "
-        "Call smdist.dataparallel.tensorflow.init() first.");
+        "disconnected. Call smdist.dataparallel.tensorflow.init() first.");
   }
   // A forked child must not lock: another thread may have held the lock at the fork.
   if (pid != getpid()) {

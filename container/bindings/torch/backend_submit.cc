@@ -12,9 +12,9 @@ using Tensors = Backend::Tensors;
 void check_same_dtype(const Tensors& inputs, const Tensors& outputs) {
   for (const at::Tensor& output : outputs) {
     for (const at::Tensor& input : inputs) {
-      TORCH_CHECK_TYPE(output.scalar_type() == input.scalar_type(), "the output is ",
-                       output.scalar_type(), " and the input ", input.scalar_type(),
-                       ": a collective keeps the dtype. Pass tensors of one dtype.");
+      TORCH_CHECK_TYPE(output.scalar_type() == input.scalar_type(), "the output has dtype ",
+                       output.scalar_type(), " and the input has dtype ", input.scalar_type(),
+                       ", but a collective does not convert dtypes. Pass tensors of one dtype.");
     }
   }
 }
@@ -36,7 +36,7 @@ Backend::WorkPtr Backend::start_all(const Name& name, const std::vector<Call>& c
     check_tensors(call.outputs);
     check_outputs(call.outputs);
     check_same_dtype(call.inputs, call.outputs);
-    TORCH_CHECK_VALUE(call.tag >= 0, "the tag is ", call.tag, ": it may not be negative.");
+    TORCH_CHECK_VALUE(call.tag >= 0, "the tag is ", call.tag, ", but it may not be negative.");
     inputs.insert(inputs.end(), call.inputs.begin(), call.inputs.end());
     outputs.insert(outputs.end(), call.outputs.begin(), call.outputs.end());
   }

@@ -3,8 +3,8 @@
 //
 // N ranks, S bytes, direct algorithms: data travel from rank to rank in one hop. Every rank
 // serves its peers in rotated order (rank r begins with r + 1), so that on average each rank
-// receives from one peer at a time. Long messages are cut into pieces and sent piece by piece to
-// all peers, so that sums begin when the first pieces arrive.
+// receives from one peer at a time. Long messages are cut into chunks and sent chunk by chunk to
+// all peers, so that sums begin when the first chunks arrive.
 //
 //   collective      latency steps   bytes sent per rank
 //   all_reduce      2               2 S (N-1)/N
@@ -14,7 +14,7 @@
 //   all_gather      1               S (N-1)/N   (S: the output)
 //   broadcast       1               root: S (N-1)
 //   ... if long     2               root: S; others: S (N-2)/(N-1)
-//   gather          1               S           (S: one chunk)
+//   gather          1               S           (S: one part)
 //   scatter         1               root: S (N-1)/N
 //   all_to_all      1               S (N-1)/N
 //   barrier         1               none
@@ -40,7 +40,7 @@ namespace smdist {
 // work of a reduce.
 constexpr size_t kLongBytes = 64 << 10;
 
-// Layout of N equal chunks: in one buffer, or in N buffers.
+// Layout of N equal parts: in one buffer, or in N buffers.
 enum class BufferLayout : uint8_t { kOneBuffer, kBufferPerRank };
 
 // Shard i of every input goes to rank i, which adds all N of them in rank order into its output
@@ -56,17 +56,17 @@ Plan one_shot_all_reduce(int rank, const HostTopology& hosts, size_t bytes, size
 Plan reduce_to_root(int rank, const HostTopology& hosts, int root, size_t bytes,
                     const Segmentation& segmentation);
 
-Plan reduce_scatter(int rank, const HostTopology& hosts, size_t chunk_bytes, BufferLayout inputs,
+Plan reduce_scatter(int rank, const HostTopology& hosts, size_t part_bytes, BufferLayout inputs,
                     const Segmentation& segmentation);
-Plan all_gather(int rank, const HostTopology& hosts, size_t chunk_bytes, BufferLayout outputs);
+Plan all_gather(int rank, const HostTopology& hosts, size_t part_bytes, BufferLayout outputs);
 
 // A long buffer is cut into shards: the root sends each shard to its owner, which sends it to the
 // others. Owners are all ranks but the root or, if there are several hosts, all ranks of the
 // other hosts; ranks of the root's host then receive the whole buffer from the root.
-Plan broadcast(int rank, const HostTopology& hosts, int root, size_t bytes, size_t piece_bytes);
+Plan broadcast(int rank, const HostTopology& hosts, int root, size_t bytes, size_t chunk_bytes);
 
-Plan gather(int rank, int size, int root, size_t chunk_bytes, BufferLayout outputs);
-Plan scatter(int rank, int size, int root, size_t chunk_bytes, BufferLayout inputs);
+Plan gather(int rank, int size, int root, size_t part_bytes, BufferLayout outputs);
+Plan scatter(int rank, int size, int root, size_t part_bytes, BufferLayout inputs);
 
 // to[p]: region that is sent to rank p. from[p]: region that receives the data from rank p.
 Plan all_to_all(int rank, int size, const std::vector<Region>& to, const std::vector<Region>& from);
@@ -77,7 +77,8 @@ Plan barrier(int rank, int size);
 Plan send_to(int rank, int size, int receiver, size_t bytes);
 Plan receive_from(int rank, int size, int sender, size_t bytes);
 
-// Returns the regions of N chunks.
-std::vector<Region> chunks_of(BufferKind buffer, int size, size_t chunk_bytes, BufferLayout layout);
+// Returns the regions of N parts.
+std::vector<Region> parts_of_ranks(BufferKind buffer, int size, size_t part_bytes,
+                                   BufferLayout layout);
 
 }  // namespace smdist

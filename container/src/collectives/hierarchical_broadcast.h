@@ -22,6 +22,6 @@ struct HierarchicalBroadcast {
 
 // Adds the steps of `rank` to its plan.
 void hierarchical_broadcast(PlanBuilder& builder, int rank, const HostTopology& hosts,
-                            const HierarchicalBroadcast& what);
+                            const HierarchicalBroadcast& message);
 
 }  // namespace smdist

@@ -42,7 +42,7 @@ class HostTopology final {
 
  private:
   std::vector<int> host_of_;
-  std::vector<int> seat_;  // by rank: its index among the ranks of its host
+  std::vector<int> local_index_;  // by rank: its index among the ranks of its host
   std::vector<std::vector<int>> ranks_;
 };
 

@@ -11,12 +11,12 @@ namespace smdist {
 // Returns a part of a region.
 Region part_of(const Region& region, size_t offset, size_t bytes);
 
-// Cuts a length into pieces and calls visit(offset, bytes, number) for each.
+// Cuts a length into chunks and calls visit(offset, bytes, number) for each.
 template <typename Visit>
-void for_each_piece(size_t bytes, size_t piece_bytes, Visit visit) {
+void for_each_chunk(size_t bytes, size_t chunk_bytes, Visit visit) {
   uint32_t number = 0;
-  for (size_t offset = 0; offset < bytes; offset += piece_bytes) {
-    visit(offset, bytes - offset < piece_bytes ? bytes - offset : piece_bytes, number++);
+  for (size_t offset = 0; offset < bytes; offset += chunk_bytes) {
+    visit(offset, bytes - offset < chunk_bytes ? bytes - offset : chunk_bytes, number++);
   }
 }
 

@@ -7,7 +7,7 @@
 namespace smdist {
 
 // If there are more ranks than processors, a rank is usually woken by a rank that is about to send
-// more. Preempting the sender at its first piece costs a switch back for the next one. While this
+// more. Preempting the sender at its first chunk costs a switch back for the next one. While this
 // object lives, its thread has the policy SCHED_BATCH: after a wake-up it runs when a processor is
 // free. A thread whose policy is not the default, or cannot be changed, stays as it is.
 class BatchScheduling final {

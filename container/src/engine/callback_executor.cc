@@ -45,7 +45,7 @@ void CallbackExecutor::finish() {
   }
 }
 
-void CallbackExecutor::run(const std::shared_ptr<State>& state) {
+void CallbackExecutor::run(const std::shared_ptr<SharedQueue>& state) {
   while (std::optional<Callback> callback = next(state)) {
     call(std::move(*callback));
     MutexLock lock(state->mutex);
@@ -55,7 +55,7 @@ void CallbackExecutor::run(const std::shared_ptr<State>& state) {
 
 // Block until there is a callback to run; none means that the thread has to end.
 std::optional<CallbackExecutor::Callback> CallbackExecutor::next(
-    const std::shared_ptr<State>& state) {
+    const std::shared_ptr<SharedQueue>& state) {
   MutexLock lock(state->mutex);
   while (true) {
     if (state->queue.empty()) {

@@ -42,7 +42,7 @@ class CallbackExecutor final {
     std::exception_ptr error;
   };
   // Shared with the threads: a callback may destroy the engine, and returns after that.
-  struct State {
+  struct SharedQueue {
     Mutex mutex;
     std::condition_variable_any changed;
     std::deque<Callback> queue SMDIST_GUARDED_BY(mutex);
@@ -51,11 +51,11 @@ class CallbackExecutor final {
     Clock::time_point latest_start SMDIST_GUARDED_BY(mutex);
     bool is_finished SMDIST_GUARDED_BY(mutex) = false;
   };
-  static void run(const std::shared_ptr<State>& state);
-  static std::optional<Callback> next(const std::shared_ptr<State>& state);
+  static void run(const std::shared_ptr<SharedQueue>& state);
+  static std::optional<Callback> next(const std::shared_ptr<SharedQueue>& state);
   static void call(Callback callback);
 
-  const std::shared_ptr<State> state_ = std::make_shared<State>();
+  const std::shared_ptr<SharedQueue> state_ = std::make_shared<SharedQueue>();
 };
 
 }  // namespace smdist

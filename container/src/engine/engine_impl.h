@@ -22,7 +22,7 @@
 
 namespace smdist {
 
-// State shared by callers and the progress thread, and that thread itself.
+// LifePhase shared by callers and the progress thread, and that thread itself.
 //
 // Thread safety: as Engine.
 class Engine::Impl final {
@@ -48,11 +48,11 @@ class Engine::Impl final {
   std::exception_ptr failure() const SMDIST_UNCHECKED { return progress_.failure(); }
   bool is_running() SMDIST_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    return state_ == State::kRunning;
+    return state_ == LifePhase::kRunning;
   }
 
  private:
-  enum class State : uint8_t { kNew, kRunning, kEnded };
+  enum class LifePhase : uint8_t { kNew, kRunning, kEnded };
 
   // Work for the next holder of the progress lock.
   struct Inbox {
@@ -104,7 +104,7 @@ class Engine::Impl final {
   Mutex submitting_mutex_;
 
   Mutex mutex_;
-  State state_ SMDIST_GUARDED_BY(mutex_) = State::kNew;
+  LifePhase state_ SMDIST_GUARDED_BY(mutex_) = LifePhase::kNew;
   Tuning tuning_ SMDIST_GUARDED_BY(mutex_);
   std::map<uint32_t, Membership> groups_ SMDIST_GUARDED_BY(mutex_);
   Inbox inbox_ SMDIST_GUARDED_BY(mutex_);

@@ -14,7 +14,7 @@ constexpr std::chrono::milliseconds kExtension{500};
 }  // namespace
 
 void FailureDetector::on_peer_lost(int rank, const std::string& reason) {
-  Peer& lost = peer(rank);
+  PeerStatus& lost = peer(rank);
   lost.is_connected = false;
   lost.lost_because = reason;
   if (!lost.has_left) return;

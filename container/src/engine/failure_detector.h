@@ -31,7 +31,7 @@ class FailureDetector final {
       : names_(names), peers_(static_cast<size_t>(num_ranks)) {}
 
   void on_connected(int rank) { peer(rank).is_connected = true; }
-  void on_goodbye(int rank) { peer(rank).has_left = true; }
+  void on_leave(int rank) { peer(rank).has_left = true; }
   void on_peer_lost(int rank, const std::string& reason);  // reason: see protocol_error()
 
   bool is_connected(int rank) const { return peer(rank).is_connected; }
@@ -67,7 +67,7 @@ class FailureDetector final {
   void clear();
 
  private:
-  struct Peer {
+  struct PeerStatus {
     bool is_connected = false;
     bool has_left = false;     // it said goodbye
     std::string lost_because;  // empty: it is not lost
@@ -76,13 +76,13 @@ class FailureDetector final {
     FaultKind kind_of_loss() const { return has_left ? FaultKind::kLeft : FaultKind::kLost; }
   };
 
-  Peer& peer(int rank) { return peers_[static_cast<size_t>(rank)]; }
-  const Peer& peer(int rank) const { return peers_[static_cast<size_t>(rank)]; }
+  PeerStatus& peer(int rank) { return peers_[static_cast<size_t>(rank)]; }
+  const PeerStatus& peer(int rank) const { return peers_[static_cast<size_t>(rank)]; }
   bool is_gone(int rank) const;
   std::optional<Fault> check_unmatched(const Submission& receive) const;
 
   const RankNames& names_;
-  std::vector<Peer> peers_;
+  std::vector<PeerStatus> peers_;
   std::set<std::pair<Clock::time_point, OperationId>> deadlines_;
   std::set<Clock::time_point> grace_periods_;  // when each ends
 };

@@ -11,8 +11,8 @@
 namespace smdist {
 namespace {
 
-constexpr uint32_t kChunksInFlightPerLane = 2;  // one leaves, one waits
-constexpr size_t kHastenFromBytes = 32 << 10;
+constexpr uint32_t kFragmentsInFlightPerLane = 2;  // one leaves, one waits
+constexpr size_t kFlushFromBytes = 32 << 10;
 constexpr size_t kBlockFromBytes = 8 << 10;  // shorter messages go inside their frames
 constexpr size_t kOtherLanesFromBytes = 64 << 10;
 
@@ -115,17 +115,17 @@ uint32_t FrameSender::next_lane(int rank, size_t bytes) {
   return lanes > 1 && bytes >= kOtherLanesFromBytes ? ++peer(rank).last_lane % lanes : 0;
 }
 
-void FrameSender::pump(int rank) {
-  Peer& to = peer(rank);
-  const uint32_t max_in_flight = kChunksInFlightPerLane * transport_.num_lanes(rank);
+void FrameSender::send_queued(int rank) {
+  PeerOutput& to = peer(rank);
+  const uint32_t max_in_flight = kFragmentsInFlightPerLane * transport_.num_lanes(rank);
   while (const size_t bytes = to.send_queue.front_bytes()) {
     const bool uses_block = bytes >= kBlockFromBytes && shares_blocks_with(rank);
-    if (uses_block ? !blocks_->has_free_block_for(rank) : to.chunks_in_flight >= max_in_flight)
+    if (uses_block ? !blocks_->has_free_block_for(rank) : to.fragments_in_flight >= max_in_flight)
       break;
     if (uses_block) {
       send_block(rank);
     } else {
-      send_chunk(rank);
+      send_fragment(rank);
     }
   }
 }
@@ -137,8 +137,8 @@ uint64_t FrameSender::track(const InFlight& part) {
 }
 
 // Send a part of a message straight from the caller's memory.
-void FrameSender::send_chunk(int rank) {
-  const Fragment fragment = *peer(rank).send_queue.next(options_.chunk_bytes);
+void FrameSender::send_fragment(int rank) {
+  const Fragment fragment = *peer(rank).send_queue.next(options_.fragment_bytes);
   const OutgoingMessage& whole = fragment.message;
   Frame frame = frame_of(whole.id);
   frame.type = FrameType::kData;
@@ -147,7 +147,7 @@ void FrameSender::send_chunk(int rank) {
   frame.offset = fragment.offset;
   frame.length = fragment.bytes;
   const uint64_t token = track({{whole.id, whole.step}, fragment.is_last, true});
-  ++peer(rank).chunks_in_flight;
+  ++peer(rank).fragments_in_flight;
   const Span payload{whole.data + fragment.offset, fragment.bytes};
   transport_.send(rank, {encode(frame), payload, {}, token, whole.lane});
 }
@@ -165,8 +165,8 @@ void FrameSender::send_block(int rank) {
   const uint64_t token = track({{whole.id, whole.step}, fragment.is_last, false});
   send(rank, frame, encode(BlockRef{block, static_cast<uint32_t>(fragment.bytes)}), token);
   // If the peer has a processor of its own, it reads this block while we fill the next one.
-  const bool is_worth_it = options_.pause.count() > 0 && fragment.bytes >= kHastenFromBytes;
-  if (is_worth_it) transport_.hasten(rank);
+  const bool is_worth_it = options_.pause.count() > 0 && fragment.bytes >= kFlushFromBytes;
+  if (is_worth_it) transport_.flush_peer(rank);
 }
 
 std::optional<FrameSender::SentMessage> FrameSender::on_sent(int rank, uint64_t token) {
@@ -174,14 +174,14 @@ std::optional<FrameSender::SentMessage> FrameSender::on_sent(int rank, uint64_t 
   if (found == in_flight_.end()) return std::nullopt;
   const InFlight part = found->second;
   in_flight_.erase(found);
-  if (part.is_chunk) --peer(rank).chunks_in_flight;
+  if (part.is_fragment) --peer(rank).fragments_in_flight;
   if (!part.is_last) return std::nullopt;
   return part.message;
 }
 
 void FrameSender::on_release(int rank, uint32_t block) {
   if (!blocks_ || !blocks_->release(rank, block)) {
-    throw PeerError("released a block that it did not hold");
+    throw PeerError("released a block of shared memory that it was not reading");
   }
 }
 
@@ -192,9 +192,9 @@ void FrameSender::on_peer_lost(int rank) {
 
 void FrameSender::clear() {
   in_flight_.clear();
-  for (Peer& each : peers_) {
+  for (PeerOutput& each : peers_) {
     each.send_queue.clear();
-    each.chunks_in_flight = 0;
+    each.fragments_in_flight = 0;
     each.eager_bytes = 0;
   }
 }

@@ -47,9 +47,9 @@ class FrameSender final {
   // Tell a peer that its block has been read.
   void send_release(int rank, uint32_t block);
 
-  // Queue the message of a send. It leaves with this pump() of its peer, or a later one.
+  // Queue the message of a send. It leaves with this send_queued() of its peer, or a later one.
   void queue(const PendingOperation& pending, uint32_t step);
-  void pump(int rank);
+  void send_queued(int rank);
 
   // The message that has left its memory by this; none if only a part of it has.
   std::optional<SentMessage> on_sent(int rank, uint64_t token);
@@ -63,29 +63,29 @@ class FrameSender final {
   void clear();
 
  private:
-  struct Peer {
+  struct PeerOutput {
     SendQueue send_queue;
-    uint32_t chunks_in_flight = 0;
+    uint32_t fragments_in_flight = 0;
     uint32_t last_lane = 0;
     size_t eager_bytes = 0;  // of ours that the peer may have to buffer
   };
   struct InFlight {
     SentMessage message;
-    bool is_last;   // part of the message
-    bool is_chunk;  // or else a frame that refers to a block
+    bool is_last;      // part of the message
+    bool is_fragment;  // or else a frame that refers to a block
   };
 
-  Peer& peer(int rank) { return peers_[static_cast<size_t>(rank)]; }
+  PeerOutput& peer(int rank) { return peers_[static_cast<size_t>(rank)]; }
   bool shares_blocks_with(int rank) { return blocks_ && transport_.is_read_by(rank); }
   std::optional<uint32_t> take_eager(PendingOperation& pending, int member);
   uint32_t next_lane(int rank, size_t bytes);
   uint64_t track(const InFlight& part);
-  void send_chunk(int rank);
+  void send_fragment(int rank);
   void send_block(int rank);
 
   const Options& options_;
   Transport& transport_;
-  std::vector<Peer> peers_;
+  std::vector<PeerOutput> peers_;
   std::optional<BlockPool> blocks_;                   // of this rank's arena, if there is one
   std::unordered_map<uint64_t, InFlight> in_flight_;  // by token
   uint64_t last_token_ = 0;

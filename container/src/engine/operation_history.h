@@ -28,11 +28,11 @@ class OperationHistory final {
   void forget(uint32_t group) { groups_.erase(group); }
 
  private:
-  struct Entry {
+  struct EndedCollective {
     uint64_t sequence;
     Descriptor descriptor;
   };
-  std::unordered_map<uint32_t, std::deque<Entry>> groups_;  // each by rising sequence
+  std::unordered_map<uint32_t, std::deque<EndedCollective>> groups_;  // each by rising sequence
 };
 
 }  // namespace smdist

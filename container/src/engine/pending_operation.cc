@@ -112,8 +112,7 @@ PendingOperation::Actions PendingOperation::sent(uint32_t step) {
 PendingOperation::Actions PendingOperation::credited(int member, uint32_t tag) {
   const auto found = without_credit_.find(key(member, tag));
   if (found == without_credit_.end()) {
-    throw PeerError("sent a credit for message " + std::to_string(tag) +
-                    ", which did not wait for one");
+    throw PeerError("sent a credit for message " + std::to_string(tag) + ", which needs no credit");
   }
   const uint32_t step = found->second;
   without_credit_.erase(found);
@@ -132,15 +131,15 @@ Span PendingOperation::place(int member, uint32_t tag, uint64_t offset, uint64_t
   if (!is_expected) {
     throw PeerError("sent bytes " + std::to_string(offset) + " to " +
                     std::to_string(offset + bytes) + " of a message of " +
-                    std::to_string(target.bytes) + " bytes, of which " + std::to_string(received) +
-                    " had come");
+                    std::to_string(target.bytes) + " bytes, but this rank expected byte " +
+                    std::to_string(received) + " next");
   }
   return {address(target) + offset, bytes};
 }
 
 PendingOperation::Actions PendingOperation::arrived(int member, uint32_t tag, uint64_t bytes) {
   const uint32_t found = receive_of(member, tag);
-  Progress& progress = progress_[found];
+  StepProgress& progress = progress_[found];
   progress.received += bytes;
   Actions actions;
   if (progress.received == step(found).target.bytes) complete(found, actions);
@@ -175,8 +174,8 @@ int PendingOperation::member_of(int rank) const {
   const std::vector<int>& members = submission_.group->members;
   const auto found = std::find(members.begin(), members.end(), rank);
   if (found == members.end()) {
-    throw PeerError("takes part in an operation of group " + std::to_string(submission_.group->id) +
-                    ", of which it is no member");
+    throw PeerError("sent a frame for group " + std::to_string(submission_.group->id) +
+                    ", but is not a member of it");
   }
   return static_cast<int>(found - members.begin());
 }

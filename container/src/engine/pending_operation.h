@@ -91,7 +91,7 @@ class PendingOperation final {
   const Submission& submission() const { return submission_; }
 
  private:
-  struct Progress {
+  struct StepProgress {
     uint32_t waits_for = 0;  // steps
     size_t received = 0;     // bytes
     Steps dependents;
@@ -125,7 +125,7 @@ class PendingOperation final {
   BufferPool& pool_;
   Buffer scratch_;
   SharedSum* sum_ = nullptr;  // null: the operation follows its plan
-  std::vector<Progress> progress_;
+  std::vector<StepProgress> progress_;
   std::vector<Member> members_;
   std::unordered_map<uint64_t, uint32_t> receives_;        // by member and tag
   std::unordered_map<size_t, BorrowedBlock> borrowed_;     // by offset in scratch

@@ -125,7 +125,7 @@ void ProgressEngine::perform(PendingOperation& pending, const PendingOperation::
     sender_.send_release(rank, block.block);
   }
   if (pending.is_done()) finish(id);
-  for (const int rank : ranks) sender_.pump(rank);
+  for (const int rank : ranks) sender_.send_queued(rank);
 }
 
 void ProgressEngine::finish(const OperationId& id) {
@@ -142,7 +142,7 @@ void ProgressEngine::finish(const OperationId& id) {
 // A process may end after a barrier: its own frames for the barrier must have left by then.
 void ProgressEngine::flush_all(const Group& group) {
   for (const int rank : group.members) {
-    if (rank != options_.rank) transport_.hasten(rank);
+    if (rank != options_.rank) transport_.flush_peer(rank);
   }
 }
 
@@ -156,18 +156,18 @@ void ProgressEngine::advance_sums() {
   if (sums_.is_idle()) return;
   for (const OperationId& id : sums_.ids()) {
     switch (sums_.advance(id)) {
-      case SharedSums::Progress::kBlocked:
+      case SharedSums::Advance::kBlocked:
         break;
-      case SharedSums::Progress::kMore:
+      case SharedSums::Advance::kMore:
         is_busy_ = true;
         break;
-      case SharedSums::Progress::kDone:
+      case SharedSums::Advance::kDone:
         find(id)->end_sum();
         perform(*find(id), {});
         break;
     }
   }
-  if (!is_busy_) sums_.expect_signals();
+  if (!is_busy_) sums_.enable_signals();
 }
 
 // A member does not use shared memory for this operation: all follow a plan.
@@ -187,7 +187,7 @@ Span ProgressEngine::on_header(int rank, const HeaderBytes& header) {
   try {
     const Frame frame = decode(header);
     if (frame.source != static_cast<uint32_t>(rank)) {
-      throw PeerError("sent a frame in the name of rank " + std::to_string(frame.source));
+      throw PeerError("sent a frame whose source is rank " + std::to_string(frame.source));
     }
     if (frame.type != FrameType::kData) {
       payload(rank).resize(frame.length);
@@ -220,11 +220,11 @@ void ProgressEngine::on_message(int rank, const HeaderBytes& header) {
         return on_block(rank, frame);
       case FrameType::kReleaseBlock:
         sender_.on_release(rank, frame.tag);
-        return sender_.pump(rank);
+        return sender_.send_queued(rank);
       case FrameType::kAbort:
         return on_abort(rank);
-      case FrameType::kGoodbye:
-        return detector_.on_goodbye(rank);
+      case FrameType::kLeave:
+        return detector_.on_leave(rank);
     }
   } catch (const PeerError& error) {
     fail(protocol_error(names_, rank, error.what()), true);
@@ -236,7 +236,7 @@ void ProgressEngine::on_sent(int rank, uint64_t token) {
   const std::optional<FrameSender::SentMessage> sent = sender_.on_sent(rank, token);
   PendingOperation* pending = sent ? find(sent->id) : nullptr;
   if (pending != nullptr) perform(*pending, pending->sent(sent->step));
-  sender_.pump(rank);
+  sender_.send_queued(rank);
 }
 
 void ProgressEngine::on_rtr(int rank, const Frame& frame) {
@@ -279,7 +279,8 @@ void ProgressEngine::accept_rtr(PendingOperation& pending, int rank, const Descr
 // if it is not over.
 bool ProgressEngine::fail_if_past(int rank, const OperationId& id, const Descriptor& theirs) {
   if (id.role != Role::kCollective) {
-    if (matching_.was_posted(id)) throw PeerError("announced a message again that is over");
+    if (matching_.was_posted(id))
+      throw PeerError("announced a message again that it has already sent");
     return false;
   }
   if (!history_.is_past(id)) return false;
@@ -360,7 +361,8 @@ PendingOperation* ProgressEngine::planned_operation(int rank, const Frame& frame
     throw PeerError("sent " + content + " for an operation that this rank has not posted");
   }
   if (pending->sum() == nullptr) return pending;
-  if (pending->sum()->all_joined()) throw PeerError("sent data of a sum in shared memory");
+  if (pending->sum()->all_joined())
+    throw PeerError("sent a frame for a sum that all ranks compute in shared memory");
   replan(*pending);
   return find(id);
 }

@@ -9,7 +9,7 @@
 //   * A short message that waits for nothing else goes with the RTR frame: an eager message. If
 //     it comes before the local post, the receiver buffers it; what a sender may have buffered at
 //     each peer is bounded.
-//   * A message whose memory is still in use, by an earlier piece that is not reduced yet, waits
+//   * A message whose memory is still in use, by an earlier chunk that is not reduced yet, waits
 //     for a credit.
 // One fault fails all operations, here and, by ABORT frames, on all ranks. A fault is: descriptors
 // that differ, a peer that is needed and gone, a frame that breaks the protocol, a deadline that

@@ -78,7 +78,7 @@ void Engine::Impl::progress_until(const Completion& completion, Clock::time_poin
 
 milliseconds Engine::Impl::max_wait() {
   if (progress_.is_busy()) return milliseconds(0);
-  return transport_->patience(progress_.time_until_deadline());
+  return transport_->max_await(progress_.time_until_deadline());
 }
 
 bool Engine::Impl::is_quiet() { return progress_.is_quiet() && transport_->is_quiet(); }

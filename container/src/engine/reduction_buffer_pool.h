@@ -22,7 +22,7 @@ class ReductionBufferPool final {
   ReductionBufferPool(ArenaLayout layout, Span own_arena);
 
   Span blocks_of(const Span& arena) const { return layout_.blocks(arena); }
-  // The longest piece that fits in a slot.
+  // The longest chunk that fits in a slot.
   size_t slot_bytes() const { return layout_.shape.slot_bytes; }
   // Begin a sum at a free buffer; null if none is free.
   SharedSum* begin(SumTask task, size_t member);
@@ -36,17 +36,17 @@ class ReductionBufferPool final {
   void clear();
 
  private:
-  struct Entry {
+  struct BufferUse {
     uint64_t count = 0;              // where the counters are between two sums
     std::unique_ptr<SharedSum> sum;  // the last one
   };
 
-  static bool is_free(const Entry& entry);
+  static bool is_free(const BufferUse& entry);
   bool holds_all(const Span& arena) const { return arena.bytes >= layout_.bytes; }
 
   const ArenaLayout layout_;
   const Span arena_;
-  std::vector<Entry> entries_;
+  std::vector<BufferUse> entries_;
 };
 
 }  // namespace smdist

@@ -22,11 +22,11 @@ struct SumTask {
   const uint8_t* input;
   uint8_t* output;
   std::vector<size_t> boundaries;  // of the members' shards
-  size_t piece_bytes;
+  size_t chunk_bytes;
 };
 
-// One rank's part. The ranks exchange pieces through slots of their reduction buffers, and counters
-// in shared memory say which pieces are there; no frames are sent. Piece by piece, a rank
+// One rank's part. The ranks exchange chunks through slots of their reduction buffers, and counters
+// in shared memory say which chunks are there; no frames are sent. Chunk by chunk, a rank
 //   gives each other rank its share of that rank's shard,
 //   adds the shares of its own shard, and puts the sum in a slot for the others, and
 //   takes the sums of the other shards.
@@ -35,7 +35,7 @@ struct SumTask {
 // Thread safety: none; the counters synchronize with other processes.
 class SharedSum final {
  public:
-  using Members = uint64_t;  // a set: bit i for member i
+  using MemberSet = uint64_t;  // a set: bit i for member i
 
   // count: where the counters of the reduction buffer are now.
   SharedSum(SumTask task, size_t member, const ReductionBuffer& own, uint64_t count);
@@ -44,13 +44,13 @@ class SharedSum final {
   // is read before all have joined; afterwards nobody can cancel().
   void join(size_t member, const ReductionBuffer& theirs, uint64_t count);
 
-  bool all_joined() const { return num_joined_ == sides_.size() - 1; }
+  bool all_joined() const { return num_joined_ == progress_.size() - 1; }
 
-  // Move one piece, and return the members that may wait for it. Empty: nothing can be done now.
-  Members advance();
-  // The members whose next piece is needed, after advance() returned an empty set. Empty before
+  // Move one chunk, and return the members that may wait for it. Empty: nothing can be done now.
+  MemberSet advance();
+  // The members whose next chunk is needed, after advance() returned an empty set. Empty before
   // all have joined: frames announce that.
-  Members awaited() const;
+  MemberSet awaited() const;
   bool is_done() const;
 
   // Return whether this rank still depends on the member.
@@ -58,52 +58,52 @@ class SharedSum final {
   // Return whether this rank still waits for data of the member.
   bool awaits_data_from(size_t member) const;
   // The members that are furthest behind, among those needed: the others may wait for them, too.
-  Members slowest() const;
+  MemberSet slowest() const;
 
   // Return whether nobody reads our reduction buffer any more; its counters are at end() then.
   // Requires: is_done().
   bool is_drained() const;
-  uint64_t end() const { return count_ + most_pieces_; }
+  uint64_t end() const { return count_ + most_chunks_; }
   // End the sum before all have joined.
   void cancel();
 
  private:
-  struct Side {
+  struct MemberProgress {
     std::optional<ReductionBuffer> buffer;
     uint64_t count = 0;   // where its counters were at the beginning
-    uint64_t pieces = 0;  // of its shard
-    uint64_t given = 0;   // pieces that we gave it
-    uint64_t taken = 0;   // pieces that we took from it
+    uint64_t chunks = 0;  // of its shard
+    uint64_t given = 0;   // chunks that we gave it
+    uint64_t taken = 0;   // chunks that we took from it
   };
 
-  size_t size() const { return sides_.size(); }
+  size_t size() const { return progress_.size(); }
   size_t other(size_t step) const { return (member_ + step) % size(); }
-  Members all_others() const;
-  Members act(size_t action);
+  MemberSet all_others() const;
+  MemberSet act(size_t action);
   bool give(size_t owner);
   bool add();
   bool take(size_t owner);
-  bool has_room_for(size_t owner, uint64_t piece) const;
-  bool lacks(size_t member) const;
-  void add_slice(uint64_t piece, size_t at, size_t bytes);
+  bool has_free_slot_for(size_t owner, uint64_t chunk) const;
+  bool must_wait_for(size_t member) const;
+  void add_slice(uint64_t chunk, size_t at, size_t bytes);
 
   uint64_t given_by(size_t member) const;
   uint64_t taken_by(size_t member) const;
   uint64_t summed_by(size_t member) const;
-  void publish(ReductionBuffer::Counter& counter, uint64_t pieces, uint64_t of);
+  void publish(ReductionBuffer::Counter& counter, uint64_t chunks, uint64_t of);
 
-  size_t offset_of(size_t owner, uint64_t piece) const;
-  size_t bytes_of(size_t owner, uint64_t piece) const;
+  size_t offset_of(size_t owner, uint64_t chunk) const;
+  size_t bytes_of(size_t owner, uint64_t chunk) const;
 
   const SumTask task_;
   const size_t member_;
   const ReductionBuffer own_;
   const uint64_t count_;  // where our counters were at the beginning
-  uint64_t most_pieces_ = 0;
+  uint64_t most_chunks_ = 0;
   size_t num_joined_ = 0;
-  uint64_t added_ = 0;  // pieces of our shard
+  uint64_t added_ = 0;  // chunks of our shard
   size_t next_action_ = 0;
-  std::vector<Side> sides_;  // by member
+  std::vector<MemberProgress> progress_;  // by member
   std::vector<const void*> sources_;
 };
 

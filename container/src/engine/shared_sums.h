@@ -13,7 +13,7 @@
 
 namespace smdist {
 
-// Begins sums, moves them on, signals peers about new pieces, and tells the transport whose
+// Begins sums, moves them on, signals peers about new chunks, and tells the transport whose
 // signals to wait for.
 //
 // All members of a group do an operation in shared memory, or none does. A member that has no free
@@ -23,7 +23,7 @@ namespace smdist {
 // Thread safety: none.
 class SharedSums final {
  public:
-  enum class Progress : uint8_t { kBlocked, kMore, kDone };
+  enum class Advance : uint8_t { kBlocked, kMore, kDone };
 
   SharedSums(const Options& options, Transport& transport);
 
@@ -37,16 +37,16 @@ class SharedSums final {
   }
   // A peer takes part with the given ticket. Throws PeerError if the ticket is wrong.
   void join(SharedSum& sum, int member, int rank, const SharedSumTicket& ticket);
-  // End a sum that not all members have joined. No rank has read, or will read, its pieces.
+  // End a sum that not all members have joined. No rank has read, or will read, its chunks.
   void cancel(const OperationId& id);
 
   std::vector<OperationId> ids() const;
   // Return whether there is neither a sum nor a signal to wait for.
-  bool is_idle() const { return active_.empty() && !expects_any_; }
-  // Move a few pieces of a sum; the sum is forgotten when it is done.
-  Progress advance(const OperationId& id);
+  bool is_idle() const { return active_.empty() && !any_signals_enabled_; }
+  // Move a few chunks of a sum; the sum is forgotten when it is done.
+  Advance advance(const OperationId& id);
   // Tell the transport whose signals end its wait. Call when all sums are blocked.
-  void expect_signals();
+  void enable_signals();
 
   // The engine has failed.
   void clear();
@@ -60,14 +60,14 @@ class SharedSums final {
 
   std::vector<Active>::iterator find(const OperationId& id);
   SumTask task_of(const Submission& submission) const;
-  void signal(const Group& group, SharedSum::Members members);
+  void signal(const Group& group, SharedSum::MemberSet members);
 
   const Options& options_;
   Transport& transport_;
   ReductionBufferPool reduction_buffers_;
   std::vector<Active> active_;
-  std::vector<bool> is_expected_;  // by peer: its signals end the transport's wait
-  bool expects_any_ = false;
+  std::vector<bool> signals_enabled_;  // by peer: its signals end the transport's wait
+  bool any_signals_enabled_ = false;
 };
 
 }  // namespace smdist

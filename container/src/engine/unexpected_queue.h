@@ -53,7 +53,7 @@ class UnexpectedQueue final {
   void clear();
 
  private:
-  struct Entry {
+  struct EarlyFrames {
     ByRank ready;
     uint64_t arrival = 0;  // of its first RTR frame
   };
@@ -64,7 +64,7 @@ class UnexpectedQueue final {
 
   Usage& usage_of(int peer) { return usage_[static_cast<size_t>(peer)]; }
 
-  std::map<OperationId, Entry> operations_;
+  std::map<OperationId, EarlyFrames> operations_;
   std::vector<Usage> usage_;  // by peer
   uint64_t num_arrivals_ = 0;
 };

@@ -8,11 +8,11 @@
 
 namespace smdist {
 
-// A part of a rank's arena for one sum at a time. Slots hold pieces of data, counters tell which
-// pieces are there. Only the rank that owns the arena writes it. A "member" is a rank that takes
+// A part of a rank's arena for one sum at a time. Slots hold chunks of data, counters tell which
+// chunks are there. Only the rank that owns the arena writes it. A "member" is a rank that takes
 // part in the sum.
 //
-// Each counter grows by one per piece and is never reset between sums. New shared memory is zero,
+// Each counter grows by one per chunk and is never reset between sums. New shared memory is zero,
 // so all counters begin at zero.
 //
 // Thread safety: any thread may read counters; slots follow the order that the counters give.
@@ -33,13 +33,13 @@ class ReductionBuffer final {
   uint32_t window() const { return shape_.window; }
   size_t slot_bytes() const { return shape_.slot_bytes; }
 
-  // Pieces given to a member, pieces taken from a member, and pieces summed by the owner.
+  // Chunks given to a member, chunks taken from a member, and chunks summed by the owner.
   Counter& given(size_t to) const { return counter(1 + to); }
   Counter& taken(size_t from) const { return counter(1 + shape_.members + from); }
   Counter& summed() const { return counter(0); }
-  // Returns the slot for a piece that was given to `member`; with the owner's own number, the
-  // slot for a piece of its sum.
-  uint8_t* slot(size_t member, uint64_t piece) const;
+  // Returns the slot for a chunk that was given to `member`; with the owner's own number, the
+  // slot for a chunk of its sum.
+  uint8_t* slot(size_t member, uint64_t chunk) const;
 
  private:
   Counter& counter(size_t number) const;

@@ -17,7 +17,7 @@ struct Descriptor {
   ReduceOp op = ReduceOp::kSum;
   double scale = 1;
   int32_t root = 0;
-  uint64_t bytes = 0;       // length of the buffer or of one chunk; all_to_all: hash of the layout
+  uint64_t bytes = 0;       // length of the buffer or of one part; all_to_all: hash of the layout
   uint64_t to_bytes = 0;    // all_to_all: bytes from the sender of this descriptor to its receiver;
   uint64_t from_bytes = 0;  // bytes it expects back. Other kinds: both hold the hash of the layout
 };

@@ -31,11 +31,11 @@ enum class Role : uint8_t {
 };
 
 enum class FrameType : uint8_t {
-  kRtr = 1,      // ready to receive: the sender has posted (group, sequence); payload: a descriptor
-  kData = 2,     // bytes [offset, offset + length) of message `tag` of an operation
-  kAbort = 3,    // the job has failed; payload: a fault
-  kGoodbye = 4,  // orderly end: the sender sends nothing more
-  kCredit = 5,   // credit for message `tag` of an operation: it may be sent now
+  kRtr = 1,     // ready to receive: the sender has posted (group, sequence); payload: a descriptor
+  kData = 2,    // bytes [offset, offset + length) of message `tag` of an operation
+  kAbort = 3,   // the job has failed; payload: a fault
+  kLeave = 4,   // orderly end: the sender sends nothing more
+  kCredit = 5,  // credit for message `tag` of an operation: it may be sent now
   kDataBlock =
       6,  // as kData, with the bytes in a block of the sender's arena; payload: a block reference
   kReleaseBlock = 7,  // block `tag` of the receiver's arena has been read
@@ -46,7 +46,7 @@ enum class FrameType : uint8_t {
 };
 
 struct Frame {
-  FrameType type = FrameType::kGoodbye;
+  FrameType type = FrameType::kLeave;
   uint32_t group = 0;
   uint32_t source = 0;
   Role role = Role::kCollective;

@@ -37,16 +37,16 @@ struct Fragment {
 class SendQueue final {
  public:
   void push(const OutgoingMessage& message) { queue_.push_back({message, 0}); }
-  std::optional<Fragment> next(size_t chunk_bytes);
+  std::optional<Fragment> next(size_t fragment_bytes);
   size_t front_bytes() const;  // unsent bytes of the message that is next
   void clear() { queue_.clear(); }
 
  private:
-  struct Progress {
+  struct QueuedMessage {
     OutgoingMessage message;
     size_t offset;
   };
-  std::deque<Progress> queue_;
+  std::deque<QueuedMessage> queue_;
 };
 
 }  // namespace smdist

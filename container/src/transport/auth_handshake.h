@@ -33,7 +33,7 @@ class AuthHandshake final {
   Outcome advance();
 
   bool is_dialling() const { return is_dialling_; }
-  bool wants_write() const { return state_ == State::kConnecting || !outgoing_.empty(); }
+  bool wants_write() const { return state_ == Phase::kConnecting || !outgoing_.empty(); }
   int fd() const { return fd_.get(); }
   UniqueFd take_fd() { return std::move(fd_); }
   int peer() const;  // accepting: valid once authenticated
@@ -44,7 +44,7 @@ class AuthHandshake final {
   std::chrono::steady_clock::time_point begin() const { return begin_; }
 
  private:
-  enum class State : uint8_t { kConnecting, kAwaitNonce, kAwaitHello, kAwaitProof, kAuthenticated };
+  enum class Phase : uint8_t { kConnecting, kAwaitNonce, kAwaitHello, kAwaitProof, kAuthenticated };
 
   AuthHandshake(UniqueFd fd, const Credentials& credentials, bool is_dialling);
   Outcome fail(std::string fault);
@@ -60,7 +60,7 @@ class AuthHandshake final {
   const Credentials* credentials_;
   Admit admit_;
   bool is_dialling_;
-  State state_;
+  Phase state_;
   Hello hello_;
   Nonce nonce_{};  // nonce of the acceptor
   std::vector<uint8_t> incoming_;

@@ -54,7 +54,7 @@ UniqueFd listen_unix(const std::string& name) {
   UniqueFd fd = open_local();
   const bool listens = fd.is_open() && ::bind(fd.get(), address.raw(), address.bytes) == 0 &&
                        ::listen(fd.get(), SOMAXCONN) == 0;
-  if (!listens) throw SystemError("cannot open a Unix socket", errno);
+  if (!listens) throw SystemError("a Unix socket could not be opened", errno);
   return fd;
 }
 

@@ -85,8 +85,8 @@ void Lane::send(Message message) {
 size_t Lane::length_of(const Message& message) const { return kHeaderBytes + body_bytes(message); }
 
 void Lane::release_payloads() {
-  std::deque<Waiting> kept;
-  for (Waiting& waiting : queue_) {
+  std::deque<Outgoing> kept;
+  for (Outgoing& waiting : queue_) {
     Message& message = waiting.message;
     if (message.payload.bytes > 0) {
       if (waiting.sent == 0) continue;
@@ -185,7 +185,7 @@ void Lane::report(Sink* sink) {
 
 void Lane::account(size_t sent) {
   while (sent > 0) {
-    Waiting& front = queue_.front();
+    Outgoing& front = queue_.front();
     const size_t step = std::min(sent, length_of(front.message) - front.sent);
     front.sent += step;
     sent -= step;

@@ -66,7 +66,7 @@ class Lane final {
   void signal();
 
  private:
-  struct Waiting {
+  struct Outgoing {
     Message message;
     size_t sent = 0;  // bytes of header and payload
   };
@@ -98,7 +98,7 @@ class Lane final {
   bool awaits_arena_ = false;
   bool has_lived_ = false;
   bool is_lost_ = false;
-  std::deque<Waiting> queue_;
+  std::deque<Outgoing> queue_;
   std::vector<uint64_t> unreported_;  // tokens of messages that have been sent
   Incoming incoming_;
   int low_watermark_ = 1;  // number of bytes from which on the socket is readable

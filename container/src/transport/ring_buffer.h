@@ -81,7 +81,7 @@ class RingBuffer final {
   // Records that other memory of this rank has changed. Returns whether the peer must be
   // notified.
   bool signal();
-  void expect_signals(bool is_wanted) { ours_.wants_signals.store(is_wanted); }
+  void enable_signals(bool is_wanted) { ours_.wants_signals.store(is_wanted); }
   void take_signals();
 
   // Returns whether bytes or signals have arrived, or space is free after a short write.

@@ -43,13 +43,13 @@ class SharedMemoryPeers final {
   // While an object of this class lives, peers notify this rank of everything that they write.
   class ScopedSleepFlag final {
    public:
-    explicit ScopedSleepFlag(SharedMemoryPeers& who) : who_(who) { who_.add_sleepers(1); }
-    ~ScopedSleepFlag() { who_.add_sleepers(-1); }
+    explicit ScopedSleepFlag(SharedMemoryPeers& peers) : peers_(peers) { peers_.add_sleepers(1); }
+    ~ScopedSleepFlag() { peers_.add_sleepers(-1); }
     ScopedSleepFlag(const ScopedSleepFlag&) = delete;
     ScopedSleepFlag& operator=(const ScopedSleepFlag&) = delete;
 
    private:
-    SharedMemoryPeers& who_;
+    SharedMemoryPeers& peers_;
   };
 
  private:

@@ -27,19 +27,19 @@ constexpr int kUnsentBytes = 256 << 10;
 
 void set_option(int fd, int level, int name, int value) {
   if (::setsockopt(fd, level, name, &value, sizeof value) != 0) {
-    throw SystemError("cannot set a socket option", errno);
+    throw SystemError("a socket option could not be set", errno);
   }
 }
 
 UniqueFd open_socket(int family) {
   UniqueFd fd(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd.is_open()) throw SystemError("cannot open a socket", errno);
+  if (!fd.is_open()) throw SystemError("a socket could not be opened", errno);
   return fd;
 }
 
 void bind_to(int fd, const Address& address, const std::string& host) {
   if (::bind(fd, address.raw(), address.bytes) != 0) {
-    throw SystemError("cannot bind to the address " + host, errno);
+    throw SystemError("a socket could not be bound to the address " + host, errno);
   }
 }
 
@@ -93,7 +93,7 @@ Endpoint endpoint_of(const Address& address) {
 Endpoint local_endpoint(int fd) {
   Address address;
   if (::getsockname(fd, address.raw(), &address.bytes) != 0) {
-    throw SystemError("cannot read the address of a socket", errno);
+    throw SystemError("the address of a socket could not be read", errno);
   }
   return endpoint_of(address);
 }
@@ -111,7 +111,7 @@ UniqueFd listen_on(const std::string& host) {
   UniqueFd fd = open_socket(address.storage.ss_family);
   bind_to(fd.get(), address, host);
   if (::listen(fd.get(), SOMAXCONN) != 0) {
-    throw SystemError("cannot listen on " + host, errno);
+    throw SystemError("a socket could not listen on " + host, errno);
   }
   return fd;
 }
@@ -127,7 +127,7 @@ UniqueFd begin_connect(const std::string& host, const Endpoint& to, size_t arriv
   if (arriving > 0) limit_receive_buffer(fd.get(), arriving);
   const bool is_failed = ::connect(fd.get(), target.raw(), target.bytes) != 0;
   if (is_failed && errno != EINPROGRESS && errno != EINTR && errno != ECONNREFUSED) {
-    throw SystemError("cannot connect to " + to.host, errno);
+    throw SystemError("a connection to " + to.host + " could not be opened", errno);
   }
   if (is_failed && errno == ECONNREFUSED) ::shutdown(fd.get(), SHUT_RDWR);
   return fd;
@@ -163,7 +163,7 @@ UniqueFd accept_from(int listener) {
     case ENETUNREACH:
       return fd;
   }
-  throw SystemError("cannot accept a connection", errno);
+  throw SystemError("a connection could not be accepted", errno);
 }
 
 void set_peer_options(int fd) {

@@ -42,7 +42,7 @@ TcpTransport::TcpTransport(const Options& options)
       listener_(listen_on(options.bind_address)),
       host_peers_(options) {
   if (!epoll_.is_open() || !wake_.is_open())
-    throw SystemError("cannot create an event queue", errno);
+    throw SystemError("an event queue could not be created", errno);
   endpoint_ = local_endpoint(listener_.get());
   watch(wake_.get(), EPOLLIN, cookie(EventSource::kWake, 0), true);
   open_arena();
@@ -113,7 +113,7 @@ void TcpTransport::clear_wake() {
 
 void TcpTransport::poll(milliseconds timeout) {
   flush();
-  await(patience(timeout), spin_policy_);
+  await(max_await(timeout), spin_policy_);
   read_rings();  // read messages of a peer before the end of its connection
   take_events();
   read_rings();
@@ -129,7 +129,7 @@ void TcpTransport::watch(int fd, uint32_t events, uint64_t what, bool is_new) {
   event.events = events;
   event.data.u64 = what;
   if (::epoll_ctl(epoll_.get(), is_new ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, fd, &event) != 0) {
-    throw SystemError("cannot watch a connection", errno);
+    throw SystemError("a connection could not be watched for events", errno);
   }
 }
 
@@ -137,7 +137,7 @@ void TcpTransport::watch(int fd, uint32_t events, uint64_t what, bool is_new) {
 // the connection, epoll would keep reporting it.
 void TcpTransport::unwatch(int fd) { ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr); }
 
-milliseconds TcpTransport::patience(milliseconds timeout) const {
+milliseconds TcpTransport::max_await(milliseconds timeout) const {
   const bool has_work = std::any_of(dirty_.begin(), dirty_.end(), [this](int peer) {
     return lanes_[static_cast<size_t>(peer)].is_live();
   });
@@ -166,7 +166,7 @@ void TcpTransport::await(milliseconds timeout, SpinPolicy& policy) {
 void TcpTransport::take_events() {
   epoll_event events[64];
   const int count = ::epoll_wait(epoll_.get(), events, 64, 0);
-  if (count < 0 && errno != EINTR) throw SystemError("waiting for the network failed", errno);
+  if (count < 0 && errno != EINTR) throw SystemError("waiting for network events failed", errno);
   for (int i = 0; i < count; ++i) handle(events[i].data.u64, events[i].events);
 }
 
@@ -179,10 +179,10 @@ bool TcpTransport::has_events(milliseconds timeout) const {
 // Returns whether to spin before sleeping. After several spins without an event, only every 16th
 // wait spins.
 bool TcpTransport::should_spin(SpinPolicy& policy) const {
-  constexpr uint32_t kFewVain = 4;
-  constexpr uint32_t kNowAndThen = 16;
+  constexpr uint32_t kMaxFailedSpins = 4;
+  constexpr uint32_t kSpinEvery = 16;
   if (options_.pause.count() == 0 || waits_for_network_) return false;
-  return policy.num_failed < kFewVain || ++policy.num_skipped % kNowAndThen == 0;
+  return policy.num_failed < kMaxFailedSpins || ++policy.num_skipped % kSpinEvery == 0;
 }
 
 // Returns whether this rank waits for a long payload from the network, with no peer in shared
@@ -194,12 +194,12 @@ bool TcpTransport::waits_for_network() const {
 }
 
 bool TcpTransport::spin(SpinPolicy& policy) const {
-  constexpr int kLooks = 32;  // checks between two system calls
+  constexpr int kChecks = 32;  // checks between two system calls
   const Clock::time_point end = Clock::now() + options_.pause;
   bool is_there = false;
   while (!is_there && Clock::now() < end) {
     is_there = host_peers_.has_events() || has_events(milliseconds(0));
-    for (int look = 0; look < kLooks && !is_there; ++look) is_there = host_peers_.has_events();
+    for (int look = 0; look < kChecks && !is_there; ++look) is_there = host_peers_.has_events();
     if (!is_there) ::sched_yield();  // a process that was woken may need this processor
   }
   policy.num_failed = is_there ? 0 : policy.num_failed + 1;
@@ -296,7 +296,7 @@ void TcpTransport::drop(int link) {
 // Drops one lane. The lanes of a process that ends break one after the other, so the peer is lost
 // after the last one or one second after the first.
 void TcpTransport::lose_link(int link, const std::string& reason) {
-  constexpr milliseconds kAllGoTogether{1'000};
+  constexpr milliseconds kOtherLanesTime{1'000};
   const int peer = peer_of(link);
   drop(link);
   bool is_any_left = false;
@@ -305,7 +305,7 @@ void TcpTransport::lose_link(int link, const std::string& reason) {
   }
   if (!is_any_left)
     return lose(peer, failing_peers_.count(peer) > 0 ? failing_peers_[peer].second : reason);
-  failing_peers_.try_emplace(peer, Clock::now() + kAllGoTogether, reason);
+  failing_peers_.try_emplace(peer, Clock::now() + kOtherLanesTime, reason);
 }
 
 void TcpTransport::lose(int peer, const std::string& text) {

@@ -57,7 +57,7 @@ class TcpTransport final : public Transport {
   void send(int peer, Message message) override;
   void tune(const Tuning& tuning) override;
   uint32_t num_lanes(int peer) override;
-  void hasten(int peer) override { lane(peer).write_early(); }
+  void flush_peer(int peer) override { lane(peer).write_early(); }
   void connect(int peer) override;
   Span own_arena() override { return host_peers_.arena(); }
   bool is_read_by(int peer) override {
@@ -65,13 +65,13 @@ class TcpTransport final : public Transport {
   }
   Span arena_of(int peer) override { return host_peers_.arena_of(peer); }
   void signal(int peer) override { lane(peer).signal(); }
-  void expect(int peer, bool is_wanted) override {
-    host_peers_.ring(peer).expect_signals(is_wanted);
+  void enable_signals(int peer, bool is_wanted) override {
+    host_peers_.ring(peer).enable_signals(is_wanted);
   }
   void release_payloads() override;
   void poll(std::chrono::milliseconds timeout) override;
   void await(std::chrono::milliseconds timeout, SpinPolicy& policy) override;
-  std::chrono::milliseconds patience(std::chrono::milliseconds timeout) const override;
+  std::chrono::milliseconds max_await(std::chrono::milliseconds timeout) const override;
   bool is_quiet() const override;
   void wake() override;
   void clear_wake() override;
@@ -124,7 +124,7 @@ class TcpTransport final : public Transport {
   void attach_lane(Handshakes::iterator handshake);
   void fail_handshake(Handshakes::iterator handshake);
   void check_times();
-  bool drop_slow_handshakes(Clock::duration patience);
+  bool drop_slow_handshakes(Clock::duration limit);
   void log_rejection(const std::string& line);
   void check_liveness(int peer);
   bool has_live_lanes() const;

@@ -70,7 +70,7 @@ double AllReduceTimer::agreed(double seconds) {
 void AllReduceTimer::run(std::vector<Operation> operations) {
   Completion completion(operations.size());
   for (Operation& operation : operations) {
-    operation.timeout = patience_;
+    operation.timeout = timeout_;
     operation.ended = [&completion](const std::exception_ptr& error) {
       completion.complete(error);
     };

@@ -17,8 +17,8 @@ namespace smdist {
 class AllReduceTimer final {
  public:
   // group: the engine's group for these all-reduces; nobody else may use it.
-  AllReduceTimer(Engine& engine, uint32_t group, std::chrono::milliseconds patience)
-      : engine_(engine), group_(group), patience_(patience) {}
+  AllReduceTimer(Engine& engine, uint32_t group, std::chrono::milliseconds timeout)
+      : engine_(engine), group_(group), timeout_(timeout) {}
 
   // Returns the seconds that `burst` concurrent sums of `bytes` bytes take: the best of several
   // tries, then the maximum over all ranks, so the result is the same on all ranks. Warm-up tries
@@ -39,7 +39,7 @@ class AllReduceTimer final {
 
   Engine& engine_;
   const uint32_t group_;
-  const std::chrono::milliseconds patience_;
+  const std::chrono::milliseconds timeout_;
   double total_ = 0;
 };
 
