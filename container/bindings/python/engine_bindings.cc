@@ -41,8 +41,8 @@ Options options_from(int rank, int size, const std::string& address,
   return options;
 }
 
-// Returns an engine that is destroyed without the GIL. Its destructor waits for the completion
-// thread, whose callbacks may need the GIL.
+// Returns an engine that is destroyed without the GIL, because its destructor waits for threads
+// whose callbacks may need the GIL.
 std::shared_ptr<Engine> make_engine(Options options) {
   return {new Engine(std::move(options)), [](Engine* engine) {
             if (!PyGILState_Check()) {
@@ -81,7 +81,7 @@ std::tuple<std::string, uint16_t, std::string> endpoint_of(const Engine& engine)
   return {endpoint.host, endpoint.port, endpoint.local};
 }
 
-// Kind, culprit, operation, text and details of what ended the engine, or None.
+// Returns (kind, culprit, operation, text, details) of the fault that ended the engine, or None.
 py::object fault_of(const Engine& engine) {
   try {
     const std::exception_ptr failure = engine.failure();
@@ -89,7 +89,7 @@ py::object fault_of(const Engine& engine) {
   } catch (const Error& error) {
     const Fault* const fault = error.fault();
     if (fault == nullptr) return py::none();
-    const auto text = [](const std::string& bytes) {  // may be cut inside of a character
+    const auto text = [](const std::string& bytes) {  // may be truncated within a character
       return py::reinterpret_steal<py::str>(
           PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));
     };

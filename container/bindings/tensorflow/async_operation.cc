@@ -15,7 +15,7 @@ namespace {
 // Never destroyed, because TensorFlow may drop handles at the very end of the process.
 struct Table {
   std::mutex mutex;
-  std::unordered_map<int64_t, AsyncOperationPtr> open;  // guarded by mutex, as is next
+  std::unordered_map<int64_t, AsyncOperationPtr> open;  // by handle; guarded by mutex, like `next`
   int64_t next = 1;
   std::atomic<int64_t> under_way{0};
 };
@@ -44,8 +44,8 @@ void drop_handle(void* data, size_t, void*) {
   ::operator delete(data, std::align_val_t{kAlignment});
 }
 
-// Sets output 0 to the handle, in memory with a deallocator of its own. The deallocator reports
-// that no op can wait for the handle any more.
+// Sets output 0 to the handle, in memory with a deallocator of its own: when TensorFlow frees it,
+// no op can wait for the handle any more.
 void set_handle(TF_OpKernelContext* context, int64_t handle) {
   auto* const data =
       static_cast<int64_t*>(::operator new(kAlignment, std::align_val_t{kAlignment}));
@@ -58,8 +58,8 @@ void set_handle(TF_OpKernelContext* context, int64_t handle) {
   status.check();
 }
 
-// Returns whether the last tensor is Python's mark of variable names (reducing.py): an empty
-// tensor of shape [0, 0, 0, mark].
+// Returns whether the last tensor is the one that Python adds as a hash of variable names
+// (reducing.py): an empty tensor of shape [0, 0, 0, hash].
 bool has_mark(const Results& results) {
   if (results.parts.size() < 2) return false;
   const Shape& last = results.parts.back().shape;
@@ -100,7 +100,8 @@ bool AsyncOperation::ends_within(std::chrono::milliseconds timeout) {
   return changed_.wait_for(lock, timeout, [this] { return has_ended_; });
 }
 
-// Adds this rank's own shapes to a mismatch, because ranks exchange only a hash of their shapes.
+// Throws the error. Adds this rank's own shapes to a mismatch, because ranks exchange only a hash
+// of them.
 void AsyncOperation::fail(const std::exception_ptr& error) const {
   try {
     std::rethrow_exception(error);

@@ -24,7 +24,7 @@ AllReduceAttributes all_reduce_attributes(TF_OpKernelConstruction* context) {
   return {reduce_op_attribute(context), scale};
 }
 
-// Returns the parts of a buffer that holds the tensors one after another.
+// Returns the locations of the tensors in a buffer that contains them one after another.
 std::vector<Part> parts_of(const std::vector<TensorPtr>& values) {
   std::vector<Part> parts;
   size_t offset = 0;
@@ -40,8 +40,7 @@ size_t bytes_of(const std::vector<Part>& parts) {
   return parts.empty() ? 0 : parts.back().offset + parts.back().bytes;
 }
 
-// Copies the tensors to a buffer. The gaps between them take part in sums, so they are set to
-// zero.
+// Copies the tensors to a buffer. The gaps between them are summed, too, so they are set to zero.
 void pack(const std::vector<TensorPtr>& values, const std::vector<Part>& parts, uint8_t* to) {
   for (size_t i = 0; i < parts.size(); ++i) {
     const Part& part = parts[i];

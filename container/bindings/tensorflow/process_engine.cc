@@ -12,7 +12,7 @@
 namespace smdist::tensorflow_binding {
 namespace {
 
-// Never destroyed, because ops may run while the process ends.
+// The current engine. Never destroyed, because ops may run while the process ends.
 struct Adopted {
   std::mutex mutex;
   EngineContext current;       // guarded by mutex

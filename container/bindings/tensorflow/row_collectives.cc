@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// All collectives but all_reduce, on tensors that are divided along axis 0 (rows).
+// All collectives except all_reduce, on tensors that are divided along axis 0 (rows).
 #include <algorithm>
 #include <numeric>
 #include <utility>
@@ -97,7 +97,7 @@ class RowCollectiveCall final {
       return;
     }
     operation_.kind =
-        Collective::kAllToAll;  // all ranks choose this kind, because `received` is the same on all
+        Collective::kAllToAll;  // as on all ranks, because `received` is the same on all
     operation_.layout = layout_of_row();
     operation_.inputs.assign(size_, span_of(value_.get()));
     operation_.outputs = cut(buffer_->data(), received_);

@@ -26,7 +26,8 @@ void check_same_count(const Tensors& inputs, const Tensors& outputs) {
                     outputs.size(), " outputs. Give one output for each input.");
 }
 
-// Splits a tensor along the first dimension, one part per rank; equal parts without sizes.
+// Splits a tensor along the first dimension into one part per rank. sizes: length of each part;
+// empty: equal parts.
 Tensors parts_for(const at::Tensor& tensor, const Backend::Sizes& sizes, int ranks) {
   const int64_t rows = tensor.dim() == 0 ? 0 : tensor.size(0);
   if (!sizes.empty()) {

@@ -48,7 +48,7 @@ Backend::WorkPtr Backend::start_all(const Name& name, const std::vector<Call>& c
   return work;
 }
 
-// is_awaited: the calling thread runs the engine until the operation is complete.
+// Submits one operation. is_awaited: the calling thread blocks until the operation is complete.
 void Backend::submit(const Call& call, const c10::intrusive_ptr<OperationWork>& work,
                      bool is_awaited) {
   const StagedTensors inputs(call.inputs);
@@ -57,7 +57,7 @@ void Backend::submit(const Call& call, const c10::intrusive_ptr<OperationWork>& 
   operation.inputs = inputs.spans();
   operation.outputs = outputs.spans();
   work->copy_back_at_end(outputs);
-  // Holds no tensor, because the thread that moves bytes must not wait for the GIL.
+  // Capture no tensor: its destructor may wait for the GIL, on the thread that moves the data.
   operation.ended = [completion = work->completion(),
                      kind = call.kind](const std::exception_ptr& error) {
     activity().end(kind);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// all_reduce of sparse tensors: an all-gather of the elements of all ranks, which each rank adds
-// in rank order.
+// all_reduce of sparse tensors: an all_gather of the elements of all ranks, which each rank then
+// adds in rank order.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -14,9 +14,9 @@ namespace {
 using Tensors = Backend::Tensors;
 using TensorLists = Backend::TensorLists;
 
-constexpr size_t kShape = 16;  // numbers in the description of a shape
+constexpr size_t kShape = 16;  // length of the tensor that describes a shape
 
-// Work that completes when the gathered elements are added.
+// Work of a sparse all_reduce, which completes when the gathered elements have been added.
 //
 // Thread safety: all methods may be called from any thread.
 class SparseWork final : public c10d::Work {
@@ -63,8 +63,8 @@ at::Tensor padded(const at::Tensor& tensor, int64_t dimension, int64_t length) {
   return result;
 }
 
-// Returns the number of elements, of sparse dimensions and of dimensions, then all sizes, padded
-// to a fixed length so that ranks can compare their shapes.
+// Returns a tensor with the number of elements, of sparse dimensions and of dimensions, then all
+// sizes, padded to a fixed length, so that ranks can compare their shapes.
 at::Tensor shape_of(const at::Tensor& tensor) {
   std::vector<int64_t> shape = {tensor._nnz(), tensor.sparse_dim(), tensor.dim()};
   shape.insert(shape.end(), tensor.sizes().begin(), tensor.sizes().end());
@@ -91,7 +91,8 @@ std::vector<int64_t> check_shapes(const Tensors& shapes, const at::Tensor& own) 
 
 }  // namespace
 
-// Exchanges the shapes before it returns, and the elements asynchronously.
+// Starts an all_reduce of a sparse tensor. Exchanges the shapes before it returns, and the elements
+// asynchronously.
 Backend::WorkPtr Backend::allreduce_sparse_tensor(const at::Tensor& tensor,
                                                   const c10d::AllreduceOptions& options) {
   TORCH_CHECK_VALUE(

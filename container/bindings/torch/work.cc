@@ -111,7 +111,8 @@ bool OperationWork::wait(std::chrono::milliseconds timeout) {
   return true;
 }
 
-// If the engine no longer exists, all operations have ended.
+// Waits until all operations have ended, or until the timeout expires. Returns whether all have
+// ended. If the engine no longer exists, they have.
 bool OperationWork::await_end(std::chrono::milliseconds timeout) {
   const auto never = Completion::Clock::time_point::max();
   const auto until = timeout == kNoTimeout ? never : Completion::Clock::now() + timeout;

@@ -14,8 +14,8 @@ namespace smdist {
 // Counts the operations of each kind, and measures the time during which at least one operation of
 // that kind was in flight. Operations that overlap do not add up: the time counts once.
 //
-// Thread safety: all methods may be called from any thread. A `now` that is earlier
-// than that of a previous call counts as equal to it, so that no time counts twice.
+// Thread safety: all methods may be called from any thread. A `now` that is earlier than that of a
+// previous call counts as equal to it, so that no time counts twice.
 class Activity final {
  public:
   using Clock = std::chrono::steady_clock;

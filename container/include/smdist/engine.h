@@ -24,8 +24,8 @@ class Transport;
 // and shutdown().
 //
 // The collectives of one group are numbered from 0 in the order of submit(). Within a group, every
-// member must submit the same collectives in the same order. Operations overlap, and may end in
-// any order.
+// member must submit the same collectives in the same order. Operations overlap, and may end in any
+// order.
 //
 // One failure ends the engine. Failures are: a rank dies while an operation needs it, a timeout
 // expires, ranks call different operations under one number, or a rank calls abort(). All pending

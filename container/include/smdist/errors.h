@@ -2,7 +2,7 @@
 // Errors that the core throws. Messages are sentences for users.
 //
 //   Error           an engine was aborted by its user, or shut down
-//   ├── UsageError  the call is wrong, or ranks called different operations -> fix the program
+//   ├── UsageError  the call is wrong, or ranks called different operations -> correct the program
 //   ├── PeerError   another rank died, left, or broke the protocol     -> restart the job
 //   ├── TimeoutError  a rank did not contribute in time                -> look at the rank it names
 //   └── SystemError   the operating system refused                     -> look at the host

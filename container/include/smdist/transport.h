@@ -67,8 +67,8 @@ struct SpinPolicy {
 // Interface that sends messages to numbered peers, reliably and in order.
 //
 // Messages to one peer over one lane arrive in the order of send(); between different peers or
-// lanes there is no order. Connections are made on first use and stay until the end. A peer that
-// is lost stays lost.
+// lanes there is no order. Connections are made on first use and stay until the end. A peer that is
+// lost stays lost.
 //
 // Thread safety: wake(), await() and endpoint() may be called from any thread, at any time; all
 // others from one thread at a time.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives that move data without arithmetic: every part goes directly to its target.
+// Plans of collectives that move data without arithmetic: each part goes directly to its receiver.
 //
-// Where input and output may share memory (see Operation), they share a part that its rank
-// neither sends to another nor receives.
+// Input and output may share memory only in a part that the rank neither sends nor receives (see
+// Operation).
 #include <algorithm>
 
 #include "collectives/collectives.h"
@@ -14,7 +14,7 @@ namespace {
 
 Region whole(BufferKind buffer, size_t bytes) { return {buffer, 0, 0, bytes}; }
 
-// Returns the weights of the shards of a long broadcast.
+// Returns the weights of the shards of a long broadcast: 0 for ranks that own no shard.
 Weights owners_of(int root, const HostTopology& hosts) {
   Weights weights = equal_weights(hosts.size());
   for (int rank = 0; rank < hosts.size(); ++rank) {
@@ -47,7 +47,7 @@ void broadcast_chunk(PlanBuilder& builder, int rank, const HostTopology& hosts, 
   }
 }
 
-// Adds the steps by which the other ranks of the root's host receive the whole buffer from it.
+// Adds the steps by which the root sends the whole buffer to the other ranks of its host.
 void broadcast_to_own_host(PlanBuilder& builder, int rank, const HostTopology& hosts, int root,
                            size_t bytes, uint32_t tag) {
   if (hosts.count() == 1 || !hosts.same_host(rank, root)) return;

@@ -28,7 +28,7 @@ uint32_t HierarchicalReduce::add(int owner, uint32_t chunk, const Region& share,
   return slots.totals.back();
 }
 
-// Returns the slot of a chunk; chunks at a distance of one window share it.
+// Returns the slot of a chunk. Chunk n and chunk n + window use the same slot.
 Region HierarchicalReduce::slot(ReduceSlots& slots, int whose, uint32_t chunk, size_t bytes) {
   std::vector<Region>& window = slots.by_rank[whose];
   const uint32_t index = chunk % segmentation_.window;
@@ -36,7 +36,8 @@ Region HierarchicalReduce::slot(ReduceSlots& slots, int whose, uint32_t chunk, s
   return part_of(window[index], 0, bytes);  // the last chunk may be shorter
 }
 
-// Makes a step wait for the one that used the same slot one window earlier.
+// Appends, to the dependencies `after` of a step, the step that used the same slot one window
+// before.
 void HierarchicalReduce::append_earlier(const std::vector<uint32_t>& steps, uint32_t chunk,
                                         std::vector<uint32_t>& after) const {
   if (chunk >= segmentation_.window) after.push_back(steps[chunk - segmentation_.window]);
@@ -49,8 +50,8 @@ uint32_t HierarchicalReduce::receive(ReduceSlots& slots, int from, uint32_t tag,
   return builder_.receive(from, tag, slot(slots, from, chunk, bytes), std::move(after));
 }
 
-// Returns the contributions of this host in rank order: this rank's own in place, the others in
-// slots that receive them.
+// Returns the contributions of this host's ranks, in rank order: this rank's own where it is, the
+// others in slots. Adds the receives that fill the slots, and appends them to `arrivals`.
 std::vector<Region> HierarchicalReduce::gather_shares(ReduceSlots& slots, int owner, uint32_t chunk,
                                                       const Region& share,
                                                       std::vector<uint32_t>& arrivals) {
@@ -67,7 +68,7 @@ std::vector<Region> HierarchicalReduce::gather_shares(ReduceSlots& slots, int ow
   return shares;
 }
 
-// Adds the contributions of this host.
+// Adds the step that sums the contributions of this host into `partial`, and returns its index.
 uint32_t HierarchicalReduce::add_partial(ReduceSlots& slots, int owner, uint32_t chunk,
                                          const Region& share, Region& partial) {
   std::vector<uint32_t> after;

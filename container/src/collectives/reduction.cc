@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// all_reduce, reduce and reduce_scatter: every rank sends its shares to their owners, and owners
-// sum.
+// Plans of all_reduce, reduce and reduce_scatter: every rank sends its share of each shard to the
+// owner of the shard, and the owner sums the shares of all ranks.
 //
-// Input and output may be the same buffer. A rank writes its own shard when the sum of it is
-// complete, and no other rank reads that shard of its buffer. It writes another owner's sum over
-// a shard that it has sent to that owner: the sum exists only after the owner has received the
-// whole share, so the share has left this rank's memory. The same holds for every chunk.
+// Input and output may be the same buffer, for two reasons. A rank writes the sum of its own shard
+// when it is complete, and no other rank reads that shard of this buffer. A rank writes the sum
+// that it receives from another owner over its own share of that shard; the owner has computed the
+// sum after receiving the share, so the share is no longer needed. The same is true for every
+// chunk.
 #include <algorithm>
 
 #include "collectives/collectives.h"
@@ -25,7 +26,8 @@ std::vector<Region> shards_of(BufferKind buffer, const std::vector<size_t>& boun
   return shards;
 }
 
-// Sums that an owner computes for the root, in a window of slots of their own.
+// Slots of scratch memory for the sums that an owner computes and sends to the root, `window` of
+// them.
 //
 // Thread safety: none.
 class SumsForRoot final {
@@ -39,7 +41,7 @@ class SumsForRoot final {
     return part_of(slots_[chunk % window_], 0, bytes);
   }
 
-  // Returns the steps that must end before a chunk may use its slot.
+  // Returns the steps that must be complete before a chunk may use its slot.
   std::vector<uint32_t> earlier(uint32_t chunk) const {
     if (is_root_ || chunk < window_ || chunk - window_ >= sends_.size()) return {};
     return {sends_[chunk - window_]};
@@ -58,8 +60,9 @@ class SumsForRoot final {
   std::vector<uint32_t> sends_;
 };
 
-// Visits every chunk of every owner's shard: first all first chunks, then all second ones, and so
-// on. Each round begins with the next rank, so that ranks do not all send to one target at once.
+// Visits every chunk of every owner's shard: first the first chunks of all shards, then the second
+// chunks, and so on. Rank r begins with the shard of rank r + 1, so that the ranks do not all send
+// to the same rank at the same time.
 template <typename Visit>
 void for_each_shard_chunk(int rank, const std::vector<Region>& shards, size_t chunk_bytes,
                           Visit visit) {

@@ -15,7 +15,8 @@ BufferLayout layout_of(const Spans& spans) {
   return spans.size() == 1 ? BufferLayout::kOneBuffer : BufferLayout::kBufferPerRank;
 }
 
-// The N parts of one buffer or of N buffers. N buffers may have different lengths.
+// Returns the regions of the N parts, in one buffer or in N buffers. N buffers may have different
+// lengths.
 std::vector<Region> regions_of(BufferKind buffer, const Spans& spans, int size) {
   const size_t count = static_cast<size_t>(size);
   if (spans.size() == 1)
@@ -25,7 +26,7 @@ std::vector<Region> regions_of(BufferKind buffer, const Spans& spans, int size) 
   return regions;
 }
 
-// Length of one part, as this rank knows it.
+// Returns the length of the data of one rank, from this rank's buffers.
 size_t part_bytes_of(const Operation& operation, int rank, int size) {
   const bool scatters = operation.kind == Collective::kScatter && rank == operation.root;
   if (scatters) return regions_of(BufferKind::kInput, operation.inputs, size)[0].bytes;

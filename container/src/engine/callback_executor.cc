@@ -53,7 +53,7 @@ void CallbackExecutor::run(const std::shared_ptr<SharedQueue>& state) {
   }
 }
 
-// Block until there is a callback to run; none means that the thread has to end.
+// Blocks until a callback may run, and returns it; none if the thread has to end.
 std::optional<CallbackExecutor::Callback> CallbackExecutor::next(
     const std::shared_ptr<SharedQueue>& state) {
   MutexLock lock(state->mutex);
@@ -79,7 +79,8 @@ std::optional<CallbackExecutor::Callback> CallbackExecutor::next(
   return callback;
 }
 
-// A callback must not throw. If one does, the others still have to run.
+// Calls a callback. It must not throw; if it does, the exception is ignored, so that the other
+// callbacks run.
 void CallbackExecutor::call(Callback callback) {
   try {
     callback.done(std::move(callback.error));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks of an operation.
+// Checks of the arguments of an operation.
 #include <string>
 
 #include "collectives/collectives.h"
@@ -11,7 +11,7 @@ namespace {
 
 using Spans = std::vector<Span>;
 
-// The call that is checked, as messages name it.
+// The call that is checked.
 struct Call {
   const Operation& operation;
   const int rank;
@@ -83,7 +83,8 @@ void check_same(const Call& call, size_t input_bytes, size_t output_bytes) {
                                                 ". Both must have the same length");
 }
 
-// One buffer of N parts, or N buffers. Each part has `part_bytes`.
+// Checks that there is one buffer with N parts of part_bytes bytes, or N such buffers. what:
+// "input" or "output".
 void check_parts(const Call& call, const Spans& spans, size_t part_bytes, const std::string& what) {
   const size_t count = spans.size();
   call.require(count == 1 || count == call.ranks(),
@@ -157,7 +158,8 @@ bool overlap(const uint8_t* a, size_t a_bytes, const uint8_t* b, size_t b_bytes)
   return a_bytes > 0 && b_bytes > 0 && a < b + b_bytes && b < a + a_bytes;
 }
 
-// Address of this rank's own part of one side; the other side may be exactly that part.
+// Returns the address of this rank's own part in the inputs or outputs. The buffer of the other
+// side may be exactly this part.
 const uint8_t* own_part(const Call& call, const Spans& many, size_t part_bytes) {
   const size_t rank = static_cast<size_t>(call.rank);
   if (many.size() == 1) return static_cast<const uint8_t*>(many[0].data) + rank * part_bytes;
@@ -187,7 +189,7 @@ bool may_share(const Call& call, const Span& input, const Span& output) {
   return false;
 }
 
-// Return whether this rank uses the buffers of one side at all.
+// Return whether this rank reads its inputs, and whether it writes its outputs.
 bool uses_inputs(const Call& call) {
   const Collective kind = call.operation.kind;
   return call.is_root() || (kind != Collective::kBroadcast && kind != Collective::kScatter);

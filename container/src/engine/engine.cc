@@ -148,9 +148,9 @@ void Engine::Impl::put_in_inbox(Submission submission) {
   progress_lock_.notify();
 }
 
-// Give the operation its number, and choose its algorithm. Both are the same on all ranks, since
-// all ranks number the same operations. (A send or receive gets another number when its peer is
-// known: see Matching.)
+// Assigns the operation its number, and chooses its algorithm. Both are the same on all ranks,
+// because all ranks submit the same operations in the same order. (A send or receive gets another
+// number when its peer is known: see Matching.)
 void Engine::Impl::number(Submission& submission) {
   MutexLock lock(mutex_);
   if (state_ == LifePhase::kNew)
@@ -208,7 +208,7 @@ Engine::Engine(Options options) : Engine(std::move(options), nullptr) {}
 Engine::Engine(Options options, std::unique_ptr<Transport> transport)
     : impl_(std::make_unique<Impl>(std::move(options), std::move(transport))) {}
 
-// shutdown() ends the operations of callers that wait; they still have to return.
+// Waits until all callers have returned: shutdown() only ends the operations for which they wait.
 Engine::~Engine() {
   shutdown();
   impl_->wait_for_callers();

@@ -79,7 +79,7 @@ Fault receive_timed_out(const RankNames& names, const Submission& receive) {
       name_of(receive.operation.kind)};
 }
 
-// The lower rank comes last, so that both ranks write the same sentence.
+// Names the lower rank last, so that both ranks write the same sentence.
 Fault descriptor_mismatch(const RankNames& names, const OperationId& id, const Descriptor& ours,
                           int peer, const Descriptor& theirs) {
   const std::string our_call = names.own() + " called " + text_of(ours);

@@ -11,9 +11,9 @@
 namespace smdist {
 namespace {
 
-constexpr uint32_t kFragmentsInFlightPerLane = 2;  // one leaves, one waits
+constexpr uint32_t kFragmentsInFlightPerLane = 2;  // one is being sent, one is queued
 constexpr size_t kFlushFromBytes = 32 << 10;
-constexpr size_t kBlockFromBytes = 8 << 10;  // shorter messages go inside their frames
+constexpr size_t kBlockFromBytes = 8 << 10;  // shorter messages are sent in their frames
 constexpr size_t kOtherLanesFromBytes = 64 << 10;
 
 }  // namespace
@@ -33,8 +33,8 @@ void FrameSender::send(int rank, Frame frame, std::string payload, uint64_t toke
   transport_.send(rank, std::move(message));
 }
 
-// Choose the message that goes with the RTR frame. Sends and receives have none: a send is
-// complete only when its receive has been posted.
+// Returns the step of the message that is sent in the RTR frame, if there is one. Sends and
+// receives have none, because a send is complete only when its receive has been posted.
 std::optional<uint32_t> FrameSender::take_eager(PendingOperation& pending, int member) {
   const Submission& submission = pending.submission();
   if (submission.id.role != Role::kCollective) return std::nullopt;
@@ -109,7 +109,8 @@ void FrameSender::queue(const PendingOperation& pending, uint32_t index) {
                               message.bytes, next_lane(rank, message.bytes), submission.serial});
 }
 
-// Long messages go over all lanes by rotation; short ones over the lane of RTR frames.
+// Returns the lane of a message: long messages use all lanes in turn, short ones lane 0, like RTR
+// frames.
 uint32_t FrameSender::next_lane(int rank, size_t bytes) {
   const uint32_t lanes = transport_.num_lanes(rank);
   return lanes > 1 && bytes >= kOtherLanesFromBytes ? ++peer(rank).last_lane % lanes : 0;
@@ -130,13 +131,13 @@ void FrameSender::send_queued(int rank) {
   }
 }
 
-// Return the token by which on_sent() knows the part.
+// Returns the token that is passed to on_sent() when the fragment has been sent.
 uint64_t FrameSender::track(const InFlight& part) {
   in_flight_[++last_token_] = part;
   return last_token_;
 }
 
-// Send a part of a message straight from the caller's memory.
+// Sends a fragment directly from the caller's memory.
 void FrameSender::send_fragment(int rank) {
   const Fragment fragment = *peer(rank).send_queue.next(options_.fragment_bytes);
   const OutgoingMessage& whole = fragment.message;
@@ -152,7 +153,7 @@ void FrameSender::send_fragment(int rank) {
   transport_.send(rank, {encode(frame), payload, {}, token, whole.lane});
 }
 
-// Copy a part of a message to a block of shared memory and tell the peer to read it there.
+// Copies a fragment to a block of shared memory, and sends the peer a reference to the block.
 void FrameSender::send_block(int rank) {
   const Fragment fragment = *peer(rank).send_queue.next(blocks_->block_bytes());
   const OutgoingMessage& whole = fragment.message;

@@ -16,7 +16,7 @@ PendingOperation::PendingOperation(Submission submission, Buffer scratch, Buffer
       pool_(pool),
       scratch_(std::move(scratch)),
       members_(index(submission_.group->size())) {
-  if (submission_.may_be_shared()) expect_all();
+  if (submission_.may_be_shared()) add_all_partners();
   link_all();
 }
 
@@ -28,15 +28,15 @@ void PendingOperation::link_all() {
   for (uint32_t step = 0; step < progress_.size(); ++step) link(step);
 }
 
-// A sum in shared memory counts as one step.
+// Replaces the plan by one step, the sum in shared memory.
 void PendingOperation::share(SharedSum& sum) {
   sum_ = &sum;
   open_steps_ = 1;
 }
 
-// Every member has to hear from all others whether they use shared memory, even from those that it
-// reduction buffers no messages with.
-void PendingOperation::expect_all() {
+// Makes all members partners: each member has to receive from all others whether they can use
+// shared memory, even from those with which it exchanges no messages.
+void PendingOperation::add_all_partners() {
   for (int member = 0; member < submission_.group->size(); ++member) {
     members_[index(member)].is_partner = member != submission_.group->rank;
   }
@@ -195,7 +195,7 @@ std::vector<int> PendingOperation::blocking_members() const {
     if (!is_ready(member)) unready.push_back(member);
     if (is_blocking(member)) blocking.push_back(member);
   }
-  // A member that has not posted the operation keeps the others from doing their part.
+  // Members that have not posted the operation also delay the others.
   return unready.empty() ? blocking : unready;
 }
 
@@ -250,7 +250,7 @@ void PendingOperation::start(uint32_t step_index, Actions& actions) {
     case StepKind::kSend:
       Member& member = members_[index(step.peer)];
       const bool is_signal = step.sources[0].bytes == 0;
-      if (is_signal) return complete(step_index, actions);  // the RTR frame stands for it
+      if (is_signal) return complete(step_index, actions);  // the RTR frame is the signal
       (member.is_ready ? actions.sends : member.blocked_sends).push_back(step_index);
       return;
   }

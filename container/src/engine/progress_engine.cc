@@ -41,7 +41,7 @@ void ProgressEngine::post(Submission submission) {
   fail_if(detector_.check(matching_.waiting()));
 }
 
-// Any member may be the sender.
+// Connects to all members, because any of them may be the sender of a receive from any rank.
 void ProgressEngine::connect_to_all(const Group& group) {
   for (const int rank : group.members) {
     if (rank != options_.rank) transport_.connect(rank);
@@ -89,7 +89,7 @@ void ProgressEngine::send_rtr(PendingOperation& pending, int member) {
   sender_.send_rtr(pending, member, sums_.ticket_of(*pending.sum()));
 }
 
-// Take the RTR frames that came before the local post.
+// Processes the RTR frames that arrived before this rank posted the operation.
 void ProgressEngine::take_unexpected(const OperationId& id) {
   for (const auto& [rank, ready] : unexpected_.take(id)) {
     try {
@@ -109,7 +109,7 @@ void ProgressEngine::take_unexpected(const OperationId& id) {
   }
 }
 
-// Send what may leave, and end the operation if nothing is left to do.
+// Sends what the actions list, and ends the operation if it is complete.
 void ProgressEngine::perform(PendingOperation& pending, const PendingOperation::Actions& actions) {
   const Submission& submission = pending.submission();
   const OperationId id = submission.id;
@@ -139,7 +139,7 @@ void ProgressEngine::finish(const OperationId& id) {
   pending_.erase(found);
 }
 
-// A process may end after a barrier: its own frames for the barrier must have left by then.
+// Sends the frames of a barrier at once, because the process may end after it.
 void ProgressEngine::flush_all(const Group& group) {
   for (const int rank : group.members) {
     if (rank != options_.rank) transport_.flush_peer(rank);
@@ -170,7 +170,8 @@ void ProgressEngine::advance_sums() {
   if (!is_busy_) sums_.enable_signals();
 }
 
-// A member does not use shared memory for this operation: all follow a plan.
+// Changes an operation from a sum in shared memory to a plan, because a member cannot use shared
+// memory for it.
 void ProgressEngine::replan(PendingOperation& pending) {
   Submission& submission = pending.submission();
   sums_.cancel(submission.id);
@@ -254,7 +255,7 @@ void ProgressEngine::on_rtr(int rank, const Frame& frame) {
   unexpected_.add(id, rank, {ready.descriptor, buffer_eager(rank, frame, ready), ready.ticket});
 }
 
-// A peer has posted an operation that is pending here.
+// Processes the RTR frame of a peer for an operation that is pending here.
 void ProgressEngine::accept_rtr(PendingOperation& pending, int rank, const Descriptor& theirs,
                                 const std::optional<SharedSumTicket>& ticket) {
   const Submission& submission = pending.submission();
@@ -267,7 +268,7 @@ void ProgressEngine::accept_rtr(PendingOperation& pending, int rank, const Descr
   sender_.on_rtr(rank, pending.eager_bytes(member));
   const bool is_sum = pending.sum() != nullptr;
   perform(pending, pending.member_ready(member));
-  if (!is_sum) return;  // otherwise it is still pending
+  if (!is_sum) return;  // a sum is still pending here
   if (ticket) {
     sums_.join(*pending.sum(), member, rank, *ticket);
   } else {
@@ -275,8 +276,8 @@ void ProgressEngine::accept_rtr(PendingOperation& pending, int rank, const Descr
   }
 }
 
-// Fail if the operation is over here: ranks that agree never announce one that is. Returns false
-// if it is not over.
+// Fails all operations if the announced operation has ended here already: that is impossible if the
+// ranks call the same operations. Returns false if it has not ended.
 bool ProgressEngine::fail_if_past(int rank, const OperationId& id, const Descriptor& theirs) {
   if (id.role != Role::kCollective) {
     if (matching_.was_posted(id))
@@ -291,8 +292,8 @@ bool ProgressEngine::fail_if_past(int rank, const OperationId& id, const Descrip
   return true;
 }
 
-// Fail if a peer announced something else than an operation that was over as soon as it was
-// posted here, such as a sum of no elements.
+// Fails all operations if a peer announced a different operation under the number of one that ended
+// here as soon as it was posted, such as a sum of no elements.
 void ProgressEngine::fail_if_past_differs(int rank, const OperationId& id,
                                           const Descriptor& theirs) {
   const Descriptor* ours = id.role == Role::kCollective ? history_.find(id) : nullptr;
@@ -300,15 +301,15 @@ void ProgressEngine::fail_if_past_differs(int rank, const OperationId& id,
   fail(descriptor_mismatch(names_, id, *ours, rank, theirs), true);
 }
 
-// An eager message for an operation that is pending here.
+// Delivers an eager message to an operation that is pending here.
 void ProgressEngine::deliver_eager(PendingOperation& pending, int rank, const Frame& frame,
                                    const RtrMessage& ready) {
   if (ready.eager_block) return deliver_block(pending, rank, frame, *ready.eager_block);
   deliver_copy(pending, rank, frame.tag, ready.eager, ready.eager_bytes);
 }
 
-// Copy an eager message that came before the local post. One in a block is copied, too, since
-// blocks are for readers that are soon done with them.
+// Returns a copy of an eager message that arrived before this rank posted the operation. A message
+// in a block is copied, too, because blocks have to be released soon.
 BufferedMessage ProgressEngine::buffer_eager(int rank, const Frame& frame,
                                              const RtrMessage& ready) {
   BufferedMessage message{frame.tag, {ready.eager, ready.eager + ready.eager_bytes}};
@@ -319,7 +320,7 @@ BufferedMessage ProgressEngine::buffer_eager(int rank, const Frame& frame,
   return message;
 }
 
-// Copy a whole message to its place.
+// Copies a whole message to its memory.
 void ProgressEngine::deliver_copy(PendingOperation& pending, int rank, uint32_t tag,
                                   const uint8_t* bytes, size_t count) {
   const int member = pending.member_of(rank);
@@ -329,7 +330,7 @@ void ProgressEngine::deliver_copy(PendingOperation& pending, int rank, uint32_t 
 
 void ProgressEngine::on_data(int rank, const Frame& frame) {
   PendingOperation* pending = find(id_of(frame, rank));
-  if (pending == nullptr) return;  // failed while the payload came in
+  if (pending == nullptr) return;  // the operation failed while the payload was received
   perform(*pending, pending->arrived(pending->member_of(rank), frame.tag, frame.length));
 }
 
@@ -350,8 +351,9 @@ void ProgressEngine::on_credit(int rank, const Frame& frame) {
   perform(*pending, pending->credited(pending->member_of(rank), frame.tag));
 }
 
-// The operation that a frame is about, with a plan; null if the engine has failed. A frame for a
-// sum in shared memory shows that its sender knows already that all have to follow a plan.
+// Returns the operation that a frame belongs to; null if the engine has failed. If the operation is
+// a sum in shared memory that not all members have joined, it changes to a plan first: the frame
+// shows that its sender has done so already. content: what the frame contains, for the error text.
 PendingOperation* ProgressEngine::planned_operation(int rank, const Frame& frame,
                                                     const std::string& content) {
   if (error()) return nullptr;
@@ -369,7 +371,7 @@ PendingOperation* ProgressEngine::planned_operation(int rank, const Frame& frame
 
 // Faults
 
-// A peer that connects after the fault learns of it at once.
+// Sends the fault, if there is one, to a peer that has just connected.
 void ProgressEngine::on_connected(int rank) {
   detector_.on_connected(rank);
   if (error()) faults_.send_to(rank);
@@ -397,7 +399,7 @@ void ProgressEngine::check_deadlines() {
   if (detector_.end_grace_period()) check_partners();
   fail_if(detector_.check(matching_.waiting()));
   if (!detector_.late()) return;
-  advance_sums();  // if this process was stopped, its peers may have done their part meanwhile
+  advance_sums();  // if this process was suspended, data of its peers may have arrived meanwhile
   const std::optional<OperationId> id = detector_.late();
   if (is_busy_ || !id) return;
   PendingOperation& late = *find(*id);
@@ -422,19 +424,21 @@ void ProgressEngine::fail_if(const std::optional<Fault>& fault) {
   if (fault) fail(*fault, true);
 }
 
-// is_found_here: the fault was not received from another rank.
+// Ends the engine with a fault. is_found_here: this rank detected the fault; false if it was
+// received from another rank.
 void ProgressEngine::fail(const Fault& fault, bool is_found_here) {
   if (error()) return;
   faults_.record(fault);
-  // Callers learn of the fault from their operations. Without operations there is the log.
-  const bool is_own_wish = is_found_here && fault.kind == FaultKind::kAborted;
-  const bool is_silent = pending_.empty() && matching_.waiting().empty() && !is_own_wish;
+  // Without pending operations, which would report the fault to callers, write it to the log.
+  const bool is_own_abort = is_found_here && fault.kind == FaultKind::kAborted;
+  const bool is_silent = pending_.empty() && matching_.waiting().empty() && !is_own_abort;
   if (options_.log && is_silent) options_.log("the job is aborted: " + fault.text);
   fail_all();
   faults_.send_to_all(is_found_here);
 }
 
-// The transport comes first: nothing may touch an operation's memory once its caller knows.
+// Fails all pending operations. The transport stops using their memory first, because callers may
+// reuse it as soon as they receive the error.
 void ProgressEngine::fail_all() {
   transport_.release_payloads();
   sender_.clear();
@@ -458,9 +462,9 @@ void ProgressEngine::leave() {
     faults_.close(engine_shut_down(names_));
     fail_all();
   }
-  const Frame goodbye;
+  const const Frame leaving;
   for (int rank = 0; rank < options_.size; ++rank) {
-    if (detector_.is_connected(rank)) sender_.send(rank, goodbye);
+    if (detector_.is_connected(rank)) sender_.send(rank, leaving);
   }
 }
 

@@ -10,7 +10,8 @@
 namespace smdist {
 namespace {
 
-constexpr size_t kSliceBytes = 16 << 10;  // stays in the nearest cache between sum and copy
+constexpr size_t kSliceBytes =
+    16 << 10;  // small enough to stay in the level-1 cache between sum and copy
 
 SharedSum::MemberSet only(size_t member) { return SharedSum::MemberSet{1} << member; }
 
@@ -41,8 +42,9 @@ void SharedSum::join(size_t member, const ReductionBuffer& theirs, uint64_t coun
   ++num_joined_;
 }
 
-// Advance a counter. With its last chunk a counter jumps to the common end of all counters of the
-// buffer, so that they are equal when the next sum begins.
+// Sets a counter to `chunks` processed chunks of `of`. With its last chunk, a counter gets the
+// final value that is common to all counters of the buffer, so that they are equal when the next
+// sum begins.
 void SharedSum::publish(ReductionBuffer::Counter& counter, uint64_t chunks, uint64_t of) {
   counter.store(count_ + (chunks == of ? most_chunks_ : chunks), std::memory_order_release);
 }
@@ -70,8 +72,8 @@ uint64_t SharedSum::summed_by(size_t member) const {
   return side.buffer->summed().load(std::memory_order_acquire) - side.count;
 }
 
-// Try gives, the add and takes in rotation, each beginning with the next member: a chunk is read
-// while it is in the cache, and no member is served first by all others.
+// Tries the gives, the add and the takes in rotation, each beginning with the next member. So a
+// chunk is read while it is in the cache, and the ranks do not all begin with the same member.
 SharedSum::MemberSet SharedSum::advance() {
   const size_t actions = 2 * size() - 1;
   for (size_t tried = 0; tried < actions; ++tried) {
@@ -107,7 +109,7 @@ bool SharedSum::give(size_t owner) {
   return true;
 }
 
-// Return whether our next add() has to wait for the member.
+// Returns whether the next add() has to wait for the member.
 bool SharedSum::must_wait_for(size_t member) const {
   if (!all_joined() || given_by(member) <= added_) return true;
   return added_ >= own_.window() && taken_by(member) + own_.window() <= added_;
@@ -149,8 +151,8 @@ bool SharedSum::take(size_t owner) {
   return true;
 }
 
-// Only the first of the members that the next add() waits for is awaited: the others may come
-// meanwhile.
+// Of the members for which the next add() waits, only the first one is returned: the others may be
+// ready before it.
 SharedSum::MemberSet SharedSum::awaited() const {
   if (!all_joined()) return 0;
   MemberSet members = 0;
@@ -162,7 +164,7 @@ SharedSum::MemberSet SharedSum::awaited() const {
     is_add_covered = is_add_covered || is_first;
     if (is_first || side.taken < side.chunks) members |= only(member);
   }
-  // The chunk that add() waited for has come since: its member is about to signal that.
+  // The chunk for which add() waited has arrived meanwhile; the signal of its member will follow.
   return is_add_covered ? members : all_others();
 }
 

@@ -13,7 +13,7 @@
 
 namespace smdist {
 
-// Buffers and shards of the all-reduce. Shards and the order of additions are those of a plan
+// Arguments of the all-reduce. The shards and the order of additions are those of a plan
 // (collectives.h), so that the result has the same bits.
 struct SumTask {
   Dtype dtype;
@@ -21,59 +21,65 @@ struct SumTask {
   double scale;
   const uint8_t* input;
   uint8_t* output;
-  std::vector<size_t> boundaries;  // of the members' shards
+  std::vector<size_t> boundaries;  // boundaries of the members' shards
   size_t chunk_bytes;
 };
 
-// One rank's part. The ranks exchange chunks through slots of their reduction buffers, and counters
-// in shared memory say which chunks are there; no frames are sent. Chunk by chunk, a rank
-//   gives each other rank its share of that rank's shard,
-//   adds the shares of its own shard, and puts the sum in a slot for the others, and
-//   takes the sums of the other shards.
-// A slot is used again when the counters of its readers allow it.
+// One rank's side of an all-reduce in shared memory. The ranks exchange chunks through slots of
+// their reduction buffers; counters in shared memory count the chunks; no frames are sent. For each
+// chunk, a rank
+//   gives: copies its share of every other rank's shard to a slot,
+//   adds: sums the shares of its own shard, and copies the sum to a slot, and
+//   takes: copies the sums of the other shards to its output.
+// A slot is used again after the counters of its readers show that they have read it.
 //
 // Thread safety: none; the counters synchronize with other processes.
 class SharedSum final {
  public:
-  using MemberSet = uint64_t;  // a set: bit i for member i
+  using MemberSet = uint64_t;  // a set of members: bit i is member i
 
-  // count: where the counters of the reduction buffer are now.
+  // member: this rank's number in the group. own: this rank's reduction buffer. count: current
+  // value of its counters.
   SharedSum(SumTask task, size_t member, const ReductionBuffer& own, uint64_t count);
 
-  // A member takes part, at its buffer, whose counters are at `count`. Nothing of other members
-  // is read before all have joined; afterwards nobody can cancel().
+  // Record that another member takes part, with its reduction buffer, whose counters have the value
+  // `count`. Data of others are read only after all members have joined; then cancel() is not
+  // allowed.
   void join(size_t member, const ReductionBuffer& theirs, uint64_t count);
 
+  // Return whether all other members have joined.
   bool all_joined() const { return num_joined_ == progress_.size() - 1; }
 
-  // Move one chunk, and return the members that may wait for it. Empty: nothing can be done now.
+  // Process one chunk (give, add or take it), and return the members that may wait for that. Empty:
+  // no chunk can be processed now.
   MemberSet advance();
-  // The members whose next chunk is needed, after advance() returned an empty set. Empty before
-  // all have joined: frames announce that.
+  // Return the members whose next chunk is needed; call after advance() has returned an empty set.
+  // Empty before all have joined, which frames announce.
   MemberSet awaited() const;
+  // Return whether this rank has processed all chunks.
   bool is_done() const;
 
   // Return whether this rank still depends on the member.
   bool needs(size_t member) const;
   // Return whether this rank still waits for data of the member.
   bool awaits_data_from(size_t member) const;
-  // The members that are furthest behind, among those needed: the others may wait for them, too.
+  // Return the members that have processed the fewest chunks, among those that this rank needs.
   MemberSet slowest() const;
 
-  // Return whether nobody reads our reduction buffer any more; its counters are at end() then.
-  // Requires: is_done().
+  // Return whether no member reads this rank's reduction buffer any more; then its counters have
+  // the value end(). Requires: is_done().
   bool is_drained() const;
   uint64_t end() const { return count_ + most_chunks_; }
-  // End the sum before all have joined.
+  // Cancel the sum. Only allowed before all members have joined.
   void cancel();
 
  private:
   struct MemberProgress {
     std::optional<ReductionBuffer> buffer;
-    uint64_t count = 0;   // where its counters were at the beginning
-    uint64_t chunks = 0;  // of its shard
-    uint64_t given = 0;   // chunks that we gave it
-    uint64_t taken = 0;   // chunks that we took from it
+    uint64_t count = 0;   // initial value of its counters
+    uint64_t chunks = 0;  // number of chunks of its shard
+    uint64_t given = 0;   // number of chunks that this rank gave it
+    uint64_t taken = 0;   // number of chunks that this rank took from it
   };
 
   size_t size() const { return progress_.size(); }
@@ -98,10 +104,10 @@ class SharedSum final {
   const SumTask task_;
   const size_t member_;
   const ReductionBuffer own_;
-  const uint64_t count_;  // where our counters were at the beginning
+  const uint64_t count_;  // initial value of this rank's counters
   uint64_t most_chunks_ = 0;
   size_t num_joined_ = 0;
-  uint64_t added_ = 0;  // chunks of our shard
+  uint64_t added_ = 0;  // number of summed chunks of this rank's shard
   size_t next_action_ = 0;
   std::vector<MemberProgress> progress_;  // by member
   std::vector<const void*> sources_;

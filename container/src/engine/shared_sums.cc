@@ -9,7 +9,7 @@
 namespace smdist {
 namespace {
 
-constexpr int kChunksPerTurn = 4;  // then it is the transport's turn
+constexpr int kChunksPerTurn = 4;  // then the transport is polled
 
 }  // namespace
 

@@ -10,7 +10,7 @@
 namespace smdist {
 namespace {
 
-constexpr size_t kMaxFramesPerPeer = 1 << 16;  // a peer that is further ahead has gone wrong
+constexpr size_t kMaxFramesPerPeer = 1 << 16;  // a peer that is further ahead has an error
 
 }  // namespace
 

@@ -47,7 +47,7 @@ AuthHandshake::Outcome AuthHandshake::fail(std::string fault) {
   return Outcome::kFailed;
 }
 
-// Each step returns false if the handshake has failed.
+// Runs the steps of the handshake. Each returns false if the handshake has failed.
 AuthHandshake::Outcome AuthHandshake::advance() {
   if (state_ == Phase::kConnecting && !finish_connect()) return Outcome::kFailed;
   while (true) {
@@ -86,7 +86,7 @@ bool AuthHandshake::flush() {
   return true;
 }
 
-// Reads the bytes of the handshake and not one byte more.
+// Reads the expected bytes of the handshake, and none of the data that may follow.
 bool AuthHandshake::fill() {
   while (incoming_.size() < expected_) {
     uint8_t bytes[kHelloBytes];

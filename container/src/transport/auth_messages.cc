@@ -21,7 +21,8 @@ std::string text(const Bytes& bytes) {
   return std::string(bytes.begin(), bytes.end());
 }
 
-// Every part but the role has a fixed length, so different inputs give different messages.
+// Returns the proof of one side. Every part of the hashed message except the role has a fixed
+// length, so different inputs give different messages.
 Digest proof(const Credentials& credentials, const std::string& role, const Hello& hello,
              const Nonce& acceptor_nonce) {
   uint8_t ranks[12];

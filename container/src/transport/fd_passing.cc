@@ -83,7 +83,7 @@ FdTransfer send_fd(int socket, int fd) {
   return errno == EAGAIN || errno == EINTR ? FdTransfer::kBlocked : FdTransfer::kFailed;
 }
 
-// Every received descriptor must be closed by this process, also if the message is refused.
+// Receives one descriptor. Closes all received descriptors if the message is invalid.
 FdTransfer receive_fd(int socket, UniqueFd* fd) {
   Envelope envelope;
   const ssize_t got = ::recvmsg(socket, &envelope.what, MSG_CMSG_CLOEXEC);

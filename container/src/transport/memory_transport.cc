@@ -9,7 +9,7 @@
 
 namespace smdist {
 
-// Queues messages until the next poll(), like a socket that is always ready.
+// Transport of one rank. Queues messages until the next poll(), like a socket that is always ready.
 //
 // Thread safety: as Transport.
 class MemoryTransport final : public Transport {
@@ -182,7 +182,7 @@ void MemoryHub::cut(int a, int b) {
   separate(a, b);
 }
 
-// Messages in flight from the leaving rank still arrive.
+// Breaks all connections of a rank that leaves. Its messages in flight still arrive.
 void MemoryHub::leave(int rank) { kill(rank); }
 
 void MemoryHub::separate(int a, int b) {

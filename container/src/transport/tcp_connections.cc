@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Connections of TcpTransport: dialling, accepting, authentication, and refusal of strangers.
+// Connections of TcpTransport: opening, accepting, authentication, and rejection.
 #include <sys/epoll.h>
 
 #include <algorithm>
@@ -16,8 +16,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr size_t kMaxPendingHandshakes = 64;  // accepted connections that are not authenticated yet
-constexpr milliseconds kHandshakeTimeout{5'000};  // time limit of each
+constexpr size_t kMaxPendingHandshakes =
+    64;  // maximum number of accepted connections that are not authenticated
+constexpr milliseconds kHandshakeTimeout{5'000};  // time limit of a handshake
 constexpr milliseconds kCrowdedHandshakeTimeout{250};
 constexpr int kMaxRejectionLines =
     16;  // lines per tick, so that a flood of connections does not fill the disk
@@ -57,7 +58,7 @@ void TcpTransport::dial_more_lanes(int peer) {
   }
 }
 
-// Only lane 0 may use shared memory.
+// Opens a connection for a lane: a Unix socket for lane 0 to a rank of this host, else TCP.
 UniqueFd TcpTransport::begin_dialling(int link) {
   const int peer = peer_of(link);
   const Endpoint& to = peers_[static_cast<size_t>(peer)];
@@ -162,7 +163,7 @@ void TcpTransport::attach_lane(Handshakes::iterator handshake) {
   UniqueFd fd = handshake->second.take_fd();
   handshakes_.erase(handshake);
   resume_listening();
-  // Two connections may authenticate at the same time; the first one is kept.
+  // Two connections may authenticate at the same time; only the first one is used.
   if (lane(link).is_live() || lane(link).is_lost() || lane(peer).is_lost()) return;
   const bool shares = link == peer && host_peers_.shares_with(peer);
   if (is_unix_socket(fd.get()) && !shares)
@@ -194,7 +195,8 @@ void TcpTransport::tune(const Tuning& tuning) {
   for (int peer = 0; peer < options_.size; ++peer) dial_more_lanes(peer);
 }
 
-// Divides the limit of a host by its connections: one per lane, rank of this host and other host.
+// Returns the limit of bytes in flight for one connection: the limit of this host divided by the
+// number of its connections, which is lanes x ranks of this host x other hosts.
 size_t TcpTransport::arriving_bytes_per_lane() const {
   if (tuning_.arriving_bytes == 0) return 0;
   const std::vector<int>& hosts = options_.hosts;
@@ -209,7 +211,7 @@ void TcpTransport::fail_handshake(Handshakes::iterator handshake) {
   const std::string fault = handshake->second.fault();
   const bool is_dialling = handshake->second.is_dialling();
   const int peer = handshake->second.peer();
-  // A connection that closes without a byte was a liveness check.
+  // A connection that is closed without a byte was a liveness check.
   if (!is_dialling && !handshake->second.is_silent()) {
     log_rejection("this rank dropped a connection from " + peer_text(handshake->second.fd()) +
                   ": " + fault);
@@ -228,7 +230,8 @@ TcpTransport::Handshakes::iterator TcpTransport::end_handshake(Handshakes::itera
   return handshakes_.erase(handshake);
 }
 
-// Drops accepted connections that have not authenticated in time.
+// Drops accepted connections that have not authenticated within `limit`. Returns whether there were
+// any.
 bool TcpTransport::drop_slow_handshakes(Clock::duration limit) {
   const Clock::time_point now = Clock::now();
   bool is_any = false;

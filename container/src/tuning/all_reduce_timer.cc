@@ -65,7 +65,7 @@ double AllReduceTimer::agreed(double seconds) {
   return seconds;
 }
 
-// Runs the operations as a blocking caller does. Waits for all of them even if one has failed,
+// Runs the operations and blocks until their end. Waits for all of them even if one has failed,
 // because they use memory of this object.
 void AllReduceTimer::run(std::vector<Operation> operations) {
   Completion completion(operations.size());

@@ -14,19 +14,20 @@ namespace {
 constexpr uint32_t kProbeGroup = UINT32_MAX;
 constexpr size_t kKiB = 1 << 10;
 constexpr double kFineTuningSeconds =
-    1;  // budget of the fine tuning; values not measured by then keep their defaults
-constexpr double kLanesSeconds = 0.8;  // budget for each number of lanes
+    1;  // time limit of the fine tuning; values not measured by then keep their defaults
+constexpr double kLanesSeconds = 0.8;  // time limit for each number of lanes
 
-// Limits of the length that stands for long all-reduces.
+// Limits of the length of the buffer with which long all-reduces are measured.
 constexpr size_t kShortestLong = 512 * kKiB;
 constexpr size_t kLongestLong = 8 << 20;
 constexpr double kLongSeconds = 0.012;
 
-// Least improvement that justifies a change, as a share of the time before.
+// Maximum time after a change, as a share of the time before, for which the change is made.
 constexpr double kLanesGain = 0.8;
 constexpr double kGain = 0.92;
 
-// Accepted slowdown of an all-reduce in one step instead of two: it uses less processor time.
+// Maximum slowdown of a one-shot all-reduce for which it is still used: it needs less processor
+// time.
 constexpr double kAcceptedSlowdown = 1.1;
 
 Tuning tuning_of(const Fixed& fixed) {
@@ -91,8 +92,9 @@ class Probe final {
     }
   }
 
-  // Adopts a tuning under which sums of `bytes` bytes take at most `share` of the present time.
-  // It must win twice in a row, because other load on the machine disturbs single measurements.
+  // Uses a tuning from now on if sums of `bytes` bytes take at most `share` of the present time
+  // with it, in two measurements in a row, because other load on the machine disturbs single ones.
+  // Returns whether the tuning is used.
   bool adopt(const Tuning& tuning, size_t bytes, double share) {
     for (int turn = 0; turn < 2; ++turn) {
       const double now = timer_.time(tuning_, bytes);
@@ -112,8 +114,8 @@ class Probe final {
     tuning_.arriving_bytes = std::max({tuning_.arriving_bytes, on_the_line, connections * kPacket});
   }
 
-  // Doubles the number of lanes as long as that saves time, on sums that are long enough to give
-  // every lane to every host one chunk.
+  // Doubles the number of lanes as long as that saves time. The measured sums are long enough to
+  // send one chunk over every lane to every host.
   void choose_lanes() {
     constexpr double kTimes = 8;  // approximate number of runs per measurement
     Tuning tuning = tuning_;
@@ -137,7 +139,8 @@ class Probe final {
     long_seconds_ = timer_.time(tuning_, long_bytes_);
   }
 
-  // Sets one_shot_bytes to the longest tried length for which one step is as fast as two.
+  // Sets one_shot_bytes to the longest tried length for which a one-shot all-reduce is about as
+  // fast.
   void choose_one_shot() {
     tuning_.one_shot_bytes = longest_of([&](size_t bytes) {
       const double in_one = timer_.time(tuning_with(bytes, 0), bytes);
@@ -146,7 +149,7 @@ class Probe final {
   }
 
   // Sets single_owner_bytes to the longest tried length for which a burst of sums is faster with
-  // one owner each, by at least the factor that it slows down a single sum.
+  // one owner each, by at least the factor by which one owner slows down a single sum.
   void choose_single_owner() {
     constexpr size_t kMany = 16;
     tuning_.single_owner_bytes = longest_of([&](size_t bytes) {
@@ -162,8 +165,8 @@ class Probe final {
     return by_one / timer_.time(tuning_with(0, 0), bytes, burst);
   }
 
-  // Returns the longest length that suits. Stops at the second failure in a row, since one may be
-  // noise.
+  // Returns the longest tried length for which `suits` returns true. Stops after two failures in a
+  // row, because a single one may be noise.
   template <typename Suits>
   size_t longest_of(Suits suits) {
     size_t longest = 0;
@@ -189,7 +192,7 @@ class Probe final {
   Tuning tuning_;
   double latency_ = 0;
   double begin_ = 0;       // timer value when the budget of is_time_left() began
-  size_t long_bytes_ = 0;  // length that stands for long sums
+  size_t long_bytes_ = 0;  // length of measured long sums
   double long_seconds_ = 0;
 };
 
