@@ -462,7 +462,7 @@ void ProgressEngine::leave() {
     faults_.close(engine_shut_down(names_));
     fail_all();
   }
-  const const Frame leaving;
+  const Frame leaving;
   for (int rank = 0; rank < options_.size; ++rank) {
     if (detector_.is_connected(rank)) sender_.send(rank, leaving);
   }
