@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole engines, over memory and over TCP: their results, and their end.
+// Tests of whole engines, over memory and over TCP: their results, and their shutdown.
 #include <dirent.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A job fails fast, on every rank, with a message that names the culprit.
+// Tests that a job fails fast, on every rank, with a message that names the culprit.
 #include <chrono>
 #include <thread>
 
@@ -66,7 +66,7 @@ void different_calls_fail_on_every_rank() {
   }
 }
 
-// One of the ranks needed no other rank, and its operation is over already.
+// One of the ranks needs no other rank, so its operation has ended already.
 void an_empty_buffer_is_a_mismatch() {
   Cluster cluster(2);
   Data data = {std::vector<float>(), std::vector<float>(10)};

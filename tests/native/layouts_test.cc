@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bits of a sum depend on the layout of ranks on hosts, and on nothing else.
+// Tests that the bits of a sum depend only on the placement of ranks on hosts.
 #include <cstring>
 #include <map>
 #include <random>
@@ -115,8 +115,8 @@ Layout random_layout(std::minstd_rand& random) {
   return layout;
 }
 
-// All ranks hold the whole sum afterwards (all_reduce), the root does (reduce), or
-// each holds its part (reduce_scatter).
+// All ranks hold the whole sum afterwards (all_reduce), the root does (reduce), or each holds its
+// part (reduce_scatter).
 void check_sums(Cluster& cluster, Collective kind, const std::vector<Floats>& data,
                 const Floats& expected) {
   const size_t size = data.size();

@@ -136,7 +136,7 @@ void a_receive_from_any_takes_the_first_message() {
   }
 }
 
-// There are no connections yet. The message comes, whichever side has to connect.
+// There are no connections yet. The message arrives, whichever side has to connect.
 void a_receive_from_any_reaches_every_rank() {
   for (int sender = 0; sender < 3; ++sender) {
     for (int receiver = 0; receiver < 3; ++receiver) {

@@ -28,7 +28,7 @@ struct Setting {
   size_t chunk_bytes = 0;
 };
 
-// One rank, which does its sums one after the other.
+// One rank, which runs its sums one after the other.
 class Rank final {
  public:
   Rank(const Options& options, size_t number, const Setting& setting)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests of the authentication handshake, of connections from strangers, and of lost peers.
+// Tests of the authentication handshake, of connections from other programs, and of lost peers.
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -66,7 +66,7 @@ void a_damaged_hello_is_refused() {
   }
 }
 
-// A connection to an engine that speaks the handshake by hand.
+// A connection to an engine on which the test itself sends the messages of the handshake.
 class Stranger final {
  public:
   explicit Stranger(const Endpoint& endpoint) : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
