@@ -13,8 +13,8 @@
 // waits.
 //
 // Two rules allow ranks of one host to read each other's memory without a copy. First, scratch
-// memory that a Receive writes is read by exactly one Reduce and by no other step. Second, the
-// bytes that a Send reads do not change until the end of the operation.
+// memory that a Receive writes is read by exactly one Reduce and by no other step. Second, bytes
+// do not change between the first Send that reads them and the end of the operation.
 //
 // Empty messages are signals, such as those of a barrier. An empty message counts as received when
 // its sender has posted the operation.

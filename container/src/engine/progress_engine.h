@@ -6,14 +6,12 @@
 // SharedSums). Data are sent to a peer only after its RTR frame, so that there is memory for every
 // message.
 //   * An RTR frame that arrives before this rank has posted the operation waits in the unexpected
-//   queue.
+//     queue.
 //   * A short message without dependencies is sent in the RTR frame, as an eager message. If it
-//   arrives
-//     before the receiver has posted the operation, the receiver buffers it. The number of bytes
-//     that a sender can have buffered at each peer is limited.
+//     arrives before the receiver has posted the operation, the receiver buffers it. The number of
+//     bytes that a sender can have buffered at each peer is limited.
 //   * A message whose memory is still in use, by an earlier chunk that is not reduced yet, waits
-//   for a
-//     credit.
+//     for a credit.
 // One fault ends all operations, here and, through ABORT frames, on all ranks. Faults are:
 // descriptors that differ, the loss of a peer that is needed, a frame that breaks the protocol, a
 // deadline that has passed, and a call of abort().

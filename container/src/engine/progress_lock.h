@@ -23,23 +23,20 @@ namespace smdist {
 // deadline has passed.
 //
 // 1. A new holder calls ack_wakeup(), takes the inbox, sends and receives data, and only then
-// computes
-//    how long it may sleep. It takes over no time limit from the previous holder.
+//    computes how long it may sleep. It takes over no time limit from the previous holder.
 // 2. Work is put into the inbox before notify(), and taken after ack_wakeup(). So all work is taken
-// for
-//    which ack_wakeup() has cleared the wake-up, and later work causes a new wake-up. The wake-up
-//    of the transport stays set until ack_wakeup(), which only the holder calls: a thread that goes
-//    to sleep after notify() finds it set, and the holder that clears it does the work.
+//    for which ack_wakeup() has cleared the wake-up, and later work causes a new wake-up. The
+//    wake-up of the transport stays set until ack_wakeup(), which only the holder calls: a thread
+//    that goes to sleep after notify() finds it set, and the holder that clears it does the work.
 // 3. A holder that sleeps keeps the lock. It sleeps in the transport, where all three reasons wake
-// it.
+//    it.
 // 4. The progress thread sleeps without the lock, in one of two ways. In the transport, it is woken
-// as in
-//    3, except for deadlines that were set later. On the condition variable ("at rest"), only this
-//    class wakes it, and rests_until_ and checks_at_ limit the time.
+//    as in 3, except for deadlines that were set later. On the condition variable ("at rest"), only
+//    this class wakes it, and rests_until_ and checks_at_ limit the time.
 // 5. So a holder that releases the lock while operations are in flight, or work is in the inbox,
-// wakes
-//    the progress thread, which acquires the lock as in 1. Without work, only data from the network
-//    can cause work, and no caller waits for that: the progress thread may rest, for at most kRest.
+//    wakes the progress thread, which acquires the lock as in 1. Without work, only data from the
+//    network can cause work, and no caller waits for that: the progress thread may rest, for at
+//    most kRest after the release.
 // 6. Callers that wait while another thread holds the lock are woken when their own operations end.
 //    They are also notified when the lock is free, only for speed: the progress thread has been
 //    woken, too.
