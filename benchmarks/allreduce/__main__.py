@@ -30,7 +30,7 @@ COLUMNS = [
 
 @dataclass
 class Row:
-    """Row of the table; seconds, bytes per second, and ratios."""
+    """Row of the table: one size of the buffer on one layout; times are in seconds."""
 
     layout: str
     ranks: int
@@ -134,7 +134,7 @@ def _on_hosts(
 
 
 def _packets(emulated: EmulatedHosts, ranks: Ranks, iterations: int = 4) -> float:
-    """Return the packets of one all-reduce; measure() runs an extra one that it does not time."""
+    """Return the packets of all hosts for one all-reduce; measure() runs one untimed, too."""
     before = emulated.packets()
     ranks.call(MEASURE, iterations=iterations)
     return (emulated.packets() - before) / (iterations + 1)

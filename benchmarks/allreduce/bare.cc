@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A minimal all-reduce of float32 on one host: only the copies and sums that any all-reduce
-// through shared memory needs, so its time is a lower bound set by the memory and the kernel's
-// wake-ups. It detects no failures, runs one sum at a time and does not check sizes.
+// A minimal all-reduce of float32 on one host. It makes only the copies and sums that any
+// all-reduce through shared memory needs, so its time is a lower bound, which depends on the memory
+// and on the wake-ups by the kernel. It detects no failures, runs one sum at a time and does not
+// check sizes.
 //
 // Each rank copies the shares of others to slots in shared memory, sums its own shard of the
-// buffer, and copies the sums of others back. It works piece by piece: one piece is copied while
+// buffer, and copies the sums of others back. It works chunk by chunk: one chunk is copied while
 // the previous one is summed.
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -22,11 +23,11 @@
 
 namespace {
 
-constexpr uint64_t kRanks = 8;  // upper bound
-constexpr size_t kPieceBytes = 256 << 10;
+constexpr uint64_t kRanks = 8;  // maximum number of ranks
+constexpr size_t kChunkBytes = 256 << 10;
 constexpr size_t kSliceBytes = 16 << 10;  // fits in the level-1 cache
 constexpr uint64_t kWindow = 8;
-constexpr int kSpins = 4000;  // before a rank sleeps, if each rank has a processor
+constexpr int kSpins = 4000;  // spins before a rank sleeps, if each rank has a processor
 
 // A counter that only grows: one process writes it, others wait for a value.
 class alignas(64) FutexCounter {
@@ -57,14 +58,14 @@ class alignas(64) FutexCounter {
   std::atomic<uint32_t> sleepers_{0};
 };
 
-// Shared memory of all ranks, zero at first as a new file is. Counters count the pieces of all
+// Shared memory of all ranks, zero at first as a new file is. Counters count the chunks of all
 // sums, from 1.
 struct SharedSlots {
   FutexCounter copied[kRanks][kRanks];  // by giver and owner
   FutexCounter summed[kRanks];          // by owner
   FutexCounter taken[kRanks][kRanks];   // by taker and owner
   std::byte slots[kRanks][kRanks][kWindow]
-                 [kPieceBytes];  // by giver and owner; giver == owner: sums
+                 [kChunkBytes];  // by giver and owner; giver == owner: sums
 };
 
 class SharedMemoryAllReduce {
@@ -78,66 +79,66 @@ class SharedMemoryAllReduce {
   void sum(float* data, size_t count) {
     data_ = reinterpret_cast<std::byte*>(data);
     shard_bytes_ = count / ranks_ * sizeof(float);
-    const uint64_t pieces = (shard_bytes_ + kPieceBytes - 1) / kPieceBytes;
-    for (uint64_t step = 0; step < pieces + 2; ++step) {
-      if (step < pieces) give(step);
-      if (step >= 1 && step - 1 < pieces) add(step - 1);
+    const uint64_t chunks = (shard_bytes_ + kChunkBytes - 1) / kChunkBytes;
+    for (uint64_t step = 0; step < chunks + 2; ++step) {
+      if (step < chunks) give(step);
+      if (step >= 1 && step - 1 < chunks) add(step - 1);
       if (step >= 2) take(step - 2);
     }
-    done_ += pieces;
+    done_ += chunks;
   }
 
  private:
   uint64_t other(uint64_t step) const { return (rank_ + step) % ranks_; }
-  size_t bytes_of(uint64_t piece) const {
-    return std::min(kPieceBytes, shard_bytes_ - piece * kPieceBytes);
+  size_t bytes_of(uint64_t chunk) const {
+    return std::min(kChunkBytes, shard_bytes_ - chunk * kChunkBytes);
   }
-  std::byte* element(uint64_t owner, uint64_t piece) const {
-    return data_ + owner * shard_bytes_ + piece * kPieceBytes;
+  std::byte* element(uint64_t owner, uint64_t chunk) const {
+    return data_ + owner * shard_bytes_ + chunk * kChunkBytes;
   }
-  std::byte* slot(uint64_t giver, uint64_t owner, uint64_t piece) const {
-    return shared_.slots[giver][owner][(done_ + piece) % kWindow];
+  std::byte* slot(uint64_t giver, uint64_t owner, uint64_t chunk) const {
+    return shared_.slots[giver][owner][(done_ + chunk) % kWindow];
   }
-  // Returns the counter value that frees the slot of a piece.
-  uint64_t earlier(uint64_t piece) const {
-    return done_ + piece >= kWindow ? done_ + piece - kWindow + 1 : 0;
+  // Returns the counter value that frees the slot of a chunk.
+  uint64_t earlier(uint64_t chunk) const {
+    return done_ + chunk >= kWindow ? done_ + chunk - kWindow + 1 : 0;
   }
 
-  void give(uint64_t piece) {
+  void give(uint64_t chunk) {
     for (uint64_t step = 1; step < ranks_; ++step) {
       const uint64_t owner = other(step);
-      shared_.summed[owner].await(earlier(piece), spins_);
-      std::memcpy(slot(rank_, owner, piece), element(owner, piece), bytes_of(piece));
-      shared_.copied[rank_][owner].set(done_ + piece + 1);
+      shared_.summed[owner].await(earlier(chunk), spins_);
+      std::memcpy(slot(rank_, owner, chunk), element(owner, chunk), bytes_of(chunk));
+      shared_.copied[rank_][owner].set(done_ + chunk + 1);
     }
   }
 
-  void add(uint64_t piece) {
+  void add(uint64_t chunk) {
     for (uint64_t step = 1; step < ranks_; ++step) {
-      shared_.copied[other(step)][rank_].await(done_ + piece + 1, spins_);
-      shared_.taken[other(step)][rank_].await(earlier(piece), spins_);
+      shared_.copied[other(step)][rank_].await(done_ + chunk + 1, spins_);
+      shared_.taken[other(step)][rank_].await(earlier(chunk), spins_);
     }
-    for (size_t at = 0; at < bytes_of(piece); at += kSliceBytes) {
-      add_slice(piece, at, std::min(kSliceBytes, bytes_of(piece) - at));
+    for (size_t at = 0; at < bytes_of(chunk); at += kSliceBytes) {
+      add_slice(chunk, at, std::min(kSliceBytes, bytes_of(chunk) - at));
     }
-    shared_.summed[rank_].set(done_ + piece + 1);
+    shared_.summed[rank_].set(done_ + chunk + 1);
   }
 
-  void add_slice(uint64_t piece, size_t at, size_t bytes) {
-    auto* total = reinterpret_cast<float*>(element(rank_, piece) + at);
+  void add_slice(uint64_t chunk, size_t at, size_t bytes) {
+    auto* total = reinterpret_cast<float*>(element(rank_, chunk) + at);
     for (uint64_t step = 1; step < ranks_; ++step) {
-      const auto* share = reinterpret_cast<const float*>(slot(other(step), rank_, piece) + at);
+      const auto* share = reinterpret_cast<const float*>(slot(other(step), rank_, chunk) + at);
       for (size_t i = 0; i < bytes / sizeof(float); ++i) total[i] += share[i];
     }
-    std::memcpy(slot(rank_, rank_, piece) + at, total, bytes);
+    std::memcpy(slot(rank_, rank_, chunk) + at, total, bytes);
   }
 
-  void take(uint64_t piece) {
+  void take(uint64_t chunk) {
     for (uint64_t step = 1; step < ranks_; ++step) {
       const uint64_t owner = other(step);
-      shared_.summed[owner].await(done_ + piece + 1, spins_);
-      std::memcpy(element(owner, piece), slot(owner, owner, piece), bytes_of(piece));
-      shared_.taken[rank_][owner].set(done_ + piece + 1);
+      shared_.summed[owner].await(done_ + chunk + 1, spins_);
+      std::memcpy(element(owner, chunk), slot(owner, owner, chunk), bytes_of(chunk));
+      shared_.taken[rank_][owner].set(done_ + chunk + 1);
     }
   }
 
@@ -147,13 +148,12 @@ class SharedMemoryAllReduce {
   const int spins_;
   std::byte* data_ = nullptr;
   size_t shard_bytes_ = 0;
-  uint64_t done_ = 0;  // pieces of earlier sums
+  uint64_t done_ = 0;  // chunks of earlier sums
 };
 
 }  // namespace
 
-// Maps the file, which must be new and the same for all ranks. Returns null if it cannot be
-// mapped.
+// Maps the file, which must be new and the same for all ranks. Returns null if it cannot be mapped.
 extern "C" void* bare_open(const char* path, uint64_t rank, uint64_t ranks) {
   const int fd = ::open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (fd < 0 || ranks > kRanks || ::ftruncate(fd, sizeof(SharedSlots)) != 0) return nullptr;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bare all-reduce without a protocol: builds and calls bare.cc and bare_hosts.cc."""
+"""All-reduce without a protocol, as a lower bound: compiles and calls bare.cc and bare_hosts.cc."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.harness.hosts import NETWORK
 
 _SOURCES = [Path(__file__).with_name(name) for name in ("bare.cc", "bare_hosts.cc")]
 _LIBRARY = Path(__file__).parents[2] / "build/benchmarks/bare.so"
-# smdist's limits on emulated hosts: bytes in flight to a rank, at least this much from each other
+# Limits of smdist on emulated hosts: bytes in flight to a rank, at least this much from each other
 # host.
 _ARRIVING_BYTES, _FOR_EACH = 224 << 10, 64 << 10
 _KINDS = 2  # kinds of connections: for shards and for sums
@@ -24,7 +24,7 @@ _COMPILE = ["c++", "-std=c++17", "-O3", "-march=native", "-shared", "-fPIC", "-W
 
 
 def build() -> None:
-    """Compile the library; call this before any rank is started."""
+    """Compile the library of bare.cc and bare_hosts.cc. Call before any rank is started."""
     _LIBRARY.parent.mkdir(parents=True, exist_ok=True)
     subprocess.run([*_COMPILE, "-o", _LIBRARY, *_SOURCES], check=True)
 
@@ -77,7 +77,7 @@ def load() -> ctypes.CDLL:
 
 
 def connected() -> ctypes.c_void_p:
-    """Connect this rank to all others and return its handle; every host has as many ranks."""
+    """Connect this rank to all others and return a handle; all hosts have equally many ranks."""
     seat, seats = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     host, hosts = (int(os.environ[name]) // seats for name in ("RANK", "WORLD_SIZE"))
     names = [f"{NETWORK}.{number + 1}".encode() for number in range(hosts)]
@@ -91,7 +91,7 @@ def connected() -> ctypes.c_void_p:
 
 
 def leave() -> None:
-    """Remove the shared file; its memory lasts until all ranks have ended."""
+    """Remove the file of the shared memory; the memory itself exists until all ranks have ended."""
     _path().unlink(missing_ok=True)
 
 

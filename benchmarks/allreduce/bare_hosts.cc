@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Minimal all-reduces of float32 across hosts: only the bytes on TCP and the sums that any
-// all-reduce needs which sends equal shards directly to their owners, so their time is a lower
-// bound set by the kernel. They handle no failures and do not check sizes.
+// Minimal all-reduces of float32 across hosts. They only send the bytes and compute the sums that
+// any all-reduce over TCP with equal shards needs, so their time is a lower bound, which depends on
+// the kernel. They handle no failures and do not check sizes.
 //
-// The ranks of a host divide a buffer into one part each. Each rank adds its part of all buffers
-// of the host in shared memory. Then the ranks with the same part on all hosts exchange it: each
-// sends every other one that rank's shard of the part, sums its own shard as the shares of others
-// arrive, and sends the sum back. At last the part goes to the other ranks of the host through
-// shared memory. Shares and sums have separate connections, so each connection carries data in
-// the order of the all-reduces, and several all-reduces may be in flight.
+// A buffer has one part per rank of a host, and each part has one shard per host. Each rank first
+// sums its part over the buffers of its host, in shared memory. Then the ranks with the same part
+// on all hosts exchange it: each sends every other one that rank's shard of the part, sums its own
+// shard when the shares of others arrive, and sends the sum back. Finally each rank copies its part
+// to the other ranks of the host, in shared memory. Shares and sums have separate connections, so
+// data of each connection are in the order of the all-reduces, and several all-reduces may be in
+// flight.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -33,8 +34,9 @@ namespace bare {
 constexpr size_t kChunkBytes = 256 << 10;
 constexpr size_t kSliceBytes = 16 << 10;  // summed in one call
 constexpr int kPort = 29800;
-// Slots in shared memory: the number of all-reduces that a rank may be ahead of the others of its
-// host. Until DDP knows the order of gradients, it starts all sums together.
+// Number of slots in shared memory, and so of all-reduces by which a rank may be ahead of the
+// others of its host. It is large because DDP starts all sums together until it knows the order of
+// gradients.
 constexpr size_t kSlots = 8;
 constexpr size_t kSlotBytes = 32 << 20;
 

@@ -63,7 +63,7 @@ inline int open_socket(const Address& address, size_t window) {
   return fd;
 }
 
-// Connects to a peer; repeats until it listens.
+// Connects to a peer; retries until the peer listens.
 inline int dial(const Address& address, size_t own, size_t window) {
   while (true) {
     const int fd = open_socket(address, window);
@@ -77,8 +77,8 @@ inline int dial(const Address& address, size_t own, size_t window) {
   }
 }
 
-// Connects to all lower members and accepts all higher ones. Returns sockets by member; -1 for
-// this one.
+// Connects to all lower members and accepts all higher ones. Returns sockets by member; -1 for this
+// one.
 inline std::vector<int> mesh(const std::vector<Address>& everyone, size_t own, size_t window) {
   std::vector<int> sockets(everyone.size(), -1);
   const int listener = open_socket(everyone[own], window);

@@ -56,7 +56,7 @@ def copy(iterations: int) -> tuple[float, float]:
 
 
 def call(iterations: int) -> tuple[float, float]:
-    """Return the seconds of calls of torch's all_reduce that do nothing, each after a copy.
+    """Return the wall and processor seconds of all_reduce calls without data, each after a copy.
 
     The copy of the buffer removes the call's data from the caches, as an all-reduce does.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Benchmark of partitioning methods: the slowest stage over an even share; see README.md."""
+"""Benchmark of partitioning methods: slowest stage over the mean of stages; see README.md."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MARKS = {True: "yes", False: "no", None: "-"}
 
 @dataclass
 class Row:
-    """Row of the table: a model with a number of stages."""
+    """Row of the table: one model, divided into one number of stages."""
 
     model: str
     num_units: int
@@ -76,7 +76,7 @@ def main() -> None:
     print(f"\n{machine()}; torch {torch.__version__}, one thread\n\n{text}")
     save("balance", text, [asdict(row) for row in rows], draw(rows, METHODS))
     even = sum(row.imbalance[OURS] <= min(row.imbalance.values()) + 1e-9 for row in rows)
-    print(f"\n{even} of {len(rows)} times nobody cuts more evenly")
+    print(f"\n{even} of {len(rows)} times no other method divides more evenly")
 
 
 def _arguments() -> argparse.Namespace:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Partitioning methods judged by the same costs: smdist's, those of peers, and exhaustive search.
+"""Comparison of partitioning methods: smdist's, those of other projects, and exhaustive search.
 
 The load of a stage is defined by `assigned`: its forward and backward seconds, and the time of
 its input and output on the link.
@@ -24,7 +24,7 @@ MOST_CUTS = 6_000_000
 
 
 def imbalances(graph: Graph, costs: Costs, num_stages: int) -> Mapping[str, float]:
-    """Return the largest load over an even share of the model's time, by method."""
+    """Return, by method, the largest load of a stage divided by the load of equal stages."""
     share = sum(costs.of(node.name).seconds for node in graph.nodes) / num_stages
     ours = partition(graph, costs, num_stages=num_stages, link=LINK)
     found = {OURS: max(ours.loads) / share}
@@ -36,7 +36,7 @@ def imbalances(graph: Graph, costs: Costs, num_stages: int) -> Mapping[str, floa
 
 
 def is_best(graph: Graph, costs: Costs, num_stages: int) -> bool | None:
-    """Return whether smdist's largest load is the least possible; None for too many cuts."""
+    """Return whether smdist's largest load is the least possible; None: too many to try."""
     chain = chain_of(graph, costs, StateBytes())
     count = len(chain.names)
     if comb(count - 1, num_stages - 1) > MOST_CUTS:

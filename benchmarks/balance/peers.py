@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Partitioning methods of peers, implemented anew from their publications.
+"""Partitioning methods of other projects, implemented from their publications.
 
 Each takes a graph with its costs and returns the stage of each unit, in the order of execution.
 """
@@ -20,7 +20,7 @@ Stages = Mapping[str, int]
 
 
 def equal_layers(graph: Graph, _: Costs, num_stages: int) -> Stages:
-    """Put as many units in each stage, one more in the first ones: torchtitan's method."""
+    """Put the same number of units in each stage, one more in the first: torchtitan's method."""
     names = [unit.name for unit in placed_units(graph)]
     each, extra = divmod(len(names), num_stages)
     ends = accumulate(each + (stage < extra) for stage in range(num_stages))
@@ -104,11 +104,12 @@ class Module:
 
 
 def by_tree(graph: Graph, costs: Costs, num_stages: int) -> Stages:
-    """Deal stages out over the tree of modules: SageMaker's method, from its published description.
+    """Assign stages to the modules of the tree: SageMaker's method, from its published description.
 
-    The stages of a module are dealt out to runs of its submodules: as many runs as there are
-    stages, with the smallest possible largest run. Each further stage goes to the run with the
-    most cost per stage (D'Hondt). Runs with several stages are cut in the same way.
+    The submodules of a module are divided into at most as many runs of neighbours as the module has
+    stages, such that the largest cost of a run is least. Each run gets one stage, and each further
+    stage is assigned to the run with the most cost per stage (D'Hondt). Runs with several stages
+    are divided in the same way.
     """
     root = _tree(graph, costs)
     while len(root.inner) == 1:
@@ -120,9 +121,9 @@ def by_tree(graph: Graph, costs: Costs, num_stages: int) -> Stages:
 
 
 def _tree(graph: Graph, costs: Costs) -> Module:
-    """Return the tree with costs: 0.2 memory and 0.8 time, as with `optimize="speed"`.
+    """Return the tree of modules with costs: 0.2 x memory + 0.8 x time, as with `optimize="speed"`.
 
-    Both are shares of the whole model's.
+    Memory and time are shares of those of the whole model.
     """
     units = placed_units(graph)
     memory = {u.name: sum(graph.parameter[p].num_bytes for p in u.parameters) for u in units}
@@ -166,7 +167,7 @@ def _assign(module: Module, stage: int, stage_of: dict[str, int]) -> None:
 
 
 def _runs(modules: Sequence[Module], count: int) -> list[Sequence[Module]]:
-    """Return the division into runs whose largest cost is least."""
+    """Return the division into `count` runs of neighbours whose largest cost is least."""
     sums = [0.0, *accumulate(module.cost for module in modules)]
     best = [(0.0, [0])] + [(inf, [0])] * len(modules)
     for _ in range(count):
@@ -191,7 +192,7 @@ def _seats(runs: Sequence[Sequence[Module]], count: int) -> list[int]:
 
 
 def _in_order(stage_of: Stages) -> Stages:
-    """Raise stages that would go back to an earlier unit's stage; pipelines only go forward."""
+    """Return stages that never decrease from unit to unit, because data only move forward."""
     return dict(zip(stage_of, accumulate(stage_of.values(), max), strict=True))
 
 

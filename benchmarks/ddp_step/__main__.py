@@ -36,7 +36,7 @@ COLUMNS = [
 
 @dataclass
 class Row:
-    """Row of the table; bytes, and bytes per second."""
+    """Row of the table; sizes are in bytes, rates in bytes per second, times in seconds."""
 
     hosts: int
     ranks: int

@@ -30,7 +30,7 @@ COLUMNS = [
 
 @dataclass
 class Row:
-    """Row of the table; bytes per second."""
+    """Row of the table; rates are in bytes per second, times in seconds."""
 
     hosts: int
     work: str

@@ -22,7 +22,7 @@ _now: dict[str, Callable[[], Any]] = {}  # measured functions, by name
 
 
 def prepare() -> None:
-    """Create everything that is measured, and check each result once."""
+    """Create the models and functions that are measured, and check each result once."""
     alone = _model()
     _steps(alone)()
     for name, reshard in (("resharding", True), ("keeping", False)):
@@ -94,12 +94,12 @@ def resharding(iterations: int) -> tuple[float, float]:
 
 
 def keeping(iterations: int) -> tuple[float, float]:
-    """Return the seconds of steps in which parameters stay gathered from forward to backward."""
+    """Return the wall and processor seconds of steps without `reshard_after_forward`."""
     return _measure("keeping", iterations)
 
 
 def silent_resharding(iterations: int) -> tuple[float, float]:
-    """Return the seconds of steps whose collectives take no time: FSDP2's copies and compute."""
+    """Return the wall and processor seconds of steps whose collectives do nothing."""
     return _measure("silent resharding", iterations)
 
 

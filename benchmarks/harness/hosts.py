@@ -27,7 +27,7 @@ _FLOWS = 16  # number of flows that fill a link
 
 @dataclass(frozen=True)
 class Host:
-    """Host of a rank: a network namespace, or this machine itself."""
+    """Host of a rank: a network namespace of this machine, or the machine itself."""
 
     number: int
     namespace: str | None = None
@@ -64,7 +64,7 @@ class EmulatedHosts:
         self._remove()
 
     def places(self, each: int) -> list[Host]:
-        """Return the host of each rank, `each` ranks per host, in a launcher's order of ranks."""
+        """Return the host of each rank, in rank order: `each` ranks on host 0, then on host 1."""
         return [host for host in self.hosts for _ in range(each)]
 
     def goodput(self, seconds: float = 1) -> float:
@@ -84,7 +84,7 @@ class EmulatedHosts:
         return json.loads(done.stdout)["end"]["sum_received"]["bits_per_second"] / 8
 
     def packets(self) -> int:
-        """Return the packets that all hosts have sent so far, counted before segmentation."""
+        """Return the number of packets sent by all hosts so far, before segmentation offload."""
         return sum(self._packets_of(host) for host in self.hosts)
 
     def _packets_of(self, host: Host) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Interleaved measurement: peers take turns in every round, so that noise affects all of them."""
+"""Interleaved measurement: in each round all peers run in turn, so that noise affects all."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Series:
 
     @property
     def spread(self) -> tuple[float, float]:
-        """The 10th and the 90th percentile."""
+        """Return the 10th and the 90th percentile."""
         cuts = quantiles(self.wall, n=10)
         return cuts[0], cuts[-1]
 
@@ -47,7 +47,7 @@ class Series:
 def interleave(
     everyone: Mapping[str, tuple[Group, str]], rounds: int, most: int = 200
 ) -> dict[str, Series]:
-    """Measure `module:function` of each name, in turns.
+    """Measure the function of each name, `module:function`, in every round; return times by name.
 
     The function takes `iterations` and returns the wall and processor seconds for them.
     """

@@ -17,14 +17,16 @@ _RANK = [sys.executable, "-m", "benchmarks.harness.rank"]
 _PORTS = {"gloo": 29710, "bare": 29700, "smdist": 29720, "smdist-tf": 29730, "mirrored": 29740}
 
 
-def start(peer: str, places: list[Host], door: str) -> list[subprocess.Popen[bytes]]:
-    """Start one rank on each host of `places`; each connects to the socket `door`."""
+def start(peer: str, places: list[Host], socket_path: str) -> list[subprocess.Popen[bytes]]:
+    """Start one rank on each host of `places`; each connects to the socket `socket_path`."""
     if peer == "openmpi":
-        return [_start_openmpi(places, door)]
-    return [_start_torch(peer, rank, places, door) for rank in range(len(places))]
+        return [_start_openmpi(places, socket_path)]
+    return [_start_torch(peer, rank, places, socket_path) for rank in range(len(places))]
 
 
-def _start_torch(peer: str, rank: int, places: list[Host], door: str) -> subprocess.Popen[bytes]:
+def _start_torch(
+    peer: str, rank: int, places: list[Host], socket_path: str
+) -> subprocess.Popen[bytes]:
     host = places[rank]
     environment = {
         **_common(),
@@ -39,7 +41,7 @@ def _start_torch(peer: str, rank: int, places: list[Host], door: str) -> subproc
         environment["GLOO_SOCKET_IFNAME"] = INTERFACE
     if peer == "mirrored":
         environment["TF_CONFIG"] = _tf_config(rank, places)
-    command = [*host.prefix, *_RANK, peer, door]
+    command = [*host.prefix, *_RANK, peer, socket_path]
     return subprocess.Popen(command, env=environment, cwd=ROOT)
 
 
@@ -50,7 +52,7 @@ def _tf_config(rank: int, places: list[Host]) -> str:
     return json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}})
 
 
-def _start_openmpi(places: list[Host], door: str) -> subprocess.Popen[bytes]:
+def _start_openmpi(places: list[Host], socket_path: str) -> subprocess.Popen[bytes]:
     """Start OpenMPI, on one host only.
 
     There may be more ranks than processors, so ranks yield while they wait.
@@ -58,7 +60,7 @@ def _start_openmpi(places: list[Host], door: str) -> subprocess.Popen[bytes]:
     assert all(place.namespace is None for place in places), f"no OpenMPI across {NETWORK}.0"
     options = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
     options += ["--mca", "mpi_yield_when_idle", "1", "--mca", "btl", "vader,self"]
-    command = ["mpirun", *options, "-n", str(len(places)), *_RANK, "openmpi", door]
+    command = ["mpirun", *options, "-n", str(len(places)), *_RANK, "openmpi", socket_path]
     return subprocess.Popen(command, env=_common(), cwd=ROOT)
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rank of one peer: joins the others and runs the benchmark's orders until the end.
+"""Rank of one peer: connects to the other ranks and runs the functions that the benchmark calls.
 
-Run as `python -m benchmarks.harness.rank PEER DOOR`. It connects to the Unix socket `DOOR`, sends
+Run as `python -m benchmarks.harness.rank PEER SOCKET`. Connects to the Unix socket `SOCKET`, sends
 its rank, and replies to each `(function, arguments)` with the function's result. It sleeps
-between orders, so that the other peers can use the whole machine.
+between calls, so that the other peers can use the whole machine.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from multiprocessing.connection import Client, Connection
 _TENSORFLOW = ("smdist-tf", "mirrored")
 
 
-def main(peer: str, door: str) -> None:
+def main(peer: str, socket_path: str) -> None:
     rank = join(peer)
-    with Client(door, "AF_UNIX") as benchmark:
+    with Client(socket_path, "AF_UNIX") as benchmark:
         benchmark.send(rank)
         serve(peer, benchmark)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks of one peer, as a benchmark sees them."""
+"""Start and remote calls of the ranks of one peer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.harness import peers
 from benchmarks.harness.hosts import Host
 
-_PATIENCE = 180.0  # seconds to wait for a reply; a longer wait is a hang
+_REPLY_SECONDS = 180.0  # seconds to wait for a reply; a longer wait is a hang
 
 
 class Ranks:
@@ -29,10 +29,10 @@ class Ranks:
 
     def __enter__(self) -> Ranks:
         self._folder = tempfile.TemporaryDirectory()
-        door = str(Path(self._folder.name) / "door")
-        with Listener(door, "AF_UNIX", backlog=len(self.places)) as listener:
-            listener._listener._socket.settimeout(_PATIENCE)  # type: ignore[attr-defined]
-            self._processes = peers.start(self.peer, self.places, door)
+        socket_path = str(Path(self._folder.name) / "socket")
+        with Listener(socket_path, "AF_UNIX", backlog=len(self.places)) as listener:
+            listener._listener._socket.settimeout(_REPLY_SECONDS)  # type: ignore[attr-defined]
+            self._processes = peers.start(self.peer, self.places, socket_path)
             calls = [listener.accept() for _ in self.places]
         self._calls = [call for _, call in sorted((call.recv(), call) for call in calls)]
         return self
@@ -54,10 +54,10 @@ class Ranks:
         return [self._answer(rank) for rank in range(len(self._calls))]
 
     def _answer(self, rank: int) -> Any:
-        if not self._calls[rank].poll(_PATIENCE):
+        if not self._calls[rank].poll(_REPLY_SECONDS):
             for process in self._processes:
                 process.kill()
-            raise SystemExit(f"rank {rank} of {self.peer} has not answered for {_PATIENCE:.0f} s")
+            raise SystemExit(f"rank {rank} of {self.peer} sent no reply for {_REPLY_SECONDS:.0f} s")
         answer, fault = self._calls[rank].recv()
         if fault:
             raise SystemExit(f"rank {rank} of {self.peer} raised:\n{fault}")

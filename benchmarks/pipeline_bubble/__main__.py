@@ -72,8 +72,8 @@ def rows(world: World, arguments: argparse.Namespace) -> Iterator[tuple[Row, Any
     for ranks in arguments.ranks:
         for name in arguments.schedules:
             count = arguments.microbatches or 2 * ranks
-            asked = (name, SCHEDULES[name], count, arguments.seconds, arguments.steps)
-            run, theory = world.run(record, *asked, size=ranks, deadline=120)[0]
+            case = (name, SCHEDULES[name], count, arguments.seconds, arguments.steps)
+            run, theory = world.run(record, *case, size=ranks, deadline=120)[0]
             replayed = run.replay(skip=0)
             row = Row(
                 ranks=ranks,

@@ -52,10 +52,10 @@ class Trials:
             begin = time.perf_counter()
             found[key] = self._tried(case)
             seconds = time.perf_counter() - begin
-            said = _said(found[key])
-            print(f"{number}/{len(cases)} {case}: {said} ({seconds:.1f} s)", flush=True)
+            verdict = _verdict(found[key])
+            print(f"{number}/{len(cases)} {case}: {verdict} ({seconds:.1f} s)", flush=True)
             if not is_within(found[key]):
-                self.wrong.append(f"{case}: {said}")
+                self.wrong.append(f"{case}: {verdict}")
         return found
 
     def _tried(self, case: Case) -> Outcome:
@@ -75,7 +75,7 @@ def is_within(outcome: Outcome) -> bool:
     return isinstance(outcome, Difference) and outcome.gradient <= GRADIENT and outcome.loss <= LOSS
 
 
-def _said(outcome: Outcome) -> str:
+def _verdict(outcome: Outcome) -> str:
     if isinstance(outcome, str):
         return outcome
     return f"gradients {outcome.gradient:.1e} ({outcome.parameter}), losses {outcome.loss:.1e}"
@@ -166,7 +166,7 @@ def main() -> None:
     if models == list(zoo.TEN):
         PAGE.write_text(written(PAGE.read_text(), text))
     faults = trials.wrong + wrong(apart)
-    print(f"{len(faults)} are not right:", *faults, sep="\n")
+    print(f"{len(faults)} results are wrong:", *faults, sep="\n")
     raise SystemExit(bool(faults))
 
 

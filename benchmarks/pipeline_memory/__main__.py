@@ -51,8 +51,8 @@ def rows(world: World, arguments: argparse.Namespace) -> Iterator[Row]:
         stages, ranks = SCHEDULES[name], arguments.ranks
         shape = Shape(num_blocks=6 * ranks, width=arguments.width, rows=arguments.rows)
         for count in arguments.microbatches:
-            asked = (name, stages, count, shape)
-            row = Row(name, count, world.run(measure, *asked, size=ranks, deadline=120))
+            case = (name, stages, count, shape)
+            row = Row(name, count, world.run(measure, *case, size=ranks, deadline=120))
             print(" ".join(row.cells()), flush=True)
             yield row
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command line: draw, locate, judge, table."""
+"""Command line of the planted faults, with the commands draw, locate, judge and table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 
 
 def main() -> None:
-    """Run one command."""
+    """Run the command of the command line."""
     # exit normally, so that child processes are ended, too
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     options = _parser().parse_args()

@@ -55,7 +55,7 @@ def mutants_of(tree: Path, part: str) -> list[Mutant]:
 
 
 def works(workplace: Workplace, part: str, mutant: Mutant, log: Path) -> bool:
-    """Tell whether the mutant compiles and differs from the original program."""
+    """Return whether the mutant compiles and differs from the original program."""
     source = (workplace.tree / mutant.path).read_text()
     if part != "core":
         return is_valid(mutant, source)

@@ -18,7 +18,7 @@ FAULTS_PER_PART = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """Change of one place: whole lines before, whole lines after."""
+    """Change of a source file in one place: the lines before and after it."""
 
     path: str
     line: int
@@ -44,7 +44,7 @@ class Mutant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """Mutant with a name and an origin.
+    """Mutant with an identifier and an origin.
 
     Attributes:
         origin: "drawn"; in a later tree "same line", "changed line" or "replaced".
@@ -64,7 +64,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultList:
-    """Faults of one commit."""
+    """List of the faults of one commit."""
 
     commit: str
     seed: int

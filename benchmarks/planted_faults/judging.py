@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Judge that plants faults one at a time and reports which test catches each.
+"""Runner that plants faults one at a time and reports which test detects each.
 
-A test catches a fault if it fails twice with the fault and passes without it. A test that also
+A test detects a fault if it fails twice with the fault and passes without it. A test that also
 fails without it is skipped from then on.
 """
 

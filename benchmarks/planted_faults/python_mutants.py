@@ -58,7 +58,7 @@ def python_mutants(path: str, source: str) -> list[Mutant]:
 
 
 def is_valid(mutant: Mutant, source: str) -> bool:
-    """Tell whether the mutant compiles and differs from the original program."""
+    """Return whether the mutant compiles and differs from the original program."""
     changed = mutant.planted_in(source)
     try:
         compile(changed, mutant.path, "exec")
@@ -180,7 +180,7 @@ class _Visitor(ast.NodeVisitor):
         self.replace("exception not raised", node, "pass")
 
     def visit_Assert(self, node: ast.Assert) -> None:
-        """Skip: assertions check the code itself."""
+        """Skip assertions, which check the code itself."""
 
     def visit_Return(self, node: ast.Return) -> None:
         value = node.value
@@ -268,7 +268,7 @@ class _Visitor(ast.NodeVisitor):
             self.replace("constant changed", node, repr(value * 2 if value else 1.0))
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
-        """Skip: an f-string is a text."""
+        """Skip f-strings, which are texts."""
 
     def visit_Call(self, node: ast.Call) -> None:
         if self._is_text(node):

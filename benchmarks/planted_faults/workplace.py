@@ -30,7 +30,7 @@ _LOCAL_ENVIRONMENT = {"PYTHONDONTWRITEBYTECODE": "1"}
 
 
 class BuildError(Exception):
-    """The C++ does not compile; the text is the compiler's."""
+    """C++ code does not compile; the message is the output of the compiler."""
 
 
 class Workplace:
@@ -221,7 +221,7 @@ class Workplace:
             raise BuildError(f"the C++ does not build: {log}")
 
     def compiles(self, path: str, log: Path) -> bool:
-        """Tell whether files that are or include `path` compile, in both builds."""
+        """Return whether files that are or include `path` compile, in both builds."""
         commands = []
         for build in ("bindings", "native-address"):
             database = self.root / "build" / build / "compile_commands.json"
@@ -239,7 +239,7 @@ class Workplace:
         return bool(commands)
 
     def _reads(self, file: str, path: str) -> bool:
-        """Tell whether a source file is `path` or includes it, also through other headers."""
+        """Return whether a source file is `path` or includes it, also through other headers."""
         wanted = self.root / path
         seen: set[Path] = set()
         waiting = [Path(file)]
@@ -286,7 +286,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def variables(record: Path, passed_over: Sequence[str]) -> Mapping[str, str]:
-    """Return environment variables that make pytest record its first failure, whoever starts it."""
+    """Return environment variables that make any pytest process record its first failure."""
     left_out = "".join(f" --deselect {shlex.quote(each)}" for each in passed_over)
     options = f"-x -p {recorder.NAME} -p no:cacheprovider{left_out}"
     return {"PYTEST_ADDOPTS": options, recorder.RECORD: str(record)}

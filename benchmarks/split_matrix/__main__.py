@@ -40,7 +40,7 @@ keyword arguments that it takes, the loss is outside, stages begin at units.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """Stages whose units come from opened blocks."""
+    """Plan for verify(): stages of units, and the blocks inside which stages may begin and end."""
 
     stages: tuple[tuple[str, ...], ...]
     opened: tuple[str, ...]
@@ -87,7 +87,7 @@ def tried(name: str, use: str) -> Tried | None:
 
 
 def _verified(specimen: zoo.Specimen, num_stages: int, *, is_opened: bool) -> Verified:
-    """Verify the split; any finite error is returned, not raised."""
+    """Return how much the gradients of the split model differ; raise nothing for a large error."""
     model, batch = specimen.model, specimen.batch
     if not is_opened:
         return verify(model, batch, stages=num_stages, tolerance=1.0)
@@ -158,12 +158,12 @@ def all_uses(found: dict[str, dict[str, Tried | None]]) -> str:
 
 def refusals(found: dict[str, dict[str, Tried | None]]) -> Iterator[str]:
     """Yield each refusal with the names of its models."""
-    said: dict[str, list[str]] = {}
+    by_words: dict[str, list[str]] = {}
     for name, uses in found.items():
         for use, each in uses.items():
             if each is not None and each.raised:
-                said.setdefault(f"{use}: {each.raised}", []).append(name)
-    for words, names in said.items():
+                by_words.setdefault(f"{use}: {each.raised}", []).append(name)
+    for words, names in by_words.items():
         yield f"* {words} ({', '.join(names)})"
 
 
@@ -194,8 +194,8 @@ def main() -> None:
     found: dict[str, dict[str, Tried | None]] = {}
     for name in arguments.models:
         found[name] = {use: tried(name, use) for use in USES}
-        said = {use: each.raised or each.text for use, each in found[name].items() if each}
-        print(name, said, flush=True)
+        by_words = {use: each.raised or each.text for use, each in found[name].items() if each}
+        print(name, by_words, flush=True)
     verdicts = {}
     for name in arguments.models if arguments.tracer else ():
         verdicts[name] = verdict(name)
@@ -208,7 +208,7 @@ def main() -> None:
         for use, each in uses.items()
         if each is not None and not each.is_within(USES[use].bound)
     ]
-    print(f"\n{len(wrong)} are not right:", *wrong, sep="\n")
+    print(f"\n{len(wrong)} results are wrong:", *wrong, sep="\n")
 
 
 def _arguments() -> argparse.Namespace:

@@ -54,26 +54,26 @@ def verdict(name: str) -> str:
         ]
         for each in ranks:
             each.start()
-        said = _first_bad(results)
+        result = _first_bad(results)
         for each in ranks:
             each.kill()
             each.join()
-    return said
+    return result
 
 
 def _first_bad(results: Any) -> str:
     worst, parameter, ready, done = 0.0, "", 0, 0
     while done < STAGES:
         try:
-            said = results.get(timeout=SILENCE_SECONDS if ready == STAGES else START_SECONDS)
+            result = results.get(timeout=SILENCE_SECONDS if ready == STAGES else START_SECONDS)
         except queue.Empty:
             return "hangs"
-        if said is None:
+        if result is None:
             ready += 1
-        elif isinstance(said, str):
-            return said
+        elif isinstance(result, str):
+            return result
         else:
-            worst, parameter = max((worst, parameter), said)
+            worst, parameter = max((worst, parameter), result)
             done += 1
     if worst > TOLERANCE:
         return f"**wrong gradients**: `{parameter}` by {worst:.0%} of its norm"

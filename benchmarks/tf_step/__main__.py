@@ -27,7 +27,7 @@ COLUMNS = [
 
 @dataclass
 class Row:
-    """Row of the table; bytes per second."""
+    """Row of the table; rates are in bytes per second, times in seconds."""
 
     hosts: int
     work: str
@@ -63,7 +63,7 @@ class Row:
 
 
 class Named:
-    """Ranks that measure one piece of work."""
+    """Ranks of one peer, with the name of the work that they measure."""
 
     def __init__(self, ranks: Ranks, name: str) -> None:
         self.call = partial(self._call, ranks, name)

@@ -26,7 +26,7 @@ _strategy: list[Any] = []
 
 
 def join(peer: str) -> int:
-    """Join the other ranks; return this rank's number."""
+    """Connect to the other ranks and return this rank."""
     tf.config.threading.set_inter_op_parallelism_threads(4)
     tf.config.threading.set_intra_op_parallelism_threads(1)
     if peer == "smdist-tf":

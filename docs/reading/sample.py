@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws 100 docstrings and 60 messages of a commit, for somebody to grade how clear each is.
+"""Draw 100 docstrings and 60 messages of a commit, for a reader to grade how clear each is.
 
     .venv/bin/python docs/reading/sample.py draw COMMIT > docs/reading/NAME.md
     .venv/bin/python docs/reading/sample.py count docs/reading/NAME.md
 
-The commit's hash is the seed, so that nobody chooses what is read. A docstring stands below the
-signature of its function, as an editor shows it when the mouse rests on a call. A message is the
-text of an error or a log line, in Python or C++; `{}` holds the place of a value.
+The commit's hash is the seed of the random choice. A docstring is shown below the signature of its
+function, as an editor shows it when the mouse rests on a call. A message is the text of an error or
+a log line, in Python or C++: `{value}` is a placeholder, `(a / b)` are two alternatives, `[a]` is
+a part that some messages lack, and ` | ` separates arguments.
 
 After each entry stands `Grade:`, to be filled with "clear at once", "after thought" or "not".
 """
@@ -25,6 +26,9 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import cpp_messages
+from cpp_messages import num_words
+
 ROOT = Path(__file__).parents[2]
 PYTHON = ("sagemaker_dist", "container/smdist")
 CPP = ("container/src", "container/include", "container/bindings")
@@ -37,7 +41,7 @@ LOG = re.compile(
     r"|(^|\.)(warn|print|echo|secho|say|show)$",
     re.IGNORECASE,
 )
-PARTS = {"what", "why", "mend", "hint"}
+PARTS = {"what", "why", "hint"}
 
 
 def main() -> None:
@@ -142,23 +146,21 @@ def _all_messages(texts: dict[str, str]) -> Iterator[tuple[str, str, str]]:
     for path, text in texts.items():
         if path.startswith(PYTHON) and path.endswith(".py"):
             yield from _python_messages(path, text)
-        elif path.startswith(CPP):
-            yield from _cpp_messages(path, text)
+        elif path.startswith(CPP) and path.endswith(".cc"):
+            for line, message in cpp_messages.messages(text):
+                yield f"{path}:{line}", "", message
 
 
 def _python_messages(path: str, text: str) -> Iterator[tuple[str, str, str]]:
     tree = ast.parse(text)
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    constants = _local_texts(
+        ast.Module([each for each in tree.body if isinstance(each, ast.Assign)], [])
+    )
     seen: set[int] = set()
-    # Inner functions first: a call belongs to the innermost, which knows its local texts.
+    # Inner functions first: a call belongs to the innermost, whose local texts it may use.
     for function in reversed([each for each in ast.walk(tree) if isinstance(each, functions)]):
-        local = {
-            target.id: node.value
-            for node in ast.walk(function)
-            if isinstance(node, ast.Assign)
-            for target in node.targets
-            if isinstance(target, ast.Name)
-        }
+        local = constants | _local_texts(function)
         for node in ast.walk(function):
             if isinstance(node, ast.Call) and id(node) not in seen:
                 seen.add(id(node))
@@ -167,52 +169,52 @@ def _python_messages(path: str, text: str) -> Iterator[tuple[str, str, str]]:
                     yield f"{path}:{node.lineno}", "", message
 
 
+def _local_texts(scope: ast.AST) -> dict[str, ast.expr]:
+    """Return the values of variables that the function, or module, assigns once, by name."""
+    assigned = [
+        (target.id, node.value)
+        for node in ast.walk(scope)
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    ]
+    counts = Counter(name for name, _ in assigned)
+    return {name: value for name, value in assigned if counts[name] == 1}
+
+
 def _message(call: ast.Call, local: dict[str, ast.expr]) -> str:
+    """Return the text of an error or a log line; empty if the call has none of its own."""
     name = ast.unparse(call.func)
     if not (ERROR.search(name) or LOG.search(name)):
         return ""
     given = [*call.args, *(each.value for each in call.keywords if each.arg in PARTS)]
-    parts = [_text(each, local) for each in given]
-    parts = [part for part in parts if len(re.findall(r"\b[A-Za-z]{2,}\b", part)) >= 2]
-    ends = [": ", ". ", ""] if ERROR.search(name) and len(parts) == 3 else [" | "] * len(parts)
-    message = "".join(part + end for part, end in zip(parts, ends, strict=False))
-    return message.removesuffix(" | ") if len(re.findall(r"\b[A-Za-z]{2,}\b", message)) >= 3 else ""
+    texts = [_text(each, local) for each in given]
+    is_error = bool(ERROR.search(name))
+    if is_error and len(texts) == 3 and num_words("".join(texts)) >= 3:
+        what, why, hint = texts  # of our errors, shown as their str() joins them
+        return f"{what}: {why}. {hint}"
+    parts = [each for each in texts if num_words(each) >= 2]
+    return " | ".join(parts) if num_words(" ".join(parts)) >= 3 else ""
 
 
 def _text(node: ast.expr, local: dict[str, ast.expr]) -> str:
-    if isinstance(node, ast.Name) and node.id in local:
-        return _text(local[node.id], {})
+    """Return a text as a person would read it, with {} around values and (a / b) for a choice."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if isinstance(node, ast.JoinedStr):
         return "".join(_text(each, local) for each in node.values)
     if isinstance(node, ast.FormattedValue):
-        return "{" + ast.unparse(node.value) + "}"
+        return _text(node.value, local)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         return _text(node.left, local) + _text(node.right, local)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
         return _text(node.left, local)
     if isinstance(node, ast.IfExp):
-        return f"{_text(node.body, local)} / {_text(node.orelse, local)}"
-    return "{}"
-
-
-def _cpp_messages(path: str, text: str) -> Iterator[tuple[str, str, str]]:
-    """Yield each statement whose string literals hold at least three words."""
-    line = 1
-    for statement in re.findall(r'(?:"(?:\\.|[^"\\\n])*"|//[^\n]*|[^;{}"])+|[;{}]', text):
-        code = re.sub(r"^\s*(#|//)[^\n]*", "", statement, flags=re.MULTILINE)
-        pieces = re.split(r'("(?:\\.|[^"\\\n])*")', code)
-        message = ""
-        for at, piece in enumerate(pieces):
-            if at % 2:
-                message += piece[1:-1].replace("\\n", " ")
-            elif 0 < at < len(pieces) - 1 and piece.strip():
-                message += "{}"
-        first = line + len(statement[: statement.find('"')].splitlines()) - 1
-        line += statement.count("\n")
-        if len(re.findall(r"\b[A-Za-z]{2,}\b", message)) >= 3:
-            yield f"{path}:{max(1, first)}", "", message
+        choices = [_text(node.body, local), _text(node.orelse, local)]
+        return f"({' / '.join(choices)})" if all(choices) else f"[{''.join(choices)}]"
+    if isinstance(node, ast.Name) and num_words(_text(local.get(node.id, ast.Constant(0)), {})):
+        return _text(local[node.id], {})
+    return "{" + ast.unparse(node) + "}"
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The time in which operations are in flight is the union of their times.
+// Tests that the time during which operations are in flight is the union of their times.
 #include "smdist/activity.h"
 
 #include <random>

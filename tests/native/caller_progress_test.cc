@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Callers that make progress while they wait. Nothing is forgotten when a caller begins, when it
-// leaves, and while there is none.
+// Tests of callers that run the engine while they wait: all operations end when a caller begins to
+// wait, when it stops, and while no caller waits.
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/wait.h>
@@ -126,7 +126,7 @@ void callers_make_progress_for_asynchronous_operations() {
   }
 }
 
-// An operation that rank 0 began before goes on when the caller has left.
+// An operation that rank 0 began before continues after the caller has returned.
 void a_caller_that_leaves_forgets_nothing() {
   for (const Network network : kNetworks) {
     Cluster cluster(2, network);
@@ -188,11 +188,12 @@ void deadlines_hold_with_callers() {
     Floats values(10);
     Operation operation = sum_of(values);
     operation.timeout = milliseconds(300);
-    CHECK_CONTAINS("the timeout of 300 ms is over", run(cluster[0], 0, operation));
+    CHECK_CONTAINS("the timeout of 300 ms has expired", run(cluster[0], 0, operation));
   }
 }
 
-// A rank that left in order is reported after its grace period, by a caller and without one.
+// A rank that called shutdown() is reported after its grace period, with and without a waiting
+// caller.
 void a_rank_that_left_is_reported() {
   for (const Network network : kNetworks) {
     for (const bool is_caller : {true, false}) {
@@ -256,7 +257,7 @@ void callers_get_the_end_of_the_engine() {
   }
 }
 
-// Each operation is refused, or it ends.
+// Each operation is rejected by submit(), or it ends.
 void no_operation_stays_pending_for_ever() {
   for (int i = 0; i < 100; ++i) {
     Floats values(10);  // must outlive the engine

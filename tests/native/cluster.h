@@ -115,7 +115,7 @@ class Cluster final {
     options.size = size;
     options.secret = "a secret between tests";
     options.session[0] = 42;
-    options.chunk_bytes = 16 << 10;
+    options.fragment_bytes = 16 << 10;
     for (int i = 0; i < size; ++i) {
       options.names.push_back("rank " + std::to_string(i) + " on algo-" + std::to_string(i + 1));
     }

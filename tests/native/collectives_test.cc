@@ -213,8 +213,8 @@ void for_small_layouts(const std::function<void(const HostTopology& hosts, size_
   });
 }
 
-Segmentation segmentation_of(size_t piece_bytes, uint32_t window = 2, size_t widening = 2) {
-  return {piece_bytes, window, widening};
+Segmentation segmentation_of(size_t chunk_bytes, uint32_t window = 2, size_t widening = 2) {
+  return {chunk_bytes, window, widening};
 }
 
 void shards_cover_the_buffer() {
@@ -328,7 +328,7 @@ void reduce_gives_the_root_the_sum() {
   });
 }
 
-void reduce_scatter_gives_each_rank_its_chunk() {
+void reduce_scatter_gives_each_rank_its_part() {
   for_small_layouts([](const HostTopology& hosts, size_t bytes) {
     const int size = hosts.size();
     const auto count = static_cast<size_t>(size);
@@ -350,7 +350,7 @@ void reduce_scatter_gives_each_rank_its_chunk() {
   });
 }
 
-// For any length of the buffer: a window of pieces from every other rank, as an owner and as a
+// For any length of the buffer: a window of chunks from every other rank, as an owner and as a
 // host leader, and partial sums.
 void scratch_memory_is_bounded_by_the_window() {
   const Segmentation segmentation = segmentation_of(1 << 10, 4, 2);
@@ -364,7 +364,7 @@ void scratch_memory_is_bounded_by_the_window() {
         const size_t owners = hosts.count() == 1 ? 1 : static_cast<size_t>(size);
         CHECK_EQ(small, large);
         CHECK(large <= owners * static_cast<size_t>(size) * segmentation.window *
-                           segmentation.piece_bytes * 2);
+                           segmentation.chunk_bytes * 2);
       }
     }
   }
@@ -387,7 +387,7 @@ void hosts_combine_before_the_wire() {
   CHECK_EQ(kBytes * 6, sent[1]);
 }
 
-void all_gather_and_gather_collect_all_chunks() {
+void all_gather_and_gather_collect_all_parts() {
   for_small_layouts([](const HostTopology& hosts, size_t bytes) {
     const int size = hosts.size();
     const auto count = static_cast<size_t>(size);
@@ -435,7 +435,7 @@ void broadcast_and_scatter_start_at_the_root() {
                       {},
                       false};
       });
-      const auto chunks = play(size, [&](int rank) {
+      const auto parts = play(size, [&](int rank) {
         return Player{scatter(rank, size, root, bytes, BufferLayout::kOneBuffer),
                       rank == root ? Buffers{contribution(root, bytes * count)} : Buffers{},
                       {Bytes(bytes)},
@@ -446,7 +446,7 @@ void broadcast_and_scatter_start_at_the_root() {
       for (int rank = 0; rank < size; ++rank) {
         const auto i = static_cast<size_t>(rank);
         if (rank != root) CHECK(copies[i].outputs[0] == contribution(root, bytes));
-        CHECK(chunks[i].outputs[0] == part(contribution(root, bytes * count), i, bytes));
+        CHECK(parts[i].outputs[0] == part(contribution(root, bytes * count), i, bytes));
       }
     }
   });
@@ -517,10 +517,10 @@ int main() {
   RUN(one_shot_all_reduce_gives_all_ranks_the_sum);
   RUN(rotation_balances_bytes_by_weight);
   RUN(reduce_gives_the_root_the_sum);
-  RUN(reduce_scatter_gives_each_rank_its_chunk);
+  RUN(reduce_scatter_gives_each_rank_its_part);
   RUN(scratch_memory_is_bounded_by_the_window);
   RUN(hosts_combine_before_the_wire);
-  RUN(all_gather_and_gather_collect_all_chunks);
+  RUN(all_gather_and_gather_collect_all_parts);
   RUN(broadcast_and_scatter_start_at_the_root);
   RUN(all_to_all_transposes);
   RUN(barrier_waits_for_every_rank);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole engines, over memory and over TCP: their results, and their end.
+// Tests of whole engines, over memory and over TCP: their results, and their shutdown.
 #include <dirent.h>
 
 #include <algorithm>
@@ -245,7 +245,8 @@ void sums_have_the_same_bits_in_every_run() {
   std::vector<float> first;
   for (uint32_t seed = 0; seed < 6; ++seed) {
     const Network network = seed == 5 ? Network::kTcp : Network::kMemory;
-    Cluster cluster(kSize, network, [&](Options& options) { options.chunk_bytes = 1000 << seed; });
+    Cluster cluster(kSize, network,
+                    [&](Options& options) { options.fragment_bytes = 1000 << seed; });
     if (cluster.hub) cluster.hub->delay(std::chrono::microseconds(2000), seed);
     std::minstd_rand random(1);
     std::vector<std::vector<float>> data(kSize, std::vector<float>(kCount));
@@ -296,22 +297,25 @@ void wrong_calls_are_refused_at_once() {
   operation.timeout = std::chrono::seconds(1);
   operation.dtype = Dtype::kInt32;
   operation.op = ReduceOp::kAverage;
-  CHECK_CONTAINS("average is not defined for int32", refusal(cluster[0], operation));
+  CHECK_CONTAINS("the reduction average is not defined for the dtype int32",
+                 refusal(cluster[0], operation));
   operation.op = ReduceOp::kSum;
   operation.outputs[0].bytes = 36;
-  CHECK_CONTAINS("the input has 40 bytes, the output 36", refusal(cluster[0], operation));
+  CHECK_CONTAINS("the input has 40 bytes, but the output has 36 bytes",
+                 refusal(cluster[0], operation));
   operation.outputs = Spans{{values.data() + 1, 36}};
   operation.inputs = Spans{{values.data(), 36}};
   CHECK_CONTAINS("overlap", refusal(cluster[0], operation));
   operation.inputs[0].bytes = operation.outputs[0].bytes = 35;
-  CHECK_CONTAINS("not whole int32 elements", refusal(cluster[0], operation));
+  CHECK_CONTAINS("not a whole number of int32 elements", refusal(cluster[0], operation));
   operation = make(Collective::kBroadcast, 2);
   operation.timeout = std::chrono::seconds(1);
-  CHECK_CONTAINS("root 2 is not a rank of a group of 2", refusal(cluster[0], operation));
+  CHECK_CONTAINS("the root is rank 2, but the group has only the ranks 0 to 1",
+                 refusal(cluster[0], operation));
   operation = make(Collective::kAllToAll);
   operation.timeout = std::chrono::seconds(1);
   operation.inputs = Spans{{values.data(), 12}};
-  CHECK_CONTAINS("no 2 equal chunks", refusal(cluster[0], operation));
+  CHECK_CONTAINS("cannot be split into 2 equal parts", refusal(cluster[0], operation));
 }
 
 std::string group_refusal(Engine& engine, uint32_t id, std::vector<int> members) {
@@ -326,7 +330,7 @@ std::string group_refusal(Engine& engine, uint32_t id, std::vector<int> members)
 void groups_continue_their_numbers_when_they_are_added_again() {
   Cluster cluster(2);
   CHECK_CONTAINS("other members", group_refusal(cluster[0], 0, {1, 0}));
-  CHECK_CONTAINS("not different ranks", group_refusal(cluster[0], 1, {0, 0}));
+  CHECK_CONTAINS("must be different ranks", group_refusal(cluster[0], 1, {0, 0}));
   CHECK_CONTAINS("not a member", group_refusal(cluster[0], 1, {1}));
   for (int i = 0; i < 3; ++i) {
     std::vector<Result> results;
@@ -335,7 +339,7 @@ void groups_continue_their_numbers_when_they_are_added_again() {
     for (int rank : {0, 1}) cluster[rank].remove_group(0);
     Operation late = make(Collective::kBarrier);
     late.timeout = std::chrono::seconds(1);
-    CHECK_CONTAINS("there is no group 0", refusal(cluster[0], late));
+    CHECK_CONTAINS("group 0 does not exist", refusal(cluster[0], late));
     for (int rank : {0, 1}) cluster[rank].add_group(0, {0, 1});
   }
   Operation next = make(Collective::kBarrier);

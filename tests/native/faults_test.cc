@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A job fails fast, on every rank, with a message that names the culprit.
+// Tests that a job fails fast, on every rank, with a message that names the culprit.
 #include <chrono>
 #include <thread>
 
@@ -66,7 +66,7 @@ void different_calls_fail_on_every_rank() {
   }
 }
 
-// One of the ranks needed no other rank, and its operation is over already.
+// One of the ranks needs no other rank, so its operation has ended already.
 void an_empty_buffer_is_a_mismatch() {
   Cluster cluster(2);
   Data data = {std::vector<float>(), std::vector<float>(10)};
@@ -94,7 +94,7 @@ void a_timeout_names_the_missing_rank() {
     for (Result& result : results) {
       const std::string text = text_of(result);
       CHECK_CONTAINS("TimeoutError: operation 0 of group 0, all_reduce(sum, float32, 5000)", text);
-      CHECK_CONTAINS("the timeout of 200 ms is over on rank ", text);
+      CHECK_CONTAINS("the timeout of 200 ms has expired on rank ", text);
       CHECK_CONTAINS(", which waits for rank 2 on algo-3", text);
     }
     CHECK(Clock::now() - begin < std::chrono::seconds(3));
@@ -125,7 +125,8 @@ void a_dead_rank_fails_the_operations_that_need_it() {
   for (Result& result : results) {
     const std::string text = text_of(result);
     CHECK_CONTAINS("PeerError: operation 0 of group 0", text);
-    CHECK_CONTAINS("rank 3 on algo-4 closed its connection before sending its share", text);
+    CHECK_CONTAINS("rank 3 on algo-4 closed its connection before it sent its share of the data",
+                   text);
   }
   CHECK(Clock::now() - begin < std::chrono::seconds(2));
   auto later = start_sums(cluster, data, {1});

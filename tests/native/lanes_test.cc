@@ -61,7 +61,8 @@ int room_of(int fd) {
   return bytes / 2;
 }
 
-// A peer that was promised a larger buffer than there is may lose everything that it sends.
+// If the receive buffer were smaller than the window offered to a peer, its packets could be
+// dropped.
 void the_receive_buffer_is_set_before_the_connection_and_never_shrinks() {
   constexpr int kKiB = 1 << 10;
   UniqueFd listener = listen_on("127.0.0.1");
@@ -101,7 +102,7 @@ std::vector<int> connections_to(const Engine& engine) {
 Cluster cluster_with_lanes(uint32_t lanes) {
   return Cluster(3, Network::kTcp, [&](Options& options) {
     options.hosts = {0, 1, 2};
-    options.chunk_bytes = 64 << 10;
+    options.fragment_bytes = 64 << 10;
     options.tuning.lanes = lanes;
   });
 }

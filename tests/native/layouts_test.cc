@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bits of a sum depend on the layout of ranks on hosts, and on nothing else.
+// Tests that the bits of a sum depend only on the placement of ranks on hosts.
 #include <cstring>
 #include <map>
 #include <random>
@@ -24,7 +24,7 @@ using Layout = std::vector<int>;  // the host of each rank
 // Settings that may differ between two runs that must give the same bits.
 struct Run {
   Network network = Network::kMemory;
-  size_t chunk_bytes = 0;
+  size_t fragment_bytes = 0;
   Tuning tuning;
   uint32_t window = 1;
   size_t block_bytes = 256 << 10;
@@ -67,7 +67,7 @@ Floats expected_sum(const Layout& layout, const std::vector<Floats>& data) {
 Cluster cluster_for(const Layout& layout, const Run& run) {
   return Cluster(static_cast<int>(layout.size()), run.network, [&](Options& options) {
     options.hosts = layout;
-    options.chunk_bytes = run.chunk_bytes;
+    options.fragment_bytes = run.fragment_bytes;
     options.tuning = run.tuning;
     options.eager_bytes = options.shared_eager_bytes = run.eager_bytes;
     options.window = run.window;
@@ -86,7 +86,7 @@ void expect_success(std::vector<Result>& results) {
 Tuning random_tuning(std::minstd_rand& random, size_t size) {
   Tuning tuning;
   tuning.lanes = 1 + static_cast<uint32_t>(random() % 3);
-  tuning.piece_bytes = 64 * (1 + random() % 500);
+  tuning.chunk_bytes = 64 * (1 + random() % 500);
   tuning.one_shot_bytes = random() % 2 * (random() % 50'000);
   tuning.single_owner_bytes = random() % 2 * (random() % 100'000);
   for (size_t rank = 0; random() % 2 == 0 && rank < size; ++rank) {
@@ -100,7 +100,7 @@ Run random_run(std::minstd_rand& random, size_t size) {
   Run run;
   const Network networks[] = {Network::kMemory, Network::kShared, Network::kLocal, Network::kTcp};
   run.network = networks[random() % 4];
-  run.chunk_bytes = 1000 + random() % 30'000;
+  run.fragment_bytes = 1000 + random() % 30'000;
   run.tuning = random_tuning(random, size);
   run.eager_bytes = random() % 3 * (random() % 20'000);
   run.window = 1 + static_cast<uint32_t>(random() % 4);
@@ -115,8 +115,8 @@ Layout random_layout(std::minstd_rand& random) {
   return layout;
 }
 
-// All ranks hold the whole sum afterwards (all_reduce), the root does (reduce), or
-// each holds its chunk (reduce_scatter).
+// All ranks hold the whole sum afterwards (all_reduce), the root does (reduce), or each holds its
+// part (reduce_scatter).
 void check_sums(Cluster& cluster, Collective kind, const std::vector<Floats>& data,
                 const Floats& expected) {
   const size_t size = data.size();
@@ -124,13 +124,13 @@ void check_sums(Cluster& cluster, Collective kind, const std::vector<Floats>& da
   std::vector<Floats> outputs(size, Floats(expected.size()));
   std::vector<Result> results;
   const bool is_scatter = kind == Collective::kReduceScatter;
-  const size_t chunk = expected.size() / size;
+  const size_t part = expected.size() / size;
   for (size_t rank = 0; rank < size; ++rank) {
     Operation operation;
     operation.kind = kind;
     operation.dtype = Dtype::kFloat32;
     operation.root = static_cast<int>(size) - 1;
-    if (is_scatter) outputs[rank].resize(chunk);
+    if (is_scatter) outputs[rank].resize(part);
     operation.inputs = {span(inputs[rank])};
     operation.outputs = {span(outputs[rank])};
     results.push_back(start(cluster[static_cast<int>(rank)], 0, std::move(operation)));
@@ -138,7 +138,7 @@ void check_sums(Cluster& cluster, Collective kind, const std::vector<Floats>& da
   expect_success(results);
   for (size_t rank = 0; rank < size; ++rank) {
     if (kind == Collective::kReduce && rank + 1 < size) continue;
-    const float* at = expected.data() + (is_scatter ? rank * chunk : 0);
+    const float* at = expected.data() + (is_scatter ? rank * part : 0);
     CHECK(std::memcmp(at, outputs[rank].data(), outputs[rank].size() * sizeof(float)) == 0);
   }
 }
@@ -171,7 +171,7 @@ void the_order_of_additions_follows_from_the_layout() {
 }
 
 Run run_of(Network network, Tuning tuning = {}) {
-  tuning.piece_bytes = 64;
+  tuning.chunk_bytes = 64;
   return {network, 4096, tuning};
 }
 

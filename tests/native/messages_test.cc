@@ -136,7 +136,7 @@ void a_receive_from_any_takes_the_first_message() {
   }
 }
 
-// There are no connections yet. The message comes, whichever side has to connect.
+// There are no connections yet. The message arrives, whichever side has to connect.
 void a_receive_from_any_reaches_every_rank() {
   for (int sender = 0; sender < 3; ++sender) {
     for (int receiver = 0; receiver < 3; ++receiver) {
@@ -224,7 +224,7 @@ void a_receive_without_a_send_times_out() {
     Result result = start(cluster[1], 0, std::move(operation));
     const std::string error = text_of(result);
     CHECK_CONTAINS("TimeoutError: ", error);
-    CHECK_CONTAINS("with tag 4 of group 0, receive(int32, 1): the timeout of 100 ms is over",
+    CHECK_CONTAINS("with tag 4 of group 0, receive(int32, 1): the timeout of 100 ms has expired",
                    error);
     CHECK_CONTAINS("Every ", error);
   }

@@ -128,10 +128,10 @@ void splits_may_differ_if_they_fit() {
   CHECK(!agree(ours, theirs));
   std::swap(theirs.to_bytes, theirs.from_bytes);
   CHECK(agree(ours, theirs));
-  CHECK_CONTAINS("9 to and 3 from the other)", text_of(theirs));
+  CHECK_CONTAINS("9 elements to and 3 from the other rank)", text_of(theirs));
   theirs.bytes = 0xab;  // hash of the layout
   CHECK(!agree(ours, theirs));
-  CHECK_CONTAINS("9 to and 3 from the other, layout ab)", text_of(theirs));
+  CHECK_CONTAINS("9 elements to and 3 from the other rank, layout ab)", text_of(theirs));
 }
 
 void unknown_descriptors_are_refused() {

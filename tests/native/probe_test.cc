@@ -22,7 +22,7 @@ std::vector<size_t> arriving_among(const std::vector<int>& hosts) {
   Cluster cluster(size, Network::kMemory, [&](Options& options) { options.hosts = hosts; });
   Fixed fixed;
   fixed.lanes = 1;
-  fixed.piece_bytes = 256 * kKiB;
+  fixed.chunk_bytes = 256 * kKiB;
   fixed.one_shot_bytes = fixed.single_owner_bytes = 0;
   std::vector<std::future<Findings>> found;
   for (int rank = 0; rank < size; ++rank) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// No work is forgotten: what a holder of the progress lock leaves, the progress thread does.
+// Tests that no work is lost: the progress thread does the work that a holder of the lock has not
+// done.
 #include "engine/progress_lock.h"
 
 #include <atomic>

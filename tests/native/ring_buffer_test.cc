@@ -87,7 +87,7 @@ void only_sleepers_are_notified_and_once() {
   CHECK(pair.a.ring.must_notify());
   pair.b.ring.acknowledge(1);
   CHECK(!pair.a.ring.signal());  // the peer does not expect signals
-  pair.b.ring.expect_signals(true);
+  pair.b.ring.enable_signals(true);
   CHECK(pair.a.ring.signal());
   CHECK(pair.b.ring.has_events());
   pair.b.ring.take_signals();
@@ -113,10 +113,10 @@ void counters_of_a_peer_are_not_trusted() {
   pair.a.side().written.store(kRingBytes + 1);
   expect_fault("wrote more bytes than its ring buffer holds", [&] { pair.b.ring.peek(); });
   pair.a.side().read.store(1);
-  expect_fault("reported more bytes as read than were written",
+  expect_fault("reported that it has read more bytes than this rank wrote",
                [&] { write(pair.b.ring, byte, 0, 1); });
   End end;
-  expect_fault("the memory of another rank is too short",
+  expect_fault("the shared memory of another rank has only",
                [&] { end.ring.attach(Arena::create(kArenaBytes - 1)); });
 }
 

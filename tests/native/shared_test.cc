@@ -19,16 +19,16 @@ namespace smdist {
 namespace {
 
 using Ints = std::vector<int32_t>;
-using Members = SharedSum::Members;
+using MemberSet = SharedSum::MemberSet;
 
 struct Setting {
   size_t ranks = 0;
   size_t count = 0;  // of each buffer
   Weights weights;
-  size_t piece_bytes = 0;
+  size_t chunk_bytes = 0;
 };
 
-// One rank, which does its sums one after the other.
+// One rank, which runs its sums one after the other.
 class Rank final {
  public:
   Rank(const Options& options, size_t number, const Setting& setting)
@@ -52,7 +52,7 @@ class Rank final {
     auto* at = reinterpret_cast<uint8_t*>(data_.data());
     sum_ = buffers_.begin({Dtype::kInt32, ReduceOp::kSum, 1, at, at,
                            shard_boundaries(4 * setting_.count, setting_.weights),
-                           std::min(setting_.piece_bytes, buffers_.slot_bytes())},
+                           std::min(setting_.chunk_bytes, buffers_.slot_bytes())},
                           number_);
     if (sum_ == nullptr) return false;
     ++sums_;
@@ -83,7 +83,7 @@ class Rank final {
     tickets_.pop_back();
   }
 
-  Members awaited = 0;  // when it was blocked last
+  MemberSet awaited = 0;  // when it was blocked last
   bool is_blocked = false;
 
  private:
@@ -148,7 +148,7 @@ class Host final {
 
   bool advance(size_t number) {
     Rank& rank = ranks_[number];
-    const Members signalled = rank.sum().advance();
+    const MemberSet signalled = rank.sum().advance();
     if (signalled == 0) {
       rank.is_blocked = true;
       rank.awaited = rank.sum().awaited();
@@ -161,7 +161,7 @@ class Host final {
   }
 
   // A rank that was blocked, and was not signalled by this rank, is still blocked.
-  void check_sleepers(size_t number, Members signalled) {
+  void check_sleepers(size_t number, MemberSet signalled) {
     for (size_t other = 0; other < setting_.ranks; ++other) {
       Rank& sleeper = ranks_[other];
       if (!sleeper.is_blocked || sleeper.is_idle()) continue;
@@ -203,7 +203,7 @@ Setting random_setting(std::minstd_rand& random) {
     for (uint32_t& weight : setting.weights) weight = static_cast<uint32_t>(random() % 3);
     setting.weights[0] = 1;
   }
-  setting.piece_bytes = 64 * (1 + random() % 8);
+  setting.chunk_bytes = 64 * (1 + random() % 8);
   return setting;
 }
 
@@ -223,7 +223,7 @@ void a_cancelled_sum_frees_its_buffer() {
   const Options options = options_of(setting, 2, 256);
   Rank ranks[] = {{options, 0, setting}, {options, 1, setting}};
   CHECK(ranks[0].begin());
-  CHECK_EQ(Members{2}, ranks[0].sum().advance());  // given, and never read
+  CHECK_EQ(MemberSet{2}, ranks[0].sum().advance());  // given, and never read
   ranks[0].cancel();
   for (Rank& rank : ranks) CHECK(rank.begin());
   CHECK_EQ(0u, ranks[0].ticket().buffer);
@@ -257,19 +257,19 @@ void the_slowest_member_is_named() {
   while ((ranks[0].sum().advance() | ranks[1].sum().advance()) != 0) continue;
   for (size_t rank = 0; rank < 2; ++rank) {
     CHECK(ranks[rank].sum().needs(1 - rank));
-    CHECK_EQ(Members{1 << 2}, ranks[rank].sum().slowest());
+    CHECK_EQ(MemberSet{1 << 2}, ranks[rank].sum().slowest());
   }
 }
 
-// After a rank was blocked, and before it sleeps, the other one may do the piece that it waits for,
+// After a rank was blocked, and before it sleeps, the other one may do the chunk that it waits for,
 // without a signal.
-void a_blocked_rank_expects_signals_of_pieces_that_have_come_since() {
+void a_blocked_rank_expects_signals_of_chunks_that_have_come_since() {
   Setting setting{2, 100, {1, 0}, 64};  // the first rank owns the whole buffer
   std::deque<Rank> ranks = met(setting, options_of(setting, 1, 64));
-  CHECK_EQ(Members{0}, ranks[0].sum().advance());
-  CHECK_EQ(Members{2}, ranks[0].sum().awaited());
-  CHECK_EQ(Members{1}, ranks[1].sum().advance());
-  CHECK_EQ(Members{2}, ranks[0].sum().awaited());
+  CHECK_EQ(MemberSet{0}, ranks[0].sum().advance());
+  CHECK_EQ(MemberSet{2}, ranks[0].sum().awaited());
+  CHECK_EQ(MemberSet{1}, ranks[1].sum().advance());
+  CHECK_EQ(MemberSet{2}, ranks[0].sum().awaited());
 }
 
 // The next sum may have other members.
@@ -278,7 +278,7 @@ void an_reduction_buffer_is_in_use_until_the_last_rank_has_read_it() {
   const Options options = options_of(setting, 1, 64);
   std::deque<Rank> ranks = met(setting, options);
   while (!ranks[0].sum().is_done() || !ranks[1].sum().is_done()) {
-    const Members signalled = ranks[0].sum().advance() | ranks[1].sum().advance();
+    const MemberSet signalled = ranks[0].sum().advance() | ranks[1].sum().advance();
     if (signalled == 0) ranks[2].sum().advance();  // only when the others need it
   }
   CHECK(!ranks[2].sum().is_done());
@@ -300,7 +300,7 @@ void an_reduction_buffer_that_does_not_exist_is_refused() {
     buffers.at(rank.arena(), {static_cast<uint32_t>(layout.num_reduction_buffers), 0});
     CHECK(false);
   } catch (const PeerError& error) {
-    CHECK_CONTAINS("takes part at reduction buffer 3, which it does not have", error.what());
+    CHECK_CONTAINS("sent a ticket for its reduction buffer 3, which does not exist", error.what());
   }
 }
 
@@ -357,7 +357,7 @@ int main() {
   RUN(sums_are_right_in_any_order_and_no_rank_sleeps_too_long);
   RUN(a_cancelled_sum_frees_its_buffer);
   RUN(the_slowest_member_is_named);
-  RUN(a_blocked_rank_expects_signals_of_pieces_that_have_come_since);
+  RUN(a_blocked_rank_expects_signals_of_chunks_that_have_come_since);
   RUN(an_reduction_buffer_is_in_use_until_the_last_rank_has_read_it);
   RUN(an_reduction_buffer_that_does_not_exist_is_refused);
   RUN(sums_without_a_free_reduction_buffer_follow_a_plan);

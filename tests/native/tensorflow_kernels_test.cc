@@ -178,11 +178,11 @@ void refused_calls_leave_nothing() {
   const Sum sum;
   const Tensor one = floats({1}, {1});
   expect_refusal(Kernel("SmdistStart", {{{"op", "median"}}, {}}).made(), "median");
-  expect_refusal(sum.wait(integers({77})), "waited for once");
-  expect_refusal(sum.wait(integers({})), "no handle");
+  expect_refusal(sum.wait(integers({77})), "Wait for each handle once");
+  expect_refusal(sum.wait(integers({})), "a handle is a tensor of 1 element");
   const Outcome started = sum.start({&one});
-  expect_refusal(sum.wait(started.outputs[0], 2), "as they were at the start");
-  expect_refusal(sum.wait(started.outputs[0]), "waited for once");
+  expect_refusal(sum.wait(started.outputs[0], 2), "Pass the same T and N as to the start op");
+  expect_refusal(sum.wait(started.outputs[0]), "Wait for each handle once");
 }
 
 void moves_of_impossible_sizes_are_refused() {
@@ -194,9 +194,9 @@ void moves_of_impossible_sizes_are_refused() {
   };
   const Tensor two = integers({2});
   const Tensor huge = integers({int64_t{1} << 61});  // the byte count would overflow to 0
-  expect_refusal(run(row_collective_of("broadcast", 7), none, none), "root 7");
-  expect_refusal(run(row_collective_of("broadcast", -1), none, none), "root -1");
-  expect_refusal(run(row_collective_of("all_to_all"), two, huge), "more rows than memory holds");
+  expect_refusal(run(row_collective_of("broadcast", 7), none, none), "the root is rank 7");
+  expect_refusal(run(row_collective_of("broadcast", -1), none, none), "the root is rank -1");
+  expect_refusal(run(row_collective_of("all_to_all"), two, huge), "more rows than fit in memory");
   expect_refusal(run(row_collective_of("all_to_all"), integers({3}), two), "sums up to 3");
   const Outcome started = run(row_collective_of("all_to_all"), two, two);
   CHECK_EQ(+TF_OK, +started.code);

@@ -20,7 +20,7 @@ using testing::text_of;
 constexpr int kThreads = 4;
 constexpr int kAtOnce = 20;
 
-// Many chunks make an operation last long enough to overlap others.
+// Many fragments make an operation last long enough to overlap others.
 class Sum final {
  public:
   explicit Sum(Engine& engine) : result_(start(engine, 0, sum_of(ones_))) {}
@@ -37,7 +37,7 @@ class Sum final {
 };
 using Sums = std::vector<std::unique_ptr<Sum>>;
 
-void in_small_pieces(Options& options) { options.chunk_bytes = 64; }
+void in_small_fragments(Options& options) { options.fragment_bytes = 64; }
 
 void run_at_once(const std::function<void()>& task, std::vector<std::thread>& threads) {
   for (int i = 0; i < kThreads; ++i) threads.emplace_back(task);
@@ -61,7 +61,7 @@ void sum_often(Engine& engine) {
 
 // All operations are equal, so that any two of them match.
 void operations_of_many_threads_match() {
-  Cluster cluster(2, Network::kMemory, in_small_pieces);
+  Cluster cluster(2, Network::kMemory, in_small_fragments);
   std::vector<std::thread> threads;
   run_at_once([&] { sum_often(cluster[0]); }, threads);
   run_at_once([&] { sum_often(cluster[1]); }, threads);
@@ -81,7 +81,7 @@ void sum_until_the_end(Engine& engine, std::atomic<int>& submitted) {
 // Every operation that submit() accepted ends, even at the very end of the engine.
 void no_operation_is_lost_at_the_end() {
   for (int round = 0; round < 50; ++round) {
-    Cluster cluster(2, Network::kMemory, in_small_pieces);
+    Cluster cluster(2, Network::kMemory, in_small_fragments);
     std::atomic<int> submitted{0};
     std::vector<std::thread> threads;
     run_at_once([&] { sum_until_the_end(cluster[0], submitted); }, threads);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests of the authentication handshake, of connections from strangers, and of lost peers.
+// Tests of the authentication handshake, of connections from other programs, and of lost peers.
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -66,7 +66,7 @@ void a_damaged_hello_is_refused() {
   }
 }
 
-// A connection to an engine that speaks the handshake by hand.
+// A connection to an engine on which the test itself sends the messages of the handshake.
 class Stranger final {
  public:
   explicit Stranger(const Endpoint& endpoint) : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
@@ -118,27 +118,27 @@ void strangers_are_dropped_and_the_job_goes_on() {
   noisy.say(noise.data(), noise.size());
   CHECK(noisy.hear_nonce() != Nonce{} && noisy.is_dropped());
   CHECK_CONTAINS("dropped a connection from 127.0.0.1", cluster.log());
-  CHECK_CONTAINS("it does not use the smdist protocol", cluster.log());
+  CHECK_CONTAINS("the remote process does not use the smdist protocol", cluster.log());
 
   Stranger impostor(door);
   impostor.greet({"a guess", {42}}, 1, 0);
   CHECK(impostor.is_dropped());
-  CHECK_CONTAINS("it does not know the job's secret", cluster.log());
+  CHECK_CONTAINS("the remote process does not know the job's secret", cluster.log());
 
   Stranger earlier(door);
   earlier.greet({kCredentials.secret, {41}}, 1, 0);
   CHECK(earlier.is_dropped());
-  CHECK_CONTAINS("it belongs to another session", cluster.log());
+  CHECK_CONTAINS("the remote process belongs to another session", cluster.log());
 
   Stranger lost(door);
   lost.greet(kCredentials, 1, 2);
   CHECK(lost.is_dropped());
-  CHECK_CONTAINS("it wants to reach rank 2", cluster.log());
+  CHECK_CONTAINS("the remote process wants to reach rank 2", cluster.log());
 
   Stranger upstart(door);
   upstart.greet(kCredentials, 3, 0);
   CHECK(upstart.is_dropped());
-  CHECK_CONTAINS("it claims to be rank 3", cluster.log());
+  CHECK_CONTAINS("the remote process claims to be rank 3", cluster.log());
   check_sum(cluster);
 
   Stranger twin(door);  // rank 1 is connected already
@@ -156,7 +156,7 @@ void many_silent_strangers_do_not_keep_ranks_out() {
     crowd.push_back(std::make_unique<Stranger>(cluster[0].endpoint()));
   }
   check_sum(cluster);  // succeeds after the time limit of handshakes
-  CHECK_CONTAINS("it took longer than 250 ms", cluster.log());
+  CHECK_CONTAINS("the authentication handshake took longer than 250 ms", cluster.log());
 }
 
 // A member that knows the secret and then sends invalid bytes ends the job; the error names it.
@@ -170,7 +170,7 @@ void nonsense_from_a_member_is_a_peer_error() {
   CHECK(insider.is_dropped());
   std::vector<float> values(10);
   Result result = start(cluster[0], 0, sum_of(values));
-  CHECK_CONTAINS("PeerError: rank 1 on algo-2 sent a malformed frame: wrong magic number",
+  CHECK_CONTAINS("PeerError: rank 1 on algo-2 sent a malformed frame: its magic number is wrong",
                  text_of(result));
 }
 

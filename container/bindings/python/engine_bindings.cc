@@ -32,16 +32,17 @@ Options options_from(int rank, int size, const std::string& address,
   options.secret = secret;
   options.tuning.arriving_bytes = arriving_bytes.value_or(options.tuning.arriving_bytes);
   if (session.size() != options.session.size()) {
-    throw py::value_error("a session has " + std::to_string(options.session.size()) +
-                          " bytes, not " + std::to_string(session.size()));
+    throw py::value_error("the session has " + std::to_string(session.size()) +
+                          " bytes, but it must have " + std::to_string(options.session.size()) +
+                          " bytes");
   }
   std::copy(session.begin(), session.end(), options.session.begin());
   options.log = [](const std::string& line) { fprintf(stderr, "smdist: %s\n", line.c_str()); };
   return options;
 }
 
-// Returns an engine that is destroyed without the GIL. Its destructor waits for the completion
-// thread, whose callbacks may need the GIL.
+// Returns an engine that is destroyed without the GIL, because its destructor waits for threads
+// whose callbacks may need the GIL.
 std::shared_ptr<Engine> make_engine(Options options) {
   return {new Engine(std::move(options)), [](Engine* engine) {
             if (!PyGILState_Check()) {
@@ -57,14 +58,14 @@ void bind_tuning(py::module_& module) {
   py::class_<Fixed>(module, "Fixed", py::module_local())
       .def(py::init<>())
       .def_readwrite("lanes", &Fixed::lanes)
-      .def_readwrite("chunk_bytes", &Fixed::piece_bytes)
+      .def_readwrite("chunk_bytes", &Fixed::chunk_bytes)
       .def_readwrite("one_shot_bytes", &Fixed::one_shot_bytes)
       .def_readwrite("single_owner_bytes", &Fixed::single_owner_bytes)
       .def_readwrite("arriving_bytes", &Fixed::arriving_bytes)
       .def_readwrite("shard_weights", &Fixed::shard_weights);
   py::class_<Tuning>(module, "Tuning", py::module_local())
       .def_readonly("lanes", &Tuning::lanes)
-      .def_readonly("chunk_bytes", &Tuning::piece_bytes)
+      .def_readonly("chunk_bytes", &Tuning::chunk_bytes)
       .def_readonly("one_shot_bytes", &Tuning::one_shot_bytes)
       .def_readonly("single_owner_bytes", &Tuning::single_owner_bytes)
       .def_readonly("arriving_bytes", &Tuning::arriving_bytes);
@@ -80,7 +81,7 @@ std::tuple<std::string, uint16_t, std::string> endpoint_of(const Engine& engine)
   return {endpoint.host, endpoint.port, endpoint.local};
 }
 
-// Kind, culprit, operation, text and details of what ended the engine, or None.
+// Returns (kind, culprit, operation, text, details) of the fault that ended the engine, or None.
 py::object fault_of(const Engine& engine) {
   try {
     const std::exception_ptr failure = engine.failure();
@@ -88,7 +89,7 @@ py::object fault_of(const Engine& engine) {
   } catch (const Error& error) {
     const Fault* const fault = error.fault();
     if (fault == nullptr) return py::none();
-    const auto text = [](const std::string& bytes) {  // may be cut inside of a character
+    const auto text = [](const std::string& bytes) {  // may be truncated within a character
       return py::reinterpret_steal<py::str>(
           PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));
     };
@@ -99,9 +100,9 @@ py::object fault_of(const Engine& engine) {
 }
 
 Findings probe_with(Engine& engine, int rank, const std::vector<int>& hosts, const Fixed& fixed,
-                    double patience_seconds) {
-  const auto patience = std::chrono::milliseconds(static_cast<int64_t>(patience_seconds * 1000));
-  return probe(engine, {rank, static_cast<int>(hosts.size()), hosts}, fixed, patience);
+                    double timeout_seconds) {
+  const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_seconds * 1000));
+  return probe(engine, {rank, static_cast<int>(hosts.size()), hosts}, fixed, timeout);
 }
 
 void join(Engine& engine,
@@ -128,7 +129,7 @@ void bind_engine(py::module_& module) {
            py::arg("arriving_bytes"))
       .def("endpoint", &endpoint_of)
       .def("probe", &probe_with, py::arg("rank"), py::arg("hosts"), py::arg("fixed"),
-           py::arg("patience_seconds"), py::call_guard<py::gil_scoped_release>())
+           py::arg("timeout_seconds"), py::call_guard<py::gil_scoped_release>())
       .def("join", &join, py::arg("peers"), py::call_guard<py::gil_scoped_release>())
       .def("add_group", &Engine::add_group, py::arg("group"), py::arg("members"),
            py::call_guard<py::gil_scoped_release>())
@@ -147,7 +148,7 @@ std::tuple<uint64_t, double> activity_of(Activity& activity, const std::string& 
     const Activity::Total total = activity.total(kind);
     return {total.operations, std::chrono::duration<double>(total.busy).count()};
   }
-  throw py::value_error("there is no operation called " + name + ".");
+  throw py::value_error("'" + name + "' is not the name of an operation, such as all_reduce.");
 }
 
 }  // namespace smdist::python

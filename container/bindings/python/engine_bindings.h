@@ -12,12 +12,12 @@
 
 namespace smdist::python {
 
-// Adds Engine, Fixed, Tuning and Findings to a module. They are local to it, so that the modules
-// of two frameworks can be loaded in one process.
+// Add the classes Engine, Fixed, Tuning and Findings to a Python module. They are local to the
+// module, so that the modules of two frameworks can be loaded in one process.
 void bind_engine(pybind11::module_& module);
 
-// Returns the number of completed operations of a kind, and the seconds during which at least one
-// was in flight. Raises ValueError for an unknown name.
+// Return the number of ended operations of a kind, and the seconds during which at least one was in
+// flight. name: name of the kind, such as "all_reduce". Raises ValueError for an unknown name.
 std::tuple<uint64_t, double> activity_of(Activity& activity, const std::string& name);
 
 }  // namespace smdist::python

@@ -15,7 +15,7 @@ namespace {
 // Never destroyed, because TensorFlow may drop handles at the very end of the process.
 struct Table {
   std::mutex mutex;
-  std::unordered_map<int64_t, AsyncOperationPtr> open;  // guarded by mutex, as is next
+  std::unordered_map<int64_t, AsyncOperationPtr> open;  // by handle; guarded by mutex, like `next`
   int64_t next = 1;
   std::atomic<int64_t> under_way{0};
 };
@@ -44,8 +44,8 @@ void drop_handle(void* data, size_t, void*) {
   ::operator delete(data, std::align_val_t{kAlignment});
 }
 
-// Sets output 0 to the handle, in memory with a deallocator of its own. The deallocator reports
-// that no op can wait for the handle any more.
+// Sets output 0 to the handle, in memory with a deallocator of its own: when TensorFlow frees it,
+// no op can wait for the handle any more.
 void set_handle(TF_OpKernelContext* context, int64_t handle) {
   auto* const data =
       static_cast<int64_t*>(::operator new(kAlignment, std::align_val_t{kAlignment}));
@@ -58,8 +58,8 @@ void set_handle(TF_OpKernelContext* context, int64_t handle) {
   status.check();
 }
 
-// Returns whether the last tensor is Python's mark of variable names (reducing.py): an empty
-// tensor of shape [0, 0, 0, mark].
+// Returns whether the last tensor is the one that Python adds as a hash of variable names
+// (reducing.py): an empty tensor of shape [0, 0, 0, hash].
 bool has_mark(const Results& results) {
   if (results.parts.size() < 2) return false;
   const Shape& last = results.parts.back().shape;
@@ -95,12 +95,13 @@ void AsyncOperation::wait() {
   if (error_) fail(error_);
 }
 
-bool AsyncOperation::ends_within(std::chrono::milliseconds patience) {
+bool AsyncOperation::ends_within(std::chrono::milliseconds timeout) {
   std::unique_lock<std::mutex> lock(mutex_);
-  return changed_.wait_for(lock, patience, [this] { return has_ended_; });
+  return changed_.wait_for(lock, timeout, [this] { return has_ended_; });
 }
 
-// Adds this rank's own shapes to a mismatch, because ranks exchange only a hash of their shapes.
+// Throws the error. Adds this rank's own shapes to a mismatch, because ranks exchange only a hash
+// of them.
 void AsyncOperation::fail(const std::exception_ptr& error) const {
   try {
     std::rethrow_exception(error);
@@ -109,16 +110,16 @@ void AsyncOperation::fail(const std::exception_ptr& error) const {
         has_mark(results_) ? "for variables of the same names in the same order, " : "";
     throw UsageError(std::string(usage.what()) + ". The results on this rank would be " +
                      title_of(results_) +
-                     ": all ranks must give tensors of the same dtype and shapes, " + names +
+                     ". All ranks must pass tensors of the same dtype and shapes, " + names +
                      "and call the same operations in the same order.");
   }
 }
 
-void submit(TF_OpKernelContext* context, const EngineContext& with, Operation operation,
+void submit(TF_OpKernelContext* context, const EngineContext& current, Operation operation,
             Results results, std::vector<TensorPtr> read) {
   const auto pending = std::make_shared<AsyncOperation>(std::move(results));
   const Collective kind = operation.kind;
-  operation.timeout = with.timeout;
+  operation.timeout = current.timeout;
   operation.ended = [pending, kind](const std::exception_ptr& error) {
     activity().end(kind);
     --table().under_way;
@@ -128,7 +129,7 @@ void submit(TF_OpKernelContext* context, const EngineContext& with, Operation op
   activity().begin(kind);
   ++table().under_way;
   try {
-    with.engine->submit(0, std::move(operation));
+    current.engine->submit(0, std::move(operation));
   } catch (...) {
     activity().end(kind);
     --table().under_way;
@@ -140,11 +141,12 @@ void submit(TF_OpKernelContext* context, const EngineContext& with, Operation op
 AsyncOperationPtr take(int64_t handle) {
   AsyncOperationPtr pending = remove(handle);
   if (pending) return pending;
-  throw UsageError("there is no operation with handle " + std::to_string(handle) +
-                   ": each is waited for once, while the tensor that start returned lives.");
+  throw UsageError(
+      "no operation has handle " + std::to_string(handle) +
+      ". Wait for each handle once, and keep the tensor that the start op returned until then.");
 }
 
-bool ends_within(int64_t handle, std::chrono::milliseconds patience) {
+bool ends_within(int64_t handle, std::chrono::milliseconds timeout) {
   AsyncOperationPtr pending;
   {
     const std::lock_guard<std::mutex> lock(table().mutex);
@@ -152,7 +154,7 @@ bool ends_within(int64_t handle, std::chrono::milliseconds patience) {
     if (found == table().open.end()) return true;
     pending = found->second;
   }
-  return pending->ends_within(patience);
+  return pending->ends_within(timeout);
 }
 
 int64_t open_handles() {

@@ -23,6 +23,7 @@ struct Part {
   size_t bytes;
 };
 
+// Results of an operation: their dtype, their locations, and the buffer that contains them.
 struct Results {
   TF_DataType type;
   std::vector<Part> parts;
@@ -38,9 +39,12 @@ class AsyncOperation final {
 
   const Results& results() const { return results_; }  // contents are valid after wait()
 
+  // Record that the operation has ended. error: null if it succeeded.
   void end(const std::exception_ptr& error);
-  void wait();  // until end(); throws its error
-  bool ends_within(std::chrono::milliseconds patience);
+  // Block until end() is called. Throws its error.
+  void wait();
+  // Block until end() is called or the timeout expires. Returns whether the operation has ended.
+  bool ends_within(std::chrono::milliseconds timeout);
 
  private:
   [[noreturn]] void fail(const std::exception_ptr& error) const;
@@ -54,20 +58,20 @@ class AsyncOperation final {
 
 using AsyncOperationPtr = std::shared_ptr<AsyncOperation>;
 
-// Submits the operation to the engine and sets its handle as output 0 of the op. `read` is kept
-// alive until the engine has finished with it. Sets the callbacks and the timeout of the
-// operation. If TensorFlow drops the handle before a wait op uses it, the operation continues and
-// its results are discarded.
-void submit(TF_OpKernelContext* context, const EngineContext& with, Operation operation,
+// Submit the operation to the engine and set its handle as output 0 of the op. Sets the callbacks
+// and the timeout of the operation. read: tensors that are kept alive until the operation has
+// ended. If TensorFlow frees the handle before a wait op uses it, the operation continues and its
+// results are discarded.
+void submit(TF_OpKernelContext* context, const EngineContext& current, Operation operation,
             Results results, std::vector<TensorPtr> read);
 
-// Returns the operation of a handle and forgets the handle. Throws UsageError if it was used
-// before.
+// Return the operation of a handle and remove the handle. Throws UsageError if there is no such
+// handle, for example because it was used before.
 AsyncOperationPtr take(int64_t handle);
 
-// Waits for the operation of a handle, which stays valid. Returns whether it has ended; true if
-// there is no such handle.
-bool ends_within(int64_t handle, std::chrono::milliseconds patience);
+// Block until the operation of a handle has ended or the timeout expires. Returns whether it has
+// ended; true if there is no such handle. The handle stays valid.
+bool ends_within(int64_t handle, std::chrono::milliseconds timeout);
 
 int64_t open_handles();  // number of handles not yet used or dropped
 int64_t under_way();     // number of operations in flight

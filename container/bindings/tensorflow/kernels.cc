@@ -24,7 +24,7 @@ AllReduceAttributes all_reduce_attributes(TF_OpKernelConstruction* context) {
   return {reduce_op_attribute(context), scale};
 }
 
-// Returns the parts of a buffer that holds the tensors one after another.
+// Returns the locations of the tensors in a buffer that contains them one after another.
 std::vector<Part> parts_of(const std::vector<TensorPtr>& values) {
   std::vector<Part> parts;
   size_t offset = 0;
@@ -40,8 +40,7 @@ size_t bytes_of(const std::vector<Part>& parts) {
   return parts.empty() ? 0 : parts.back().offset + parts.back().bytes;
 }
 
-// Copies the tensors to a buffer. The gaps between them take part in sums, so they are set to
-// zero.
+// Copies the tensors to a buffer. The gaps between them are summed, too, so they are set to zero.
 void pack(const std::vector<TensorPtr>& values, const std::vector<Part>& parts, uint8_t* to) {
   for (size_t i = 0; i < parts.size(); ++i) {
     const Part& part = parts[i];
@@ -61,7 +60,7 @@ std::vector<TensorPtr> inputs_of(TF_OpKernelContext* context) {
 // Starts an all_reduce. A single tensor is read in place; several are packed into the result
 // buffer.
 void start_all_reduce(const AllReduceAttributes& attributes, TF_OpKernelContext* context) {
-  const EngineContext with = current_engine();
+  const EngineContext current = current_engine();
   std::vector<TensorPtr> values = inputs_of(context);
   const TF_DataType type = TF_TensorType(values[0].get());
   std::vector<Part> parts = parts_of(values);
@@ -83,7 +82,7 @@ void start_all_reduce(const AllReduceAttributes& attributes, TF_OpKernelContext*
     operation.inputs = operation.outputs;
     values.clear();
   }
-  submit(context, with, std::move(operation), {type, std::move(parts), std::move(buffer)},
+  submit(context, current, std::move(operation), {type, std::move(parts), std::move(buffer)},
          std::move(values));
 }
 
@@ -107,16 +106,17 @@ void check_outputs(TF_OpKernelContext* context, const Results& results) {
                       (expected == 0 || TF_ExpectedOutputDataType(context, 0) == results.type);
   if (agrees) return;
   throw UsageError("the operation has " + std::to_string(results.parts.size()) +
-                   " results of type " + std::to_string(results.type) + ", but " +
-                   std::to_string(expected) +
-                   " of another type are expected. Pass T and N as they were at the start.");
+                   " results of type " + std::to_string(results.type) +
+                   ", but the wait op expects " + std::to_string(expected) +
+                   " results of another type. Pass the same T and N as to the start op.");
 }
 
 int64_t handle_of(TF_OpKernelContext* context) {
   const std::vector<int64_t> handles = integers_of(input_of(context, 0).get());
   if (handles.size() == 1) return handles[0];
-  throw UsageError("there is no handle in a tensor of " + std::to_string(handles.size()) +
-                   " elements: pass the one that start returned.");
+  throw UsageError("a handle is a tensor of 1 element, but the tensor has " +
+                   std::to_string(handles.size()) +
+                   " elements. Pass the tensor that the start op returned.");
 }
 
 void wait(TF_OpKernelContext* context) {
@@ -135,7 +135,7 @@ void wait(TF_OpKernelContext* context) {
 // A kernel that reads its attributes once, by `read`, and passes them to `body` on every run.
 template <typename Options, Options (*read)(TF_OpKernelConstruction*),
           void (*body)(const Options&, TF_OpKernelContext*)>
-struct Kernel {
+struct KernelWithAttributes {
   static void* create(TF_OpKernelConstruction* context) {
     Status status;
     try {
@@ -182,13 +182,15 @@ ReduceOp reduce_op_attribute(TF_OpKernelConstruction* context) {
     const auto op = static_cast<ReduceOp>(value);
     if (name == name_of(op)) return op;
   }
-  throw UsageError("there is no reduce operation called " + name);
+  throw UsageError("'" + name + "' is not a reduce operation");
 }
 
 void register_kernels() {
-  using Start = Kernel<AllReduceAttributes, &all_reduce_attributes, &start_all_reduce>;
+  using Start =
+      KernelWithAttributes<AllReduceAttributes, &all_reduce_attributes, &start_all_reduce>;
   using StartRowCollective =
-      Kernel<RowCollectiveAttributes, &row_collective_attributes, &start_row_collective>;
+      KernelWithAttributes<RowCollectiveAttributes, &row_collective_attributes,
+                           &start_row_collective>;
   add("SmdistStart", Start::builder("SmdistStart"));
   add("SmdistMove", StartRowCollective::builder("SmdistMove"));
   for (const char* const op : {"SmdistWait", "SmdistMoved"}) {

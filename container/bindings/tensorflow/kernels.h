@@ -10,8 +10,10 @@
 
 namespace smdist::tensorflow_binding {
 
+// Return a string attribute of an op. Throws StatusError.
 std::string text_attribute(TF_OpKernelConstruction* context, const char* name);
-ReduceOp reduce_op_attribute(TF_OpKernelConstruction* context);  // "op"
+// Return the attribute "op" of an op. Throws StatusError, UsageError.
+ReduceOp reduce_op_attribute(TF_OpKernelConstruction* context);
 
 // Attributes of the op SmdistMove.
 struct RowCollectiveAttributes {
@@ -19,13 +21,14 @@ struct RowCollectiveAttributes {
   ReduceOp op;
   int root;
 };
+// Read the attributes of an SmdistMove op, and start the operation of one.
 RowCollectiveAttributes row_collective_attributes(TF_OpKernelConstruction* context);
 void start_row_collective(const RowCollectiveAttributes& attributes, TF_OpKernelContext* context);
 
-// Registers the kernels of all ops with TensorFlow. Throws StatusError.
+// Register the kernels of all ops with TensorFlow. Throws StatusError.
 void register_kernels();
 
-// Registers all ops with TensorFlow. Throws StatusError.
+// Register all ops with TensorFlow. Throws StatusError.
 void register_ops();
 
 }  // namespace smdist::tensorflow_binding

@@ -82,7 +82,7 @@ const struct AtLoad {
       register_ops();
       register_kernels();
     } catch (const std::exception& error) {
-      std::fprintf(stderr, "smdist: TensorFlow refused an op: %s\n", error.what());
+      std::fprintf(stderr, "smdist: TensorFlow refused to register an op: %s\n", error.what());
     }
   }
 } at_load;

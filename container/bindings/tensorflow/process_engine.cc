@@ -12,7 +12,7 @@
 namespace smdist::tensorflow_binding {
 namespace {
 
-// Never destroyed, because ops may run while the process ends.
+// The current engine. Never destroyed, because ops may run while the process ends.
 struct Adopted {
   std::mutex mutex;
   EngineContext current;       // guarded by mutex
@@ -47,8 +47,7 @@ EngineContext current_engine() {
   if (pid == -1) {
     throw NoEngineError(
         "there is no engine: this process has not connected to the other ranks, or has "
-        "disconnected. "
-        "Call smdist.dataparallel.tensorflow.init() first.");
+        "disconnected. Call smdist.dataparallel.tensorflow.init() first.");
   }
   // A forked child must not lock: another thread may have held the lock at the fork.
   if (pid != getpid()) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one engine that the ops of this process use; Python sets it.
+// The engine that all ops of this process use; Python sets it.
 #pragma once
 
 #include <chrono>
@@ -10,21 +10,23 @@
 
 namespace smdist::tensorflow_binding {
 
+// The engine of this process, and the timeout of its operations.
 struct EngineContext {
   std::shared_ptr<Engine> engine;
   std::chrono::milliseconds timeout{};  // timeout of each operation
 };
 
-// Makes the ops use this engine; its group 0 has all ranks.
+// Set the engine that ops use; its group 0 must contain all ranks. timeout: timeout of each
+// operation.
 void adopt(std::shared_ptr<Engine> engine, std::chrono::milliseconds timeout);
 
-// Drops the engine. Operations in flight end as the engine ends them.
+// Drop this process's reference to the engine. If it was the last one, the engine shuts down.
 void release();
 
-// Returns the engine. Throws NoEngineError if there is none, and in a forked child.
+// Return the engine. Throws NoEngineError if there is none, or if this process is a forked child.
 EngineContext current_engine();
 
-// Returns the statistics of the operations of this process.
+// Return the statistics of the operations of this process.
 Activity& activity();
 
 }  // namespace smdist::tensorflow_binding

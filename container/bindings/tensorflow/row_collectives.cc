@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// All collectives but all_reduce, on tensors that are divided along axis 0 (rows).
+// All collectives except all_reduce, on tensors that are divided along axis 0 (rows).
 #include <algorithm>
 #include <numeric>
 #include <utility>
@@ -29,11 +29,11 @@ int64_t sum_of(const Counts& counts) {
 // Thread safety: none.
 class RowCollectiveCall final {
  public:
-  RowCollectiveCall(const RowCollectiveAttributes& attributes, const EngineContext& with,
+  RowCollectiveCall(const RowCollectiveAttributes& attributes, const EngineContext& current,
                     TF_OpKernelContext* context)
       : attributes_(attributes),
-        rank_(static_cast<size_t>(with.engine->rank())),
-        size_(static_cast<size_t>(with.engine->size())),
+        rank_(static_cast<size_t>(current.engine->rank())),
+        size_(static_cast<size_t>(current.engine->size())),
         value_(input_of(context, 0)),
         type_(TF_TensorType(value_.get())),
         shape_(shape_of(value_.get())),
@@ -44,10 +44,10 @@ class RowCollectiveCall final {
     operation_.dtype = wire_of(type_).dtype;
   }
 
-  void start(TF_OpKernelContext* context, const EngineContext& with) {
+  void start(TF_OpKernelContext* context, const EngineContext& current) {
     build();
     Results results{type_, {{result_, 0, buffer_bytes_}}, buffer_};
-    submit(context, with, std::move(operation_), std::move(results), {value_});
+    submit(context, current, std::move(operation_), std::move(results), {value_});
   }
 
  private:
@@ -69,7 +69,8 @@ class RowCollectiveCall final {
       case Collective::kScatter:
       case Collective::kSend:
       case Collective::kReceive:
-        throw UsageError(std::string("there is no collective called ") + name_of(attributes_.kind));
+        throw UsageError(std::string("the op does not support the collective ") +
+                         name_of(attributes_.kind));
     }
   }
 
@@ -84,7 +85,7 @@ class RowCollectiveCall final {
   void all_gather() {
     check_rows(received_, "received");
     require(received_[rank_] == shape_[0], "the tensor has " + std::to_string(shape_[0]) +
-                                               " rows, but `received` says " +
+                                               " rows, but `received` has " +
                                                std::to_string(received_[rank_]) + " for this rank");
     make_result(rows(sum_of(received_)));
     const bool is_equal =
@@ -96,7 +97,7 @@ class RowCollectiveCall final {
       return;
     }
     operation_.kind =
-        Collective::kAllToAll;  // all ranks choose this kind, because `received` is the same on all
+        Collective::kAllToAll;  // as on all ranks, because `received` is the same on all
     operation_.layout = layout_of_row();
     operation_.inputs.assign(size_, span_of(value_.get()));
     operation_.outputs = cut(buffer_->data(), received_);
@@ -114,14 +115,15 @@ class RowCollectiveCall final {
 
   void reduce_scatter() {
     require(wire_of(type_).has_arithmetic,
-            "smdist does not add this dtype. Convert the tensor to float32 first.");
+            "smdist cannot reduce tensors of this dtype. Convert the tensor to float32 first.");
     check_rows(received_, "received");
     check_all_rows(received_, "received");
     const bool is_equal = std::all_of(received_.begin(), received_.end(),
                                       [&](int64_t n) { return n == received_[0]; });
-    require(is_equal, "reduce_scatter gives every rank as many rows: make the first axis, now " +
-                          std::to_string(shape_[0]) + ", a multiple of the " +
-                          std::to_string(size_) + " ranks");
+    require(is_equal,
+            "reduce_scatter gives every rank the same number of rows, but the tensor has " +
+                std::to_string(shape_[0]) + " rows for " + std::to_string(size_) +
+                " ranks. Make the length of the first axis a multiple of the number of ranks");
     make_result(rows(received_[rank_]));
     operation_.op = attributes_.op;
     operation_.layout = layout_of(type_, {shape_});
@@ -141,7 +143,7 @@ class RowCollectiveCall final {
     const int64_t most = kMostBytes / std::max<int64_t>(1, static_cast<int64_t>(row_bytes()));
     const bool is_any_larger =
         std::any_of(counts.begin(), counts.end(), [&](int64_t n) { return n > most; });
-    require(!is_any_larger, "`" + name + "` has more rows than memory holds");
+    require(!is_any_larger, "`" + name + "` has more rows than fit in memory");
   }
 
   void check_all_rows(const Counts& counts, const std::string& name) const {
@@ -198,7 +200,7 @@ Collective kind_called(const std::string& name) {
     const auto kind = static_cast<Collective>(value);
     if (name == name_of(kind)) return kind;
   }
-  throw UsageError("there is no collective called " + name);
+  throw UsageError("'" + name + "' is not a collective");
 }
 
 }  // namespace
@@ -212,8 +214,8 @@ RowCollectiveAttributes row_collective_attributes(TF_OpKernelConstruction* conte
 }
 
 void start_row_collective(const RowCollectiveAttributes& attributes, TF_OpKernelContext* context) {
-  const EngineContext with = current_engine();
-  RowCollectiveCall(attributes, with, context).start(context, with);
+  const EngineContext current = current_engine();
+  RowCollectiveCall(attributes, current, context).start(context, current);
 }
 
 }  // namespace smdist::tensorflow_binding

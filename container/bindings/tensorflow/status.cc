@@ -9,7 +9,8 @@
 namespace smdist::tensorflow_binding {
 namespace {
 
-constexpr const char* kAsMany = "Give all ranks as many, by steps_per_epoch or dataset.take()";
+constexpr const char* kAsMany =
+    "Give all ranks the same number of batches, by steps_per_epoch or dataset.take()";
 
 // Adds a hint on the most frequent cause of a rank that left: its dataset has fewer batches. The
 // core cannot know that.
@@ -17,7 +18,7 @@ std::string with_hint(const Error& error) {
   const std::string text = error.what();
   const Fault* const fault = error.fault();
   if (fault == nullptr || fault->kind != FaultKind::kLeft) return text;
-  return text + ". It ended without an exception: had it fewer batches? " + kAsMany;
+  return text + ". That rank ended without an exception; perhaps it had fewer batches. " + kAsMany;
 }
 
 }  // namespace
@@ -38,7 +39,7 @@ void set_from_exception(Status& status) {
     status.set(TF_INVALID_ARGUMENT, error.what());
   } catch (const TimeoutError& error) {
     status.set(TF_DEADLINE_EXCEEDED,
-               std::string(error.what()) + ". Had a rank fewer batches? " + kAsMany);
+               std::string(error.what()) + ". Perhaps a rank had fewer batches. " + kAsMany);
   } catch (const SystemError& error) {
     status.set(TF_UNAVAILABLE, error.what());
   } catch (const Error& error) {  // the end of a peer, abort() or shutdown()
@@ -48,7 +49,7 @@ void set_from_exception(Status& status) {
   } catch (const std::exception& error) {
     status.set(TF_INTERNAL, error.what());
   } catch (...) {
-    status.set(TF_INTERNAL, "an unknown error");
+    status.set(TF_INTERNAL, "an smdist op failed with an unknown error");
   }
 }
 

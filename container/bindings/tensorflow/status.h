@@ -9,7 +9,7 @@
 
 namespace smdist::tensorflow_binding {
 
-// An op ran without an engine; becomes FAILED_PRECONDITION.
+// Error of an op that ran without an engine; TensorFlow reports FAILED_PRECONDITION.
 class NoEngineError final : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -36,17 +36,18 @@ class Status final {
   Status& operator=(const Status&) = delete;
 
   TF_Status* get() const { return status_; }
-  void check() const;  // throws StatusError
+  // Throw StatusError if the status is not OK.
+  void check() const;
   void set(TF_Code code, const std::string& text) { TF_SetStatus(status_, code, text.c_str()); }
 
  private:
   TF_Status* const status_;
 };
 
-// Sets the status from the current exception. Call in a catch block.
+// Set the status from the current exception. Call in a catch block.
 void set_from_exception(Status& status);
 
-// Runs a kernel's body and turns an exception into a failure of the op.
+// Run a kernel's body and convert an exception to a failure of the op.
 template <typename Body>
 void run_kernel(TF_OpKernelContext* context, const Body& body) noexcept {
   Status status;

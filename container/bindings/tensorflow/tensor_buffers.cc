@@ -10,7 +10,8 @@ namespace {
 
 constexpr size_t kIdleBytes = size_t{256} << 20;
 
-// Never destroyed, because TensorFlow may release tensors at the very end of the process.
+// Pool of all buffers. Never destroyed, because TensorFlow may free tensors at the very end of the
+// process.
 struct Pool {
   std::mutex mutex;
   BufferPool buffers{kIdleBytes};  // guarded by mutex

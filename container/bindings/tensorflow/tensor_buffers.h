@@ -13,10 +13,10 @@ namespace smdist::tensorflow_binding {
 // Alignment that TensorFlow requires to adopt memory without a copy.
 constexpr size_t kAlignment = kCacheLineBytes;
 
-// Returns the bytes that a tensor takes in a buffer of several tensors.
+// Return the number of bytes that a tensor occupies in a buffer of several tensors.
 constexpr size_t padded(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// A buffer that is returned to the process's pool by its destructor.
+// Buffer whose destructor returns its memory to the pool of the process.
 //
 // Thread safety: none; different buffers may be created and destroyed by any thread.
 class PooledBuffer final {
@@ -34,7 +34,7 @@ class PooledBuffer final {
 
 using BufferPtr = std::shared_ptr<PooledBuffer>;
 
-// Returns the number of buffers in use.
+// Return the number of buffers in use.
 int64_t live_buffers();
 
 }  // namespace smdist::tensorflow_binding

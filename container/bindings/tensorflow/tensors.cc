@@ -75,9 +75,9 @@ size_t width_of(TF_DataType type) {
   const size_t width = TF_DataTypeSize(type);
   if (width == 0) {
     throw UsageError(
-        "the tensor's elements have no fixed size, like strings and variants, but smdist moves "
+        "the tensor's elements have no fixed size, like strings and variants, but smdist sends "
         "only "
-        "numbers. Encode it as numbers first.");
+        "numbers. Encode the tensor as numbers first.");
   }
   return width;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// TensorFlow's tensors as the core sees them: memory, dtype and shape.
+// Conversion of TensorFlow's tensors for the core: memory, dtype and shape.
 #pragma once
 
 #include <tensorflow/c/kernels.h>
@@ -26,21 +26,21 @@ Shape shape_of(const TF_Tensor* tensor);
 Span span_of(const TF_Tensor* tensor);
 std::vector<int64_t> integers_of(const TF_Tensor* tensor);
 
-// Dtype of a tensor on the wire. Tensors that are only moved may have any dtype of a fixed size;
-// a dtype for which the core has no arithmetic is sent as bytes.
+// Dtype with which the core sends a tensor. Tensors that are not reduced may have any dtype of a
+// fixed size; a dtype for which the core has no arithmetic is sent as bytes.
 struct WireType {
   Dtype dtype;
   bool has_arithmetic;
 };
 WireType wire_of(TF_DataType type);
 
-// Returns the bytes per element. Throws UsageError for a dtype without a fixed size, such as
+// Return the bytes per element. Throws UsageError for a dtype without a fixed size, such as
 // strings.
 size_t width_of(TF_DataType type);
 int64_t elements_of(const Shape& shape);
 std::string text_of(const Shape& shape);  // such as "[2, 3]"
 
-// Returns a hash of dtype and shapes, by which ranks compare their calls.
+// Return a hash of dtype and shapes, by which ranks compare their calls.
 uint64_t layout_of(TF_DataType type, const std::vector<Shape>& shapes);
 
 }  // namespace smdist::tensorflow_binding

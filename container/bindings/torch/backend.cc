@@ -10,13 +10,14 @@ using Tensors = Backend::Tensors;
 using TensorLists = Backend::TensorLists;
 
 at::Tensor& only(Tensors& tensors) {
-  TORCH_CHECK_VALUE(tensors.size() == 1, "smdist takes one tensor per call, not ", tensors.size());
+  TORCH_CHECK_VALUE(tensors.size() == 1, "smdist takes one tensor per call, but got ",
+                    tensors.size(), ".");
   return tensors[0];
 }
 
 Tensors& only(TensorLists& lists) {
-  TORCH_CHECK_VALUE(lists.size() == 1, "smdist takes one list of tensors per call, not ",
-                    lists.size());
+  TORCH_CHECK_VALUE(lists.size() == 1, "smdist takes one list of tensors per call, but got ",
+                    lists.size(), ".");
   return lists[0];
 }
 
@@ -25,7 +26,8 @@ void check_same_count(const Tensors& inputs, const Tensors& outputs) {
                     outputs.size(), " outputs. Give one output for each input.");
 }
 
-// Splits a tensor along the first dimension, one part per rank; equal parts without sizes.
+// Splits a tensor along the first dimension into one part per rank. sizes: length of each part;
+// empty: equal parts.
 Tensors parts_for(const at::Tensor& tensor, const Backend::Sizes& sizes, int ranks) {
   const int64_t rows = tensor.dim() == 0 ? 0 : tensor.size(0);
   if (!sizes.empty()) {
@@ -33,8 +35,9 @@ Tensors parts_for(const at::Tensor& tensor, const Backend::Sizes& sizes, int ran
                       " split sizes for ", ranks, " ranks. Give one for each rank.");
     return tensor.split_with_sizes(sizes);
   }
-  TORCH_CHECK_VALUE(rows % ranks == 0, "the tensor has ", rows, " rows, which ", ranks,
-                    " ranks cannot share equally. Give split sizes.");
+  TORCH_CHECK_VALUE(rows % ranks == 0, "the tensor has ", rows,
+                    " rows, which cannot be divided equally among ", ranks,
+                    " ranks. Pass split sizes.");
   return tensor.split_with_sizes(std::vector<int64_t>(ranks, rows / ranks));
 }
 
@@ -215,7 +218,7 @@ Backend::WorkPtr Backend::allgather_coalesced(TensorLists& outputs, Tensors& inp
               .inputs = {inputs[i]},
               .outputs = {}};
     for (const Tensors& of_rank : outputs) {
-      TORCH_CHECK_VALUE(of_rank.size() == inputs.size(), "a list has ", of_rank.size(),
+      TORCH_CHECK_VALUE(of_rank.size() == inputs.size(), "the list of a rank has ", of_rank.size(),
                         " outputs for ", inputs.size(), " inputs. Give one for each input.");
       call.outputs.push_back(of_rank[i]);
     }
@@ -291,8 +294,9 @@ void Backend::monitoredBarrier(const c10d::BarrierOptions& options, bool) {
 }
 
 at::Tensor Backend::allocateTensor(long size, at::TensorOptions options) {
-  TORCH_CHECK_VALUE(options.device().is_cpu(), "smdist allocates CPU memory, not ",
-                    options.device(), ".");
+  TORCH_CHECK_VALUE(options.device().is_cpu(),
+                    "smdist can allocate CPU memory only, but the device is ", options.device(),
+                    ".");
   return at::empty({size}, options);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The torch.distributed backend "smdist": it translates calls to engine operations.
+// The torch.distributed backend "smdist", which converts calls to engine operations.
 #pragma once
 
 #include <functional>
@@ -15,19 +15,18 @@
 
 namespace smdist::torch_binding {
 
-// Returns the statistics of all groups of this process. Never destroyed, because operations may
-// outlive other objects.
+// Return the statistics of the operations of all groups of this process. The object is never
+// destroyed, because operations may end after other objects are destroyed.
 Activity& activity();
 
-// One numbered communicator over the only engine of the process.
+// One process group: a numbered group of the engine, of which a process has only one.
 //
-// Thread safety: as c10d requires: collectives from one thread at a time; shutdown and abort from
-// any thread.
+// Thread safety: as c10d requires: collectives from one thread at a time; shutdown() and abort()
+// from any thread.
 class Backend final : public c10d::Backend {
  public:
-  // group: number of the communicator in the engine. owns_engine: shutdown() also shuts the
-  // engine down; set for the default group. before_shutdown: called first by shutdown(); may be
-  // empty.
+  // group: number of the group in the engine. owns_engine: shutdown() also shuts the engine down;
+  // set for the default process group. before_shutdown: called first by shutdown(); may be empty.
   Backend(std::shared_ptr<Engine> engine, uint32_t group, int rank, int size,
           std::chrono::milliseconds timeout, bool owns_engine,
           std::function<void()> before_shutdown);
@@ -65,7 +64,7 @@ class Backend final : public c10d::Backend {
                         Sizes& input_sizes, const c10d::AllToAllOptions& options) override;
   WorkPtr barrier(const c10d::BarrierOptions& options) override;
 
-  // Several operations that complete as one.
+  // Start several operations with one Work, which completes when all have completed.
   WorkPtr allreduce_coalesced(Tensors& tensors,
                               const c10d::AllreduceCoalescedOptions& options) override;
   WorkPtr allgather_coalesced(TensorLists& outputs, Tensors& inputs,
@@ -79,22 +78,22 @@ class Backend final : public c10d::Backend {
   WorkPtr recv(Tensors& tensors, int from, int tag) override;
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
 
-  // Raises an error that names the ranks which did not arrive in time. It always names all of
-  // them, so wait_all_ranks has no effect.
+  // Run a barrier. If it times out, raise an error that names all ranks that have not arrived, so
+  // wait_all_ranks has no effect.
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
 
-  // Allocates memory aligned to a cache line, as the shards of a sum are.
+  // Allocate memory aligned to a cache line, like the shards of a sum.
   bool supportsTensorAlloc(c10::DeviceIndex) override { return true; }
   at::Tensor allocateTensor(long size, at::TensorOptions options) override;
 
-  // Returns the class of the engine's failure.
+  // Return the kind of the engine's failure.
   c10d::ErrorType getError() override;
 
   void abort() override;
   void shutdown() override;
 
  private:
-  // Name of an operation in torch; the title is for torch's profiler.
+  // Type of an operation in torch, and its title in torch's profiler.
   struct Name {
     c10d::OpType type;
     const char* title;
@@ -109,7 +108,7 @@ class Backend final : public c10d::Backend {
     int root = 0;
     int peer = 0;
     int tag = 0;
-    bool is_async = true;  // false: the caller waits for it at once
+    bool is_async = true;  // false: the caller waits for the operation at once
   };
 
   WorkPtr start(const Name& name, Call call);

@@ -12,9 +12,9 @@ using Tensors = Backend::Tensors;
 void check_same_dtype(const Tensors& inputs, const Tensors& outputs) {
   for (const at::Tensor& output : outputs) {
     for (const at::Tensor& input : inputs) {
-      TORCH_CHECK_TYPE(output.scalar_type() == input.scalar_type(), "the output is ",
-                       output.scalar_type(), " and the input ", input.scalar_type(),
-                       ": a collective keeps the dtype. Pass tensors of one dtype.");
+      TORCH_CHECK_TYPE(output.scalar_type() == input.scalar_type(), "the output has dtype ",
+                       output.scalar_type(), " and the input has dtype ", input.scalar_type(),
+                       ", but a collective does not convert dtypes. Pass tensors of one dtype.");
     }
   }
 }
@@ -36,7 +36,7 @@ Backend::WorkPtr Backend::start_all(const Name& name, const std::vector<Call>& c
     check_tensors(call.outputs);
     check_outputs(call.outputs);
     check_same_dtype(call.inputs, call.outputs);
-    TORCH_CHECK_VALUE(call.tag >= 0, "the tag is ", call.tag, ": it may not be negative.");
+    TORCH_CHECK_VALUE(call.tag >= 0, "the tag is ", call.tag, ", but it may not be negative.");
     inputs.insert(inputs.end(), call.inputs.begin(), call.inputs.end());
     outputs.insert(outputs.end(), call.outputs.begin(), call.outputs.end());
   }
@@ -48,7 +48,7 @@ Backend::WorkPtr Backend::start_all(const Name& name, const std::vector<Call>& c
   return work;
 }
 
-// is_awaited: the calling thread runs the engine until the operation is complete.
+// Submits one operation. is_awaited: the calling thread blocks until the operation is complete.
 void Backend::submit(const Call& call, const c10::intrusive_ptr<OperationWork>& work,
                      bool is_awaited) {
   const StagedTensors inputs(call.inputs);
@@ -57,7 +57,7 @@ void Backend::submit(const Call& call, const c10::intrusive_ptr<OperationWork>& 
   operation.inputs = inputs.spans();
   operation.outputs = outputs.spans();
   work->copy_back_at_end(outputs);
-  // Holds no tensor, because the thread that moves bytes must not wait for the GIL.
+  // Capture no tensor: its destructor may wait for the GIL, on the thread that moves the data.
   operation.ended = [completion = work->completion(),
                      kind = call.kind](const std::exception_ptr& error) {
     activity().end(kind);

@@ -13,8 +13,8 @@ using smdist::torch_binding::Backend;
 
 namespace {
 
-// Returns a callback that keeps its Python object for ever, because a backend may be destroyed
-// after Python has been finalized.
+// Returns a C++ function that calls a Python function; empty for None. It never releases the Python
+// object, because a backend may be destroyed after Python has been finalized.
 std::function<void()> callback_of(const py::object& callable) {
   if (callable.is_none()) return {};
   return [held = callable.inc_ref().ptr()] {

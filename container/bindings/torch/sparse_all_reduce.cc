@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// all_reduce of sparse tensors: an all-gather of the elements of all ranks, which each rank adds
-// in rank order.
+// all_reduce of sparse tensors: an all_gather of the elements of all ranks, which each rank then
+// adds in rank order.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -14,9 +14,9 @@ namespace {
 using Tensors = Backend::Tensors;
 using TensorLists = Backend::TensorLists;
 
-constexpr size_t kShape = 16;  // numbers in the description of a shape
+constexpr size_t kShape = 16;  // length of the tensor that describes a shape
 
-// Work that completes when the gathered elements are added.
+// Work of a sparse all_reduce, which completes when the gathered elements have been added.
 //
 // Thread safety: all methods may be called from any thread.
 class SparseWork final : public c10d::Work {
@@ -48,28 +48,28 @@ class SparseWork final : public c10d::Work {
   const c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
-Tensors rooms_for(const at::Tensor& like, int ranks) {
-  Tensors rooms;
-  for (int i = 0; i < ranks; ++i) rooms.push_back(at::empty_like(like));
-  return rooms;
+Tensors buffers_like(const at::Tensor& like, int ranks) {
+  Tensors buffers;
+  for (int i = 0; i < ranks; ++i) buffers.push_back(at::empty_like(like));
+  return buffers;
 }
 
 // Returns the tensor padded with zeros to the length of the longest one of all ranks.
 at::Tensor padded(const at::Tensor& tensor, int64_t dimension, int64_t length) {
   auto sizes = tensor.sizes().vec();
   sizes[dimension] = length;
-  at::Tensor room = at::zeros(sizes, tensor.options());
-  room.narrow(dimension, 0, tensor.size(dimension)).copy_(tensor);
-  return room;
+  at::Tensor result = at::zeros(sizes, tensor.options());
+  result.narrow(dimension, 0, tensor.size(dimension)).copy_(tensor);
+  return result;
 }
 
-// Returns the number of elements, of sparse dimensions and of dimensions, then all sizes, padded
-// to a fixed length so that ranks can compare their shapes.
+// Returns a tensor with the number of elements, of sparse dimensions and of dimensions, then all
+// sizes, padded to a fixed length, so that ranks can compare their shapes.
 at::Tensor shape_of(const at::Tensor& tensor) {
   std::vector<int64_t> shape = {tensor._nnz(), tensor.sparse_dim(), tensor.dim()};
   shape.insert(shape.end(), tensor.sizes().begin(), tensor.sizes().end());
   TORCH_CHECK_VALUE(shape.size() <= kShape, "the sparse tensor has ", tensor.dim(),
-                    " dimensions: smdist adds those of up to ", kShape - 3, ".");
+                    " dimensions, but smdist can add sparse tensors of at most ", kShape - 3, ".");
   shape.resize(kShape);
   return at::tensor(shape, at::kLong);
 }
@@ -78,12 +78,12 @@ at::Tensor shape_of(const at::Tensor& tensor) {
 std::vector<int64_t> check_shapes(const Tensors& shapes, const at::Tensor& own) {
   std::vector<int64_t> lengths;
   for (size_t rank = 0; rank < shapes.size(); ++rank) {
-    TORCH_CHECK_VALUE(at::equal(shapes[rank].slice(0, 1), own.slice(0, 1)),
-                      "the sparse tensor of rank ", rank,
-                      " has another shape than this rank's (sparse dimensions, dimensions, "
-                      "sizes: ",
-                      shapes[rank].slice(0, 1), " and ", own.slice(0, 1),
-                      "). All ranks must add tensors of one shape.");
+    TORCH_CHECK_VALUE(
+        at::equal(shapes[rank].slice(0, 1), own.slice(0, 1)), "the sparse tensor of rank ", rank,
+        " has another shape than that of this rank. The numbers of sparse dimensions and of "
+        "dimensions, and the sizes, are ",
+        shapes[rank].slice(0, 1), " there and ", own.slice(0, 1),
+        " here. All ranks must add tensors of the same shape.");
     lengths.push_back(shapes[rank][0].item<int64_t>());
   }
   return lengths;
@@ -91,17 +91,19 @@ std::vector<int64_t> check_shapes(const Tensors& shapes, const at::Tensor& own) 
 
 }  // namespace
 
-// Exchanges the shapes before it returns, and the elements asynchronously.
+// Starts an all_reduce of a sparse tensor. Exchanges the shapes before it returns, and the elements
+// asynchronously.
 Backend::WorkPtr Backend::allreduce_sparse_tensor(const at::Tensor& tensor,
                                                   const c10d::AllreduceOptions& options) {
-  TORCH_CHECK_VALUE(options.reduceOp == c10d::ReduceOp::SUM,
-                    "smdist adds sparse tensors and knows no other reduce operation for them.");
+  TORCH_CHECK_VALUE(
+      options.reduceOp == c10d::ReduceOp::SUM,
+      "smdist supports only ReduceOp.SUM for sparse tensors. Use it, or call to_dense() first.");
   const at::Tensor own = tensor.coalesce();
   check_arithmetic(own.values());
   c10d::AllgatherOptions gather;
   gather.timeout = options.timeout;
   Tensors own_shape = {shape_of(own)};
-  TensorLists shapes = {rooms_for(own_shape[0], size_)};
+  TensorLists shapes = {buffers_like(own_shape[0], size_)};
   allgather(shapes, own_shape, gather)->wait();
   std::vector<int64_t> lengths = check_shapes(shapes[0], own_shape[0]);
   const int64_t longest = *std::max_element(lengths.begin(), lengths.end());

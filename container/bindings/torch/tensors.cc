@@ -61,32 +61,35 @@ Reduction reduction_of(const c10d::ReduceOp& op) {
     case c10d::ReduceOp::UNUSED:
       break;
   }
-  TORCH_CHECK_VALUE(false, "smdist knows no reduce operation ", static_cast<int>(op.op_));
+  TORCH_CHECK_VALUE(false, "smdist does not know the reduce operation with number ",
+                    static_cast<int>(op.op_), ".");
 }
 
 void check_tensors(const std::vector<at::Tensor>& tensors) {
   for (const at::Tensor& tensor : tensors) {
-    TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, "the tensor is ", tensor.layout(),
-                      ": this operation takes dense tensors. Call to_dense() on it first.");
+    TORCH_CHECK_VALUE(
+        tensor.layout() == at::kStrided, "the tensor has the layout ", tensor.layout(),
+        ", but this operation takes dense tensors only. Call to_dense() on it first.");
     TORCH_CHECK_VALUE(
         tensor.device().is_cpu(), "the tensor is on ", tensor.device(),
-        ": smdist carries CPU tensors only, so far. Call init_process_group"
+        ", but smdist can send CPU tensors only. Call init_process_group"
         "(\"cpu:smdist,cuda:nccl\") to send CUDA tensors by NCCL, or move the tensor to the CPU.");
   }
 }
 
 void check_outputs(const std::vector<at::Tensor>& outputs) {
   for (const at::Tensor& output : outputs) {
-    TORCH_CHECK_VALUE(at::has_internal_overlap(output) != at::MemOverlap::Yes,
-                      "several elements of the output share their memory, as expand() makes them: "
-                      "it cannot hold the result. Call contiguous() on it first.");
+    TORCH_CHECK_VALUE(
+        at::has_internal_overlap(output) != at::MemOverlap::Yes,
+        "several elements of the output share the same memory, as after expand(), so it "
+        "cannot hold the result. Call contiguous() on it first.");
   }
 }
 
 void check_arithmetic(const at::Tensor& tensor) {
-  TORCH_CHECK_VALUE(wire_of(tensor.scalar_type()).has_arithmetic, "the tensor is ",
+  TORCH_CHECK_VALUE(wire_of(tensor.scalar_type()).has_arithmetic, "the tensor has dtype ",
                     tensor.scalar_type(),
-                    ": smdist does not add this dtype. Convert it to float32 first.");
+                    ", which smdist cannot reduce. Convert it to float32 first.");
 }
 
 Span span_of(const at::Tensor& tensor) { return {tensor.data_ptr(), tensor.nbytes()}; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Torch's tensors as the core sees them: memory and dtype, and the checks of both.
+// Conversion of torch's tensors for the core, and checks of their dtype and memory.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -11,36 +11,35 @@
 
 namespace smdist::torch_binding {
 
-// Dtype of a tensor on the wire. Tensors that are only moved may have any dtype; a dtype for
-// which the core has no arithmetic is sent as bytes.
+// Dtype with which the core sends a tensor. Tensors that are not reduced may have any dtype; a
+// dtype for which the core has no arithmetic is sent as bytes.
 struct WireType {
   Dtype dtype;
   bool has_arithmetic;
 };
 WireType wire_of(at::ScalarType type);
 
-// A reduce operation with the factor of PREMUL_SUM, else 1.
+// A reduce operation, and the factor of every input: that of PREMUL_SUM, else 1.
 struct Reduction {
   ReduceOp op;
   double scale;
 };
 Reduction reduction_of(const c10d::ReduceOp& op);
 
-// Raises ValueError for tensors that are sparse, or not on the CPU.
+// Raise ValueError for tensors that are sparse, or not on the CPU.
 void check_tensors(const std::vector<at::Tensor>& tensors);
 
-// Raises ValueError for outputs whose elements share memory.
+// Raise ValueError for outputs whose elements share memory.
 void check_outputs(const std::vector<at::Tensor>& outputs);
 
-// Raises ValueError if the core cannot do arithmetic on the tensor's dtype.
+// Raise ValueError if the core cannot do arithmetic on the tensor's dtype.
 void check_arithmetic(const at::Tensor& tensor);
 
-// The tensor's memory. Requires: contiguous.
+// Return the tensor's memory. Requires: the tensor is contiguous.
 Span span_of(const at::Tensor& tensor);
 
-// Contiguous versions of tensors, and the copy back to the originals.
-//
-// A contiguous tensor is used directly. copy_back() writes results to the other ones.
+// Contiguous versions of tensors: a contiguous tensor itself, or a contiguous copy. copy_back()
+// copies results from the copies to the original tensors.
 //
 // Thread safety: none.
 class StagedTensors {
@@ -49,7 +48,8 @@ class StagedTensors {
 
   const std::vector<at::Tensor>& contiguous() const { return contiguous_; }
   std::vector<Span> spans() const;
-  bool is_copied() const;  // some tensor is not contiguous
+  // Return whether any tensor is not contiguous, so that there is a copy.
+  bool is_copied() const;
   void copy_back() const;
 
  private:

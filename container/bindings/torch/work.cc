@@ -100,8 +100,8 @@ void OperationWork::finish_all(std::exception_ptr error) {
 
 bool OperationWork::wait(std::chrono::milliseconds timeout) {
   TORCH_CHECK_WITH(DistBackendError, await_end(timeout), "operation ", sequence_.load(),
-                   " was not complete after the ", timeout.count(),
-                   " ms that wait() was given; it continues in the background");
+                   " did not complete within the timeout of ", timeout.count(),
+                   " ms that was passed to wait(). It continues in the background");
   std::unique_lock<std::mutex> lock(parts_mutex_);
   const bool has_future = has_future_;
   lock.unlock();
@@ -111,7 +111,8 @@ bool OperationWork::wait(std::chrono::milliseconds timeout) {
   return true;
 }
 
-// If the engine no longer exists, all operations have ended.
+// Waits until all operations have ended, or until the timeout expires. Returns whether all have
+// ended. If the engine no longer exists, they have.
 bool OperationWork::await_end(std::chrono::milliseconds timeout) {
   const auto never = Completion::Clock::time_point::max();
   const auto until = timeout == kNoTimeout ? never : Completion::Clock::now() + timeout;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations in flight as torch's Work objects.
+// torch's Work objects for operations in flight.
 #pragma once
 
 #include <memory>
@@ -12,13 +12,13 @@
 
 namespace smdist::torch_binding {
 
-// One Work for one or more operations. Each operation completes a part of it, on the engine's
-// completion threads. A thread in wait() drives the engine if no other thread does, and then
-// finishes the Work itself; but if a Future was requested, the engine's threads finish it,
-// because they run the callbacks of Futures.
+// One Work for one or more operations. It finishes when all operations have ended. A thread in
+// wait() runs the engine if no other thread does, and then finishes the Work itself. But if a
+// Future was requested, the engine's callback threads finish the Work, because they run the
+// callbacks of the Future.
 //
-// DDP keeps only the Future and drops the Work. So the operation's callback owns the Work until
-// the operation ends, and a failure also completes the Future.
+// DDP keeps only the Future and drops the Work. So the operation's callback owns the Work until the
+// operation ends, and a failure also completes the Future.
 //
 // Thread safety: all methods may be called from any thread.
 class OperationWork final : public c10d::Work {
@@ -28,16 +28,17 @@ class OperationWork final : public c10d::Work {
                 const char* title, const std::vector<at::Tensor>& shown,
                 std::vector<at::Tensor> results, size_t operations);
 
-  // Completion of all operations; its error is the error of the Work.
+  // Return the completion of all operations; its error is the error of the Work.
   const std::shared_ptr<Completion>& completion() const { return completion_; }
 
-  // Keeps the outputs that need a copy back. Call before the operation starts.
+  // Store the outputs whose results have to be copied back to tensors that are not contiguous. Call
+  // before the operation starts.
   void copy_back_at_end(const StagedTensors& outputs);
 
-  // Reports that one operation needs its tensors no more. Call once for each.
+  // Record that one operation does not use its tensors any more. Call once for each operation.
   void complete_part();
 
-  // Memory where a receive writes the sender's rank.
+  // Return the memory to which a receive writes the sender's rank.
   int* source() { return &source_; }
   void set_sequence(uint64_t sequence) { sequence_ = sequence; }
 
@@ -67,11 +68,11 @@ class OperationWork final : public c10d::Work {
   std::once_flag finished_;
 };
 
-// Returns the engine's failure for torch's watchdogs; null: no failure.
+// Return the kind of an engine's failure in torch's terms. error: null if there is no failure.
 c10d::ErrorType error_type_of(const std::exception_ptr& error);
 
-// Converts the core's errors to exceptions of torch's Python layer: ValueError for a wrong call,
-// DistBackendError for all others.
+// Convert an error of the core to an exception that torch's Python layer understands: ValueError
+// for a wrong call, DistBackendError for all others.
 std::exception_ptr translated(std::exception_ptr error);
 
 }  // namespace smdist::torch_binding

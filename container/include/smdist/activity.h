@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measures for how long operations of each kind are in flight.
+// Statistics of operations: how many of each kind have ended, and how long any was in flight.
 #pragma once
 
 #include <array>
@@ -11,36 +11,40 @@
 
 namespace smdist {
 
-// Operations of one kind overlap. `busy` is the time in which at least one was in flight, not the
-// sum of their times.
+// Counts the operations of each kind, and measures the time during which at least one operation of
+// that kind was in flight. Operations that overlap do not add up: the time counts once.
 //
-// Thread safety: all methods may be called from any thread. A time that is earlier than one of a
-// previous call counts as equal to that one, so that no time counts twice.
+// Thread safety: all methods may be called from any thread. A `now` that is earlier than that of a
+// previous call counts as equal to it, so that no time counts twice.
 class Activity final {
  public:
   using Clock = std::chrono::steady_clock;
 
+  // Statistics of one kind of operation.
   struct Total {
-    uint64_t operations = 0;  // that have ended, with or without an error
-    Clock::duration busy{};   // includes operations in flight, until now
+    uint64_t operations = 0;  // number of operations that have ended, with or without an error
+    Clock::duration busy{};   // time during which at least one operation was in flight, until `now`
   };
 
+  // Record that an operation of this kind has started.
   void begin(Collective kind, Clock::time_point now = Clock::now());
-  void end(Collective kind, Clock::time_point now = Clock::now());  // once for each begin()
+  // Record that an operation has ended. Call once for each begin().
+  void end(Collective kind, Clock::time_point now = Clock::now());
+  // Return the statistics of one kind.
   Total total(Collective kind, Clock::time_point now = Clock::now());
 
  private:
-  struct State {
+  struct KindState {
     std::mutex mutex;
     uint64_t in_flight = 0;    // guarded by mutex, like all below
-    Clock::time_point latest;  // of the times passed in
-    Total total;               // up to latest
+    Clock::time_point latest;  // latest `now` of any call
+    Total total;               // statistics up to `latest`
   };
 
-  State& at(Collective kind) { return states_[static_cast<size_t>(kind)]; }
-  static void advance(State& state, Clock::time_point now);
+  KindState& at(Collective kind) { return states_[static_cast<size_t>(kind)]; }
+  static void advance(KindState& state, Clock::time_point now);
 
-  std::array<State, kCollectives> states_;
+  std::array<KindState, kCollectives> states_;
 };
 
 }  // namespace smdist

@@ -6,7 +6,7 @@
 
 namespace smdist {
 
-// The values are part of the wire format: append, never renumber.
+// Kind of an operation. The values are part of the wire format: append, never renumber.
 enum class Collective : uint8_t {
   kAllReduce = 0,
   kReduceScatter = 1,
@@ -22,9 +22,13 @@ enum class Collective : uint8_t {
 };
 constexpr uint8_t kCollectives = 11;
 
+// Return the name in Python and in messages, such as "all_reduce".
 const char* name_of(Collective kind);
-bool is_reducing(Collective kind);  // has a ReduceOp and a scale
-bool is_rooted(Collective kind);    // has a root
+// Return whether the operation combines values, and so has a ReduceOp and a scale.
+bool is_reducing(Collective kind);
+// Return whether the operation has a root rank.
+bool is_rooted(Collective kind);
+// Return whether the operation is a send or a receive.
 bool is_point_to_point(Collective kind);
 
 }  // namespace smdist

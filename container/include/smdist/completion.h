@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Waiting for the end of operations.
+// Count of unfinished operations that a thread can wait for.
 #pragma once
 
 #include <chrono>
@@ -10,34 +10,38 @@
 
 namespace smdist {
 
-// Counts down as operations end. Each operation calls complete() from its Operation::ended, and
-// the completion is done when all have. Engine::wait() waits for it and makes progress meanwhile;
-// wait_until() only waits.
+// Counts operations that have not ended yet. Each operation calls complete() once, from its
+// callback Operation::ended; after the last call the completion is done. Engine::wait() waits for
+// that and moves operations forward meanwhile; wait_until() only waits.
 //
 // Thread safety: all methods may be called from any thread.
 class Completion final {
  public:
   using Clock = std::chrono::steady_clock;
 
+  // operations: number of calls of complete() until the completion is done.
   explicit Completion(size_t operations);
   ~Completion();
   Completion(const Completion&) = delete;
   Completion& operator=(const Completion&) = delete;
 
-  // One operation has ended; null means success. The first error is kept.
+  // Record that one operation has ended. error: null if it succeeded. Only the first error is kept.
   void complete(const std::exception_ptr& error);
 
+  // Return whether all operations have ended.
   bool is_done() const;
-  // The first error so far; null if there is none.
+  // Return the first error so far; null if there is none.
   std::exception_ptr error() const;
 
-  // Block until it is done, or until the given time; returns whether it is done.
+  // Block until all operations have ended, or until the given time. Returns whether all have ended.
   bool wait_until(Clock::time_point until) const;
 
-  // For a thread that waits for something else at the same time. notify() ends every wait_until()
-  // that was given a smaller number of notifications, although the completion is not done.
+  // Return how often notify() has been called.
   uint64_t num_notifications() const;
+  // End the waits of all threads early, so that they can look for other work.
   void notify();
+  // Block like the other wait_until(), but return also as soon as num_notifications() differs from
+  // `known_notifications`. Returns whether all operations have ended.
   bool wait_until(Clock::time_point until, uint64_t known_notifications) const;
 
  private:

@@ -7,7 +7,7 @@
 
 namespace smdist {
 
-// The values are part of the wire format: append, never renumber.
+// Element type of a buffer. The values are part of the wire format: append, never renumber.
 enum class Dtype : uint8_t {
   kFloat32 = 0,
   kFloat64 = 1,
@@ -22,8 +22,11 @@ enum class Dtype : uint8_t {
 };
 constexpr uint8_t kDtypes = 10;
 
+// Return the size of one element in bytes.
 size_t element_bytes(Dtype dtype);
+// Return the name in Python and in messages, such as "float32".
 const char* name_of(Dtype dtype);
+// Return whether the dtype is a floating-point type.
 bool is_floating(Dtype dtype);
 
 }  // namespace smdist

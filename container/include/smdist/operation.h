@@ -14,68 +14,73 @@
 
 namespace smdist {
 
-// Memory that belongs to the caller. `data` may be null if `bytes` is 0.
+// Memory of the caller. `data` may be null if `bytes` is 0.
 struct Span {
   void* data = nullptr;
   size_t bytes = 0;
 };
 
-// Buffers of each kind of operation, in a group of N ranks. "One or N" is either one buffer with N
-// equal chunks in rank order, or N buffers, one per rank.
+// Value of Operation::peer: a receive takes a message from any rank.
+constexpr int kAnyRank = -1;
+
+// Operation of a group of N ranks, as one rank submits it.
+//
+// The table shows the buffers of each kind of operation. A "part" is the data of one rank. "One or
+// N" is either one buffer with N equal parts in rank order, or N buffers, one per rank. "As long"
+// means as long as the input.
 //
 //   kind            inputs                        outputs
 //   all_reduce      one                           one, as long
-//   reduce_scatter  one or N                      one chunk
-//   all_gather      one chunk                     one or N
+//   reduce_scatter  one or N                      one part
+//   all_gather      one part                     one or N
 //   broadcast       root: one; others: any        one; root: one (as long) or none
 //   reduce          one                           root: one, as long; others: any
-//   gather          one chunk                     root: one or N; others: any
-//   scatter         root: one or N; others: any   one chunk
+//   gather          one part                     root: one or N; others: any
+//   scatter         root: one or N; others: any   one part
 //   all_to_all      one or N (any sizes)          one or N (any sizes)
 //   barrier         none                          none
 //   send            one                           none
 //   receive         none                          one
 //
-// "Any" buffers are neither read nor written. Inputs are not written, except
-// where they are an output too: an output may be exactly the input (all_reduce,
-// broadcast, reduce), or the rank's own chunk may lie in both (reduce_scatter,
-// all_gather, gather, scatter). Any other overlap is refused.
+// "Any" buffers are neither read nor written. Inputs are not written, except where an output is the
+// same memory: the output may be exactly the input (all_reduce, broadcast, reduce), or the rank's
+// own part may be shared by input and output (reduce_scatter, all_gather, gather, scatter). Any
+// other overlap is an error.
 //
 // The memory must stay valid, and inputs must keep their values, until `ended` or `done` is called.
 // Afterwards the engine does not touch the memory again, even if the operation failed. After a
 // failure the contents of the outputs are undefined.
 //
-// Sends and receives of one sender, receiver and `tag` match in the order in which they were
-// submitted. A send is complete when its receive has been posted and the data have left.
-constexpr int kAnyRank = -1;
-
+// Sends and receives with the same sender, receiver and `tag` match in the order in which they were
+// submitted. A send is complete when the matching receive has been submitted and the data have been
+// sent.
 struct Operation {
   Collective kind = Collective::kBarrier;
   Dtype dtype = Dtype::kUint8;
   ReduceOp op = ReduceOp::kSum;
-  double scale = 1;  // every input is multiplied by it first; floating dtypes only
+  double scale = 1;  // factor of every input before the reduction; floating dtypes only
   int root = 0;      // rank in the group
-  int peer = 0;      // rank in the group: a send's receiver, a receive's sender or kAnyRank
-  uint32_t tag = 0;  // of a send or receive
+  int peer = 0;      // rank in the group: the receiver of a send, the sender of a receive
+  uint32_t tag = 0;  // tag of a send or receive
 
-  // A hash by which callers describe what the buffers mean. If it differs among the ranks, the
-  // operation fails, like any other mismatch. Not used by sends and receives.
+  // Hash by which callers describe the contents of the buffers, such as the shapes of tensors. If
+  // it differs among the ranks, the operation fails. Sends and receives ignore it.
   uint64_t layout = 0;
   std::vector<Span> inputs;
   std::vector<Span> outputs;
-  int* source = nullptr;  // receive: the sender's rank in the group is written here; may be null
+  int* source = nullptr;  // where a receive writes the sender's rank in the group; may be null
 
-  // Time from submit() on; must be above zero. When it is over, the engine is aborted on all ranks
-  // with a TimeoutError that names the ranks which the operation waits for.
+  // Maximum time from submit() to the end of the operation, above zero. After it, the engines of
+  // all ranks fail with a TimeoutError that names the ranks for which the operation waits.
   std::chrono::milliseconds timeout{};
 
-  // Called exactly once, on a thread for callbacks; null means success. Must not throw. It is
-  // destroyed on that thread. May be empty if `ended` is not.
+  // Callback that is called exactly once, on a thread for callbacks, with the error or, after
+  // success, null. Must not throw. It is destroyed on that thread. May be empty if `ended` is set.
   std::function<void(std::exception_ptr)> done;
 
-  // Called before `done`, as soon as the operation has ended, on the thread that makes progress,
-  // which may be a caller's. It must be short, as Completion::complete() is, and is destroyed on
-  // that thread. May be empty.
+  // Callback that is called before `done`, as soon as the operation has ended, on the thread that
+  // moves operations forward, which may be one of the caller. It must be as short as
+  // Completion::complete() is, and is destroyed on that thread. May be empty if `done` is set.
   std::function<void(const std::exception_ptr&)> ended;
 };
 

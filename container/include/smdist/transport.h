@@ -14,21 +14,22 @@
 
 namespace smdist {
 
-// A message is a header of fixed size and a payload. Only the sink understands headers: a header
-// says how long the payload is and where it belongs.
+// Size of the header of a message.
 constexpr size_t kHeaderBytes = 48;
 using HeaderBytes = std::array<uint8_t, kHeaderBytes>;
 
+// A header of fixed size and a payload. Only the sink interprets headers: a header contains the
+// length of the payload and its destination.
 struct Message {
   HeaderBytes header{};
-  // Memory of the caller, which is read in place: it must not change until on_sent(),
-  // on_peer_lost() or release_payloads().
+  // Memory of the caller that is read in place. It must not change until on_sent(), on_peer_lost()
+  // or release_payloads() is called.
   Span payload;
-  // A short payload that is copied into the message, instead of `payload`.
+  // Short payload that is copied into the message; used instead of `payload`.
   std::string text;
-  // Passed to on_sent(). 0: on_sent() is not called.
+  // Number that is passed to on_sent(). 0: on_sent() is not called.
   uint64_t token = 0;
-  // The lane that the message takes, below num_lanes().
+  // Number of the lane (connection) that carries the message, below num_lanes().
   uint32_t lane = 0;
 };
 
@@ -37,109 +38,115 @@ class Sink {
  public:
   virtual ~Sink() = default;
 
-  // A connection to the peer has been made.
+  // Called when a connection to the peer has been made.
   virtual void on_connected(int peer) = 0;
 
-  // The header of a message is here: returns where its payload goes and how long it is. If the data
-  // pointer is null and the length is above zero, the payload is discarded. Throws PeerError to
-  // refuse the header; the peer is then lost.
+  // Called when the header of a message has arrived. Returns the memory for its payload. If the
+  // data pointer is null and the length is above zero, the transport discards the payload. Throws
+  // PeerError if the header is invalid; the connection to the peer is then closed.
   virtual Span on_header(int peer, const HeaderBytes& header) = 0;
 
-  // The payload is where on_header() said. May throw PeerError, too.
+  // Called when the payload is in the memory that on_header() returned. May throw PeerError, too.
   virtual void on_message(int peer, const HeaderBytes& header) = 0;
 
-  // The whole message has been sent, and its memory may be used again.
+  // Called when the whole message has been sent, and its memory may be used again.
   virtual void on_sent(int peer, uint64_t token) = 0;
 
-  // The connection to the peer is lost for good. `reason` completes a sentence that begins with
-  // the peer's name. Called once per peer.
+  // Called once per peer, when its connection is lost for good. reason: the rest of a sentence that
+  // begins with the peer's name.
   virtual void on_peer_lost(int peer, const std::string& reason) = 0;
 };
 
-// Remembers whether spinning before sleeping has paid lately. Each thread that waits has its own.
+// Statistics that decide whether a waiting thread spins before it sleeps. Each waiting thread has
+// its own.
 struct SpinPolicy {
-  uint32_t num_failed = 0;   // spins in a row after which the thread slept all the same
-  uint32_t num_skipped = 0;  // waits without a spin, since spinning fails too often
+  uint32_t num_failed = 0;   // successive spins without an event, so that the thread had to sleep
+  uint32_t num_skipped = 0;  // waits without spinning, because spinning failed too often
 };
 
-// Ordered, reliable messages to numbered peers.
+// Interface that sends messages to numbered peers, reliably and in order.
 //
 // Messages to one peer over one lane arrive in the order of send(); between different peers or
-// lanes there is no order. Connections are made on first use and stay until the end. A peer that
-// is lost stays lost.
+// lanes there is no order. Connections are made on first use and stay until the end. A peer that is
+// lost stays lost.
 //
-// Thread safety: wake(), await() and endpoint() may be called from any thread, at any
-// time; all others from one thread at a time.
+// Thread safety: wake(), await() and endpoint() may be called from any thread, at any time; all
+// others from one thread at a time.
 class Transport {
  public:
   virtual ~Transport() = default;
 
+  // Return the address at which other ranks reach this one.
   virtual Endpoint endpoint() const = 0;
 
-  // peers: all ranks' endpoints in rank order. The sink must outlive close().
+  // Begin to accept and to open connections. peers: endpoints of all ranks in rank order. sink:
+  // receiver of events; it must live until close().
   virtual void start(const std::vector<Endpoint>& peers, Sink* sink) = 0;
 
   // Queue a message. Never blocks, never calls the sink. Messages to a lost peer are dropped.
   virtual void send(int peer, Message message) = 0;
 
-  // Try to send the messages queued for the peer now, instead of at the end of poll(). Never calls
-  // the sink.
-  virtual void hasten(int) {}
+  // Try to send the messages that are queued for the peer at once, instead of in the next poll().
+  // Never blocks, never calls the sink.
+  virtual void flush_peer(int) {}
 
   // Use this tuning for messages that are sent from now on.
   virtual void tune(const Tuning&) {}
 
-  // The number of lanes that messages to the peer may take now.
+  // Return the number of lanes (connections) that messages to the peer can use now.
   virtual uint32_t num_lanes(int) { return 1; }
 
-  // Make sure that the peer can reach this rank, although there is nothing to send.
+  // Make sure that a connection to the peer is made, although there is no message to send.
   virtual void connect(int) {}
 
-  // Memory of this rank that every peer on this host can read. Empty: there is none.
+  // Return the arena of this rank: memory that every peer on this host can read. Empty: there is
+  // none.
   virtual Span own_arena() { return {}; }
 
-  // Return whether the peer can read this rank's arena, by the time the next message to it arrives.
+  // Return whether the peer can read this rank's arena when the next message to it arrives.
   virtual bool is_read_by(int) { return false; }
 
-  // The arena of a peer, for reading. Empty: the peer has not passed one to this rank.
+  // Return the arena of a peer, for reading. Empty: this rank has not received it.
   virtual Span arena_of(int) { return {}; }
 
-  // Wake the peer, because something has changed in this rank's arena: its await() ends, if the
-  // peer expects signals of this rank. Requires: is_read_by().
+  // Signal to the peer that data in this rank's arena have changed. Ends the peer's await(), if the
+  // peer has enabled signals of this rank. Requires: is_read_by().
   virtual void signal(int) {}
-  // Say whether signals of the peer end this rank's await(). A signal that came before is not lost.
-  virtual void expect(int, bool) {}
+  // Set whether signals of the peer end this rank's await(). Signals that arrived before count,
+  // too.
+  virtual void enable_signals(int, bool) {}
 
-  // Stop reading and writing all payload memory that was passed in so far. Messages whose payload
-  // has not begun to leave are dropped; the rest of one that has begun is copied; what still comes
-  // in for a payload is discarded. No on_sent() is called for any of them.
+  // Stop using all payload memory of messages so far. Messages that have not been sent in part are
+  // dropped; the rest of a message that has been sent in part is copied first; payloads that still
+  // arrive are discarded. on_sent() is not called for any of them.
   virtual void release_payloads() = 0;
 
-  // Move bytes and call the sink, until something has happened, the timeout is over, or wake() is
-  // called. With a timeout of zero it never blocks.
+  // Send and receive data and call the sink, until an event occurs, the timeout expires, or wake()
+  // is called. With a timeout of zero it never blocks.
   virtual void poll(std::chrono::milliseconds timeout) = 0;
 
-  // Block until poll() would find something, the timeout is over, or wake() is called. Moves no
-  // bytes and does not call the sink. May return early, and never throws.
+  // Block until poll() has something to do, the timeout expires, or wake() is called. Sends and
+  // receives no data and does not call the sink. May return early, and never throws.
   virtual void await(std::chrono::milliseconds timeout, SpinPolicy& spin) = 0;
 
-  // The longest timeout, up to the given one, with which await() may be called now: zero if there
-  // is work that does not wait for the network, and less if the transport has a deadline.
-  virtual std::chrono::milliseconds patience(std::chrono::milliseconds timeout) const = 0;
+  // Return the longest timeout with which await() may be called now, at most the given one. It is
+  // zero if there is work that does not depend on the network, and shorter if the transport has a
+  // deadline.
+  virtual std::chrono::milliseconds max_await(std::chrono::milliseconds timeout) const = 0;
 
-  // Return whether nothing is queued and nothing has a deadline: only the network can bring news.
+  // Return whether no message is queued and no deadline is set, so that only an event of the
+  // network can cause work.
   virtual bool is_quiet() const = 0;
 
-  // End every await() and poll(), including later ones, until clear_wake().
+  // End every await() and poll(), including later ones, until clear_wake() is called.
   virtual void wake() = 0;
   virtual void clear_wake() = 0;
 
-  // For a forked child: close its copies of all connections, so that peers notice when the parent
-  // ends. Takes no lock. The transport cannot be used afterwards.
+  // Close a forked child's copies of all connections, so that peers notice when the parent ends.
+  // Locks no mutex. The transport cannot be used afterwards.
   virtual void close_in_child() noexcept {}
 
-  // Send what is queued, for at most `limit`, then close all connections. Does not call the sink
-  // any more.
+  // Send queued messages for at most `limit`, then close all connections. Does not call the sink.
   virtual void close(std::chrono::milliseconds limit) = 0;
 };
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Settings that a measurement may choose. None of them changes a bit of any result.
+// Settings of the algorithms that probe() may choose. No setting changes the result of an
+// operation.
 #pragma once
 
 #include <cstddef>
@@ -8,33 +9,34 @@
 
 namespace smdist {
 
-// Must be the same on all ranks.
+// Settings of the algorithms, the same on all ranks.
 struct Tuning {
-  // Number of connections between two ranks that share no memory, at most kMaxLanes: one flow
-  // may not be able to use the whole network.
+  // Number of connections between two ranks that share no memory, from 1 to kMaxLanes. One
+  // connection may not be able to use the whole bandwidth of the network.
   uint32_t lanes = 1;
 
-  // Buffers are reduced and sent on in pieces of this length, a multiple of 64.
-  size_t piece_bytes = 256 << 10;
+  // Size of the chunks in which buffers are reduced and sent, a multiple of 64 bytes.
+  size_t chunk_bytes = 256 << 10;
 
-  // An all_reduce of at most this many bytes takes one step: every rank sends the whole buffer
-  // to every other rank, and reduces by itself.
+  // Maximum size of a one-shot all_reduce: every rank sends its whole buffer to every other rank,
+  // and each rank reduces all buffers.
   size_t one_shot_bytes = 4 << 10;
 
-  // A longer all_reduce, of at most this many bytes, is reduced by a single rank instead of in
-  // shards. Operations take the ranks in rotation.
+  // Maximum size of an all_reduce, above one_shot_bytes, that a single rank reduces; larger ones
+  // are reduced in one shard per rank. Successive operations use the ranks in turn.
   size_t single_owner_bytes = 0;
 
-  // Bytes that may be in flight to each host from all other hosts together. More bytes would
-  // overflow the queue of the last switch, and packets would be lost; switches with the smallest
-  // buffers queue this many for a port. 0: no limit but the kernel's. For connections that exist
+  // Maximum number of bytes in flight to each host from all other hosts together. More bytes could
+  // overflow the queue of the host's switch port, and packets would be lost. The default fits the
+  // switches with the smallest buffers. 0: only the kernel limits it. For connections that exist
   // already the limit can be raised, but not lowered.
   size_t arriving_bytes = 224 << 10;
 
-  // By engine rank: the share of a buffer that each rank reduces. Empty: equal shares.
+  // Relative size of the shard that each rank reduces, by engine rank. Empty: equal shards.
   std::vector<uint32_t> shard_weights;
 };
 
+// Maximum number of connections between two ranks.
 constexpr uint32_t kMaxLanes = 16;
 
 // Throws UsageError if the settings are wrong for an engine of `size` ranks.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Read and write unsigned integers in little-endian byte order, as the wire format has them.
+// Conversion of unsigned integers to and from bytes in little-endian order, as in the wire format.
 #pragma once
 
 #include <cstddef>
@@ -7,11 +7,13 @@
 
 namespace smdist {
 
+// Write a number to the bytes at `at`.
 template <typename Unsigned>
 void put(uint8_t* at, Unsigned value) {
   for (size_t i = 0; i < sizeof value; ++i) at[i] = static_cast<uint8_t>(value >> (8 * i));
 }
 
+// Read a number from the bytes at `at`.
 template <typename Unsigned>
 Unsigned get(const uint8_t* at) {
   Unsigned value = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A mutex and a lock guard that Clang's thread safety analysis checks.
+// Mutex and lock guard with annotations for Clang's thread safety analysis.
 #pragma once
 
 #include <condition_variable>
@@ -9,6 +9,7 @@
 
 namespace smdist {
 
+// Mutex with annotations for the analysis.
 class SMDIST_CAPABILITY("mutex") Mutex final {
  public:
   Mutex() = default;
@@ -22,6 +23,7 @@ class SMDIST_CAPABILITY("mutex") Mutex final {
   std::mutex mutex_;
 };
 
+// Lock guard: holds the mutex from construction to destruction.
 class SMDIST_SCOPED_CAPABILITY MutexLock final {
  public:
   explicit MutexLock(Mutex& mutex) SMDIST_ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }

@@ -6,7 +6,7 @@
 
 namespace smdist {
 
-// Fills memory from the kernel's random generator. Throws SystemError.
+// Fill memory with random bytes from the kernel. Throws SystemError.
 void fill_with_random(void* data, size_t bytes);
 
 }  // namespace smdist

@@ -20,8 +20,10 @@ using Digest = std::array<uint8_t, 32>;
 class Sha256 final {
  public:
   Sha256();
+  // Append bytes to the hashed data.
   void update(std::string_view bytes);
-  Digest finish();  // call once; the object cannot be used again
+  // Return the digest. Call once; the object cannot be used afterwards.
+  Digest finish();
 
  private:
   void compress(const uint8_t* block);
@@ -32,10 +34,12 @@ class Sha256 final {
   uint64_t total_bytes_ = 0;
 };
 
+// Return the SHA-256 digest of bytes.
 Digest sha256(std::string_view bytes);
+// Return the HMAC-SHA256 of a message.
 Digest hmac_sha256(std::string_view key, std::string_view message);
 
-// Compares two digests in a time that does not depend on where they differ.
+// Return whether two digests are equal, in a time that does not depend on where they differ.
 bool equal_in_constant_time(const Digest& a, const Digest& b);
 
 }  // namespace smdist

@@ -16,5 +16,5 @@
 #define SMDIST_ACQUIRE(...) SMDIST_ANNOTATION(acquire_capability(__VA_ARGS__))
 #define SMDIST_TRY_ACQUIRE(...) SMDIST_ANNOTATION(try_acquire_capability(__VA_ARGS__))
 #define SMDIST_RELEASE(...) SMDIST_ANNOTATION(release_capability(__VA_ARGS__))
-// Turns the analysis off for one function; a comment beside it must say why.
+// Turns the analysis off for one function; a comment beside it must state the reason.
 #define SMDIST_UNCHECKED SMDIST_ANNOTATION(no_thread_safety_analysis)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file descriptor that is closed by its only owner.
+// File descriptor with one owner, which closes it.
 #pragma once
 
 #include <unistd.h>
@@ -8,6 +8,7 @@
 
 namespace smdist {
 
+// Owner of a file descriptor: closes it in the destructor. Empty (-1) after a move.
 class UniqueFd final {
  public:
   UniqueFd() = default;

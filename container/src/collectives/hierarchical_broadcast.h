@@ -9,19 +9,19 @@
 
 namespace smdist {
 
-// A message from one rank to all others: directly to the ranks of its own host and to the leaders
-// of other hosts, which forward it to the ranks of theirs.
+// Message from one rank to all others. It goes directly to the ranks of the sender's host and to
+// the leaders of the other hosts, which forward it to the other ranks of their hosts.
 struct HierarchicalBroadcast {
-  int origin = 0;
-  uint32_t tag = 0;                  // unique among the messages between any two of the ranks
+  int origin = 0;                    // rank that sends the message
+  uint32_t tag = 0;                  // different from all other tags of the operation
   Region from;                       // source region on the origin
   Region to;                         // target region on all other ranks
-  std::vector<uint32_t> after = {};  // on the origin: steps that produce the source
-  int skipped_host = -1;             // host that needs no message; -1: none
+  std::vector<uint32_t> after = {};  // on the origin: steps that write the source region
+  int skipped_host = -1;             // host to which the message is not sent; -1: none
 };
 
-// Adds the steps of `rank` to its plan.
+// Add the steps of `rank` to its plan.
 void hierarchical_broadcast(PlanBuilder& builder, int rank, const HostTopology& hosts,
-                            const HierarchicalBroadcast& what);
+                            const HierarchicalBroadcast& message);
 
 }  // namespace smdist

@@ -24,7 +24,7 @@ HostTopology::HostTopology(const std::vector<int>& host_of) : host_of_(host_of.s
     if (static_cast<size_t>(host) == ranks_.size()) ranks_.emplace_back();
     std::vector<int>& ranks = ranks_[static_cast<size_t>(host)];
     host_of_[rank] = host;
-    seat_.push_back(static_cast<int>(ranks.size()));
+    local_index_.push_back(static_cast<int>(ranks.size()));
     ranks.push_back(static_cast<int>(rank));
   }
 }
@@ -32,8 +32,8 @@ HostTopology::HostTopology(const std::vector<int>& host_of) : host_of_(host_of.s
 int HostTopology::host_leader(int host, int towards) const {
   if (host == host_of(towards)) return towards;
   const std::vector<int>& ranks = ranks_on(host);
-  const auto seat = static_cast<size_t>(seat_[static_cast<size_t>(towards)]);
-  return ranks[seat % ranks.size()];
+  const auto local_index = static_cast<size_t>(local_index_[static_cast<size_t>(towards)]);
+  return ranks[local_index % ranks.size()];
 }
 
 }  // namespace smdist

@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// One-shot all_reduce, for short buffers: sending the whole buffer costs less than a second step.
+// Plan of a one-shot all_reduce, for short buffers: sending the whole buffer to every rank costs
+// less than a second step.
 //
-// Input and output may be the same buffer, because the sum is written after all sends of this
-// rank have completed.
+// Input and output may be the same buffer, because the sum is written after all sends of this rank
+// are complete.
 #include "collectives/collectives.h"
 #include "collectives/plan_builder.h"
 
 namespace smdist {
 namespace {
 
+// Contributions of all ranks, and the steps that exchange them.
 struct Gathered {
   std::vector<Region> shares;   // contributions by rank
   std::vector<uint32_t> steps;  // the sends and receives of contributions
 };
 
+// Adds the steps by which every rank sends its input to all others.
 Gathered exchange(PlanBuilder& builder, int size, const Region& input) {
   Gathered all;
   all.shares.assign(static_cast<size_t>(size), input);
@@ -26,7 +29,8 @@ Gathered exchange(PlanBuilder& builder, int size, const Region& input) {
   return all;
 }
 
-// Returns the partial sum of each host, in the order of hosts.
+// Adds the steps that sum the contributions of each host, and appends them to `done`. Returns the
+// regions of the partial sums, in the order of hosts.
 std::vector<Region> add_partials(PlanBuilder& builder, const HostTopology& hosts, size_t bytes,
                                  const Gathered& all, std::vector<uint32_t>& done) {
   std::vector<Region> partials;

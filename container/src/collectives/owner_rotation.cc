@@ -3,9 +3,9 @@
 
 namespace smdist {
 
-// Chooses the smallest given / weight, and the lowest rank among equals. The length of this
-// buffer is ignored, so that ranks which disagree about it still choose the same owner and can
-// report the mismatch.
+// Chooses the rank with the smallest given bytes / weight, and the lowest rank among equals. The
+// length of this buffer has no influence, so that ranks with buffers of different lengths choose
+// the same owner and can detect the mismatch.
 int OwnerRotation::next(size_t bytes, const Weights& weights) {
   using Wide = unsigned __int128;
   given_.resize(weights.size());

@@ -10,15 +10,14 @@
 
 namespace smdist {
 
-// Assigns every buffer to one owner, in rotation, so that the bytes summed by each rank are in
-// proportion to its weight. Ranks that make the same calls in the same order choose the same
-// owners.
+// Assigns every buffer to one owner, in rotation, so that each rank sums a number of bytes in
+// proportion to its weight. Ranks that make the same calls in the same order get the same owners.
 //
 // Thread safety: none.
 class OwnerRotation final {
  public:
-  // Returns the owner of a buffer of `bytes` bytes. Requires: a weight above zero, and the same
-  // number of weights in every call.
+  // Return the owner, a rank, of the next buffer, which has `bytes` bytes. weights: relative share
+  // of each rank. Requires: a weight above zero, and the same number of weights in every call.
   int next(size_t bytes, const Weights& weights);
 
  private:

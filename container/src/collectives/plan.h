@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plan of a collective: the steps of one rank, as data.
+// Plan of a collective: the sends, receives, copies and reductions of one rank, as data.
 //
-// Vocabulary. A *message* goes from one rank to another and is identified by its tag, which is
-// unique per sender, receiver and operation. A *region* is a part of a numbered buffer. Steps may
-// run in any order that respects `after`. The plans of two ranks match if every Send of one has a
-// Receive of the same tag and length in the other.
+// A *message* goes from one rank to another and is identified by its tag, which is unique for the
+// sender, the receiver and the operation. A *region* is a range of bytes of an input, an output or
+// the scratch memory. Steps may run in any order in which each runs after the steps of its `after`.
+// The plans of two ranks match if every Send of one has a Receive with the same tag and length in
+// the other.
 //
-// A Receive without dependencies is open: its region may be written as soon as the rank has
-// posted the operation. A Receive that depends on other steps, such as an earlier sum that reads
-// its region, opens when they are complete; the receiver then sends a credit, and the matching
-// Send waits for it.
+// The region of a Receive without dependencies may be written as soon as the rank has posted the
+// operation. A Receive that depends on other steps, such as an earlier sum that reads its region,
+// waits until they are complete. The receiver then sends a credit, for which the matching Send
+// waits.
 //
-// Two rules allow ranks of one host to read each other's memory without a copy. A region received
-// into scratch is read by exactly one Reduce and by no other step. The bytes that Sends read do
-// not change between the first Send of a region and the end of the operation.
+// Two rules allow ranks of one host to read each other's memory without a copy. First, scratch
+// memory that a Receive writes is read by exactly one Reduce and by no other step. Second, bytes
+// do not change between the first Send that reads them and the end of the operation.
 //
-// Only signals, such as a barrier's, are empty messages. An empty message counts as arrived when
+// Empty messages are signals, such as those of a barrier. An empty message counts as received when
 // its sender has posted the operation.
 #pragma once
 
@@ -25,8 +26,10 @@
 
 namespace smdist {
 
+// Buffer that a region belongs to.
 enum class BufferKind : uint8_t { kInput, kOutput, kScratch };
 
+// Range of bytes of a buffer.
 struct Region {
   BufferKind buffer = BufferKind::kScratch;
   uint32_t index = 0;  // number of the input or output; 0 for scratch
@@ -34,28 +37,34 @@ struct Region {
   size_t bytes = 0;
 };
 
+// Kind of a step of a plan.
 enum class StepKind : uint8_t {
-  kSend,     // sources[0] to peer
-  kReceive,  // from peer into target
-  kCopy,     // sources[0] to target
-  kReduce,   // all sources, in order, to target
+  kSend,     // sends sources[0] to peer
+  kReceive,  // receives target from peer
+  kCopy,     // copies sources[0] to target
+  kReduce,   // reduces all sources, in order, to target
 };
 
-// Kind of a Reduce: contributions to a total, contributions of one host to a partial sum, or
-// partial sums to a total.
-enum class ReduceStage : uint8_t { kWhole, kPartial, kFinal };
+// Stage of a reduction that a Reduce step computes.
+enum class ReduceStage : uint8_t {
+  kWhole,    // from the contributions of all ranks to the result
+  kPartial,  // from the contributions of one host's ranks to the partial sum of the host
+  kFinal,    // from the partial sums of all hosts to the result
+};
 
+// One step of a plan.
 struct Step {
   StepKind kind = StepKind::kCopy;
-  int peer = -1;     // rank in the group
-  uint32_t tag = 0;  // of the message
+  int peer = -1;     // of a Send or Receive: rank in the group
+  uint32_t tag = 0;  // of a Send or Receive: tag of the message
   std::vector<Region> sources;
   Region target;
-  std::vector<uint32_t> after;              // indices of earlier steps
+  std::vector<uint32_t> after;              // indices of steps that must be complete before
   ReduceStage stage = ReduceStage::kWhole;  // of a Reduce
-  bool awaits_credit = false;               // of a Send: its Receive depends on other steps
+  bool awaits_credit = false;               // of a Send: it waits for a credit of the receiver
 };
 
+// Steps of one rank, and the size of the scratch memory that they use.
 struct Plan {
   size_t scratch_bytes = 0;
   std::vector<Step> steps;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Construction of plans.
+// Builder of plans.
 #pragma once
 
 #include <vector>
@@ -8,15 +8,15 @@
 
 namespace smdist {
 
-// Returns a part of a region.
+// Return a range of a region; offset: from the beginning of the region.
 Region part_of(const Region& region, size_t offset, size_t bytes);
 
-// Cuts a length into pieces and calls visit(offset, bytes, number) for each.
+// Split a length into chunks and call visit(offset, bytes, number) for each, in order.
 template <typename Visit>
-void for_each_piece(size_t bytes, size_t piece_bytes, Visit visit) {
+void for_each_chunk(size_t bytes, size_t chunk_bytes, Visit visit) {
   uint32_t number = 0;
-  for (size_t offset = 0; offset < bytes; offset += piece_bytes) {
-    visit(offset, bytes - offset < piece_bytes ? bytes - offset : piece_bytes, number++);
+  for (size_t offset = 0; offset < bytes; offset += chunk_bytes) {
+    visit(offset, bytes - offset < chunk_bytes ? bytes - offset : chunk_bytes, number++);
   }
 }
 
@@ -27,23 +27,26 @@ class PlanBuilder final {
  public:
   PlanBuilder(int rank, int size) : rank_(rank), size_(size) {}
 
-  // Returns all other ranks, beginning with the next one.
+  // Return all other ranks in the order rank + 1, rank + 2, ..., modulo the number of ranks.
   std::vector<int> rotated_peers() const;
 
-  // Each function appends a step and returns its index; empty messages and copies are omitted. A
-  // receive with dependencies sends a credit; its send must be added with awaits_credit.
+  // Append a step and return its index. Messages and copies of 0 bytes are omitted. after: steps
+  // that must be complete before. If a receive has dependencies, the matching send of the other
+  // rank must have awaits_credit.
   uint32_t send(int peer, uint32_t tag, const Region& from, std::vector<uint32_t> after = {},
                 bool awaits_credit = false);
   uint32_t receive(int peer, uint32_t tag, const Region& into, std::vector<uint32_t> after = {});
   void copy(const Region& from, const Region& to);
   uint32_t reduce(ReduceStage stage, std::vector<Region> sources, const Region& to,
                   std::vector<uint32_t> after);
-  void signal(int peer);  // an empty message
+  // Append the send, or the receive, of an empty message.
+  void signal(int peer);
   void await_signal(int peer);
 
-  // Returns a new region of scratch memory, aligned to a cache line.
+  // Return a new region of scratch memory, aligned to a cache line.
   Region scratch(size_t bytes);
 
+  // Return the plan. Call last.
   Plan finish() { return std::move(plan_); }
 
  private:

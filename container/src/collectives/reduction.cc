@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// all_reduce, reduce and reduce_scatter: every rank sends its shares to their owners, and owners
-// sum.
+// Plans of all_reduce, reduce and reduce_scatter: every rank sends its share of each shard to the
+// owner of the shard, and the owner sums the shares of all ranks.
 //
-// Input and output may be the same buffer. A rank writes its own shard when the sum of it is
-// complete, and no other rank reads that shard of its buffer. It writes another owner's sum over
-// a shard that it has sent to that owner: the sum exists only after the owner has received the
-// whole share, so the share has left this rank's memory. The same holds for every piece.
+// Input and output may be the same buffer, for two reasons. A rank writes the sum of its own shard
+// when it is complete, and no other rank reads that shard of this buffer. A rank writes the sum
+// that it receives from another owner over its own share of that shard; the owner has computed the
+// sum after receiving the share, so the share is no longer needed. The same is true for every
+// chunk.
 #include <algorithm>
 
 #include "collectives/collectives.h"
@@ -25,7 +26,8 @@ std::vector<Region> shards_of(BufferKind buffer, const std::vector<size_t>& boun
   return shards;
 }
 
-// Sums that an owner computes for the root, in a window of slots of their own.
+// Slots of scratch memory for the sums that an owner computes and sends to the root, `window` of
+// them.
 //
 // Thread safety: none.
 class SumsForRoot final {
@@ -33,16 +35,16 @@ class SumsForRoot final {
   SumsForRoot(PlanBuilder& builder, int rank, int root, const Segmentation& segmentation)
       : builder_(builder), is_root_(rank == root), root_(root), window_(segmentation.window) {}
 
-  Region slot(uint32_t piece, size_t bytes) {
-    if (slots_.size() < window_ && piece == slots_.size())
+  Region slot(uint32_t chunk, size_t bytes) {
+    if (slots_.size() < window_ && chunk == slots_.size())
       slots_.push_back(builder_.scratch(bytes));
-    return part_of(slots_[piece % window_], 0, bytes);
+    return part_of(slots_[chunk % window_], 0, bytes);
   }
 
-  // Returns the steps that must end before a piece may use its slot.
-  std::vector<uint32_t> earlier(uint32_t piece) const {
-    if (is_root_ || piece < window_ || piece - window_ >= sends_.size()) return {};
-    return {sends_[piece - window_]};
+  // Returns the steps that must be complete before a chunk may use its slot.
+  std::vector<uint32_t> earlier(uint32_t chunk) const {
+    if (is_root_ || chunk < window_ || chunk - window_ >= sends_.size()) return {};
+    return {sends_[chunk - window_]};
   }
 
   void send(uint32_t tag, const Region& sum, uint32_t done) {
@@ -58,19 +60,20 @@ class SumsForRoot final {
   std::vector<uint32_t> sends_;
 };
 
-// Visits every piece of every owner's shard: first all first pieces, then all second ones, and so
-// on. Each round begins with the next rank, so that ranks do not all send to one target at once.
+// Visits every chunk of every owner's shard: first the first chunks of all shards, then the second
+// chunks, and so on. Rank r begins with the shard of rank r + 1, so that the ranks do not all send
+// to the same rank at the same time.
 template <typename Visit>
-void for_each_shard_piece(int rank, const std::vector<Region>& shards, size_t piece_bytes,
+void for_each_shard_chunk(int rank, const std::vector<Region>& shards, size_t chunk_bytes,
                           Visit visit) {
   size_t longest = 0;
   for (const Region& shard : shards) longest = std::max(longest, shard.bytes);
   const int size = static_cast<int>(shards.size());
-  for_each_piece(longest, piece_bytes, [&](size_t offset, size_t, uint32_t piece) {
+  for_each_chunk(longest, chunk_bytes, [&](size_t offset, size_t, uint32_t chunk) {
     for (int step = 1; step <= size; ++step) {
       const int owner = (rank + step) % size;
       const size_t bytes = shards[static_cast<size_t>(owner)].bytes;
-      if (offset < bytes) visit(owner, piece, offset, std::min(piece_bytes, bytes - offset));
+      if (offset < bytes) visit(owner, chunk, offset, std::min(chunk_bytes, bytes - offset));
     }
   });
 }
@@ -84,15 +87,15 @@ Plan all_reduce(int rank, const HostTopology& hosts, size_t bytes, const Weights
   const std::vector<Region> outputs = shards_of(BufferKind::kOutput, boundaries);
   PlanBuilder builder(rank, hosts.size());
   HierarchicalReduce reduction(builder, rank, hosts, segmentation);
-  for_each_shard_piece(
-      rank, inputs, segmentation.piece_bytes,
-      [&](int owner, uint32_t piece, size_t offset, size_t length) {
+  for_each_shard_chunk(
+      rank, inputs, segmentation.chunk_bytes,
+      [&](int owner, uint32_t chunk, size_t offset, size_t length) {
         const size_t i = static_cast<size_t>(owner);
         const Region sum = part_of(outputs[i], offset, length);
-        const uint32_t done = reduction.add(owner, piece, part_of(inputs[i], offset, length), sum);
+        const uint32_t done = reduction.add(owner, chunk, part_of(inputs[i], offset, length), sum);
         hierarchical_broadcast(
             builder, rank, hosts,
-            {owner, reduction.tag(owner, piece, ReduceMessage::kTotal), sum, sum, {done}});
+            {owner, reduction.tag(owner, chunk, ReduceMessage::kTotal), sum, sum, {done}});
       });
   return builder.finish();
 }
@@ -110,31 +113,31 @@ Plan reduce_to_root(int rank, const HostTopology& hosts, int root, size_t bytes,
   PlanBuilder builder(rank, hosts.size());
   HierarchicalReduce reduction(builder, rank, hosts, segmentation);
   SumsForRoot sums(builder, rank, root, segmentation);
-  for_each_shard_piece(
-      rank, inputs, segmentation.piece_bytes,
-      [&](int owner, uint32_t piece, size_t offset, size_t length) {
+  for_each_shard_chunk(
+      rank, inputs, segmentation.chunk_bytes,
+      [&](int owner, uint32_t chunk, size_t offset, size_t length) {
         const size_t i = static_cast<size_t>(owner);
         const Region at_root = part_of(outputs[i], offset, length);
-        const Region sum = rank == owner && rank != root ? sums.slot(piece, length) : at_root;
-        const uint32_t done = reduction.add(owner, piece, part_of(inputs[i], offset, length), sum,
-                                            sums.earlier(piece));
-        const uint32_t tag = reduction.tag(owner, piece, ReduceMessage::kTotal);
+        const Region sum = rank == owner && rank != root ? sums.slot(chunk, length) : at_root;
+        const uint32_t done = reduction.add(owner, chunk, part_of(inputs[i], offset, length), sum,
+                                            sums.earlier(chunk));
+        const uint32_t tag = reduction.tag(owner, chunk, ReduceMessage::kTotal);
         if (rank == owner && rank != root) sums.send(tag, sum, done);
         if (rank == root && rank != owner) builder.receive(owner, tag, at_root);
       });
   return builder.finish();
 }
 
-Plan reduce_scatter(int rank, const HostTopology& hosts, size_t chunk_bytes, BufferLayout inputs,
+Plan reduce_scatter(int rank, const HostTopology& hosts, size_t part_bytes, BufferLayout inputs,
                     const Segmentation& segmentation) {
   const std::vector<Region> shares =
-      chunks_of(BufferKind::kInput, hosts.size(), chunk_bytes, inputs);
+      parts_of_ranks(BufferKind::kInput, hosts.size(), part_bytes, inputs);
   PlanBuilder builder(rank, hosts.size());
   HierarchicalReduce reduction(builder, rank, hosts, segmentation);
-  for_each_shard_piece(rank, shares, segmentation.piece_bytes,
-                       [&](int owner, uint32_t piece, size_t offset, size_t length) {
+  for_each_shard_chunk(rank, shares, segmentation.chunk_bytes,
+                       [&](int owner, uint32_t chunk, size_t offset, size_t length) {
                          const Region& share = shares[static_cast<size_t>(owner)];
-                         reduction.add(owner, piece, part_of(share, offset, length),
+                         reduction.add(owner, chunk, part_of(share, offset, length),
                                        {BufferKind::kOutput, 0, offset, length});
                        });
   return builder.finish();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Partition of a buffer into one shard per rank.
+// Division of a buffer into one shard per rank.
 #pragma once
 
 #include <cstddef>
@@ -8,18 +8,20 @@
 
 namespace smdist {
 
-// Shards begin at multiples of a cache line from the begin of the buffer, so that no element is
-// split and, in an aligned buffer, no two owners write one line.
+// Alignment of shards in bytes: each begins at a multiple of a cache line from the beginning of the
+// buffer. So no element is split and, in an aligned buffer, no two ranks write the same line.
 constexpr size_t kShardAlignment = 64;
 
+// Relative size of the shard of each rank, by rank in the group.
 using Weights = std::vector<uint32_t>;
 
+// Return weights for `size` shards of equal size.
 Weights equal_weights(int size);
 
-// Returns the size + 1 boundaries of `size` shards of a buffer of `bytes` bytes. Shard i is
-// [boundary i, boundary i + 1); its length is proportional to its weight, to within one cache
-// line. All boundaries but the last are multiples of kShardAlignment. Requires: at least one
-// weight above zero.
+// Return the boundaries of the shards of a buffer of `bytes` bytes, one more than there are
+// weights. Shard i is the range from boundary i to boundary i + 1; its length is proportional to
+// its weight, to within one cache line. All boundaries except the last are multiples of
+// kShardAlignment. Requires: at least one weight above zero.
 std::vector<size_t> shard_boundaries(size_t bytes, const Weights& weights);
 
 }  // namespace smdist

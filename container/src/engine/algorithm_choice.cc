@@ -15,18 +15,19 @@ BufferLayout layout_of(const Spans& spans) {
   return spans.size() == 1 ? BufferLayout::kOneBuffer : BufferLayout::kBufferPerRank;
 }
 
-// The N chunks of one buffer or of N buffers. N buffers may have different lengths.
+// Returns the regions of the N parts, in one buffer or in N buffers. N buffers may have different
+// lengths.
 std::vector<Region> regions_of(BufferKind buffer, const Spans& spans, int size) {
   const size_t count = static_cast<size_t>(size);
   if (spans.size() == 1)
-    return chunks_of(buffer, size, spans[0].bytes / count, BufferLayout::kOneBuffer);
+    return parts_of_ranks(buffer, size, spans[0].bytes / count, BufferLayout::kOneBuffer);
   std::vector<Region> regions;
   for (uint32_t i = 0; i < spans.size(); ++i) regions.push_back({buffer, i, 0, spans[i].bytes});
   return regions;
 }
 
-// Length of one chunk, as this rank knows it.
-size_t chunk_bytes_of(const Operation& operation, int rank, int size) {
+// Returns the length of the data of one rank, from this rank's buffers.
+size_t part_bytes_of(const Operation& operation, int rank, int size) {
   const bool scatters = operation.kind == Collective::kScatter && rank == operation.root;
   if (scatters) return regions_of(BufferKind::kInput, operation.inputs, size)[0].bytes;
   const bool takes_output = operation.kind == Collective::kScatter ||
@@ -46,8 +47,8 @@ Weights weights_of(const Group& group, const Weights& of_all) {
 }
 
 Plan broadcast_plan(const Operation& operation, const Group& group, size_t bytes,
-                    size_t piece_bytes) {
-  Plan plan = broadcast(group.rank, group.hosts, operation.root, bytes, piece_bytes);
+                    size_t chunk_bytes) {
+  Plan plan = broadcast(group.rank, group.hosts, operation.root, bytes, chunk_bytes);
   const bool copies = group.rank == operation.root && !operation.outputs.empty() && bytes > 0;
   if (copies) {
     const Region input{BufferKind::kInput, 0, 0, bytes};
@@ -70,7 +71,7 @@ Descriptor descriptor_of(const Operation& operation, int rank, int size) {
   if (is_rooted(operation.kind)) descriptor.root = operation.root;
   const bool has_one_length =
       operation.kind != Collective::kBarrier && operation.kind != Collective::kAllToAll;
-  if (has_one_length) descriptor.bytes = chunk_bytes_of(operation, rank, size);
+  if (has_one_length) descriptor.bytes = part_bytes_of(operation, rank, size);
   if (operation.kind == Collective::kAllToAll) descriptor.bytes = operation.layout;
   const bool has_layout = has_one_length && !is_point_to_point(operation.kind);
   if (has_layout) descriptor.to_bytes = descriptor.from_bytes = operation.layout;
@@ -89,7 +90,7 @@ Descriptor descriptor_for(Descriptor common, const Operation& operation, int pee
 AlgorithmChoice choose(const Descriptor& descriptor, const Tuning& tuning, const Group& group,
                        OwnerRotation& owner_rotation) {
   const size_t widening = partial_bytes(descriptor.dtype) / element_bytes(descriptor.dtype);
-  AlgorithmChoice choice{{tuning.piece_bytes, group.window, widening},
+  AlgorithmChoice choice{{tuning.chunk_bytes, group.window, widening},
                          weights_of(group, tuning.shard_weights)};
   const uint64_t bytes = descriptor.bytes;
   if (descriptor.kind != Collective::kAllReduce || bytes == 0) return choice;
@@ -109,7 +110,7 @@ Plan plan_of(const Operation& operation, const Group& group, const AlgorithmChoi
   const int size = group.size();
   const bool has_one_length =
       operation.kind != Collective::kBarrier && operation.kind != Collective::kAllToAll;
-  const size_t bytes = has_one_length ? chunk_bytes_of(operation, rank, size) : 0;
+  const size_t bytes = has_one_length ? part_bytes_of(operation, rank, size) : 0;
   const int root = operation.root;
   const Segmentation& segmentation = choice.segmentation;
   switch (operation.kind) {
@@ -122,7 +123,7 @@ Plan plan_of(const Operation& operation, const Group& group, const AlgorithmChoi
     case Collective::kAllGather:
       return all_gather(rank, group.hosts, bytes, layout_of(operation.outputs));
     case Collective::kBroadcast:
-      return broadcast_plan(operation, group, bytes, segmentation.piece_bytes);
+      return broadcast_plan(operation, group, bytes, segmentation.chunk_bytes);
     case Collective::kReduce:
       return reduce_to_root(rank, group.hosts, root, bytes, segmentation);
     case Collective::kGather:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pure functions from an operation to its descriptor and its plan.
+// Pure functions that compute the descriptor and the plan of an operation.
 #pragma once
 
 #include "collectives/hierarchical_reduce.h"
@@ -12,25 +12,28 @@
 
 namespace smdist {
 
-// Description of the operation that all ranks of the group have to agree on. Requires: check()
-// passed.
+// Return the descriptor of the operation, which must match on all ranks of the group. Requires:
+// check() has accepted the operation.
 Descriptor descriptor_of(const Operation& operation, int rank, int size);
 
-// Descriptor as it is sent to one peer, a rank of the group. It differs among peers in all_to_all.
+// Return the descriptor that is sent to one peer, a rank of the group. Only in all_to_all it
+// differs among peers.
 Descriptor descriptor_for(Descriptor common, const Operation& operation, int peer, int size);
 
 // Algorithm of an operation, and its parameters.
 struct AlgorithmChoice {
   Segmentation segmentation;
-  Weights weights;            // of the members' shards
-  bool is_one_shot = false;   // every rank reduces the whole buffer by itself
-  bool is_shareable = false;  // in shards on one host, so that shared memory may be used
+  Weights weights;            // relative size of each member's shard
+  bool is_one_shot = false;   // one-shot all_reduce: every rank reduces the whole buffer
+  bool is_shareable = false;  // all_reduce in shards on one host, which may use shared memory
 };
 
-// Choose the algorithm. Advances `owner_rotation` if a single rank is to reduce the whole buffer.
+// Choose the algorithm of an operation. Takes the next owner of `owner_rotation` if a single rank
+// reduces the whole buffer.
 AlgorithmChoice choose(const Descriptor& descriptor, const Tuning& tuning, const Group& group,
                        OwnerRotation& owner_rotation);
 
+// Return this rank's plan of the operation.
 Plan plan_of(const Operation& operation, const Group& group, const AlgorithmChoice& choice);
 
 }  // namespace smdist

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads that wake up without preempting others.
+// Scheduling policy for threads that should not preempt others when they wake up.
 #pragma once
 
 #include <sched.h>
 
 namespace smdist {
 
-// If there are more ranks than processors, a rank is usually woken by a rank that is about to send
-// more. Preempting the sender at its first piece costs a switch back for the next one. While this
-// object lives, its thread has the policy SCHED_BATCH: after a wake-up it runs when a processor is
-// free. A thread whose policy is not the default, or cannot be changed, stays as it is.
+// Gives its thread the policy SCHED_BATCH while the object exists: after a wake-up the thread runs
+// when a processor is free. If there are more ranks than processors, a rank is usually woken by a
+// rank that is about to send more data; preempting that sender would cost two context switches for
+// each chunk. Does nothing if the policy of the thread is not the default one, or cannot be
+// changed.
 class BatchScheduling final {
  public:
   explicit BatchScheduling(bool is_wanted)

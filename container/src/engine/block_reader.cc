@@ -12,7 +12,7 @@ const uint8_t* BlockReader::address(int rank, const BlockRef& block) const {
   const size_t offset = block.block * options_.block_bytes;
   const bool is_inside = block.bytes > 0 && block.bytes <= options_.block_bytes &&
                          offset + options_.block_bytes <= arena.bytes;
-  if (!is_inside) throw PeerError("referred to bytes outside of the memory that it shares");
+  if (!is_inside) throw PeerError("sent a reference to bytes outside of its shared memory");
   return static_cast<const uint8_t*>(arena.data) + offset;
 }
 

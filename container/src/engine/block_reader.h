@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages that peers leave in blocks of their shared memory.
+// Receipt of messages in blocks of the peers' shared memory.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,12 @@
 
 namespace smdist {
 
-// Delivers such a message to its operation. If a reduction is the only reader, the operation
-// borrows the block and reads the bytes where they lie; otherwise they are copied.
+// Delivers messages, whose bytes are in blocks of a peer's shared memory, to their operations. If a
+// reduction is the only reader of the bytes, the operation borrows the block: the reduction reads
+// the block itself. Otherwise the bytes are copied, and the block is released at once.
 //
-// At most half of a peer's blocks are borrowed at a time. The other half goes back at once, so
-// that an operation which waits for a third rank cannot hold up the other operations.
+// At most half of a peer's blocks are borrowed at a time. So an operation that waits for a third
+// rank cannot use up the blocks that other operations need.
 //
 // Thread safety: none.
 class BlockReader final {
@@ -27,18 +28,19 @@ class BlockReader final {
         transport_(transport),
         num_borrowed_(static_cast<size_t>(options.size)) {}
 
-  // Address of the bytes. Throws PeerError if they are not in the peer's arena.
+  // Return the address of a block's bytes. Throws PeerError if they are not in the peer's arena.
   const uint8_t* address(int rank, const BlockRef& block) const;
 
-  // frame: the one that the block came with. Returns whether the bytes were copied, so that the
-  // block can be released now; if not, on_returned() must be called when it can be.
+  // Deliver the bytes of a block to an operation. frame: the frame that contained the reference to
+  // the block. Returns true if the bytes were copied: release the block now. Returns false if the
+  // block was borrowed: call on_returned() when the reduction has read it.
   bool deliver(PendingOperation& pending, int rank, const Frame& frame, const BlockRef& block);
   void on_returned(int rank) { --num_borrowed_[static_cast<size_t>(rank)]; }
 
  private:
   const Options& options_;
   Transport& transport_;
-  std::vector<uint32_t> num_borrowed_;  // blocks, by peer
+  std::vector<uint32_t> num_borrowed_;  // number of borrowed blocks, by peer
 };
 
 }  // namespace smdist

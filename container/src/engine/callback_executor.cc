@@ -45,7 +45,7 @@ void CallbackExecutor::finish() {
   }
 }
 
-void CallbackExecutor::run(const std::shared_ptr<State>& state) {
+void CallbackExecutor::run(const std::shared_ptr<SharedQueue>& state) {
   while (std::optional<Callback> callback = next(state)) {
     call(std::move(*callback));
     MutexLock lock(state->mutex);
@@ -53,9 +53,9 @@ void CallbackExecutor::run(const std::shared_ptr<State>& state) {
   }
 }
 
-// Block until there is a callback to run; none means that the thread has to end.
+// Blocks until a callback may run, and returns it; none if the thread has to end.
 std::optional<CallbackExecutor::Callback> CallbackExecutor::next(
-    const std::shared_ptr<State>& state) {
+    const std::shared_ptr<SharedQueue>& state) {
   MutexLock lock(state->mutex);
   while (true) {
     if (state->queue.empty()) {
@@ -79,7 +79,8 @@ std::optional<CallbackExecutor::Callback> CallbackExecutor::next(
   return callback;
 }
 
-// A callback must not throw. If one does, the others still have to run.
+// Calls a callback. It must not throw; if it does, the exception is ignored, so that the other
+// callbacks run.
 void CallbackExecutor::call(Callback callback) {
   try {
     callback.done(std::move(callback.error));

@@ -17,10 +17,10 @@
 
 namespace smdist {
 
-// A callback may be slow or take locks of its own, so it must not run on the thread that moves the
-// bytes. Callbacks run one at a time, in the order in which operations ended. But a callback that
-// waits for another operation would block the callback of that operation for ever: if one runs
-// for more than 20 ms, another thread goes on with the others.
+// Runs callbacks one at a time, in the order in which their operations ended. A callback may be
+// slow or lock mutexes, so it does not run on the thread that moves the data. If a callback runs
+// for more than 20 ms, another thread continues with the next ones, because it may wait for an
+// operation whose own callback is queued behind it.
 //
 // Thread safety: push() may be called from any thread; start() and finish() once each, from any
 // thread; finish() also from a callback.
@@ -28,10 +28,12 @@ class CallbackExecutor final {
  public:
   using Done = std::function<void(std::exception_ptr)>;
 
+  // Start the threads.
   void start();
-  // An operation has ended: calls its `ended` here, and its `done` on a thread of this class.
+  // Call the `ended` of an operation now, and queue its `done` for a thread of this class. error:
+  // null if the operation succeeded.
   void push(Operation& operation, std::exception_ptr error);
-  // Run what is queued, then end the threads.
+  // Run the queued callbacks, then end the threads.
   void finish();
 
  private:
@@ -41,8 +43,9 @@ class CallbackExecutor final {
     Done done;
     std::exception_ptr error;
   };
-  // Shared with the threads: a callback may destroy the engine, and returns after that.
-  struct State {
+  // Queue of callbacks. The threads share its ownership, because a callback may destroy the engine
+  // and this object, and its thread continues after that.
+  struct SharedQueue {
     Mutex mutex;
     std::condition_variable_any changed;
     std::deque<Callback> queue SMDIST_GUARDED_BY(mutex);
@@ -51,11 +54,11 @@ class CallbackExecutor final {
     Clock::time_point latest_start SMDIST_GUARDED_BY(mutex);
     bool is_finished SMDIST_GUARDED_BY(mutex) = false;
   };
-  static void run(const std::shared_ptr<State>& state);
-  static std::optional<Callback> next(const std::shared_ptr<State>& state);
+  static void run(const std::shared_ptr<SharedQueue>& state);
+  static std::optional<Callback> next(const std::shared_ptr<SharedQueue>& state);
   static void call(Callback callback);
 
-  const std::shared_ptr<State> state_ = std::make_shared<State>();
+  const std::shared_ptr<SharedQueue> state_ = std::make_shared<SharedQueue>();
 };
 
 }  // namespace smdist

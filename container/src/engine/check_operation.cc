@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks of an operation.
+// Checks of the arguments of an operation.
 #include <string>
 
 #include "collectives/collectives.h"
@@ -11,7 +11,7 @@ namespace {
 
 using Spans = std::vector<Span>;
 
-// The call that is checked, as messages name it.
+// The call that is checked.
 struct Call {
   const Operation& operation;
   const int rank;
@@ -26,79 +26,91 @@ struct Call {
 
 std::string bytes_text(size_t bytes) { return std::to_string(bytes) + " bytes"; }
 
+std::string ranks_text(int size) { return "the ranks 0 to " + std::to_string(size - 1); }
+
 void check_basics(const Call& call) {
   const Operation& operation = call.operation;
   call.require(operation.timeout.count() > 0,
                "the timeout is " + std::to_string(operation.timeout.count()) +
-                   " ms; an operation must end at some time, so pass one above zero");
-  call.require(operation.done || operation.ended,
-               "done and ended are empty; nothing would report the end of the operation");
+                   " ms, but it must be above 0 ms. Pass a longer timeout");
+  call.require(
+      operation.done || operation.ended,
+      "the callbacks done and ended are both empty, so nothing could report the end of the "
+      "operation. Set at least one of them");
   call.require(!is_rooted(operation.kind) || (operation.root >= 0 && operation.root < call.size),
-               "root " + std::to_string(operation.root) + " is not a rank of a group of " +
-                   std::to_string(call.size));
+               "the root is rank " + std::to_string(operation.root) + ", but the group has only " +
+                   ranks_text(call.size));
   if (is_point_to_point(operation.kind)) {
     const bool is_any = operation.kind == Collective::kReceive && operation.peer == kAnyRank;
     call.require(is_any || (operation.peer >= 0 && operation.peer < call.size),
-                 "rank " + std::to_string(operation.peer) + " is not in a group of " +
-                     std::to_string(call.size));
-    call.require(operation.peer != call.rank, "a rank cannot exchange messages with itself");
-    call.require(call.size > 1, "there is no other rank in the group");
+                 "the peer is rank " + std::to_string(operation.peer) +
+                     ", but the group has only " + ranks_text(call.size));
+    call.require(operation.peer != call.rank,
+                 "the peer is this rank, but a rank cannot exchange messages with itself");
+    call.require(call.size > 1, "the group has no other rank to exchange messages with");
   }
   if (!is_reducing(operation.kind)) return;
-  call.require(
-      is_defined(operation.op, operation.dtype),
-      std::string(name_of(operation.op)) + " is not defined for " + name_of(operation.dtype));
+  call.require(is_defined(operation.op, operation.dtype),
+               std::string("the reduction ") + name_of(operation.op) +
+                   " is not defined for the dtype " + name_of(operation.dtype));
   call.require(operation.scale == 1 || is_floating(operation.dtype),
-               std::string("a scale is not defined for ") + name_of(operation.dtype));
+               "the scale is " + std::to_string(operation.scale) + ", but the dtype " +
+                   name_of(operation.dtype) +
+                   " cannot be scaled. Use a floating dtype, or a scale of 1");
 }
 
 void check_spans(const Call& call, const Spans& spans, const std::string& what) {
   const size_t width = element_bytes(call.operation.dtype);
   for (const Span& span : spans) {
-    call.require(span.data != nullptr || span.bytes == 0, what + " is null");
-    call.require(span.bytes % width == 0, what + " has " + bytes_text(span.bytes) + ", not whole " +
+    call.require(span.data != nullptr || span.bytes == 0,
+                 what + " is null, but its length is " + bytes_text(span.bytes));
+    call.require(span.bytes % width == 0, what + " has " + bytes_text(span.bytes) +
+                                              ", which is not a whole number of " +
                                               name_of(call.operation.dtype) + " elements");
     call.require(reinterpret_cast<uintptr_t>(span.data) % width == 0,
-                 what + " is not aligned to its elements");
+                 what + " is not aligned to its elements of " + bytes_text(width));
   }
 }
 
 void check_one(const Call& call, const Spans& spans, const std::string& what) {
-  call.require(spans.size() == 1, "takes one " + what + ", not " + std::to_string(spans.size()));
+  call.require(spans.size() == 1,
+               "the operation takes one " + what + ", but got " + std::to_string(spans.size()));
 }
 
 void check_same(const Call& call, size_t input_bytes, size_t output_bytes) {
   call.require(input_bytes == output_bytes, "the input has " + bytes_text(input_bytes) +
-                                                ", the output " + bytes_text(output_bytes));
+                                                ", but the output has " + bytes_text(output_bytes) +
+                                                ". Both must have the same length");
 }
 
-// One buffer of N chunks, or N buffers. Each chunk has `chunk_bytes`.
-void check_chunks(const Call& call, const Spans& spans, size_t chunk_bytes,
-                  const std::string& what) {
+// Checks that there is one buffer with N parts of part_bytes bytes, or N such buffers. what:
+// "input" or "output".
+void check_parts(const Call& call, const Spans& spans, size_t part_bytes, const std::string& what) {
   const size_t count = spans.size();
-  call.require(
-      count == 1 || count == call.ranks(),
-      "takes one " + what + " or " + std::to_string(call.size) + ", not " + std::to_string(count));
-  const size_t expected = count == 1 ? chunk_bytes * call.ranks() : chunk_bytes;
+  call.require(count == 1 || count == call.ranks(),
+               "the operation takes one " + what + ", or one for each of the " +
+                   std::to_string(call.size) + " ranks, but got " + std::to_string(count));
+  const size_t expected = count == 1 ? part_bytes * call.ranks() : part_bytes;
   for (const Span& span : spans) {
     call.require(span.bytes == expected, "the " + what + " has " + bytes_text(span.bytes) +
-                                             " where " + bytes_text(expected) + " belong");
+                                             ", but it must have " + bytes_text(expected));
   }
 }
 
 void check_splits(const Call& call, const Spans& spans, const std::string& what) {
   call.require(spans.size() == 1 || spans.size() == call.ranks(),
-               "takes one " + what + " or " + std::to_string(call.size));
+               "the operation takes one " + what + ", or one for each of the " +
+                   std::to_string(call.size) + " ranks, but got " + std::to_string(spans.size()));
   const size_t unit = call.ranks() * element_bytes(call.operation.dtype);
   call.require(spans.size() != 1 || spans[0].bytes % unit == 0,
-               "the " + what + " of " + bytes_text(spans[0].bytes) + " has no " +
-                   std::to_string(call.size) + " equal chunks");
+               "the " + what + " of " + bytes_text(spans[0].bytes) + " cannot be split into " +
+                   std::to_string(call.size) + " equal parts of whole elements");
 }
 
-void check_root_chunks(const Call& call, const Spans& many, const Spans& one,
-                       const std::string& many_name, const std::string& one_name) {
+void check_root_parts(const Call& call, const Spans& many, const Spans& one,
+                      const std::string& many_name, const std::string& one_name) {
   check_one(call, one, one_name);
-  if (call.is_root()) check_chunks(call, many, one[0].bytes, many_name);
+  if (call.is_root()) check_parts(call, many, one[0].bytes, many_name);
 }
 
 void check_shape(const Call& call) {
@@ -111,10 +123,10 @@ void check_shape(const Call& call) {
       return check_same(call, inputs[0].bytes, outputs[0].bytes);
     case Collective::kReduceScatter:
       check_one(call, outputs, "output");
-      return check_chunks(call, inputs, outputs[0].bytes, "input");
+      return check_parts(call, inputs, outputs[0].bytes, "input");
     case Collective::kAllGather:
       check_one(call, inputs, "input");
-      return check_chunks(call, outputs, inputs[0].bytes, "output");
+      return check_parts(call, outputs, inputs[0].bytes, "output");
     case Collective::kBroadcast:
       if (!call.is_root()) return check_one(call, outputs, "output");
       check_one(call, inputs, "input");
@@ -127,9 +139,9 @@ void check_shape(const Call& call) {
       check_one(call, outputs, "output");
       return check_same(call, inputs[0].bytes, outputs[0].bytes);
     case Collective::kGather:
-      return check_root_chunks(call, outputs, inputs, "output", "input");
+      return check_root_parts(call, outputs, inputs, "output", "input");
     case Collective::kScatter:
-      return check_root_chunks(call, inputs, outputs, "input", "output");
+      return check_root_parts(call, inputs, outputs, "input", "output");
     case Collective::kAllToAll:
       check_splits(call, inputs, "input");
       return check_splits(call, outputs, "output");
@@ -146,10 +158,11 @@ bool overlap(const uint8_t* a, size_t a_bytes, const uint8_t* b, size_t b_bytes)
   return a_bytes > 0 && b_bytes > 0 && a < b + b_bytes && b < a + a_bytes;
 }
 
-// Address of this rank's own chunk of one side; the other side may be exactly that chunk.
-const uint8_t* own_chunk(const Call& call, const Spans& many, size_t chunk_bytes) {
+// Returns the address of this rank's own part in the inputs or outputs. The buffer of the other
+// side may be exactly this part.
+const uint8_t* own_part(const Call& call, const Spans& many, size_t part_bytes) {
   const size_t rank = static_cast<size_t>(call.rank);
-  if (many.size() == 1) return static_cast<const uint8_t*>(many[0].data) + rank * chunk_bytes;
+  if (many.size() == 1) return static_cast<const uint8_t*>(many[0].data) + rank * part_bytes;
   return static_cast<const uint8_t*>(many[rank].data);
 }
 
@@ -163,10 +176,10 @@ bool may_share(const Call& call, const Span& input, const Span& output) {
       return in == out;
     case Collective::kReduceScatter:
     case Collective::kScatter:
-      return out == own_chunk(call, call.operation.inputs, output.bytes);
+      return out == own_part(call, call.operation.inputs, output.bytes);
     case Collective::kAllGather:
     case Collective::kGather:
-      return in == own_chunk(call, call.operation.outputs, input.bytes);
+      return in == own_part(call, call.operation.outputs, input.bytes);
     case Collective::kAllToAll:
     case Collective::kBarrier:
     case Collective::kSend:
@@ -176,7 +189,7 @@ bool may_share(const Call& call, const Span& input, const Span& output) {
   return false;
 }
 
-// Return whether this rank uses the buffers of one side at all.
+// Return whether this rank reads its inputs, and whether it writes its outputs.
 bool uses_inputs(const Call& call) {
   const Collective kind = call.operation.kind;
   return call.is_root() || (kind != Collective::kBroadcast && kind != Collective::kScatter);
@@ -194,7 +207,8 @@ void check_overlap(const Call& call) {
       const bool shares = overlap(static_cast<const uint8_t*>(input.data), input.bytes,
                                   static_cast<const uint8_t*>(output.data), output.bytes);
       call.require(!shares || may_share(call, input, output),
-                   "an input and an output overlap where they may not");
+                   "an input and an output overlap in memory in a way that this operation does not "
+                   "support. Pass separate buffers");
     }
   }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks of what callers pass to the engine, before anything reaches another rank.
+// Checks of the arguments that callers pass to the engine, before data are sent to other ranks.
 #pragma once
 
 #include "smdist/operation.h"
@@ -7,10 +7,11 @@
 
 namespace smdist {
 
-// Throws UsageError if the operation is wrong in itself, for a rank of a group of `size` ranks.
+// Throw UsageError if the arguments of the operation are invalid for this rank of a group of `size`
+// ranks.
 void check(const Operation& operation, int rank, int size);
 
-// Throws UsageError if an engine cannot work with these options.
+// Throw UsageError if the options of an engine are invalid.
 void check(const Options& options);
 
 }  // namespace smdist

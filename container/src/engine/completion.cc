@@ -7,7 +7,7 @@
 
 namespace smdist {
 
-// Everything that a thread can wait for changes under the mutex.
+// State of a completion, which changes under the mutex.
 struct Completion::State {
   Mutex mutex;
   std::condition_variable_any changed;

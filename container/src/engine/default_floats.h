@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The default floating-point environment.
+// Default floating-point environment for a thread.
 #pragma once
 
 #include <cfenv>
 
 namespace smdist {
 
-// Sums must not depend on the rounding or denormal mode of the thread that computes them. While
-// this object lives, its thread has the default modes.
+// Gives its thread the default rounding and denormal modes while the object exists, because sums
+// must not depend on the modes of the thread that computes them.
 class DefaultFloats final {
  public:
   DefaultFloats() {

@@ -57,15 +57,18 @@ Engine::Impl::Impl(Options options, std::unique_ptr<Transport> transport)
 
 void Engine::Impl::join(const std::vector<Endpoint>& peers) {
   if (peers.size() != static_cast<size_t>(options_.size)) {
-    throw UsageError("join() takes the endpoints of all " + std::to_string(options_.size) +
-                     " ranks, not " + std::to_string(peers.size()));
+    throw UsageError("join() got " + std::to_string(peers.size()) +
+                     " endpoints, but the engine has " + std::to_string(options_.size) +
+                     " ranks. Pass one endpoint for each rank");
   }
   MutexLock lock(mutex_);
-  if (state_ != State::kNew) throw UsageError("join() may be called once, before shutdown()");
+  if (state_ != LifePhase::kNew)
+    throw UsageError(
+        "join() was called twice, or after shutdown(). Call it once, before shutdown()");
   transport_->start(peers, &progress_);
   callbacks_.start();
   progress_thread_ = std::thread([this] { run_progress_thread(); });
-  state_ = State::kRunning;
+  state_ = LifePhase::kRunning;
   progress_lock_.open();
 }
 
@@ -75,10 +78,13 @@ void Engine::Impl::add_group(uint32_t id, std::vector<int> members) {
   std::sort(sorted.begin(), sorted.end());
   const bool is_valid = !sorted.empty() && sorted.front() >= 0 && sorted.back() < options_.size &&
                         std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end();
-  if (!is_valid) throw UsageError("the members of " + name + " are not different ranks");
+  if (!is_valid)
+    throw UsageError("the members of " + name + " must be different ranks from 0 to " +
+                     std::to_string(options_.size - 1));
   const auto own = std::find(members.begin(), members.end(), options_.rank);
   if (own == members.end()) {
-    throw UsageError("rank " + std::to_string(options_.rank) + " is not a member of " + name);
+    throw UsageError("rank " + std::to_string(options_.rank) + " is not a member of " + name +
+                     ", so it cannot add that group");
   }
   const int rank = static_cast<int>(own - members.begin());
   MutexLock lock(mutex_);
@@ -86,7 +92,8 @@ void Engine::Impl::add_group(uint32_t id, std::vector<int> members) {
   membership.is_removed = false;
   if (!membership.group) membership.group = make_group(options_, id, members, rank);
   if (membership.group->members != members) {
-    throw UsageError(name + " has other members already: two groups got the same number");
+    throw UsageError(name +
+                     " exists already and has other members. Give each group a number of its own");
   }
 }
 
@@ -98,7 +105,7 @@ void Engine::Impl::remove_group(uint32_t id) {
     const uint64_t pending = found->second.group->pending;
     if (pending > 0) {
       throw UsageError("group " + std::to_string(id) + " has " + std::to_string(pending) +
-                       " operations on their way; wait for them, then remove it");
+                       " pending operations and cannot be removed. Wait for them first");
     }
     found->second.is_removed = true;
     inbox_.removed_groups.push_back(id);
@@ -110,7 +117,7 @@ std::shared_ptr<Group> Engine::Impl::group_of(uint32_t id) {
   MutexLock lock(mutex_);
   const auto found = groups_.find(id);
   if (found == groups_.end() || found->second.is_removed) {
-    throw UsageError("there is no group " + std::to_string(id) + "; call add_group() first");
+    throw UsageError("group " + std::to_string(id) + " does not exist. Call add_group() first");
   }
   return found->second.group;
 }
@@ -141,13 +148,15 @@ void Engine::Impl::put_in_inbox(Submission submission) {
   progress_lock_.notify();
 }
 
-// Give the operation its number, and choose its algorithm. Both are the same on all ranks, since
-// all ranks number the same operations. (A send or receive gets another number when its peer is
-// known: see Matching.)
+// Assigns the operation its number, and chooses its algorithm. Both are the same on all ranks,
+// because all ranks submit the same operations in the same order. (A send or receive gets another
+// number when its peer is known: see Matching.)
 void Engine::Impl::number(Submission& submission) {
   MutexLock lock(mutex_);
-  if (state_ == State::kNew) throw UsageError("call join() before submit()");
-  if (state_ == State::kEnded) throw UsageError("the engine was shut down");
+  if (state_ == LifePhase::kNew)
+    throw UsageError("submit() was called before join(). Call join() first");
+  if (state_ == LifePhase::kEnded)
+    throw UsageError("the engine was shut down, so it cannot start an operation");
   Membership& membership = groups_[submission.id.group];
   submission.id.sequence = membership.next(submission.id.role);
   ++submission.group->pending;
@@ -168,7 +177,8 @@ void Engine::Impl::tune(Tuning tuning) {
 void Engine::Impl::abort(const std::string& reason, const std::string& details) {
   if (details.size() > kMaxDetailsBytes) {
     throw UsageError("the details of an abort have " + std::to_string(details.size()) +
-                     " bytes: at most " + std::to_string(kMaxDetailsBytes) + " can be sent");
+                     " bytes, but at most " + std::to_string(kMaxDetailsBytes) +
+                     " bytes can be sent");
   }
   {
     MutexLock lock(mutex_);
@@ -180,14 +190,14 @@ void Engine::Impl::abort(const std::string& reason, const std::string& details) 
 
 void Engine::Impl::shutdown() {
   MutexLock shutting_down(shutdown_mutex_);
-  State before;
+  LifePhase before;
   {
     MutexLock submitting(submitting_mutex_);
     MutexLock lock(mutex_);
-    before = std::exchange(state_, State::kEnded);
+    before = std::exchange(state_, LifePhase::kEnded);
     inbox_.is_ended = true;
   }
-  if (before != State::kRunning) return;
+  if (before != LifePhase::kRunning) return;
   progress_lock_.close();
   progress_lock_.notify();
   progress_thread_.join();
@@ -198,7 +208,7 @@ Engine::Engine(Options options) : Engine(std::move(options), nullptr) {}
 Engine::Engine(Options options, std::unique_ptr<Transport> transport)
     : impl_(std::make_unique<Impl>(std::move(options), std::move(transport))) {}
 
-// shutdown() ends the operations of callers that wait; they still have to return.
+// Waits until all callers have returned: shutdown() only ends the operations for which they wait.
 Engine::~Engine() {
   shutdown();
   impl_->wait_for_callers();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of an engine. Its progress loop is in progress_loop.cc, everything else in engine.cc.
+// Implementation of the engine. Its progress loop is in progress_loop.cc, everything else in
+// engine.cc.
 #pragma once
 
 #include <map>
@@ -22,7 +23,8 @@
 
 namespace smdist {
 
-// State shared by callers and the progress thread, and that thread itself.
+// State that callers and the progress thread share, and the progress thread itself. The methods are
+// those of Engine.
 //
 // Thread safety: as Engine.
 class Engine::Impl final {
@@ -44,32 +46,33 @@ class Engine::Impl final {
   void shutdown() SMDIST_EXCLUDES(mutex_, submitting_mutex_, shutdown_mutex_);
   void wait_for_callers() { progress_lock_.wait_for_callers(); }
   void close_in_child() noexcept { transport_->close_in_child(); }
-  // ProgressEngine guards this by a mutex of its own.
+  // Unchecked: ProgressEngine guards the error by a mutex of its own.
   std::exception_ptr failure() const SMDIST_UNCHECKED { return progress_.failure(); }
   bool is_running() SMDIST_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    return state_ == State::kRunning;
+    return state_ == LifePhase::kRunning;
   }
 
  private:
-  enum class State : uint8_t { kNew, kRunning, kEnded };
+  enum class LifePhase : uint8_t { kNew, kRunning, kEnded };
 
-  // Work for the next holder of the progress lock.
+  // Work that callers leave for the next holder of the progress lock.
   struct Inbox {
     std::vector<Submission> submissions;
     std::vector<uint32_t> removed_groups;
     std::optional<Tuning> tuning;
     std::optional<Fault> fault;
-    bool is_ended = false;  // stays set: every later holder has to see it
+    bool is_ended = false;  // shutdown() was called; stays set for all later holders
   };
-  // This rank's part in a group.
+  // A group, and how many operations this rank has submitted to it.
   struct Membership {
     std::shared_ptr<Group> group;
-    uint64_t num_collectives = 0;  // submitted so far
-    uint64_t num_messages = 0;
+    uint64_t num_collectives = 0;  // number of collectives submitted so far
+    uint64_t num_messages = 0;     // number of sends and receives submitted so far
     OwnerRotation owner_rotation;
     bool is_removed = false;
 
+    // Return the number of the next operation. Return the number of the next operation.
     uint64_t next(Role role) {
       return role == Role::kCollective ? num_collectives++ : num_messages++;
     }
@@ -93,18 +96,18 @@ class Engine::Impl final {
   const std::unique_ptr<Transport> transport_;
   CallbackExecutor callbacks_;
   ProgressEngine progress_ SMDIST_GUARDED_BY(progress_lock_);
-  SpinPolicy caller_spin_ SMDIST_GUARDED_BY(progress_lock_);  // of callers that hold the lock
+  SpinPolicy caller_spin_ SMDIST_GUARDED_BY(progress_lock_);  // for callers that hold the lock
   ProgressLock progress_lock_;                                // acquired before mutex_
 
   Mutex shutdown_mutex_;  // held while the threads end; acquired before mutex_
   std::thread progress_thread_;
 
-  // Held from the numbering of an operation until it is in the inbox, so that operations come in
-  // order, and none comes after shutdown(). Acquired before mutex_.
+  // Held while an operation is numbered and put into the inbox, so that operations enter the inbox
+  // in the order of their numbers, and none after shutdown(). Acquired before mutex_.
   Mutex submitting_mutex_;
 
   Mutex mutex_;
-  State state_ SMDIST_GUARDED_BY(mutex_) = State::kNew;
+  LifePhase state_ SMDIST_GUARDED_BY(mutex_) = LifePhase::kNew;
   Tuning tuning_ SMDIST_GUARDED_BY(mutex_);
   std::map<uint32_t, Membership> groups_ SMDIST_GUARDED_BY(mutex_);
   Inbox inbox_ SMDIST_GUARDED_BY(mutex_);

@@ -14,7 +14,7 @@ constexpr std::chrono::milliseconds kExtension{500};
 }  // namespace
 
 void FailureDetector::on_peer_lost(int rank, const std::string& reason) {
-  Peer& lost = peer(rank);
+  PeerStatus& lost = peer(rank);
   lost.is_connected = false;
   lost.lost_because = reason;
   if (!lost.has_left) return;
@@ -80,8 +80,9 @@ std::optional<Fault> FailureDetector::check(const std::list<Submission>& unmatch
   return std::nullopt;
 }
 
-// A receive from any rank fails as soon as one peer has died, which might have been the sender.
-// Peers that left in order make it fail when the last of them has left.
+// Returns the fault of a receive without a matching send. A receive from any rank fails as soon as
+// one peer has died, because that peer may have been the sender. If peers have called shutdown(),
+// it fails when the last of them has done so.
 std::optional<Fault> FailureDetector::check_unmatched(const Submission& receive) const {
   if (receive.deadline <= Clock::now()) return receive_timed_out(names_, receive);
   const int named = receive.operation.peer;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds out that a peer is gone or that an operation takes too long.
+// Detection of lost peers and of operations that exceed their timeout.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +17,11 @@
 
 namespace smdist {
 
-// Knows which peers are connected, which are gone and why, and when each operation must be over.
-// This class only judges: it returns a Fault, and its owner decides what follows from that.
+// Stores which peers are connected, which are lost and why, and the deadline of each operation. It
+// only detects faults and returns them; its owner ends the operations.
 //
-// A peer that left in order has a grace period, in which no operation fails because of it: the
-// peer may be ending with an error of its own, and whoever watches the processes should see that
-// error first.
+// After a peer has called shutdown(), operations that need it do not fail during a grace period:
+// the peer may end with an error of its own, which the launcher should report first.
 //
 // Thread safety: none.
 class FailureDetector final {
@@ -31,60 +30,64 @@ class FailureDetector final {
       : names_(names), peers_(static_cast<size_t>(num_ranks)) {}
 
   void on_connected(int rank) { peer(rank).is_connected = true; }
-  void on_goodbye(int rank) { peer(rank).has_left = true; }
-  void on_peer_lost(int rank, const std::string& reason);  // reason: see protocol_error()
+  void on_leave(int rank) { peer(rank).has_left = true; }
+  // reason: the rest of a sentence that begins with the peer's name.
+  void on_peer_lost(int rank, const std::string& reason);
 
   bool is_connected(int rank) const { return peer(rank).is_connected; }
   bool is_lost(int rank) const { return !peer(rank).lost_because.empty(); }
 
-  // Start and stop to watch the deadline of an operation.
+  // Start, and stop, watching the deadline of an operation.
   void watch(const Submission& submission);
   void unwatch(const Submission& submission);
 
-  // An operation whose deadline is over, if there is one.
+  // Return an operation whose deadline has passed, if there is one.
   std::optional<OperationId> late() const;
 
-  // Move the deadline of a late operation once, if all members that it waits for have posted it.
-  // Such a member waits for another rank itself, which it can name and this rank cannot: its
-  // fault is the better one, if it comes soon. Returns whether the deadline was moved.
+  // Extend the deadline of a late operation once, if all members for which it waits have posted it.
+  // Such a member itself waits for another rank and can name that rank, which this rank does not
+  // know, so its fault is more useful if it arrives soon. Returns whether the deadline was
+  // extended.
   bool extend(PendingOperation& late);
 
-  // The next time at which check_deadlines() of the engine has something to do, at most `latest`.
+  // Return the next time at which ProgressEngine::check_deadlines() has something to do, at most
+  // `latest`.
   Clock::time_point next_deadline(Clock::time_point latest) const;
 
   bool has_grace_periods() const { return !grace_periods_.empty(); }
-  // Return whether a grace period has ended since the last call: then check all operations.
+  // Return whether a grace period has ended since the last call. If so, check all operations.
   bool end_grace_period();
 
-  // The fault if the operation needs a member that is gone.
+  // Return the fault if the operation needs a member that is lost.
   std::optional<Fault> check(const PendingOperation& pending) const;
-  // The fault if a receive without a matching send is late, or waits for a peer that is gone.
+  // Return the fault if a receive without a matching send is late, or waits for a peer that is
+  // lost.
   std::optional<Fault> check(const std::list<Submission>& unmatched_receives) const;
-  // The fault of an operation that is late.
+  // Return the fault of an operation whose deadline has passed.
   Fault fault_of_late(const PendingOperation& late) const;
 
-  // The engine has failed: nothing has a deadline any more.
+  // Remove all deadlines, because the engine has failed.
   void clear();
 
  private:
-  struct Peer {
+  struct PeerStatus {
     bool is_connected = false;
-    bool has_left = false;     // it said goodbye
-    std::string lost_because;  // empty: it is not lost
-    Clock::time_point grace_until;
+    bool has_left = false;          // the peer has sent a LEAVE frame
+    std::string lost_because;       // rest of a sentence that begins with its name; empty: not lost
+    Clock::time_point grace_until;  // end of the grace period
 
     FaultKind kind_of_loss() const { return has_left ? FaultKind::kLeft : FaultKind::kLost; }
   };
 
-  Peer& peer(int rank) { return peers_[static_cast<size_t>(rank)]; }
-  const Peer& peer(int rank) const { return peers_[static_cast<size_t>(rank)]; }
+  PeerStatus& peer(int rank) { return peers_[static_cast<size_t>(rank)]; }
+  const PeerStatus& peer(int rank) const { return peers_[static_cast<size_t>(rank)]; }
   bool is_gone(int rank) const;
   std::optional<Fault> check_unmatched(const Submission& receive) const;
 
   const RankNames& names_;
-  std::vector<Peer> peers_;
+  std::vector<PeerStatus> peers_;
   std::set<std::pair<Clock::time_point, OperationId>> deadlines_;
-  std::set<Clock::time_point> grace_periods_;  // when each ends
+  std::set<Clock::time_point> grace_periods_;  // end of each grace period
 };
 
 }  // namespace smdist

@@ -23,8 +23,9 @@ void FaultBroadcast::send_to(int rank) {
   sender_.send(rank, frame, encode(fault_));
 }
 
-// Peers that are connected pass the fault on. The rank that found it also connects to the peers
-// below it; those above it connect to this rank, and learn of the fault when they do.
+// Sends the fault to all connected peers, which forward it to theirs. The rank that detected it
+// also connects to lower ranks. Higher ranks connect to this rank themselves, and receive the fault
+// then.
 void FaultBroadcast::send_to_all(bool is_found_here) {
   for (int rank = 0; rank < options_.size; ++rank) {
     const bool may_connect = is_found_here && rank < options_.rank && !detector_.is_lost(rank);

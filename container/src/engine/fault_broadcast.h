@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fault that ended the engine, and who has to learn of it.
+// The fault that ended the engine, and its transmission to other ranks.
 #pragma once
 
 #include <exception>
@@ -11,30 +11,34 @@
 
 namespace smdist {
 
-// Keeps the first fault, and sends it to the other ranks by ABORT frames.
+// Stores the first fault, and sends it to the other ranks in ABORT frames.
 //
-// Thread safety: none, but for failure(), which any thread may call.
+// Thread safety: none, except for failure(), which any thread may call.
 class FaultBroadcast final {
  public:
   FaultBroadcast(const Options& options, FrameSender& sender, const FailureDetector& detector)
       : options_(options), sender_(sender), detector_(detector) {}
 
-  // The error of every operation from now on; null while the engine works.
+  // Return the error of all operations from now on; null while the engine works.
   const std::exception_ptr& error() const { return error_; }
   const Fault& fault() const { return fault_; }
 
-  // The error if a fault ended the engine, null if nothing or close() did.
+  // Return the error if a fault has ended the engine; null if it works, or if close() was called.
   std::exception_ptr failure() const SMDIST_EXCLUDES(failure_mutex_);
 
-  // Keep the fault. Requires: error() is null, as for close().
+  // Store the fault. Requires: error() is null.
   void record(Fault fault) SMDIST_EXCLUDES(failure_mutex_);
-  // This rank ends in order: later operations fail, but there is no fault.
+  // Let later operations fail with `reason` after shutdown(); failure() stays null. Requires:
+  // error() is null.
   void close(const Fault& reason) { error_ = error_of(reason); }
 
+  // Send the fault to one rank.
   void send_to(int rank);
-  // is_found_here: the fault was not received from another rank.
+  // Send the fault to all ranks that can be reached. is_found_here: this rank detected the fault;
+  // false if it was received from another rank.
   void send_to_all(bool is_found_here);
-  // Return whether there are peers that may yet connect and learn of the fault.
+  // Return whether there is a fault, and a peer that has not connected yet and so has not received
+  // it.
   bool has_uninformed_peers() const;
 
  private:

@@ -13,7 +13,7 @@ std::string text_of(std::chrono::milliseconds time) {
 
 std::string timeout_text(const RankNames& names, const Submission& submission) {
   return title_of(submission) + ": the timeout of " + text_of(submission.operation.timeout) +
-         " is over on " + names.own();
+         " has expired on " + names.own();
 }
 
 }  // namespace
@@ -30,7 +30,7 @@ std::string title_of(const Submission& submission) {
 Fault out_of_memory(const RankNames& names, const Submission& submission, size_t bytes) {
   return {FaultKind::kSystem, names.own_rank(),
           title_of(submission) + ": " + names.own() + " could not allocate the " +
-              std::to_string(bytes) + " bytes of memory that it needs",
+              std::to_string(bytes) + " bytes of scratch memory for it",
           name_of(submission.operation.kind)};
 }
 
@@ -42,16 +42,17 @@ Fault peer_lost(const RankNames& names, const Submission& submission, FaultKind 
                 const std::string& reason, bool has_sent_all) {
   return {kind, peer,
           title_of(submission) + ": " + names.of(peer) + " " + reason +
-              (has_sent_all ? " before taking its share" : " before sending its share"),
+              (has_sent_all ? " before it received its share of the data"
+                            : " before it sent its share of the data"),
           name_of(submission.operation.kind)};
 }
 
 Fault sender_lost(const RankNames& names, const Submission& receive, FaultKind kind, int peer,
                   const std::string& reason) {
-  return {
-      kind, peer,
-      title_of(receive) + ": " + names.of(peer) + " " + reason + " before sending anything for it",
-      name_of(receive.operation.kind)};
+  return {kind, peer,
+          title_of(receive) + ": " + names.of(peer) + " " + reason +
+              " before it sent a message for this receive",
+          name_of(receive.operation.kind)};
 }
 
 Fault operation_timed_out(const RankNames& names, const Submission& submission,
@@ -62,22 +63,23 @@ Fault operation_timed_out(const RankNames& names, const Submission& submission,
   }
   const char* hint = submission.id.role == Role::kCollective
                          ? "Every rank must call the same collectives"
-                         : "Every send needs its receive";
+                         : "Every send needs a matching receive";
   return {FaultKind::kTimeout, blocking.empty() ? names.own_rank() : blocking[0],
           timeout_text(names, submission) + ", which waits for " + blocking_names + ". " + hint +
-              "; if one is only slow, give a longer timeout",
+              ". If a rank is only slow, set a longer timeout",
           name_of(submission.operation.kind)};
 }
 
 Fault receive_timed_out(const RankNames& names, const Submission& receive) {
-  return {FaultKind::kTimeout, names.own_rank(),
-          timeout_text(names, receive) +
-              ", and nobody has sent anything for it. Every receive needs its send; if that is "
-              "only slow, give a longer timeout",
-          name_of(receive.operation.kind)};
+  return {
+      FaultKind::kTimeout, names.own_rank(),
+      timeout_text(names, receive) +
+          ", and no rank has sent a message for it. Every receive needs a matching send. If the "
+          "sender is only slow, set a longer timeout",
+      name_of(receive.operation.kind)};
 }
 
-// The lower rank comes last, so that both ranks write the same sentence.
+// Names the lower rank last, so that both ranks write the same sentence.
 Fault descriptor_mismatch(const RankNames& names, const OperationId& id, const Descriptor& ours,
                           int peer, const Descriptor& theirs) {
   const std::string our_call = names.own() + " called " + text_of(ours);
@@ -93,8 +95,8 @@ Fault collective_count_mismatch(const RankNames& names, const OperationId& id, i
                                 const Descriptor& theirs) {
   return {FaultKind::kUsage, peer,
           names.of(peer) + " called " + text_of(theirs) + " as " + text_of(id) +
-              ", which is long over on " + names.own() +
-              ": ranks have called different numbers of collectives",
+              ", which ended on " + names.own() +
+              " long ago. All ranks must call the same number of collectives",
           name_of(theirs.kind)};
 }
 

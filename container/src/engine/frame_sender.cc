@@ -11,9 +11,9 @@
 namespace smdist {
 namespace {
 
-constexpr uint32_t kChunksInFlightPerLane = 2;  // one leaves, one waits
-constexpr size_t kHastenFromBytes = 32 << 10;
-constexpr size_t kBlockFromBytes = 8 << 10;  // shorter messages go inside their frames
+constexpr uint32_t kFragmentsInFlightPerLane = 2;  // one is being sent, one is queued
+constexpr size_t kFlushFromBytes = 32 << 10;
+constexpr size_t kBlockFromBytes = 8 << 10;  // shorter messages are sent in their frames
 constexpr size_t kOtherLanesFromBytes = 64 << 10;
 
 }  // namespace
@@ -33,8 +33,8 @@ void FrameSender::send(int rank, Frame frame, std::string payload, uint64_t toke
   transport_.send(rank, std::move(message));
 }
 
-// Choose the message that goes with the RTR frame. Sends and receives have none: a send is
-// complete only when its receive has been posted.
+// Returns the step of the message that is sent in the RTR frame, if there is one. Sends and
+// receives have none, because a send is complete only when its receive has been posted.
 std::optional<uint32_t> FrameSender::take_eager(PendingOperation& pending, int member) {
   const Submission& submission = pending.submission();
   if (submission.id.role != Role::kCollective) return std::nullopt;
@@ -109,36 +109,37 @@ void FrameSender::queue(const PendingOperation& pending, uint32_t index) {
                               message.bytes, next_lane(rank, message.bytes), submission.serial});
 }
 
-// Long messages go over all lanes by rotation; short ones over the lane of RTR frames.
+// Returns the lane of a message: long messages use all lanes in turn, short ones lane 0, like RTR
+// frames.
 uint32_t FrameSender::next_lane(int rank, size_t bytes) {
   const uint32_t lanes = transport_.num_lanes(rank);
   return lanes > 1 && bytes >= kOtherLanesFromBytes ? ++peer(rank).last_lane % lanes : 0;
 }
 
-void FrameSender::pump(int rank) {
-  Peer& to = peer(rank);
-  const uint32_t max_in_flight = kChunksInFlightPerLane * transport_.num_lanes(rank);
+void FrameSender::send_queued(int rank) {
+  PeerOutput& to = peer(rank);
+  const uint32_t max_in_flight = kFragmentsInFlightPerLane * transport_.num_lanes(rank);
   while (const size_t bytes = to.send_queue.front_bytes()) {
     const bool uses_block = bytes >= kBlockFromBytes && shares_blocks_with(rank);
-    if (uses_block ? !blocks_->has_free_block_for(rank) : to.chunks_in_flight >= max_in_flight)
+    if (uses_block ? !blocks_->has_free_block_for(rank) : to.fragments_in_flight >= max_in_flight)
       break;
     if (uses_block) {
       send_block(rank);
     } else {
-      send_chunk(rank);
+      send_fragment(rank);
     }
   }
 }
 
-// Return the token by which on_sent() knows the part.
+// Returns the token that is passed to on_sent() when the fragment has been sent.
 uint64_t FrameSender::track(const InFlight& part) {
   in_flight_[++last_token_] = part;
   return last_token_;
 }
 
-// Send a part of a message straight from the caller's memory.
-void FrameSender::send_chunk(int rank) {
-  const Fragment fragment = *peer(rank).send_queue.next(options_.chunk_bytes);
+// Sends a fragment directly from the caller's memory.
+void FrameSender::send_fragment(int rank) {
+  const Fragment fragment = *peer(rank).send_queue.next(options_.fragment_bytes);
   const OutgoingMessage& whole = fragment.message;
   Frame frame = frame_of(whole.id);
   frame.type = FrameType::kData;
@@ -147,12 +148,12 @@ void FrameSender::send_chunk(int rank) {
   frame.offset = fragment.offset;
   frame.length = fragment.bytes;
   const uint64_t token = track({{whole.id, whole.step}, fragment.is_last, true});
-  ++peer(rank).chunks_in_flight;
+  ++peer(rank).fragments_in_flight;
   const Span payload{whole.data + fragment.offset, fragment.bytes};
   transport_.send(rank, {encode(frame), payload, {}, token, whole.lane});
 }
 
-// Copy a part of a message to a block of shared memory and tell the peer to read it there.
+// Copies a fragment to a block of shared memory, and sends the peer a reference to the block.
 void FrameSender::send_block(int rank) {
   const Fragment fragment = *peer(rank).send_queue.next(blocks_->block_bytes());
   const OutgoingMessage& whole = fragment.message;
@@ -165,8 +166,8 @@ void FrameSender::send_block(int rank) {
   const uint64_t token = track({{whole.id, whole.step}, fragment.is_last, false});
   send(rank, frame, encode(BlockRef{block, static_cast<uint32_t>(fragment.bytes)}), token);
   // If the peer has a processor of its own, it reads this block while we fill the next one.
-  const bool is_worth_it = options_.pause.count() > 0 && fragment.bytes >= kHastenFromBytes;
-  if (is_worth_it) transport_.hasten(rank);
+  const bool is_worth_it = options_.pause.count() > 0 && fragment.bytes >= kFlushFromBytes;
+  if (is_worth_it) transport_.flush_peer(rank);
 }
 
 std::optional<FrameSender::SentMessage> FrameSender::on_sent(int rank, uint64_t token) {
@@ -174,14 +175,14 @@ std::optional<FrameSender::SentMessage> FrameSender::on_sent(int rank, uint64_t 
   if (found == in_flight_.end()) return std::nullopt;
   const InFlight part = found->second;
   in_flight_.erase(found);
-  if (part.is_chunk) --peer(rank).chunks_in_flight;
+  if (part.is_fragment) --peer(rank).fragments_in_flight;
   if (!part.is_last) return std::nullopt;
   return part.message;
 }
 
 void FrameSender::on_release(int rank, uint32_t block) {
   if (!blocks_ || !blocks_->release(rank, block)) {
-    throw PeerError("released a block that it did not hold");
+    throw PeerError("released a block of shared memory that it was not reading");
   }
 }
 
@@ -192,9 +193,9 @@ void FrameSender::on_peer_lost(int rank) {
 
 void FrameSender::clear() {
   in_flight_.clear();
-  for (Peer& each : peers_) {
+  for (PeerOutput& each : peers_) {
     each.send_queue.clear();
-    each.chunks_in_flight = 0;
+    each.fragments_in_flight = 0;
     each.eager_bytes = 0;
   }
 }

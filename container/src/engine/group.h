@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A group of ranks, known by its number (a communicator in MPI).
+// A numbered group of ranks (a communicator in MPI).
 #pragma once
 
 #include <atomic>
@@ -11,9 +11,11 @@
 
 namespace smdist {
 
-// Thread safety: constant after construction, except for the counter, which is atomic.
+// A group of ranks.
+//
+// Thread safety: constant after construction, except for `pending`, which is atomic.
 struct Group {
-  // group_hosts: the host of each member, in the order of members.
+  // group_hosts: placement of the members on hosts.
   Group(uint32_t group_id, std::vector<int> group_members, int own_rank, HostTopology group_hosts,
         bool is_all_on_one_host, uint32_t group_window)
       : id(group_id),
@@ -31,7 +33,7 @@ struct Group {
   const HostTopology hosts;
   const bool is_on_one_host;
   const uint32_t window;              // see Segmentation
-  std::atomic<uint64_t> pending = 0;  // operations that were submitted and have not ended
+  std::atomic<uint64_t> pending = 0;  // number of operations that have not ended
 };
 
 }  // namespace smdist

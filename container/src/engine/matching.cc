@@ -73,7 +73,8 @@ bool Matching::was_posted(const OperationId& ours) const {
   return found != next_.end() && ours.sequence < found->second;
 }
 
-// peer: an engine rank.
+// Assigns the operation the next number of its channel with `peer`, an engine rank, and makes its
+// plan.
 void Matching::number(Submission& submission, int peer) {
   submission.id.peer = peer;
   submission.id.sequence = 0;

@@ -12,9 +12,10 @@ constexpr size_t kEntriesPerGroup = 64;
 
 // Entries stay sorted, although operations end in any order.
 void OperationHistory::add(const OperationId& id, const Descriptor& descriptor) {
-  std::deque<Entry>& entries = groups_[id.group];
-  const auto after = std::find_if(entries.begin(), entries.end(),
-                                  [&](const Entry& entry) { return entry.sequence > id.sequence; });
+  std::deque<EndedCollective>& entries = groups_[id.group];
+  const auto after =
+      std::find_if(entries.begin(), entries.end(),
+                   [&](const EndedCollective& entry) { return entry.sequence > id.sequence; });
   entries.insert(after, {id.sequence, descriptor});
   if (entries.size() > kEntriesPerGroup) entries.pop_front();
 }
@@ -22,7 +23,7 @@ void OperationHistory::add(const OperationId& id, const Descriptor& descriptor) 
 const Descriptor* OperationHistory::find(const OperationId& id) const {
   const auto group = groups_.find(id.group);
   if (group == groups_.end()) return nullptr;
-  for (const Entry& entry : group->second) {
+  for (const EndedCollective& entry : group->second) {
     if (entry.sequence == id.sequence) return &entry.descriptor;
   }
   return nullptr;

@@ -11,28 +11,31 @@
 
 namespace smdist {
 
-// Remembers the last few collectives of each group. A peer that announces one of them again has
-// called something else under the same number: its descriptor shows what.
+// Stores the descriptors of the last 64 collectives of each group. If a peer announces the number
+// of one of them again, it has called a different operation under that number, and the fault can
+// name both.
 //
 // Thread safety: none.
 class OperationHistory final {
  public:
+  // Add a collective that has ended.
   void add(const OperationId& id, const Descriptor& descriptor);
 
-  // Descriptor of a collective that has ended; null if it is not among those remembered.
+  // Return the descriptor of a collective that has ended; null if it is not stored.
   const Descriptor* find(const OperationId& id) const;
 
   // Return whether this collective, or a later one of its group, has ended.
   bool is_past(const OperationId& id) const;
 
+  // Remove the collectives of a group.
   void forget(uint32_t group) { groups_.erase(group); }
 
  private:
-  struct Entry {
+  struct EndedCollective {
     uint64_t sequence;
     Descriptor descriptor;
   };
-  std::unordered_map<uint32_t, std::deque<Entry>> groups_;  // each by rising sequence
+  std::unordered_map<uint32_t, std::deque<EndedCollective>> groups_;  // in the order of numbers
 };
 
 }  // namespace smdist

@@ -16,7 +16,7 @@ PendingOperation::PendingOperation(Submission submission, Buffer scratch, Buffer
       pool_(pool),
       scratch_(std::move(scratch)),
       members_(index(submission_.group->size())) {
-  if (submission_.may_be_shared()) expect_all();
+  if (submission_.may_be_shared()) add_all_partners();
   link_all();
 }
 
@@ -28,15 +28,15 @@ void PendingOperation::link_all() {
   for (uint32_t step = 0; step < progress_.size(); ++step) link(step);
 }
 
-// A sum in shared memory counts as one step.
+// Replaces the plan by one step, the sum in shared memory.
 void PendingOperation::share(SharedSum& sum) {
   sum_ = &sum;
   open_steps_ = 1;
 }
 
-// Every member has to hear from all others whether they use shared memory, even from those that it
-// reduction buffers no messages with.
-void PendingOperation::expect_all() {
+// Makes all members partners: each member has to receive from all others whether they can use
+// shared memory, even from those with which it exchanges no messages.
+void PendingOperation::add_all_partners() {
   for (int member = 0; member < submission_.group->size(); ++member) {
     members_[index(member)].is_partner = member != submission_.group->rank;
   }
@@ -112,8 +112,7 @@ PendingOperation::Actions PendingOperation::sent(uint32_t step) {
 PendingOperation::Actions PendingOperation::credited(int member, uint32_t tag) {
   const auto found = without_credit_.find(key(member, tag));
   if (found == without_credit_.end()) {
-    throw PeerError("sent a credit for message " + std::to_string(tag) +
-                    ", which did not wait for one");
+    throw PeerError("sent a credit for message " + std::to_string(tag) + ", which needs no credit");
   }
   const uint32_t step = found->second;
   without_credit_.erase(found);
@@ -132,15 +131,15 @@ Span PendingOperation::place(int member, uint32_t tag, uint64_t offset, uint64_t
   if (!is_expected) {
     throw PeerError("sent bytes " + std::to_string(offset) + " to " +
                     std::to_string(offset + bytes) + " of a message of " +
-                    std::to_string(target.bytes) + " bytes, of which " + std::to_string(received) +
-                    " had come");
+                    std::to_string(target.bytes) + " bytes, but this rank expected byte " +
+                    std::to_string(received) + " next");
   }
   return {address(target) + offset, bytes};
 }
 
 PendingOperation::Actions PendingOperation::arrived(int member, uint32_t tag, uint64_t bytes) {
   const uint32_t found = receive_of(member, tag);
-  Progress& progress = progress_[found];
+  StepProgress& progress = progress_[found];
   progress.received += bytes;
   Actions actions;
   if (progress.received == step(found).target.bytes) complete(found, actions);
@@ -175,8 +174,8 @@ int PendingOperation::member_of(int rank) const {
   const std::vector<int>& members = submission_.group->members;
   const auto found = std::find(members.begin(), members.end(), rank);
   if (found == members.end()) {
-    throw PeerError("takes part in an operation of group " + std::to_string(submission_.group->id) +
-                    ", of which it is no member");
+    throw PeerError("sent a frame for group " + std::to_string(submission_.group->id) +
+                    ", but is not a member of it");
   }
   return static_cast<int>(found - members.begin());
 }
@@ -196,7 +195,7 @@ std::vector<int> PendingOperation::blocking_members() const {
     if (!is_ready(member)) unready.push_back(member);
     if (is_blocking(member)) blocking.push_back(member);
   }
-  // A member that has not posted the operation keeps the others from doing their part.
+  // Members that have not posted the operation also delay the others.
   return unready.empty() ? blocking : unready;
 }
 
@@ -251,7 +250,7 @@ void PendingOperation::start(uint32_t step_index, Actions& actions) {
     case StepKind::kSend:
       Member& member = members_[index(step.peer)];
       const bool is_signal = step.sources[0].bytes == 0;
-      if (is_signal) return complete(step_index, actions);  // the RTR frame stands for it
+      if (is_signal) return complete(step_index, actions);  // the RTR frame is the signal
       (member.is_ready ? actions.sends : member.blocked_sends).push_back(step_index);
       return;
   }

@@ -41,7 +41,7 @@ void ProgressEngine::post(Submission submission) {
   fail_if(detector_.check(matching_.waiting()));
 }
 
-// Any member may be the sender.
+// Connects to all members, because any of them may be the sender of a receive from any rank.
 void ProgressEngine::connect_to_all(const Group& group) {
   for (const int rank : group.members) {
     if (rank != options_.rank) transport_.connect(rank);
@@ -89,7 +89,7 @@ void ProgressEngine::send_rtr(PendingOperation& pending, int member) {
   sender_.send_rtr(pending, member, sums_.ticket_of(*pending.sum()));
 }
 
-// Take the RTR frames that came before the local post.
+// Processes the RTR frames that arrived before this rank posted the operation.
 void ProgressEngine::take_unexpected(const OperationId& id) {
   for (const auto& [rank, ready] : unexpected_.take(id)) {
     try {
@@ -109,7 +109,7 @@ void ProgressEngine::take_unexpected(const OperationId& id) {
   }
 }
 
-// Send what may leave, and end the operation if nothing is left to do.
+// Sends what the actions list, and ends the operation if it is complete.
 void ProgressEngine::perform(PendingOperation& pending, const PendingOperation::Actions& actions) {
   const Submission& submission = pending.submission();
   const OperationId id = submission.id;
@@ -125,7 +125,7 @@ void ProgressEngine::perform(PendingOperation& pending, const PendingOperation::
     sender_.send_release(rank, block.block);
   }
   if (pending.is_done()) finish(id);
-  for (const int rank : ranks) sender_.pump(rank);
+  for (const int rank : ranks) sender_.send_queued(rank);
 }
 
 void ProgressEngine::finish(const OperationId& id) {
@@ -139,10 +139,10 @@ void ProgressEngine::finish(const OperationId& id) {
   pending_.erase(found);
 }
 
-// A process may end after a barrier: its own frames for the barrier must have left by then.
+// Sends the frames of a barrier at once, because the process may end after it.
 void ProgressEngine::flush_all(const Group& group) {
   for (const int rank : group.members) {
-    if (rank != options_.rank) transport_.hasten(rank);
+    if (rank != options_.rank) transport_.flush_peer(rank);
   }
 }
 
@@ -156,21 +156,22 @@ void ProgressEngine::advance_sums() {
   if (sums_.is_idle()) return;
   for (const OperationId& id : sums_.ids()) {
     switch (sums_.advance(id)) {
-      case SharedSums::Progress::kBlocked:
+      case SharedSums::Advance::kBlocked:
         break;
-      case SharedSums::Progress::kMore:
+      case SharedSums::Advance::kMore:
         is_busy_ = true;
         break;
-      case SharedSums::Progress::kDone:
+      case SharedSums::Advance::kDone:
         find(id)->end_sum();
         perform(*find(id), {});
         break;
     }
   }
-  if (!is_busy_) sums_.expect_signals();
+  if (!is_busy_) sums_.enable_signals();
 }
 
-// A member does not use shared memory for this operation: all follow a plan.
+// Changes an operation from a sum in shared memory to a plan, because a member cannot use shared
+// memory for it.
 void ProgressEngine::replan(PendingOperation& pending) {
   Submission& submission = pending.submission();
   sums_.cancel(submission.id);
@@ -187,7 +188,7 @@ Span ProgressEngine::on_header(int rank, const HeaderBytes& header) {
   try {
     const Frame frame = decode(header);
     if (frame.source != static_cast<uint32_t>(rank)) {
-      throw PeerError("sent a frame in the name of rank " + std::to_string(frame.source));
+      throw PeerError("sent a frame whose source is rank " + std::to_string(frame.source));
     }
     if (frame.type != FrameType::kData) {
       payload(rank).resize(frame.length);
@@ -220,11 +221,11 @@ void ProgressEngine::on_message(int rank, const HeaderBytes& header) {
         return on_block(rank, frame);
       case FrameType::kReleaseBlock:
         sender_.on_release(rank, frame.tag);
-        return sender_.pump(rank);
+        return sender_.send_queued(rank);
       case FrameType::kAbort:
         return on_abort(rank);
-      case FrameType::kGoodbye:
-        return detector_.on_goodbye(rank);
+      case FrameType::kLeave:
+        return detector_.on_leave(rank);
     }
   } catch (const PeerError& error) {
     fail(protocol_error(names_, rank, error.what()), true);
@@ -236,7 +237,7 @@ void ProgressEngine::on_sent(int rank, uint64_t token) {
   const std::optional<FrameSender::SentMessage> sent = sender_.on_sent(rank, token);
   PendingOperation* pending = sent ? find(sent->id) : nullptr;
   if (pending != nullptr) perform(*pending, pending->sent(sent->step));
-  sender_.pump(rank);
+  sender_.send_queued(rank);
 }
 
 void ProgressEngine::on_rtr(int rank, const Frame& frame) {
@@ -254,7 +255,7 @@ void ProgressEngine::on_rtr(int rank, const Frame& frame) {
   unexpected_.add(id, rank, {ready.descriptor, buffer_eager(rank, frame, ready), ready.ticket});
 }
 
-// A peer has posted an operation that is pending here.
+// Processes the RTR frame of a peer for an operation that is pending here.
 void ProgressEngine::accept_rtr(PendingOperation& pending, int rank, const Descriptor& theirs,
                                 const std::optional<SharedSumTicket>& ticket) {
   const Submission& submission = pending.submission();
@@ -267,7 +268,7 @@ void ProgressEngine::accept_rtr(PendingOperation& pending, int rank, const Descr
   sender_.on_rtr(rank, pending.eager_bytes(member));
   const bool is_sum = pending.sum() != nullptr;
   perform(pending, pending.member_ready(member));
-  if (!is_sum) return;  // otherwise it is still pending
+  if (!is_sum) return;  // a sum is still pending here
   if (ticket) {
     sums_.join(*pending.sum(), member, rank, *ticket);
   } else {
@@ -275,11 +276,12 @@ void ProgressEngine::accept_rtr(PendingOperation& pending, int rank, const Descr
   }
 }
 
-// Fail if the operation is over here: ranks that agree never announce one that is. Returns false
-// if it is not over.
+// Fails all operations if the announced operation has ended here already: that is impossible if the
+// ranks call the same operations. Returns false if it has not ended.
 bool ProgressEngine::fail_if_past(int rank, const OperationId& id, const Descriptor& theirs) {
   if (id.role != Role::kCollective) {
-    if (matching_.was_posted(id)) throw PeerError("announced a message again that is over");
+    if (matching_.was_posted(id))
+      throw PeerError("announced a message again that it has already sent");
     return false;
   }
   if (!history_.is_past(id)) return false;
@@ -290,8 +292,8 @@ bool ProgressEngine::fail_if_past(int rank, const OperationId& id, const Descrip
   return true;
 }
 
-// Fail if a peer announced something else than an operation that was over as soon as it was
-// posted here, such as a sum of no elements.
+// Fails all operations if a peer announced a different operation under the number of one that ended
+// here as soon as it was posted, such as a sum of no elements.
 void ProgressEngine::fail_if_past_differs(int rank, const OperationId& id,
                                           const Descriptor& theirs) {
   const Descriptor* ours = id.role == Role::kCollective ? history_.find(id) : nullptr;
@@ -299,15 +301,15 @@ void ProgressEngine::fail_if_past_differs(int rank, const OperationId& id,
   fail(descriptor_mismatch(names_, id, *ours, rank, theirs), true);
 }
 
-// An eager message for an operation that is pending here.
+// Delivers an eager message to an operation that is pending here.
 void ProgressEngine::deliver_eager(PendingOperation& pending, int rank, const Frame& frame,
                                    const RtrMessage& ready) {
   if (ready.eager_block) return deliver_block(pending, rank, frame, *ready.eager_block);
   deliver_copy(pending, rank, frame.tag, ready.eager, ready.eager_bytes);
 }
 
-// Copy an eager message that came before the local post. One in a block is copied, too, since
-// blocks are for readers that are soon done with them.
+// Returns a copy of an eager message that arrived before this rank posted the operation. A message
+// in a block is copied, too, because blocks have to be released soon.
 BufferedMessage ProgressEngine::buffer_eager(int rank, const Frame& frame,
                                              const RtrMessage& ready) {
   BufferedMessage message{frame.tag, {ready.eager, ready.eager + ready.eager_bytes}};
@@ -318,7 +320,7 @@ BufferedMessage ProgressEngine::buffer_eager(int rank, const Frame& frame,
   return message;
 }
 
-// Copy a whole message to its place.
+// Copies a whole message to its memory.
 void ProgressEngine::deliver_copy(PendingOperation& pending, int rank, uint32_t tag,
                                   const uint8_t* bytes, size_t count) {
   const int member = pending.member_of(rank);
@@ -328,7 +330,7 @@ void ProgressEngine::deliver_copy(PendingOperation& pending, int rank, uint32_t 
 
 void ProgressEngine::on_data(int rank, const Frame& frame) {
   PendingOperation* pending = find(id_of(frame, rank));
-  if (pending == nullptr) return;  // failed while the payload came in
+  if (pending == nullptr) return;  // the operation failed while the payload was received
   perform(*pending, pending->arrived(pending->member_of(rank), frame.tag, frame.length));
 }
 
@@ -349,8 +351,9 @@ void ProgressEngine::on_credit(int rank, const Frame& frame) {
   perform(*pending, pending->credited(pending->member_of(rank), frame.tag));
 }
 
-// The operation that a frame is about, with a plan; null if the engine has failed. A frame for a
-// sum in shared memory shows that its sender knows already that all have to follow a plan.
+// Returns the operation that a frame belongs to; null if the engine has failed. If the operation is
+// a sum in shared memory that not all members have joined, it changes to a plan first: the frame
+// shows that its sender has done so already. content: what the frame contains, for the error text.
 PendingOperation* ProgressEngine::planned_operation(int rank, const Frame& frame,
                                                     const std::string& content) {
   if (error()) return nullptr;
@@ -360,14 +363,15 @@ PendingOperation* ProgressEngine::planned_operation(int rank, const Frame& frame
     throw PeerError("sent " + content + " for an operation that this rank has not posted");
   }
   if (pending->sum() == nullptr) return pending;
-  if (pending->sum()->all_joined()) throw PeerError("sent data of a sum in shared memory");
+  if (pending->sum()->all_joined())
+    throw PeerError("sent a frame for a sum that all ranks compute in shared memory");
   replan(*pending);
   return find(id);
 }
 
 // Faults
 
-// A peer that connects after the fault learns of it at once.
+// Sends the fault, if there is one, to a peer that has just connected.
 void ProgressEngine::on_connected(int rank) {
   detector_.on_connected(rank);
   if (error()) faults_.send_to(rank);
@@ -395,7 +399,7 @@ void ProgressEngine::check_deadlines() {
   if (detector_.end_grace_period()) check_partners();
   fail_if(detector_.check(matching_.waiting()));
   if (!detector_.late()) return;
-  advance_sums();  // if this process was stopped, its peers may have done their part meanwhile
+  advance_sums();  // if this process was suspended, data of its peers may have arrived meanwhile
   const std::optional<OperationId> id = detector_.late();
   if (is_busy_ || !id) return;
   PendingOperation& late = *find(*id);
@@ -420,19 +424,21 @@ void ProgressEngine::fail_if(const std::optional<Fault>& fault) {
   if (fault) fail(*fault, true);
 }
 
-// is_found_here: the fault was not received from another rank.
+// Ends the engine with a fault. is_found_here: this rank detected the fault; false if it was
+// received from another rank.
 void ProgressEngine::fail(const Fault& fault, bool is_found_here) {
   if (error()) return;
   faults_.record(fault);
-  // Callers learn of the fault from their operations. Without operations there is the log.
-  const bool is_own_wish = is_found_here && fault.kind == FaultKind::kAborted;
-  const bool is_silent = pending_.empty() && matching_.waiting().empty() && !is_own_wish;
+  // Without pending operations, which would report the fault to callers, write it to the log.
+  const bool is_own_abort = is_found_here && fault.kind == FaultKind::kAborted;
+  const bool is_silent = pending_.empty() && matching_.waiting().empty() && !is_own_abort;
   if (options_.log && is_silent) options_.log("the job is aborted: " + fault.text);
   fail_all();
   faults_.send_to_all(is_found_here);
 }
 
-// The transport comes first: nothing may touch an operation's memory once its caller knows.
+// Fails all pending operations. The transport stops using their memory first, because callers may
+// reuse it as soon as they receive the error.
 void ProgressEngine::fail_all() {
   transport_.release_payloads();
   sender_.clear();
@@ -456,9 +462,9 @@ void ProgressEngine::leave() {
     faults_.close(engine_shut_down(names_));
     fail_all();
   }
-  const Frame goodbye;
+  const Frame leaving;
   for (int rank = 0; rank < options_.size; ++rank) {
-    if (detector_.is_connected(rank)) sender_.send(rank, goodbye);
+    if (detector_.is_connected(rank)) sender_.send(rank, leaving);
   }
 }
 

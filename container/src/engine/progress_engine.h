@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of pending operations, and the protocol that moves them on.
+// The table of pending operations, and the protocol by which ranks run them together.
 //
-// The protocol. A rank that posts an operation sends an RTR frame, which describes the operation,
-// to every member that it will exchange messages with (to all members, if the operation may be
-// done in shared memory: see SharedSums). Data flow to a peer only after its RTR frame, so that
-// every message has memory to go to.
-//   * A RTR frame that comes before the local post waits in the unexpected queue.
-//   * A short message that waits for nothing else goes with the RTR frame: an eager message. If
-//     it comes before the local post, the receiver buffers it; what a sender may have buffered at
-//     each peer is bounded.
-//   * A message whose memory is still in use, by an earlier piece that is not reduced yet, waits
+// A rank that posts an operation sends an RTR frame with the operation's descriptor to every member
+// with which it will exchange messages (to all members, if the operation may use shared memory: see
+// SharedSums). Data are sent to a peer only after its RTR frame, so that there is memory for every
+// message.
+//   * An RTR frame that arrives before this rank has posted the operation waits in the unexpected
+//     queue.
+//   * A short message without dependencies is sent in the RTR frame, as an eager message. If it
+//     arrives before the receiver has posted the operation, the receiver buffers it. The number of
+//     bytes that a sender can have buffered at each peer is limited.
+//   * A message whose memory is still in use, by an earlier chunk that is not reduced yet, waits
 //     for a credit.
-// One fault fails all operations, here and, by ABORT frames, on all ranks. A fault is: descriptors
-// that differ, a peer that is needed and gone, a frame that breaks the protocol, a deadline that
-// is over, or a call of abort().
+// One fault ends all operations, here and, through ABORT frames, on all ranks. Faults are:
+// descriptors that differ, the loss of a peer that is needed, a frame that breaks the protocol, a
+// deadline that has passed, and a call of abort().
 #pragma once
 
 #include <chrono>
@@ -40,39 +41,44 @@
 
 namespace smdist {
 
-// Takes each operation from post() to its end. Its parts decide (SharedSums, FailureDetector,
-// Matching), remember (UnexpectedQueue, OperationHistory) and send (FrameSender); this class joins
-// them, and is the only one that changes the table of operations.
+// Runs each operation from post() to its end. It uses classes that make decisions (SharedSums,
+// FailureDetector, Matching), store received data (UnexpectedQueue, OperationHistory) and send
+// (FrameSender), and it is the only class that changes the table of operations.
 //
-// Thread safety: only the holder of the ProgressLock may call it; failure() is for any thread.
+// Thread safety: only the holder of the ProgressLock may call the methods; any thread may call
+// failure().
 class ProgressEngine final : public Sink {
  public:
   ProgressEngine(const Options& options, Transport& transport, CallbackExecutor& callbacks);
 
+  // Begin an operation that a caller has submitted.
   void post(Submission submission);
-  // The group was removed.
+  // Remove what is stored about the group, because the group was removed.
   void forget_group(uint32_t group) { history_.forget(group); }
-  // Fail all operations, on all ranks: the user asked for it, or this rank's own code failed.
+  // Fail all operations on all ranks, because the user called abort() or an exception was thrown
+  // here.
   void abort(const Fault& fault) { fail(fault, true); }
 
-  // Fail if the time of an operation or of a peer is over.
+  // Fail all operations if the deadline of one, or the grace period of a needed peer, has passed.
   void check_deadlines();
+  // Return the time until check_deadlines() has something to do, at most one minute.
   std::chrono::milliseconds time_until_deadline() const;
-  // Return whether nothing is pending here, and nothing has a deadline.
+  // Return whether no operation is pending here, and no deadline is set.
   bool is_quiet() const;
 
-  // Move all sums in shared memory on, a little. Afterwards is_busy() says whether more can be
-  // done at once.
+  // Process a few chunks of each sum in shared memory. Afterwards is_busy() returns whether more
+  // chunks can be processed without waiting.
   void advance_sums();
   bool is_busy() const { return is_busy_; }
 
-  // The error that ended the engine; null if none has.
+  // Return the error that ended the engine; null if there is none.
   std::exception_ptr failure() const { return faults_.failure(); }
 
-  // Return whether there is a fault, and peers that may yet connect and learn of it.
+  // Return whether there is a fault, and a peer that has not connected yet and so has not received
+  // it.
   bool has_uninformed_peers() const { return faults_.has_uninformed_peers(); }
 
-  // Fail what is pending here, and say goodbye to all peers.
+  // Fail all operations that are pending here, and send a LEAVE frame to all connected peers.
   void leave();
 
   void on_connected(int peer) override;
@@ -139,7 +145,8 @@ class ProgressEngine final : public Sink {
   BlockReader blocks_;
   FailureDetector detector_;
   FaultBroadcast faults_;
-  std::vector<std::vector<uint8_t>> payloads_;  // by peer: of the frame that comes in, if not kData
+  std::vector<std::vector<uint8_t>>
+      payloads_;  // payload of the frame that is being received, by peer; not for kData
   bool is_busy_ = false;
 };
 

@@ -28,7 +28,7 @@ void ProgressLock::hold() {
   ++num_acquired_;
 }
 
-// All waiting callers are notified each time; the first one acquires the lock.
+// Marks the lock as free and notifies all waiting callers, of which the first one acquires it.
 void ProgressLock::set_free() {
   is_held_ = false;
   holder_ = {};
@@ -66,7 +66,8 @@ void ProgressLock::wait_turn(Completion& completion, Clock::time_point until) {
   waiting_.erase(std::find(waiting_.begin(), waiting_.end(), &completion));
 }
 
-// A rests_until_ of zero is long over.
+// Returns whether the progress thread has to acquire the lock. A rests_until_ of zero is in the
+// past.
 bool ProgressLock::is_due() const {
   return !is_held_ && (is_wakeup_up_ || Clock::now() >= rests_until_);
 }
@@ -77,7 +78,8 @@ void ProgressLock::hold_when_due() {
   hold();
 }
 
-// Sleep longer and longer while one caller keeps the lock; releasing it ends that.
+// Sleeps until is_due() or until the lock has been acquired again. While one caller keeps the lock,
+// the time between checks doubles, up to 200 ms.
 void ProgressLock::rest() {
   constexpr milliseconds kLongest{200};
   const uint64_t acquired = num_acquired_;

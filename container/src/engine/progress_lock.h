@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides which thread makes progress.
+// Lock of the progress engine: decides which thread runs it.
 #pragma once
 
 #include <chrono>
@@ -14,66 +14,70 @@
 
 namespace smdist {
 
-// One thread at a time holds the lock, and it alone uses the ProgressEngine and the transport. The
-// holder is the engine's own thread, the *progress thread*, or a caller that would only wait
-// otherwise; such a caller saves two hand-overs from thread to thread.
+// Gives one thread at a time the right to use the ProgressEngine and the transport. The holder is
+// the engine's own thread, the *progress thread*, or a caller that waits for an operation; if the
+// caller does the work itself, two switches between threads are saved.
 //
-// Why no wake-up is lost. There are three reasons for the engine to do something: another thread
-// left work in the inbox and called notify(); something came from the network; or a deadline is
-// over.
+// The following rules ensure that no wake-up is lost. The engine has work for three reasons:
+// another thread put work into the inbox and called notify(); data arrived from the network; or a
+// deadline has passed.
 //
-// 1. A new holder knows nothing yet: it calls ack_wakeup(), takes the inbox, moves bytes, and only
-//    then works out how long it may sleep. No time is carried over from one holder to the next.
-// 2. Work is left before notify(), and taken after ack_wakeup(). So whatever ack_wakeup() forgets
-//    is taken, and work that comes later causes a new wake-up. The transport's wake-up stays up
-//    until ack_wakeup(), which only the holder calls: a thread that goes to sleep after notify()
-//    finds it up, and the holder that takes it down is responsible from then on.
-// 3. A holder that sleeps keeps the lock. It sleeps in the transport, where all three reasons
-//    wake it.
-// 4. The progress thread sleeps without the lock, in one of two ways. In the transport it is woken
-//    as in 3, except for deadlines that were set later. At rest, on the condition variable, it is
-//    woken by this class alone, and rests_until_ and checks_at_ say for how long it rests.
-// 5. So a holder that releases the lock while work is in flight, or in the inbox, wakes the
-//    progress thread, which acquires the lock as in 1. Without work only the network can bring
-//    news, which no caller waits for: the thread may rest, but never longer than kRest after that.
-// 6. Callers that wait while another thread holds the lock are woken by their own operations.
-//    Notifying them when the lock is free is for speed: the progress thread has been woken, too.
+// 1. A new holder calls ack_wakeup(), takes the inbox, sends and receives data, and only then
+//    computes how long it may sleep. It takes over no time limit from the previous holder.
+// 2. Work is put into the inbox before notify(), and taken after ack_wakeup(). So all work is taken
+//    for which ack_wakeup() has cleared the wake-up, and later work causes a new wake-up. The
+//    wake-up of the transport stays set until ack_wakeup(), which only the holder calls: a thread
+//    that goes to sleep after notify() finds it set, and the holder that clears it does the work.
+// 3. A holder that sleeps keeps the lock. It sleeps in the transport, where all three reasons wake
+//    it.
+// 4. The progress thread sleeps without the lock, in one of two ways. In the transport, it is woken
+//    as in 3, except for deadlines that were set later. On the condition variable ("at rest"), only
+//    this class wakes it, and rests_until_ and checks_at_ limit the time.
+// 5. So a holder that releases the lock while operations are in flight, or work is in the inbox,
+//    wakes the progress thread, which acquires the lock as in 1. Without work, only data from the
+//    network can cause work, and no caller waits for that: the progress thread may rest, for at
+//    most kRest after the release.
+// 6. Callers that wait while another thread holds the lock are woken when their own operations end.
+//    They are also notified when the lock is free, only for speed: the progress thread has been
+//    woken, too.
 //
-// Each of these states changes under mutex_, and is waited for under it.
+// All of this state changes under mutex_, and threads wait for it under mutex_.
 //
-// Thread safety: as each method says.
+// Thread safety: stated at each method.
 class SMDIST_CAPABILITY("progress") ProgressLock final {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Time for which the progress thread leaves the network alone when nothing is in flight and
-  // callers hold the lock now and then.
+  // Time for which the progress thread does not check the network, when no operation is in flight
+  // and callers hold the lock now and then.
   static constexpr std::chrono::milliseconds kRest{10};
 
   explicit ProgressLock(Transport& transport) : transport_(transport) {}
 
-  // Callers may acquire the lock between open() and close(). A holder at close() goes on.
+  // Allow, and forbid, callers to acquire the lock. A caller that holds the lock at close() keeps
+  // it.
   void open() SMDIST_EXCLUDES(mutex_);
   void close() SMDIST_EXCLUDES(mutex_);
 
-  // For callers. Never blocks for long: returns false if another thread holds the lock.
+  // Acquire the lock for a caller. Returns false at once if another thread holds it.
   bool try_acquire() SMDIST_TRY_ACQUIRE(true);
-  // is_quiet: nothing is in flight here, and nothing has a deadline.
+  // Release the lock for a caller. is_quiet: no operation is in flight here, and no deadline is
+  // set.
   void release(bool is_quiet) SMDIST_RELEASE();
   // Block until the lock may be free, until the completion is done, or until the given time.
   void wait_turn(Completion& completion, Clock::time_point until) SMDIST_EXCLUDES(mutex_);
 
-  // For the progress thread: acquires the lock when there may be something to do.
+  // Acquire the lock for the progress thread. Blocks until there may be work.
   void acquire_when_due() SMDIST_ACQUIRE();
-  // For the progress thread: releases the lock. Sleep in the transport's await() afterwards.
+  // Release the lock for the progress thread, which then sleeps in the transport's await().
   void release_to_await() SMDIST_RELEASE();
 
-  // For any thread: work was left in the inbox.
+  // Wake the holder, or the progress thread, because there is work in the inbox. For any thread.
   void notify() SMDIST_EXCLUDES(mutex_);
-  // For the holder: call before taking the inbox.
+  // Clear the wake-up. For the holder, before it takes the inbox.
   void ack_wakeup() SMDIST_REQUIRES(this) SMDIST_EXCLUDES(mutex_);
 
-  // Marks a caller inside the engine, which must not be destroyed meanwhile.
+  // Counts a caller inside the engine while the object exists, so that the engine is not destroyed.
   class CallerScope final {
    public:
     explicit CallerScope(ProgressLock& progress);
@@ -84,6 +88,7 @@ class SMDIST_CAPABILITY("progress") ProgressLock final {
    private:
     ProgressLock& progress_;
   };
+  // Block until no caller is inside the engine.
   void wait_for_callers() SMDIST_EXCLUDES(mutex_);
 
  private:
@@ -103,16 +108,19 @@ class SMDIST_CAPABILITY("progress") ProgressLock final {
   bool is_held_ SMDIST_GUARDED_BY(mutex_) = false;
   std::thread::id holder_ SMDIST_GUARDED_BY(mutex_);
   uint64_t num_acquired_ SMDIST_GUARDED_BY(mutex_) = 0;
-  bool is_wakeup_up_ SMDIST_GUARDED_BY(mutex_) = false;  // that of the transport
-  bool has_own_work_ SMDIST_GUARDED_BY(mutex_) = false;  // the holder left some for itself
+  bool is_wakeup_up_ SMDIST_GUARDED_BY(mutex_) = false;  // the wake-up of the transport is set
+  bool has_own_work_ SMDIST_GUARDED_BY(mutex_) =
+      false;  // the holder itself has put work into the inbox
 
   // State of the progress thread.
   bool is_resting_ SMDIST_GUARDED_BY(mutex_) = false;
-  Clock::time_point checks_at_ SMDIST_GUARDED_BY(mutex_);    // unless it is woken from its rest
-  Clock::time_point rests_until_ SMDIST_GUARDED_BY(mutex_);  // at most, while the lock is free
+  Clock::time_point checks_at_ SMDIST_GUARDED_BY(mutex_);  // next check of the rest
+  Clock::time_point rests_until_
+      SMDIST_GUARDED_BY(mutex_);  // end of the rest while the lock is free
   std::condition_variable_any rested_;
 
-  std::vector<Completion*> waiting_ SMDIST_GUARDED_BY(mutex_);  // in wait_turn()
+  std::vector<Completion*> waiting_
+      SMDIST_GUARDED_BY(mutex_);  // completions of callers in wait_turn()
   size_t num_callers_ SMDIST_GUARDED_BY(mutex_) = 0;
   std::condition_variable_any callers_left_;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The progress loop, on the engine's own thread and on the threads of callers that wait.
+// The progress loop, on the engine's own thread and on threads of callers that wait.
 #include <algorithm>
 
 #include "engine/batch_scheduling.h"
@@ -29,7 +29,8 @@ bool Engine::Impl::wait(Completion& completion, Clock::time_point until) {
   return completion.is_done();
 }
 
-// A caller that holds the lock when it submits need not wake the progress thread.
+// Submits and waits. If the caller can acquire the lock first, the progress thread need not be
+// woken.
 uint64_t Engine::Impl::submit_and_wait(uint32_t group, Operation operation,
                                        Completion& completion) {
   const ProgressLock::CallerScope scope(progress_lock_);
@@ -64,7 +65,8 @@ void Engine::Impl::run_progress_thread() {
   progress_lock_.release_to_await();  // the lock is closed: no caller acquires it any more
 }
 
-// Make progress on a caller's thread, which holds the lock.
+// Makes progress on a caller's thread, which holds the lock, until the completion is done or until
+// the given time.
 void Engine::Impl::progress_until(const Completion& completion, Clock::time_point until) {
   const DefaultFloats floats;
   const BatchScheduling scheduling(options_.pause.count() == 0);
@@ -78,18 +80,18 @@ void Engine::Impl::progress_until(const Completion& completion, Clock::time_poin
 
 milliseconds Engine::Impl::max_wait() {
   if (progress_.is_busy()) return milliseconds(0);
-  return transport_->patience(progress_.time_until_deadline());
+  return transport_->max_await(progress_.time_until_deadline());
 }
 
 bool Engine::Impl::is_quiet() { return progress_.is_quiet() && transport_->is_quiet(); }
 
-// Do everything that can be done without waiting. Returns false if the engine has to end.
+// Does all work that is possible without waiting. Returns false if the engine has to end.
 bool Engine::Impl::make_progress() {
   try {
     return make_progress_or_throw();
   } catch (const std::exception& error) {
     progress_.abort({FaultKind::kSystem, options_.rank, error.what(), {}, {}});
-    std::this_thread::sleep_for(kPauseAfterError);  // in case it happens again at once
+    std::this_thread::sleep_for(kPauseAfterError);  // the error may occur again at once
     return true;
   }
 }
@@ -119,8 +121,8 @@ void Engine::Impl::disconnect() {
   }
 }
 
-// Give peers whose handshake is not over the time to finish it, and to learn of the fault.
-// Otherwise they would see their connection close, and blame this rank instead of the culprit.
+// Waits for peers that are still in their handshake, so that they receive the fault. Otherwise they
+// would only see that this rank closes the connection, and report this rank instead of the culprit.
 void Engine::Impl::deliver_fault() {
   const Clock::time_point end = Clock::now() + kDisconnectTime;
   while (progress_.has_uninformed_peers() && Clock::now() < end) {

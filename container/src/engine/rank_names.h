@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names of ranks in messages.
+// Names of ranks in error messages.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace smdist {
 
-// Names such as "rank 3 on algo-2", for every rank of the engine.
+// Names of all ranks of the engine, such as "rank 3 on algo-2".
 //
 // Thread safety: constant after construction.
 class RankNames final {

@@ -14,13 +14,13 @@ ReductionBufferPool::ReductionBufferPool(ArenaLayout layout, Span own_arena)
       arena_(own_arena),
       entries_(holds_all(own_arena) ? layout_.num_reduction_buffers : 0) {}
 
-bool ReductionBufferPool::is_free(const Entry& entry) {
+bool ReductionBufferPool::is_free(const BufferUse& entry) {
   return !entry.sum || (entry.sum->is_done() && entry.sum->is_drained());
 }
 
 SharedSum* ReductionBufferPool::begin(SumTask task, size_t member) {
   for (size_t i = 0; i < entries_.size(); ++i) {
-    Entry& entry = entries_[i];
+    BufferUse& entry = entries_[i];
     if (!is_free(entry)) continue;
     if (entry.sum) entry.count = entry.sum->end();
     entry.sum = std::make_unique<SharedSum>(std::move(task), member,
@@ -32,21 +32,21 @@ SharedSum* ReductionBufferPool::begin(SumTask task, size_t member) {
 
 SharedSumTicket ReductionBufferPool::ticket_of(const SharedSum& sum) const {
   const auto entry = std::find_if(entries_.begin(), entries_.end(),
-                                  [&](const Entry& each) { return each.sum.get() == &sum; });
+                                  [&](const BufferUse& each) { return each.sum.get() == &sum; });
   return {static_cast<uint32_t>(entry - entries_.begin()), entry->count};
 }
 
 ReductionBuffer ReductionBufferPool::at(const Span& arena, const SharedSumTicket& ticket) const {
   if (ticket.buffer >= layout_.num_reduction_buffers || !holds_all(arena)) {
-    throw PeerError("takes part at reduction buffer " + std::to_string(ticket.buffer) +
-                    ", which it does not have");
+    throw PeerError("sent a ticket for its reduction buffer " + std::to_string(ticket.buffer) +
+                    ", which does not exist");
   }
   return layout_.reduction_buffer(arena, ticket.buffer);
 }
 
 void ReductionBufferPool::cancel(SharedSum& sum) {
   sum.cancel();
-  Entry& entry = entries_[ticket_of(sum).buffer];
+  BufferUse& entry = entries_[ticket_of(sum).buffer];
   entry.count = sum.end();
   entry.sum.reset();
 }

@@ -12,8 +12,8 @@
 
 namespace smdist {
 
-// Allocates a reduction buffer to each sum in shared memory. A reduction buffer is free again when
-// all ranks have read what lies in it.
+// Assigns a reduction buffer to each sum in shared memory. The buffer is free again when all ranks
+// have read the data in it.
 //
 // Thread safety: none.
 class ReductionBufferPool final {
@@ -21,32 +21,35 @@ class ReductionBufferPool final {
   // An arena that is too short for the layout has no reduction buffers.
   ReductionBufferPool(ArenaLayout layout, Span own_arena);
 
+  // Return the part of an arena that contains the blocks for messages.
   Span blocks_of(const Span& arena) const { return layout_.blocks(arena); }
-  // The longest piece that fits in a slot.
+  // Return the maximum length of a chunk.
   size_t slot_bytes() const { return layout_.shape.slot_bytes; }
-  // Begin a sum at a free buffer; null if none is free.
+  // Begin a sum in a free buffer, and return it; null if no buffer is free. member: this rank's
+  // number in the group.
   SharedSum* begin(SumTask task, size_t member);
-  // Ticket by which the other ranks find this rank's part of a sum.
+  // Return the ticket by which the other ranks find this rank's reduction buffer of a sum.
   SharedSumTicket ticket_of(const SharedSum& sum) const;
-  // A reduction buffer of another rank. Throws PeerError if the rank has no such buffer.
+  // Return the reduction buffer of another rank that a ticket names. Throws PeerError if there is
+  // no such buffer.
   ReductionBuffer at(const Span& arena, const SharedSumTicket& ticket) const;
-  // End a sum that not all ranks have joined.
+  // Cancel a sum that not all ranks have joined.
   void cancel(SharedSum& sum);
-  // The engine has failed: the memory is not touched again.
+  // Drop all sums, because the engine has failed.
   void clear();
 
  private:
-  struct Entry {
-    uint64_t count = 0;              // where the counters are between two sums
-    std::unique_ptr<SharedSum> sum;  // the last one
+  struct BufferUse {
+    uint64_t count = 0;              // value of the counters between two sums
+    std::unique_ptr<SharedSum> sum;  // the current or last sum
   };
 
-  static bool is_free(const Entry& entry);
+  static bool is_free(const BufferUse& entry);
   bool holds_all(const Span& arena) const { return arena.bytes >= layout_.bytes; }
 
   const ArenaLayout layout_;
   const Span arena_;
-  std::vector<Entry> entries_;
+  std::vector<BufferUse> entries_;
 };
 
 }  // namespace smdist

@@ -14,12 +14,12 @@
 
 namespace smdist {
 
-// News that a peer has posted an operation. An eager message may have come with it, either inside
-// of the frame or in a block of the peer.
+// Decoded RTR frame: a peer has posted an operation. It may contain an eager message, either in the
+// frame itself or in a block of the peer's shared memory.
 struct RtrMessage {
   Descriptor descriptor;
-  std::optional<SharedSumTicket> ticket;  // the peer offers to do the operation in shared memory
-  const uint8_t* eager = nullptr;         // inside of the payload; null: none is there
+  std::optional<SharedSumTicket> ticket;  // set if the peer can use shared memory for the operation
+  const uint8_t* eager = nullptr;         // eager message in the frame; null: there is none
   size_t eager_bytes = 0;
   std::optional<BlockRef> eager_block;
 

@@ -10,9 +10,10 @@
 namespace smdist {
 namespace {
 
-constexpr size_t kSliceBytes = 16 << 10;  // stays in the nearest cache between sum and copy
+constexpr size_t kSliceBytes =
+    16 << 10;  // small enough to stay in the level-1 cache between sum and copy
 
-SharedSum::Members only(size_t member) { return SharedSum::Members{1} << member; }
+SharedSum::MemberSet only(size_t member) { return SharedSum::MemberSet{1} << member; }
 
 }  // namespace
 
@@ -21,30 +22,31 @@ SharedSum::SharedSum(SumTask task, size_t member, const ReductionBuffer& own, ui
       member_(member),
       own_(own),
       count_(count),
-      sides_(task_.boundaries.size() - 1),
-      sources_(sides_.size()) {
+      progress_(task_.boundaries.size() - 1),
+      sources_(progress_.size()) {
   for (size_t i = 0; i < size(); ++i) {
     const size_t bytes = task_.boundaries[i + 1] - task_.boundaries[i];
-    sides_[i].pieces = (bytes + task_.piece_bytes - 1) / task_.piece_bytes;
-    most_pieces_ = std::max(most_pieces_, sides_[i].pieces);
+    progress_[i].chunks = (bytes + task_.chunk_bytes - 1) / task_.chunk_bytes;
+    most_chunks_ = std::max(most_chunks_, progress_[i].chunks);
   }
   for (size_t i = 0; i < size(); ++i) {
-    publish(own_.given(i), 0, sides_[i].pieces);
-    publish(own_.taken(i), 0, sides_[i].pieces);
+    publish(own_.given(i), 0, progress_[i].chunks);
+    publish(own_.taken(i), 0, progress_[i].chunks);
   }
-  publish(own_.summed(), 0, sides_[member_].pieces);
+  publish(own_.summed(), 0, progress_[member_].chunks);
 }
 
 void SharedSum::join(size_t member, const ReductionBuffer& theirs, uint64_t count) {
-  sides_[member].buffer = theirs;
-  sides_[member].count = count;
+  progress_[member].buffer = theirs;
+  progress_[member].count = count;
   ++num_joined_;
 }
 
-// Advance a counter. With its last piece a counter jumps to the common end of all counters of the
-// buffer, so that they are equal when the next sum begins.
-void SharedSum::publish(ReductionBuffer::Counter& counter, uint64_t pieces, uint64_t of) {
-  counter.store(count_ + (pieces == of ? most_pieces_ : pieces), std::memory_order_release);
+// Sets a counter to `chunks` processed chunks of `of`. With its last chunk, a counter gets the
+// final value that is common to all counters of the buffer, so that they are equal when the next
+// sum begins.
+void SharedSum::publish(ReductionBuffer::Counter& counter, uint64_t chunks, uint64_t of) {
+  counter.store(count_ + (chunks == of ? most_chunks_ : chunks), std::memory_order_release);
 }
 
 void SharedSum::cancel() {
@@ -56,33 +58,33 @@ void SharedSum::cancel() {
 }
 
 uint64_t SharedSum::given_by(size_t member) const {
-  const Side& side = sides_[member];
+  const MemberProgress& side = progress_[member];
   return side.buffer->given(member_).load(std::memory_order_acquire) - side.count;
 }
 
 uint64_t SharedSum::taken_by(size_t member) const {
-  const Side& side = sides_[member];
+  const MemberProgress& side = progress_[member];
   return side.buffer->taken(member_).load(std::memory_order_acquire) - side.count;
 }
 
 uint64_t SharedSum::summed_by(size_t member) const {
-  const Side& side = sides_[member];
+  const MemberProgress& side = progress_[member];
   return side.buffer->summed().load(std::memory_order_acquire) - side.count;
 }
 
-// Try gives, the add and takes in rotation, each beginning with the next member: a piece is read
-// while it is in the cache, and no member is served first by all others.
-SharedSum::Members SharedSum::advance() {
+// Tries the gives, the add and the takes in rotation, each beginning with the next member. So a
+// chunk is read while it is in the cache, and the ranks do not all begin with the same member.
+SharedSum::MemberSet SharedSum::advance() {
   const size_t actions = 2 * size() - 1;
   for (size_t tried = 0; tried < actions; ++tried) {
-    const Members signalled = act(next_action_);
+    const MemberSet signalled = act(next_action_);
     next_action_ = (next_action_ + 1) % actions;
     if (signalled != 0) return signalled;
   }
   return 0;
 }
 
-SharedSum::Members SharedSum::act(size_t action) {
+SharedSum::MemberSet SharedSum::act(size_t action) {
   const size_t others = size() - 1;
   if (action == others) return add() ? all_others() : 0;
   const bool gives = action < others;
@@ -90,101 +92,102 @@ SharedSum::Members SharedSum::act(size_t action) {
   return (gives ? give(owner) : take(owner)) ? only(owner) : 0;
 }
 
-SharedSum::Members SharedSum::all_others() const { return (only(size()) - 1) & ~only(member_); }
+SharedSum::MemberSet SharedSum::all_others() const { return (only(size()) - 1) & ~only(member_); }
 
-bool SharedSum::has_room_for(size_t owner, uint64_t piece) const {
-  if (piece < own_.window()) return true;
-  return all_joined() && summed_by(owner) + own_.window() > piece;
+bool SharedSum::has_free_slot_for(size_t owner, uint64_t chunk) const {
+  if (chunk < own_.window()) return true;
+  return all_joined() && summed_by(owner) + own_.window() > chunk;
 }
 
 bool SharedSum::give(size_t owner) {
-  Side& side = sides_[owner];
-  if (side.given == side.pieces || !has_room_for(owner, side.given)) return false;
+  MemberProgress& side = progress_[owner];
+  if (side.given == side.chunks || !has_free_slot_for(owner, side.given)) return false;
   std::memcpy(own_.slot(owner, side.given), task_.input + offset_of(owner, side.given),
               bytes_of(owner, side.given));
   ++side.given;
-  publish(own_.given(owner), side.given, side.pieces);
+  publish(own_.given(owner), side.given, side.chunks);
   return true;
 }
 
-// Return whether our next add() has to wait for the member.
-bool SharedSum::lacks(size_t member) const {
+// Returns whether the next add() has to wait for the member.
+bool SharedSum::must_wait_for(size_t member) const {
   if (!all_joined() || given_by(member) <= added_) return true;
   return added_ >= own_.window() && taken_by(member) + own_.window() <= added_;
 }
 
 bool SharedSum::add() {
-  const uint64_t pieces = sides_[member_].pieces;
-  if (added_ == pieces) return false;
+  const uint64_t chunks = progress_[member_].chunks;
+  if (added_ == chunks) return false;
   for (size_t step = 1; step < size(); ++step) {
-    if (lacks(other(step))) return false;
+    if (must_wait_for(other(step))) return false;
   }
   const size_t bytes = bytes_of(member_, added_);
   for (size_t at = 0; at < bytes; at += kSliceBytes) {
     add_slice(added_, at, std::min(kSliceBytes, bytes - at));
   }
   ++added_;
-  publish(own_.summed(), added_, pieces);
+  publish(own_.summed(), added_, chunks);
   return true;
 }
 
-void SharedSum::add_slice(uint64_t piece, size_t at, size_t bytes) {
-  const size_t offset = offset_of(member_, piece) + at;
+void SharedSum::add_slice(uint64_t chunk, size_t at, size_t bytes) {
+  const size_t offset = offset_of(member_, chunk) + at;
   for (size_t i = 0; i < size(); ++i) {
-    sources_[i] = i == member_ ? task_.input + offset : sides_[i].buffer->slot(member_, piece) + at;
+    sources_[i] =
+        i == member_ ? task_.input + offset : progress_[i].buffer->slot(member_, chunk) + at;
   }
   uint8_t* sum = task_.output + offset;
   reduce(task_.dtype, task_.op, task_.scale, sources_, sum, bytes / element_bytes(task_.dtype));
-  std::memcpy(own_.slot(member_, piece) + at, sum, bytes);
+  std::memcpy(own_.slot(member_, chunk) + at, sum, bytes);
 }
 
 bool SharedSum::take(size_t owner) {
-  Side& side = sides_[owner];
-  if (side.taken == side.pieces || !all_joined() || summed_by(owner) <= side.taken) return false;
+  MemberProgress& side = progress_[owner];
+  if (side.taken == side.chunks || !all_joined() || summed_by(owner) <= side.taken) return false;
   std::memcpy(task_.output + offset_of(owner, side.taken), side.buffer->slot(owner, side.taken),
               bytes_of(owner, side.taken));
   ++side.taken;
-  publish(own_.taken(owner), side.taken, side.pieces);
+  publish(own_.taken(owner), side.taken, side.chunks);
   return true;
 }
 
-// Only the first of the members that the next add() waits for is awaited: the others may come
-// meanwhile.
-SharedSum::Members SharedSum::awaited() const {
+// Of the members for which the next add() waits, only the first one is returned: the others may be
+// ready before it.
+SharedSum::MemberSet SharedSum::awaited() const {
   if (!all_joined()) return 0;
-  Members members = 0;
-  bool is_add_covered = added_ == sides_[member_].pieces;
+  MemberSet members = 0;
+  bool is_add_covered = added_ == progress_[member_].chunks;
   for (size_t step = 1; step < size(); ++step) {
     const size_t member = other(step);
-    const Side& side = sides_[member];
-    const bool is_first = !is_add_covered && lacks(member);
+    const MemberProgress& side = progress_[member];
+    const bool is_first = !is_add_covered && must_wait_for(member);
     is_add_covered = is_add_covered || is_first;
-    if (is_first || side.taken < side.pieces) members |= only(member);
+    if (is_first || side.taken < side.chunks) members |= only(member);
   }
-  // The piece that add() waited for has come since: its member is about to signal that.
+  // The chunk for which add() waited has arrived meanwhile; the signal of its member will follow.
   return is_add_covered ? members : all_others();
 }
 
 bool SharedSum::is_done() const {
-  return added_ == sides_[member_].pieces &&
-         std::all_of(sides_.begin(), sides_.end(), [this](const Side& side) {
-           const bool is_own = &side == &sides_[member_];
-           return is_own || (side.given == side.pieces && side.taken == side.pieces);
+  return added_ == progress_[member_].chunks &&
+         std::all_of(progress_.begin(), progress_.end(), [this](const MemberProgress& side) {
+           const bool is_own = &side == &progress_[member_];
+           return is_own || (side.given == side.chunks && side.taken == side.chunks);
          });
 }
 
 bool SharedSum::awaits_data_from(size_t member) const {
-  const Side& side = sides_[member];
+  const MemberProgress& side = progress_[member];
   if (!all_joined()) return true;
-  return given_by(member) < sides_[member_].pieces || summed_by(member) < side.pieces;
+  return given_by(member) < progress_[member_].chunks || summed_by(member) < side.chunks;
 }
 
 bool SharedSum::needs(size_t member) const {
-  return awaits_data_from(member) || taken_by(member) + own_.window() < sides_[member_].pieces;
+  return awaits_data_from(member) || taken_by(member) + own_.window() < progress_[member_].chunks;
 }
 
-SharedSum::Members SharedSum::slowest() const {
-  Members slowest = 0;
+SharedSum::MemberSet SharedSum::slowest() const {
+  MemberSet slowest = 0;
   uint64_t least = UINT64_MAX;
   for (size_t step = 1; step < size(); ++step) {
     const size_t member = other(step);
@@ -201,17 +204,17 @@ SharedSum::Members SharedSum::slowest() const {
 bool SharedSum::is_drained() const {
   for (size_t step = 1; step < size(); ++step) {
     const size_t member = other(step);
-    if (awaits_data_from(member) || taken_by(member) < sides_[member_].pieces) return false;
+    if (awaits_data_from(member) || taken_by(member) < progress_[member_].chunks) return false;
   }
   return true;
 }
 
-size_t SharedSum::offset_of(size_t owner, uint64_t piece) const {
-  return task_.boundaries[owner] + piece * task_.piece_bytes;
+size_t SharedSum::offset_of(size_t owner, uint64_t chunk) const {
+  return task_.boundaries[owner] + chunk * task_.chunk_bytes;
 }
 
-size_t SharedSum::bytes_of(size_t owner, uint64_t piece) const {
-  return std::min(task_.piece_bytes, task_.boundaries[owner + 1] - offset_of(owner, piece));
+size_t SharedSum::bytes_of(size_t owner, uint64_t chunk) const {
+  return std::min(task_.chunk_bytes, task_.boundaries[owner + 1] - offset_of(owner, chunk));
 }
 
 }  // namespace smdist

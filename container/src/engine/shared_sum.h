@@ -13,7 +13,7 @@
 
 namespace smdist {
 
-// Buffers and shards of the all-reduce. Shards and the order of additions are those of a plan
+// Arguments of the all-reduce. The shards and the order of additions are those of a plan
 // (collectives.h), so that the result has the same bits.
 struct SumTask {
   Dtype dtype;
@@ -21,89 +21,95 @@ struct SumTask {
   double scale;
   const uint8_t* input;
   uint8_t* output;
-  std::vector<size_t> boundaries;  // of the members' shards
-  size_t piece_bytes;
+  std::vector<size_t> boundaries;  // boundaries of the members' shards
+  size_t chunk_bytes;
 };
 
-// One rank's part. The ranks exchange pieces through slots of their reduction buffers, and counters
-// in shared memory say which pieces are there; no frames are sent. Piece by piece, a rank
-//   gives each other rank its share of that rank's shard,
-//   adds the shares of its own shard, and puts the sum in a slot for the others, and
-//   takes the sums of the other shards.
-// A slot is used again when the counters of its readers allow it.
+// One rank's side of an all-reduce in shared memory. The ranks exchange chunks through slots of
+// their reduction buffers; counters in shared memory count the chunks; no frames are sent. For each
+// chunk, a rank
+//   gives: copies its share of every other rank's shard to a slot,
+//   adds: sums the shares of its own shard, and copies the sum to a slot, and
+//   takes: copies the sums of the other shards to its output.
+// A slot is used again after the counters of its readers show that they have read it.
 //
 // Thread safety: none; the counters synchronize with other processes.
 class SharedSum final {
  public:
-  using Members = uint64_t;  // a set: bit i for member i
+  using MemberSet = uint64_t;  // a set of members: bit i is member i
 
-  // count: where the counters of the reduction buffer are now.
+  // member: this rank's number in the group. own: this rank's reduction buffer. count: current
+  // value of its counters.
   SharedSum(SumTask task, size_t member, const ReductionBuffer& own, uint64_t count);
 
-  // A member takes part, at its buffer, whose counters are at `count`. Nothing of other members
-  // is read before all have joined; afterwards nobody can cancel().
+  // Record that another member takes part, with its reduction buffer, whose counters have the value
+  // `count`. Data of others are read only after all members have joined; then cancel() is not
+  // allowed.
   void join(size_t member, const ReductionBuffer& theirs, uint64_t count);
 
-  bool all_joined() const { return num_joined_ == sides_.size() - 1; }
+  // Return whether all other members have joined.
+  bool all_joined() const { return num_joined_ == progress_.size() - 1; }
 
-  // Move one piece, and return the members that may wait for it. Empty: nothing can be done now.
-  Members advance();
-  // The members whose next piece is needed, after advance() returned an empty set. Empty before
-  // all have joined: frames announce that.
-  Members awaited() const;
+  // Process one chunk (give, add or take it), and return the members that may wait for that. Empty:
+  // no chunk can be processed now.
+  MemberSet advance();
+  // Return the members whose next chunk is needed; call after advance() has returned an empty set.
+  // Empty before all have joined, which frames announce.
+  MemberSet awaited() const;
+  // Return whether this rank has processed all chunks.
   bool is_done() const;
 
   // Return whether this rank still depends on the member.
   bool needs(size_t member) const;
   // Return whether this rank still waits for data of the member.
   bool awaits_data_from(size_t member) const;
-  // The members that are furthest behind, among those needed: the others may wait for them, too.
-  Members slowest() const;
+  // Return the members that have processed the fewest chunks, among those that this rank needs.
+  MemberSet slowest() const;
 
-  // Return whether nobody reads our reduction buffer any more; its counters are at end() then.
-  // Requires: is_done().
+  // Return whether no member reads this rank's reduction buffer any more; then its counters have
+  // the value end(). Requires: is_done().
   bool is_drained() const;
-  uint64_t end() const { return count_ + most_pieces_; }
-  // End the sum before all have joined.
+  uint64_t end() const { return count_ + most_chunks_; }
+  // Cancel the sum. Only allowed before all members have joined.
   void cancel();
 
  private:
-  struct Side {
+  struct MemberProgress {
     std::optional<ReductionBuffer> buffer;
-    uint64_t count = 0;   // where its counters were at the beginning
-    uint64_t pieces = 0;  // of its shard
-    uint64_t given = 0;   // pieces that we gave it
-    uint64_t taken = 0;   // pieces that we took from it
+    uint64_t count = 0;   // initial value of its counters
+    uint64_t chunks = 0;  // number of chunks of its shard
+    uint64_t given = 0;   // number of chunks that this rank gave it
+    uint64_t taken = 0;   // number of chunks that this rank took from it
   };
 
-  size_t size() const { return sides_.size(); }
+  size_t size() const { return progress_.size(); }
   size_t other(size_t step) const { return (member_ + step) % size(); }
-  Members all_others() const;
-  Members act(size_t action);
+  MemberSet all_others() const;
+  MemberSet act(size_t action);
   bool give(size_t owner);
   bool add();
   bool take(size_t owner);
-  bool has_room_for(size_t owner, uint64_t piece) const;
-  bool lacks(size_t member) const;
-  void add_slice(uint64_t piece, size_t at, size_t bytes);
+  bool has_free_slot_for(size_t owner, uint64_t chunk) const;
+  bool must_wait_for(size_t member) const;
+  void add_slice(uint64_t chunk, size_t at, size_t bytes);
 
   uint64_t given_by(size_t member) const;
   uint64_t taken_by(size_t member) const;
   uint64_t summed_by(size_t member) const;
-  void publish(ReductionBuffer::Counter& counter, uint64_t pieces, uint64_t of);
+  void publish(ReductionBuffer::Counter& counter, uint64_t chunks, uint64_t of);
 
-  size_t offset_of(size_t owner, uint64_t piece) const;
-  size_t bytes_of(size_t owner, uint64_t piece) const;
+  size_t offset_of(size_t owner, uint64_t chunk) const;
+  size_t bytes_of(size_t owner, uint64_t chunk) const;
 
   const SumTask task_;
   const size_t member_;
   const ReductionBuffer own_;
-  const uint64_t count_;  // where our counters were at the beginning
-  uint64_t most_pieces_ = 0;
+  const uint64_t count_;  // initial value of this rank's counters
+  uint64_t most_chunks_ = 0;
   size_t num_joined_ = 0;
-  uint64_t added_ = 0;  // pieces of our shard
+  uint64_t added_ = 0;  // number of summed chunks of this rank's shard
   size_t next_action_ = 0;
-  std::vector<Side> sides_;  // by member
+  std::vector<MemberProgress> progress_;  // by member
   std::vector<const void*> sources_;
 };
 

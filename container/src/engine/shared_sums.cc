@@ -9,7 +9,7 @@
 namespace smdist {
 namespace {
 
-constexpr int kPiecesPerTurn = 4;  // then it is the transport's turn
+constexpr int kChunksPerTurn = 4;  // then the transport is polled
 
 }  // namespace
 
@@ -17,7 +17,7 @@ SharedSums::SharedSums(const Options& options, Transport& transport)
     : options_(options),
       transport_(transport),
       reduction_buffers_(ArenaLayout(options), transport.own_arena()),
-      is_expected_(static_cast<size_t>(options.size)) {}
+      signals_enabled_(static_cast<size_t>(options.size)) {}
 
 std::vector<SharedSums::Active>::iterator SharedSums::find(const OperationId& id) {
   return std::find_if(active_.begin(), active_.end(),
@@ -45,7 +45,7 @@ SumTask SharedSums::task_of(const Submission& submission) const {
           static_cast<const uint8_t*>(operation.inputs[0].data),
           static_cast<uint8_t*>(operation.outputs[0].data),
           shard_boundaries(operation.inputs[0].bytes, choice.weights),
-          std::min(choice.segmentation.piece_bytes, reduction_buffers_.slot_bytes())};
+          std::min(choice.segmentation.chunk_bytes, reduction_buffers_.slot_bytes())};
 }
 
 void SharedSums::join(SharedSum& sum, int member, int rank, const SharedSumTicket& ticket) {
@@ -65,42 +65,43 @@ std::vector<OperationId> SharedSums::ids() const {
   return ids;
 }
 
-SharedSums::Progress SharedSums::advance(const OperationId& id) {
+SharedSums::Advance SharedSums::advance(const OperationId& id) {
   const auto active = find(id);
-  if (active == active_.end()) return Progress::kBlocked;
-  for (int piece = 0; piece < kPiecesPerTurn; ++piece) {
-    const SharedSum::Members readers = active->sum->advance();
+  if (active == active_.end()) return Advance::kBlocked;
+  for (int chunk = 0; chunk < kChunksPerTurn; ++chunk) {
+    const SharedSum::MemberSet readers = active->sum->advance();
     signal(*active->group, readers);
-    if (readers == 0) return Progress::kBlocked;
+    if (readers == 0) return Advance::kBlocked;
     if (!active->sum->is_done()) continue;
     active_.erase(active);
-    return Progress::kDone;
+    return Advance::kDone;
   }
-  return Progress::kMore;
+  return Advance::kMore;
 }
 
-void SharedSums::signal(const Group& group, SharedSum::Members members) {
+void SharedSums::signal(const Group& group, SharedSum::MemberSet members) {
   for (size_t member = 0; members != 0; ++member, members >>= 1) {
     if ((members & 1) != 0) transport_.signal(group.members[member]);
   }
 }
 
-void SharedSums::expect_signals() {
-  std::vector<bool> expected(is_expected_.size());
+void SharedSums::enable_signals() {
+  std::vector<bool> expected(signals_enabled_.size());
   for (const Active& active : active_) {
-    SharedSum::Members awaited = active.sum->awaited();
+    SharedSum::MemberSet awaited = active.sum->awaited();
     for (size_t member = 0; awaited != 0; ++member, awaited >>= 1) {
       if ((awaited & 1) == 0) continue;
       expected[static_cast<size_t>(active.group->members[member])] = true;
     }
   }
   for (size_t rank = 0; rank < expected.size(); ++rank) {
-    if (expected[rank] != is_expected_[rank]) {
-      transport_.expect(static_cast<int>(rank), expected[rank]);
+    if (expected[rank] != signals_enabled_[rank]) {
+      transport_.enable_signals(static_cast<int>(rank), expected[rank]);
     }
   }
-  is_expected_ = std::move(expected);
-  expects_any_ = std::find(is_expected_.begin(), is_expected_.end(), true) != is_expected_.end();
+  signals_enabled_ = std::move(expected);
+  any_signals_enabled_ =
+      std::find(signals_enabled_.begin(), signals_enabled_.end(), true) != signals_enabled_.end();
 }
 
 void SharedSums::clear() {

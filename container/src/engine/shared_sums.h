@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// All sums in shared memory that this rank takes part in.
+// All sums in shared memory in which this rank takes part.
 #pragma once
 
 #include <memory>
@@ -13,42 +13,47 @@
 
 namespace smdist {
 
-// Begins sums, moves them on, signals peers about new pieces, and tells the transport whose
-// signals to wait for.
+// Begins sums, processes their chunks, signals peers about new chunks, and sets whose signals end
+// the transport's wait.
 //
-// All members of a group do an operation in shared memory, or none does. A member that has no free
-// buffer, or cannot read the memory of another one, sends an RTR frame without a ticket; then
-// all members cancel the sum and follow a plan of messages.
+// Either all members of a group use shared memory for an operation, or none does. A member that has
+// no free buffer, or cannot read the memory of another one, sends an RTR frame without a ticket;
+// then all members cancel the sum and follow a plan of messages.
 //
 // Thread safety: none.
 class SharedSums final {
  public:
-  enum class Progress : uint8_t { kBlocked, kMore, kDone };
+  // Result of advance(): the sum waits for other ranks, more chunks can be processed, or it is
+  // complete.
+  enum class Advance : uint8_t { kBlocked, kMore, kDone };
 
   SharedSums(const Options& options, Transport& transport);
 
-  // The part of this rank's arena that holds blocks for messages.
+  // Return the part of this rank's arena that contains the blocks for messages.
   Span own_blocks() const { return reduction_buffers_.blocks_of(transport_.own_arena()); }
 
-  // Null: this operation has to follow a plan.
+  // Begin the sum of an operation and return it; null if the operation has to follow a plan.
   SharedSum* begin(const Submission& submission);
   SharedSumTicket ticket_of(const SharedSum& sum) const {
     return reduction_buffers_.ticket_of(sum);
   }
-  // A peer takes part with the given ticket. Throws PeerError if the ticket is wrong.
+  // Record that a peer takes part with the given ticket. member: its rank in the group. Throws
+  // PeerError if the ticket is invalid.
   void join(SharedSum& sum, int member, int rank, const SharedSumTicket& ticket);
-  // End a sum that not all members have joined. No rank has read, or will read, its pieces.
+  // Cancel a sum that not all members have joined. No rank has read, or will read, its chunks.
   void cancel(const OperationId& id);
 
+  // Return the operations of all sums.
   std::vector<OperationId> ids() const;
-  // Return whether there is neither a sum nor a signal to wait for.
-  bool is_idle() const { return active_.empty() && !expects_any_; }
-  // Move a few pieces of a sum; the sum is forgotten when it is done.
-  Progress advance(const OperationId& id);
-  // Tell the transport whose signals end its wait. Call when all sums are blocked.
-  void expect_signals();
+  // Return whether there are neither sums nor enabled signals.
+  bool is_idle() const { return active_.empty() && !any_signals_enabled_; }
+  // Process a few chunks of a sum. The sum is removed when it is complete.
+  Advance advance(const OperationId& id);
+  // Enable the signals of the members for which sums wait, and disable all others. Call when all
+  // sums are blocked.
+  void enable_signals();
 
-  // The engine has failed.
+  // Drop all sums, because the engine has failed.
   void clear();
 
  private:
@@ -60,14 +65,14 @@ class SharedSums final {
 
   std::vector<Active>::iterator find(const OperationId& id);
   SumTask task_of(const Submission& submission) const;
-  void signal(const Group& group, SharedSum::Members members);
+  void signal(const Group& group, SharedSum::MemberSet members);
 
   const Options& options_;
   Transport& transport_;
   ReductionBufferPool reduction_buffers_;
   std::vector<Active> active_;
-  std::vector<bool> is_expected_;  // by peer: its signals end the transport's wait
-  bool expects_any_ = false;
+  std::vector<bool> signals_enabled_;  // whether a peer's signals end the transport's wait, by peer
+  bool any_signals_enabled_ = false;
 };
 
 }  // namespace smdist

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An operation that a caller has submitted.
+// A submitted operation.
 #pragma once
 
 #include <chrono>
@@ -17,17 +17,17 @@ namespace smdist {
 
 using Clock = std::chrono::steady_clock;
 
-// An operation and what the engine has derived from it.
+// An operation that a caller has submitted, and what the engine has derived from it.
 struct Submission {
   std::shared_ptr<Group> group;
   OperationId id;
-  uint64_t serial = 0;  // number of the operation among all that this engine has begun
+  uint64_t serial = 0;  // number of the operation, counted over all groups of this engine
   Operation operation;
   Descriptor descriptor;
   AlgorithmChoice choice;
   Plan plan;  // empty while the operation is a sum in shared memory, or may become one
   Clock::time_point deadline;
-  bool is_extended = false;  // the deadline was moved; this happens once at most
+  bool is_extended = false;  // the deadline has been extended, which is done at most once
 
   bool may_be_shared() const { return choice.is_shareable; }
   int rank_of(int member) const { return group->members[static_cast<size_t>(member)]; }

@@ -10,19 +10,20 @@
 namespace smdist {
 namespace {
 
-constexpr size_t kMaxFramesPerPeer = 1 << 16;  // a peer that is further ahead has gone wrong
+constexpr size_t kMaxFramesPerPeer = 1 << 16;  // a peer that is further ahead has an error
 
 }  // namespace
 
 void UnexpectedQueue::add(const OperationId& ours, int peer, UnexpectedRtr ready) {
   Usage& usage = usage_of(peer);
   if (usage.frames == kMaxFramesPerPeer) {
-    throw PeerError("is more than " + std::to_string(kMaxFramesPerPeer) + " operations ahead");
+    throw PeerError("has posted more than " + std::to_string(kMaxFramesPerPeer) +
+                    " operations that this rank has not posted yet");
   }
   const size_t bytes = ready.eager.bytes.size();
   if (usage.bytes + bytes > kMaxEagerBytesPerPeer) {
-    throw PeerError("sent more eager bytes than the " + std::to_string(kMaxEagerBytesPerPeer) +
-                    " that may wait here");
+    throw PeerError("sent eager messages of more than " + std::to_string(kMaxEagerBytesPerPeer) +
+                    " bytes for operations that this rank has not posted yet");
   }
   const auto [entry, is_new] = operations_.try_emplace(ours);
   if (is_new) entry->second.arrival = ++num_arrivals_;

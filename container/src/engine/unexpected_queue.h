@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The unexpected queue: operations that peers have posted before this rank has.
+// The unexpected queue: operations that peers have posted before this rank.
 #pragma once
 
 #include <cstdint>
@@ -13,24 +13,24 @@
 
 namespace smdist {
 
-// Bytes of eager messages from one peer that may wait in this queue. A sender counts what it has
-// there and sends no more, so that the memory of the receiver is bounded.
+// Maximum number of bytes of eager messages from one peer in this queue. The sender counts them and
+// does not exceed the limit, so that the memory of the receiver is bounded.
 constexpr size_t kMaxEagerBytesPerPeer = 256 << 10;
 
-// An eager message that waits until this rank posts its operation, too.
+// An eager message that is buffered until this rank posts its operation.
 struct BufferedMessage {
   uint32_t tag = 0;
-  std::vector<uint8_t> bytes;  // empty: no message came with the RTR frame
+  std::vector<uint8_t> bytes;  // empty: the RTR frame had no eager message
 };
 
-// An RTR frame that came before the local post.
+// An RTR frame that arrived before this rank posted the operation.
 struct UnexpectedRtr {
   Descriptor descriptor;
   BufferedMessage eager;
-  std::optional<SharedSumTicket> ticket;  // the peer offers to do the operation in shared memory
+  std::optional<SharedSumTicket> ticket;  // set if the peer can use shared memory for the operation
 };
 
-// RTR frames by operation and peer, in the order of their arrival.
+// Stores RTR frames by operation and peer, and the order in which they arrived.
 //
 // Thread safety: none.
 class UnexpectedQueue final {
@@ -39,23 +39,25 @@ class UnexpectedQueue final {
 
   explicit UnexpectedQueue(int num_ranks) : usage_(static_cast<size_t>(num_ranks)) {}
 
-  // Throws PeerError if the peer has announced this operation before, or is too far ahead.
+  // Add an RTR frame. ours: this rank's id of the operation. Throws PeerError if the peer has
+  // announced the operation before, or if its frames exceed the limits.
   void add(const OperationId& ours, int peer, UnexpectedRtr ready);
 
-  // Remove the operation and return what came for it.
+  // Remove the RTR frames of an operation and return them.
   ByRank take(const OperationId& ours);
 
-  // The rank whose send with this tag came first, among sends without a posted receive.
-  // members: the engine ranks that may send.
+  // Return the engine rank whose send with this tag was announced first, among sends without a
+  // posted receive; none if there is none. members: the engine ranks that may send.
   std::optional<int> first_sender(uint32_t group, uint32_t channel,
                                   const std::vector<int>& members) const;
 
   void clear();
 
  private:
-  struct Entry {
+  // RTR frames of one operation.
+  struct EarlyFrames {
     ByRank ready;
-    uint64_t arrival = 0;  // of its first RTR frame
+    uint64_t arrival = 0;  // position of its first frame in the order of arrival
   };
   struct Usage {
     size_t frames = 0;
@@ -64,7 +66,7 @@ class UnexpectedQueue final {
 
   Usage& usage_of(int peer) { return usage_[static_cast<size_t>(peer)]; }
 
-  std::map<OperationId, Entry> operations_;
+  std::map<OperationId, EarlyFrames> operations_;
   std::vector<Usage> usage_;  // by peer
   uint64_t num_arrivals_ = 0;
 };

@@ -40,14 +40,15 @@ Arena Arena::create(size_t bytes) {
   Arena arena;
   arena.fd_ = UniqueFd(::memfd_create("smdist", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   const int fd = arena.fd_.get();
-  require(arena.fd_.is_open(), "cannot create shared memory");
-  require(::ftruncate(fd, static_cast<off_t>(bytes)) == 0, "cannot set the size of shared memory");
+  require(arena.fd_.is_open(), "shared memory could not be created");
+  require(::ftruncate(fd, static_cast<off_t>(bytes)) == 0,
+          "the size of shared memory could not be set");
   arena.map(PROT_READ | PROT_WRITE);
   // Allow other processes to read only, where the kernel supports that seal.
   const bool is_sealed =
       ::fcntl(fd, F_ADD_SEALS, kLength | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) == 0 ||
       ::fcntl(fd, F_ADD_SEALS, kLength | F_SEAL_SEAL) == 0;
-  require(is_sealed, "cannot seal shared memory");
+  require(is_sealed, "shared memory could not be sealed");
   return arena;
 }
 
@@ -64,10 +65,10 @@ Arena Arena::adopt(UniqueFd fd) {
 
 void Arena::map(int protection) {
   struct stat about{};
-  require(::fstat(fd_.get(), &about) == 0, "cannot read the size of shared memory");
+  require(::fstat(fd_.get(), &about) == 0, "the size of shared memory could not be read");
   const auto bytes = static_cast<size_t>(about.st_size);
   void* at = ::mmap(nullptr, bytes, protection, MAP_SHARED, fd_.get(), 0);
-  require(at != MAP_FAILED, "cannot map shared memory");
+  require(at != MAP_FAILED, "shared memory could not be mapped");
   span_ = {at, bytes};
   ::madvise(at, bytes, MADV_DONTFORK);
 }

@@ -9,8 +9,9 @@
 
 namespace smdist {
 
-// A sealed memfd and its mapping. The seal forbids to shrink it, so no reader can be killed by an
-// access past its end. A forked child does not inherit the mapping.
+// Mapped shared memory that other processes of the host can read: a memfd of fixed size. Seals
+// forbid to shrink it, so that no reader is killed by an access past its end. A forked child does
+// not inherit the mapping.
 //
 // Thread safety: none.
 class Arena final {
@@ -22,9 +23,9 @@ class Arena final {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  // Creates an arena filled with zeros. Throws SystemError.
+  // Create an arena filled with zeros. Throws SystemError.
   static Arena create(size_t bytes);
-  // Maps the arena of another process for reading. Throws SystemError, also if it is not sealed.
+  // Map the arena of another process for reading. Throws SystemError, also if it is not sealed.
   static Arena adopt(UniqueFd fd);
 
   Span span() const { return span_; }

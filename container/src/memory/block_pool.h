@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fixed-size blocks of an arena that hold messages for other ranks of the host.
+// Fixed-size blocks of an arena, through which messages are passed to other ranks of the host.
 #pragma once
 
 #include <cstddef>
@@ -13,40 +13,42 @@
 
 namespace smdist {
 
-// Allocates blocks and counts their readers.
+// Allocates blocks and records which ranks still have to read them.
 //
-// A block is free, or *held* by the ranks that have been sent a reference to it and have not
-// released it. A reader holds at most its share of the blocks, so a slow reader delays only
-// messages to itself.
+// A block is free, or *held* by its readers: ranks that have received a reference to it and have
+// not released it yet. Each reader can hold a limited number of blocks, so that a slow reader
+// delays only the messages to itself.
 //
-// Bytes for several readers are written once: a request for the same bytes of the same operation
+// Bytes for several readers are written once: put() with the same bytes of the same operation
 // returns the same block, as long as another reader still holds it.
 //
 // Thread safety: none.
 class BlockPool final {
  public:
-  // Source of a block: bytes of this process, which do not change during the operation.
+  // Bytes of this process that are copied to a block; they do not change during the operation.
   struct Content {
     const uint8_t* data = nullptr;
     size_t bytes = 0;
-    uint64_t operation = 0;
+    uint64_t operation = 0;  // serial number of the operation, see Submission::serial
 
     bool operator<(const Content& other) const;
   };
 
-  // per_reader: the number of blocks that one reader may hold.
+  // per_reader: maximum number of blocks that one reader may hold.
   BlockPool(Span arena, size_t block_bytes, uint32_t per_reader);
 
   size_t block_bytes() const { return block_bytes_; }
+  // Return whether a block is free, and the reader holds fewer blocks than its limit.
   bool has_free_block_for(int reader) const;
 
-  // Copies the content to a block, unless one has it already, and returns the number of that
-  // block. The reader holds it from now on. Requires: has_free_block_for(reader), content.bytes
-  // <= block_bytes().
+  // Copy the content to a free block, unless a block already contains it, and return the number of
+  // the block. From now on the reader holds the block. Requires: has_free_block_for(reader),
+  // content.bytes <= block_bytes().
   uint32_t put(int reader, const Content& content);
 
-  // Returns false if the reader did not hold the block.
+  // Record that the reader has read the block. Returns false if the reader did not hold it.
   bool release(int reader, uint32_t block);
+  // Record that the reader, which is lost, reads none of its blocks any more.
   void release_all(int reader);
 
  private:
@@ -63,9 +65,9 @@ class BlockPool final {
   const uint32_t per_reader_;
   std::vector<Block> blocks_;
   std::vector<uint32_t>
-      free_;  // used last in, first out: the block freed last is still in the cache
+      free_;  // the block that was freed last is used first, because it is still in the cache
   std::map<Content, uint32_t> filled_;
-  std::map<int, uint32_t> held_;  // number of blocks by reader
+  std::map<int, uint32_t> held_;  // number of held blocks, by reader
 };
 
 }  // namespace smdist

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pool of buffers for scratch memory.
+// Pool of reusable buffers.
 #pragma once
 
 #include <cstddef>
@@ -11,6 +11,7 @@ namespace smdist {
 
 constexpr size_t kCacheLineBytes = 64;
 
+// Deleter of a Buffer.
 struct AlignedFree {
   void operator()(uint8_t* data) const;
 };
@@ -21,17 +22,18 @@ struct Buffer {
   size_t bytes = 0;
 };
 
-// Lends buffers and keeps returned ones for reuse, because the first access to new pages costs
+// Provides buffers, and stores returned ones for reuse, because the first access to new pages costs
 // more than the sums computed in them.
 //
 // Thread safety: none.
 class BufferPool final {
  public:
-  // idle_limit_bytes: at most so many bytes are kept while unused.
+  // idle_limit_bytes: maximum total size of unused buffers.
   explicit BufferPool(size_t idle_limit_bytes) : idle_limit_bytes_(idle_limit_bytes) {}
 
-  // Returns a buffer of at least `bytes` bytes; an empty one for 0.
+  // Return a buffer of at least `bytes` bytes; an empty one for 0.
   Buffer take(size_t bytes);
+  // Return a buffer to the pool.
   void give_back(Buffer buffer);
 
  private:

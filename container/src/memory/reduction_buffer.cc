@@ -18,8 +18,8 @@ ReductionBuffer::Counter& ReductionBuffer::counter(size_t number) const {
   return *reinterpret_cast<Counter*>(at_ + number * kLine);
 }
 
-uint8_t* ReductionBuffer::slot(size_t member, uint64_t piece) const {
-  const size_t number = member * shape_.window + piece % shape_.window;
+uint8_t* ReductionBuffer::slot(size_t member, uint64_t chunk) const {
+  const size_t number = member * shape_.window + chunk % shape_.window;
   return at_ + counters_bytes(shape_.members) + number * shape_.slot_bytes;
 }
 

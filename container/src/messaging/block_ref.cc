@@ -15,7 +15,9 @@ std::string encode(const BlockRef& ref) {
 }
 
 BlockRef decode_block_ref(const std::vector<uint8_t>& bytes) {
-  if (bytes.size() != kBlockRefBytes) throw PeerError("sent a malformed block reference");
+  if (bytes.size() != kBlockRefBytes)
+    throw PeerError("sent a block reference of " + std::to_string(bytes.size()) +
+                    " bytes instead of " + std::to_string(kBlockRefBytes));
   return {get<uint32_t>(&bytes[0]), get<uint32_t>(&bytes[4])};
 }
 

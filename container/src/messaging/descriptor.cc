@@ -40,7 +40,9 @@ DescriptorBytes encode(const Descriptor& descriptor) {
 Descriptor decode(const DescriptorBytes& bytes) {
   const bool is_known =
       bytes[0] < kCollectives && bytes[1] < kDtypes && bytes[2] < kReduceOps && bytes[3] == 0;
-  if (!is_known) throw PeerError("described an operation that this version does not know");
+  if (!is_known)
+    throw PeerError(
+        "posted an operation whose kind, dtype or reduction this version does not know");
   Descriptor descriptor;
   descriptor.kind = static_cast<Collective>(bytes[0]);
   descriptor.dtype = static_cast<Dtype>(bytes[1]);
@@ -76,8 +78,8 @@ std::string text_of(const Descriptor& descriptor) {
     if (descriptor.scale != 1) text << "scale " << descriptor.scale << ", ";
     text << name_of(descriptor.dtype);
     if (descriptor.kind == Collective::kAllToAll) {
-      text << ", " << descriptor.to_bytes / width << " to and " << descriptor.from_bytes / width
-           << " from the other";
+      text << ", " << descriptor.to_bytes / width << " elements to and "
+           << descriptor.from_bytes / width << " from the other rank";
     } else {
       text << ", " << descriptor.bytes / width;
     }

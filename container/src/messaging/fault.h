@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cause of a job's failure, in a form that can be sent to other ranks.
+// Conversion of faults to and from the wire format, and to errors.
 #pragma once
 
 #include <exception>
@@ -9,12 +9,14 @@
 
 namespace smdist {
 
-// A name that is too long to be sent is cut; so is the sentence.
+// Return the bytes of a fault for the wire. A sentence that is too long is truncated.
 std::string encode(const Fault& fault);
 
-// Throws PeerError with a predicate as text; the caller puts the sender's name before it.
+// Decode a fault. Throws PeerError; its text is the rest of a sentence that begins with the
+// sender's name.
 Fault decode_fault(const std::string& payload);
 
+// Return the error of the class that belongs to the fault's kind.
 std::exception_ptr error_of(const Fault& fault);
 
 }  // namespace smdist

@@ -18,19 +18,21 @@ void require(bool holds, const std::string& fault) {
 FrameType type_of(uint8_t byte) {
   const bool is_known = byte >= static_cast<uint8_t>(FrameType::kRtr) &&
                         byte <= static_cast<uint8_t>(FrameType::kRtrTicket);
-  require(is_known, "type " + std::to_string(byte));
+  require(is_known, "its type " + std::to_string(byte) + " does not exist");
   return static_cast<FrameType>(byte);
 }
 
 void check_length(const Frame& frame) {
-  const std::string length = std::to_string(frame.length) + " bytes of payload";
+  const std::string length =
+      "a payload of " + std::to_string(frame.length) + " bytes does not fit its type";
   switch (frame.type) {
     case FrameType::kRtr:
       require(frame.length == kDescriptorBytes, length);
       break;
     case FrameType::kData:
       require(frame.length > 0, length);
-      require(frame.offset <= UINT64_MAX - frame.length, "offset beyond the end of memory");
+      require(frame.offset <= UINT64_MAX - frame.length,
+              "its offset plus its length exceeds 64 bits");
       break;
     case FrameType::kAbort:
       require(frame.length >= 9 && frame.length <= kMaxFaultBytes, length);
@@ -48,7 +50,7 @@ void check_length(const Frame& frame) {
     case FrameType::kDataBlock:
       require(frame.length == kBlockRefBytes, length);
       break;
-    case FrameType::kGoodbye:
+    case FrameType::kLeave:
     case FrameType::kCredit:
     case FrameType::kReleaseBlock:
       require(frame.length == 0, length);
@@ -56,9 +58,11 @@ void check_length(const Frame& frame) {
   }
   const bool is_data = frame.type == FrameType::kData || frame.type == FrameType::kDataBlock;
   const bool has_tag = frame.type != FrameType::kRtr && frame.type != FrameType::kRtrTicket &&
-                       frame.type != FrameType::kAbort && frame.type != FrameType::kGoodbye;
-  require(has_tag || frame.tag == 0, "a tag without data");
-  require(is_data || frame.offset == 0, "an offset without data");
+                       frame.type != FrameType::kAbort && frame.type != FrameType::kLeave;
+  require(has_tag || frame.tag == 0,
+          "frames of its type have no tag, but it has tag " + std::to_string(frame.tag));
+  require(is_data || frame.offset == 0,
+          "frames of its type have no offset, but it has offset " + std::to_string(frame.offset));
 }
 
 }  // namespace
@@ -80,11 +84,12 @@ HeaderBytes encode(const Frame& frame) {
 }
 
 Frame decode(const HeaderBytes& header) {
-  require(get<uint32_t>(&header[0]) == kMagic, "wrong magic number");
-  require(header[4] == kWireVersion,
-          "version " + std::to_string(header[4]) + " instead of " + std::to_string(kWireVersion));
-  require(header[6] <= static_cast<uint8_t>(Role::kReceive), "role " + std::to_string(header[6]));
-  require(header[7] == 0, "unknown flags");
+  require(get<uint32_t>(&header[0]) == kMagic, "its magic number is wrong");
+  require(header[4] == kWireVersion, "its version is " + std::to_string(header[4]) +
+                                         " instead of " + std::to_string(kWireVersion));
+  require(header[6] <= static_cast<uint8_t>(Role::kReceive),
+          "its role " + std::to_string(header[6]) + " does not exist");
+  require(header[7] == 0, "its reserved byte is not zero");
   Frame frame;
   frame.type = type_of(header[5]);
   frame.role = static_cast<Role>(header[6]);
@@ -96,7 +101,8 @@ Frame decode(const HeaderBytes& header) {
   frame.offset = get<uint64_t>(&header[32]);
   frame.length = get<uint64_t>(&header[40]);
   const bool has_channel = frame.role != Role::kCollective;
-  require(has_channel || frame.channel == 0, "a collective with a channel");
+  require(has_channel || frame.channel == 0,
+          "it belongs to a collective, but has channel " + std::to_string(frame.channel));
   check_length(frame);
   return frame;
 }

@@ -9,9 +9,8 @@
 //         8  u32 group
 //        12  u32 source (engine rank)
 //
-// All numbers are little-endian. The wire is hostile: decode() accepts nothing
-// that encode() does not write, and the receiver checks every length against
-// what it expects before it uses it.
+// All numbers are little-endian. Received bytes are not trusted: decode() accepts only what
+// encode() can write, and the receiver checks every length before use.
 #pragma once
 
 #include <cstddef>
@@ -23,36 +22,40 @@ namespace smdist {
 
 constexpr uint8_t kWireVersion = 5;
 
-// Part that the sender of a frame takes in the operation that the frame belongs to.
+// Role of the sender of a frame in the operation that the frame belongs to.
 enum class Role : uint8_t {
   kCollective = 0,  // a member of a collective
   kSend = 1,
   kReceive = 2,
 };
 
+// Type of a frame.
 enum class FrameType : uint8_t {
-  kRtr = 1,      // ready to receive: the sender has posted (group, sequence); payload: a descriptor
-  kData = 2,     // bytes [offset, offset + length) of message `tag` of an operation
-  kAbort = 3,    // the job has failed; payload: a fault
-  kGoodbye = 4,  // orderly end: the sender sends nothing more
-  kCredit = 5,   // credit for message `tag` of an operation: it may be sent now
-  kDataBlock =
-      6,  // as kData, with the bytes in a block of the sender's arena; payload: a block reference
-  kReleaseBlock = 7,  // block `tag` of the receiver's arena has been read
-  // RTR with eager message `tag`; payload: a descriptor, then the bytes of the message.
+  kRtr = 1,     // ready to receive: the sender has posted the operation; payload: a descriptor
+  kData = 2,    // bytes [offset, offset + length) of message `tag` of an operation
+  kAbort = 3,   // the job has failed; payload: a fault
+  kLeave = 4,   // the sender has called shutdown() and sends no more frames
+  kCredit = 5,  // credit: the receiver of the frame may now send message `tag` of an operation
+  // As kData, but the bytes are in a block of the sender's arena; payload: a block reference.
+  kDataBlock = 6,
+  kReleaseBlock = 7,  // the sender has read block `tag` of the receiver's arena
+  // As kRtr, with eager message `tag`; payload: a descriptor, then the bytes of the message.
   kRtrEager = 8,
-  kRtrEagerBlock = 9,  // the same; payload: a descriptor, then a block reference
-  kRtrTicket = 10,     // RTR for a sum in shared memory; payload: a descriptor, then a ticket
+  // As kRtrEager; payload: a descriptor, then a reference to a block with the bytes.
+  kRtrEagerBlock = 9,
+  // As kRtr, for a sum in shared memory; payload: a descriptor, then a SharedSumTicket.
+  kRtrTicket = 10,
 };
 
+// Header of a frame.
 struct Frame {
-  FrameType type = FrameType::kGoodbye;
+  FrameType type = FrameType::kLeave;
   uint32_t group = 0;
   uint32_t source = 0;
   Role role = Role::kCollective;
   uint32_t channel = 0;   // tag of a send or receive
-  uint64_t sequence = 0;  // counts collectives in the group, or messages in the channel
-  uint32_t tag = 0;
+  uint64_t sequence = 0;  // number of the collective in the group, or of the message in the channel
+  uint32_t tag = 0;       // number of a message within the operation
   uint64_t offset = 0;
   uint64_t length = 0;
 };
@@ -60,12 +63,14 @@ struct Frame {
 constexpr uint64_t kDescriptorBytes = 40;
 constexpr uint64_t kBlockRefBytes = 8;
 constexpr uint64_t kSharedSumTicketBytes = 12;
-constexpr uint64_t kMaxEagerBytes = 1 << 20;  // length of an eager message
+constexpr uint64_t kMaxEagerBytes = 1 << 20;  // maximum length of an eager message
 constexpr uint64_t kMaxFaultBytes = 8192;
 
+// Return the header in the wire format.
 HeaderBytes encode(const Frame& frame);
 
-// Throws PeerError with a predicate as text; the caller puts the sender's name before it.
+// Decode a header. Throws PeerError; its text is the rest of a sentence that begins with the
+// sender's name.
 Frame decode(const HeaderBytes& header);
 
 }  // namespace smdist

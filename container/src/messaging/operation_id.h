@@ -10,8 +10,8 @@
 
 namespace smdist {
 
-// Collectives are numbered within their group. Sends and receives are numbered within their
-// channel, that is: from one rank to another, with one tag, in one group.
+// Number of an operation and its scope. Collectives are numbered within their group. Sends and
+// receives are numbered within their channel: one sender, one receiver, one tag and one group.
 struct OperationId {
   uint32_t group = 0;
   Role role = Role::kCollective;  // role of this rank
@@ -20,7 +20,7 @@ struct OperationId {
   uint64_t sequence = 0;
 };
 
-// Orders operations so that those of one tag in one group are adjacent.
+// Order operations so that those of one tag in one group are adjacent.
 inline bool operator<(const OperationId& a, const OperationId& b) {
   return std::tie(a.group, a.role, a.channel, a.peer, a.sequence) <
          std::tie(b.group, b.role, b.channel, b.peer, b.sequence);
@@ -28,7 +28,7 @@ inline bool operator<(const OperationId& a, const OperationId& b) {
 
 inline bool operator==(const OperationId& a, const OperationId& b) { return !(a < b || b < a); }
 
-// Returns text such as "operation 5 of group 0" or "message 5 with tag 0 of group 0".
+// Return a text such as "operation 5 of group 0" or "message 5 with tag 0 of group 0".
 inline std::string text_of(const OperationId& id) {
   const std::string number = std::to_string(id.sequence);
   const std::string group = " of group " + std::to_string(id.group);
@@ -36,7 +36,7 @@ inline std::string text_of(const OperationId& id) {
   return "message " + number + " with tag " + std::to_string(id.channel) + group;
 }
 
-// Returns a frame for the operation; the caller sets its type.
+// Return a frame for the operation; the caller sets its type.
 inline Frame frame_of(const OperationId& id) {
   Frame frame;
   frame.group = id.group;
@@ -46,7 +46,7 @@ inline Frame frame_of(const OperationId& id) {
   return frame;
 }
 
-// Returns this rank's id of the operation that a peer's frame belongs to.
+// Return this rank's id of the operation that a peer's frame belongs to.
 inline OperationId id_of(const Frame& frame, int peer) {
   switch (frame.role) {
     case Role::kSend:

@@ -5,11 +5,11 @@
 
 namespace smdist {
 
-std::optional<Fragment> SendQueue::next(size_t chunk_bytes) {
+std::optional<Fragment> SendQueue::next(size_t fragment_bytes) {
   if (queue_.empty()) return std::nullopt;
-  Progress head = queue_.front();
+  QueuedMessage head = queue_.front();
   queue_.pop_front();
-  const size_t bytes = std::min(chunk_bytes, head.message.bytes - head.offset);
+  const size_t bytes = std::min(fragment_bytes, head.message.bytes - head.offset);
   const bool is_last = head.offset + bytes == head.message.bytes;
   const Fragment fragment{head.message, head.offset, bytes, is_last};
   head.offset += bytes;

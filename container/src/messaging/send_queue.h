@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Queue of messages to one peer.
+// Queue of the messages to one peer.
 #pragma once
 
 #include <cstddef>
@@ -11,14 +11,14 @@
 
 namespace smdist {
 
-// A message of an operation that may be sent now.
+// A message of an operation that can be sent now.
 struct OutgoingMessage {
   OperationId id;
   uint32_t step = 0;  // index in the operation's plan
   uint32_t tag = 0;
   uint8_t* data = nullptr;
   size_t bytes = 0;               // above zero
-  uint32_t lane = 0;              // the same for all fragments, so that they arrive in order
+  uint32_t lane = 0;              // lane of all fragments, so that they arrive in order
   uint64_t operation_serial = 0;  // see Submission::serial
 };
 
@@ -30,23 +30,28 @@ struct Fragment {
   bool is_last = false;
 };
 
-// Cuts messages into fragments and sends them round-robin, so that a short message need not wait
-// for a long one.
+// Splits messages into fragments and returns fragments of all messages in turn, so that a short
+// message does not wait for the end of a long one.
 //
 // Thread safety: none.
 class SendQueue final {
  public:
   void push(const OutgoingMessage& message) { queue_.push_back({message, 0}); }
-  std::optional<Fragment> next(size_t chunk_bytes);
-  size_t front_bytes() const;  // unsent bytes of the message that is next
+  // Remove and return the next fragment, of at most fragment_bytes bytes; none if the queue is
+  // empty.
+  std::optional<Fragment> next(size_t fragment_bytes);
+  // Return the number of unsent bytes of the message whose fragment is next; 0 if the queue is
+  // empty.
+  size_t front_bytes() const;
   void clear() { queue_.clear(); }
 
  private:
-  struct Progress {
+  // A message and the number of its bytes that have been returned.
+  struct QueuedMessage {
     OutgoingMessage message;
     size_t offset;
   };
-  std::deque<Progress> queue_;
+  std::deque<QueuedMessage> queue_;
 };
 
 }  // namespace smdist

@@ -7,14 +7,16 @@
 
 namespace smdist {
 
+// Number of a rank's reduction buffer for one sum, which the rank sends to the other members.
 struct SharedSumTicket {
   uint32_t buffer = 0;  // number of the reduction buffer in the rank's arena
-  uint64_t count = 0;   // value of its counters before the sum
+  uint64_t count = 0;   // value of the buffer's counters before the sum
 };
 
+// Return the ticket in the wire format.
 std::string encode(const SharedSumTicket& ticket);
 
-// Requires: kSharedSumTicketBytes bytes.
+// Decode a ticket of kSharedSumTicketBytes bytes.
 SharedSumTicket decode_shared_sum_ticket(const uint8_t* bytes);
 
 }  // namespace smdist

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Conversion of float16 and bfloat16 to float, and back with one rounding to nearest, ties to
-// even. The templates serve scalars and vectors: Bits and Float are uint32_t and float, or
-// vectors of them with equal lengths.
+// Conversion of float16 and bfloat16 to float, and back with rounding to nearest, ties to even. The
+// templates work for scalars and vectors: Bits and Float are uint32_t and float, or vectors of them
+// with equal lengths.
 //
-// All functions have internal linkage, because this file is compiled for several instruction
-// sets, and the linker must not merge the variants (see kernels.h).
+// All functions have internal linkage, because this file is compiled for several instruction sets,
+// and the linker must not merge the variants (see kernels.h).
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,7 @@
 
 namespace smdist {
 
+// Return the value of another type with the same bits.
 template <typename To, typename From>
 static inline To bit_cast(From from) {
   static_assert(sizeof(To) == sizeof(From));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Instruction sets that reductions are compiled for. All of them give the same bits.
+// Instruction sets for which reductions are compiled. All of them give the same bits.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,10 @@ constexpr uint8_t kInstructionSets = 3;
 
 const char* name_of(InstructionSet isa);
 
-// Returns whether the build contains the instruction set and this machine supports it.
+// Return whether the build contains the instruction set and this machine supports it.
 bool is_available(InstructionSet isa);
 
-// Returns the highest available instruction set; detected once.
+// Return the best available instruction set, which is detected once.
 InstructionSet best_instruction_set();
 
 }  // namespace smdist

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loop of all reductions, and the choice of its types. Each kernels_<instruction set>.cc includes
-// this file once; all functions have internal linkage (see kernels.h).
+// Loop of all reductions, and the choice of its element types. Each kernels_<instruction set>.cc
+// includes this file once; all functions have internal linkage (see kernels.h).
 //
-// A group of vectors is reduced over all sources in registers before it is written, so the
-// destination may be one of the sources.
+// Each group of vectors is reduced over all sources in registers before the result is written, so
+// the destination may be one of the sources.
 #pragma once
 
 #include "reduce/kernels.h"
@@ -94,8 +94,8 @@ typename To::Stored result(Total total, double divisor) {
   return To::store(total);
 }
 
-// Reduces `vectors` vectors from element `begin` on, with the first `lanes` elements of each.
-// From: element type of the sources. To: element type of the destination.
+// Reduces `vectors` vectors from element `begin` on, with the first `lanes` elements of each. From:
+// element type of the sources. To: element type of the destination.
 template <typename From, typename To, typename Op, size_t vectors>
 inline __attribute__((always_inline)) void reduce_group(const Contributions& from,
                                                         void* destination, size_t begin,

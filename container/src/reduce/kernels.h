@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiled loops of reduce(), once per instruction set.
+// Loops of reduce(), compiled once per instruction set.
 //
-// Each kernels_<instruction set>.cc is compiled with its own flags and includes
-// kernel_templates.h. If two of them contained an inline function with external linkage, the
-// linker would keep one variant for the whole program, of either instruction set. So they share
-// only code with internal linkage, and call no function of the standard library.
+// Each kernels_<instruction set>.cc is compiled with its own flags and includes kernel_templates.h.
+// If two of them contained an inline function with external linkage, the linker would keep one
+// variant for the whole program, of either instruction set. So they share only code with internal
+// linkage, and call no function of the standard library.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +15,7 @@
 
 namespace smdist {
 
+// Sources of a reduction, and factors.
 struct Contributions {
   const void* const* sources;
   size_t number;   // number of sources
@@ -22,12 +23,14 @@ struct Contributions {
   double divisor;  // divisor of the total
 };
 
+// Function that reduces `count` elements of all sources into the destination.
 using Kernel = void (*)(const Contributions& from, void* destination, size_t count);
 
-// Side of a sum that holds partial results.
+// Which of destination and sources contain partial results, in the accumulation dtype.
 enum class Partial : uint8_t { kNeither, kDestination, kSources };
 
-// Requires: is_defined(op, dtype), and that the instruction set is available.
+// Return the loop for a dtype and reduction. Requires: is_defined(op, dtype), and that the
+// instruction set is available.
 Kernel baseline_kernel(Dtype dtype, ReduceOp op, Partial partial);
 Kernel avx2_kernel(Dtype dtype, ReduceOp op, Partial partial);
 Kernel avx512_kernel(Dtype dtype, ReduceOp op, Partial partial);

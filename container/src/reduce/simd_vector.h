@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Vectors as wide as the registers of the instruction set, and the conversion of each element
-// type to and from its accumulation type. All functions have internal linkage: see kernels.h.
+// Vectors as wide as the registers of the instruction set, and the conversion of each element type
+// to and from its accumulation type. All functions have internal linkage: see kernels.h.
 #pragma once
 
 #include <cstddef>
@@ -39,8 +39,8 @@ using Floats = Vector<float>;
 using Words = Vector<uint32_t>;
 using Halves = Vector<uint16_t, kVectorBytes / sizeof(float)>;  // as many elements as Floats has
 
-// Replaces every NaN by one. The sign and payload of a NaN depend on the processor and on the
-// order of operands that the compiler chose; results must have the same bits everywhere.
+// Replaces every NaN by the given one. The sign and payload of a NaN depend on the processor and on
+// the order of operands that the compiler chose; results must have the same bits everywhere.
 template <typename Total>
 Total with_one_nan(Total total, decltype(total[0] + 0) nan) {
   return total == total ? total : Total{} + nan;
@@ -69,8 +69,8 @@ struct Boolean {
   static Stored store(Total total) { return total; }
 };
 
-// Conversions between 16 and 32 bits by intrinsics: for a plain conversion, compilers emit
-// several shuffles.
+// Conversions between 16 and 32 bits by intrinsics: for a plain conversion, compilers emit several
+// shuffles.
 #if defined(__AVX512BW__)
 
 // Masked forms with a full mask, because GCC 12 warns about its own unmasked ones.

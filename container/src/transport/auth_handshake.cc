@@ -17,7 +17,7 @@ AuthHandshake::AuthHandshake(UniqueFd fd, const Credentials& credentials, bool i
     : fd_(std::move(fd)),
       credentials_(&credentials),
       is_dialling_(is_dialling),
-      state_(is_dialling ? State::kConnecting : State::kAwaitHello),
+      state_(is_dialling ? Phase::kConnecting : Phase::kAwaitHello),
       expected_(is_dialling ? sizeof(Nonce) : kHelloBytes) {}
 
 AuthHandshake AuthHandshake::accepting(UniqueFd fd, const Credentials& credentials, Admit admit) {
@@ -47,12 +47,12 @@ AuthHandshake::Outcome AuthHandshake::fail(std::string fault) {
   return Outcome::kFailed;
 }
 
-// Each step returns false if the handshake has failed.
+// Runs the steps of the handshake. Each returns false if the handshake has failed.
 AuthHandshake::Outcome AuthHandshake::advance() {
-  if (state_ == State::kConnecting && !finish_connect()) return Outcome::kFailed;
+  if (state_ == Phase::kConnecting && !finish_connect()) return Outcome::kFailed;
   while (true) {
     if (!flush()) return Outcome::kFailed;
-    if (state_ == State::kAuthenticated)
+    if (state_ == Phase::kAuthenticated)
       return outgoing_.empty() ? Outcome::kAuthenticated : Outcome::kWaiting;
     if (!fill()) return Outcome::kFailed;
     if (incoming_.size() < expected_) return Outcome::kWaiting;
@@ -68,7 +68,7 @@ bool AuthHandshake::finish_connect() {
                      : std::string("could not be reached: ") + std::strerror(error));
     return false;
   }
-  state_ = State::kAwaitNonce;
+  state_ = Phase::kAwaitNonce;
   return true;
 }
 
@@ -78,7 +78,7 @@ bool AuthHandshake::flush() {
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0 && errno == EAGAIN) return true;
     if (sent < 0) {
-      fail(std::string("ended the authentication handshake: ") + std::strerror(errno));
+      fail(std::string("could not finish the authentication handshake: ") + std::strerror(errno));
       return false;
     }
     outgoing_.erase(outgoing_.begin(), outgoing_.begin() + sent);
@@ -86,7 +86,7 @@ bool AuthHandshake::flush() {
   return true;
 }
 
-// Reads the bytes of the handshake and not one byte more.
+// Reads the expected bytes of the handshake, and none of the data that may follow.
 bool AuthHandshake::fill() {
   while (incoming_.size() < expected_) {
     uint8_t bytes[kHelloBytes];
@@ -95,9 +95,10 @@ bool AuthHandshake::fill() {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) return true;
     if (got <= 0) {
-      fail(got == 0 ? "closed the connection during the authentication handshake (does it have "
-                      "another secret?)"
-                    : std::string("ended the authentication handshake: ") + std::strerror(errno));
+      fail(got == 0 ? "closed the connection during the authentication handshake (it may have "
+                      "another secret)"
+                    : std::string("could not finish the authentication handshake: ") +
+                          std::strerror(errno));
       return false;
     }
     received_any_ = true;
@@ -109,17 +110,17 @@ bool AuthHandshake::fill() {
 bool AuthHandshake::take_incoming() {
   bool is_good = false;
   switch (state_) {
-    case State::kAwaitNonce:
+    case Phase::kAwaitNonce:
       is_good = take_nonce();
       break;
-    case State::kAwaitHello:
+    case Phase::kAwaitHello:
       is_good = take_hello();
       break;
-    case State::kAwaitProof:
+    case Phase::kAwaitProof:
       is_good = take_proof();
       break;
-    case State::kConnecting:
-    case State::kAuthenticated:
+    case Phase::kConnecting:
+    case Phase::kAuthenticated:
       break;
   }
   incoming_.clear();
@@ -131,7 +132,7 @@ bool AuthHandshake::take_nonce() {
   const HelloBytes hello = encode(*credentials_, hello_, nonce_);
   outgoing_.assign(hello.begin(), hello.end());
   expected_ = sizeof(Digest);
-  state_ = State::kAwaitProof;
+  state_ = Phase::kAwaitProof;
   return true;
 }
 
@@ -144,7 +145,7 @@ bool AuthHandshake::take_hello() {
   const Digest digest = accept_proof(*credentials_, hello_, nonce_);
   outgoing_.assign(digest.begin(), digest.end());
   expected_ = 0;
-  state_ = State::kAuthenticated;
+  state_ = Phase::kAuthenticated;
   return true;
 }
 
@@ -156,7 +157,7 @@ bool AuthHandshake::take_proof() {
     return false;
   }
   expected_ = 0;
-  state_ = State::kAuthenticated;
+  state_ = Phase::kAuthenticated;
   return true;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Authentication of a new connection.
+// Mutual authentication of the two ranks of a new connection.
 #pragma once
 
 #include <chrono>
@@ -19,32 +19,36 @@ class AuthHandshake final {
  public:
   enum class Outcome : uint8_t { kWaiting, kAuthenticated, kFailed };
 
-  // Returns the reason to refuse a rank that has proved that it knows the secret; empty: accept
-  // it.
+  // Function that decides whether a rank that has proved to know the secret may connect. Returns
+  // the reason to reject it; empty: accept it.
   using Admit = std::function<std::string(const Hello&)>;
 
-  // Makes the side that was dialled.
+  // Make the handshake of the side that has accepted the connection.
   static AuthHandshake accepting(UniqueFd fd, const Credentials& credentials, Admit admit);
-  // Makes the side that dials `peer` as `rank`, over a socket that is still connecting.
+  // Make the handshake of the side that opened the connection: from `rank` to `peer`, over a socket
+  // that may still be connecting.
   static AuthHandshake dialling(UniqueFd fd, const Credentials& credentials, int rank, int peer,
                                 uint32_t lane = 0);
 
-  // Continues as far as the socket allows. Call when the socket is readable or writable.
+  // Continue the handshake until the socket blocks. Call when the socket is readable or writable.
   Outcome advance();
 
   bool is_dialling() const { return is_dialling_; }
-  bool wants_write() const { return state_ == State::kConnecting || !outgoing_.empty(); }
+  // Return whether the handshake waits until the socket is writable.
+  bool wants_write() const { return state_ == Phase::kConnecting || !outgoing_.empty(); }
   int fd() const { return fd_.get(); }
   UniqueFd take_fd() { return std::move(fd_); }
-  int peer() const;  // accepting: valid once authenticated
+  // Return the rank of the other side. On the accepting side, valid after authentication.
+  int peer() const;
   uint32_t lane() const { return hello_.lane; }
-  const std::string& fault() const { return fault_; }        // valid once failed
+  const std::string& fault() const { return fault_; }        // reason of a failure
   bool is_silent() const { return received_any_ == false; }  // no byte has arrived
   bool is_refused() const { return is_refused_; }            // no process listens at the address
+  // Return the time at which the handshake began.
   std::chrono::steady_clock::time_point begin() const { return begin_; }
 
  private:
-  enum class State : uint8_t { kConnecting, kAwaitNonce, kAwaitHello, kAwaitProof, kAuthenticated };
+  enum class Phase : uint8_t { kConnecting, kAwaitNonce, kAwaitHello, kAwaitProof, kAuthenticated };
 
   AuthHandshake(UniqueFd fd, const Credentials& credentials, bool is_dialling);
   Outcome fail(std::string fault);
@@ -60,9 +64,9 @@ class AuthHandshake final {
   const Credentials* credentials_;
   Admit admit_;
   bool is_dialling_;
-  State state_;
+  Phase state_;
   Hello hello_;
-  Nonce nonce_{};  // nonce of the acceptor
+  Nonce nonce_{};  // nonce of the accepting side
   std::vector<uint8_t> incoming_;
   size_t expected_ = 0;
   std::vector<uint8_t> outgoing_;

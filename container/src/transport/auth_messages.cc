@@ -21,7 +21,8 @@ std::string text(const Bytes& bytes) {
   return std::string(bytes.begin(), bytes.end());
 }
 
-// Every part but the role has a fixed length, so different inputs give different messages.
+// Returns the proof of one side. Every part of the hashed message except the role has a fixed
+// length, so different inputs give different messages.
 Digest proof(const Credentials& credentials, const std::string& role, const Hello& hello,
              const Nonce& acceptor_nonce) {
   uint8_t ranks[12];
@@ -54,11 +55,12 @@ HelloBytes encode(const Credentials& credentials, const Hello& hello, const Nonc
 
 std::string verify(const Credentials& credentials, const HelloBytes& bytes,
                    const Nonce& acceptor_nonce, Hello* hello) {
-  if (get<uint32_t>(&bytes[0]) != kMagic) return "it does not use the smdist protocol";
+  if (get<uint32_t>(&bytes[0]) != kMagic)
+    return "the remote process does not use the smdist protocol";
   const uint32_t version = get<uint32_t>(&bytes[4]);
   if (version != kVersion) {
-    return "it uses version " + std::to_string(version) + " of the protocol, not " +
-           std::to_string(kVersion);
+    return "the remote process uses version " + std::to_string(version) +
+           " of the protocol instead of " + std::to_string(kVersion);
   }
   hello->rank = get<uint32_t>(&bytes[8]);
   hello->wanted = get<uint32_t>(&bytes[12]);
@@ -69,11 +71,12 @@ std::string verify(const Credentials& credentials, const HelloBytes& bytes,
   const Digest ours = proof(credentials, "dial", *hello, acceptor_nonce);
   const bool is_session =
       std::equal(credentials.session.begin(), credentials.session.end(), &bytes[kSessionAt]);
-  if (!is_session) return "it belongs to another session";
-  if (!equal_in_constant_time(ours, theirs)) return "it does not know the job's secret";
+  if (!is_session) return "the remote process belongs to another session";
+  if (!equal_in_constant_time(ours, theirs))
+    return "the remote process does not know the job's secret";
   const bool are_zeros =
       std::all_of(bytes.begin() + kZerosAt, bytes.end(), [](uint8_t byte) { return byte == 0; });
-  return are_zeros ? "" : "it sent fields that this version does not know";
+  return are_zeros ? "" : "the remote process sent fields that this version does not know";
 }
 
 Digest accept_proof(const Credentials& credentials, const Hello& hello,

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages of the authentication handshake between two ranks, as pure functions. Nothing else
-// from a connection is parsed before it succeeds.
+// Messages of the authentication handshake between two ranks, as pure functions. Before the
+// handshake succeeds, no other data of a connection are parsed.
 //
 //   acceptor                        dialler
 //      | --- nonce (32) -------------> |
-//      | <-- hello (128) ------------- |   with proof "dial": knows the secret
-//      | --- proof "accept" (32) ----> |   so does the acceptor
+//      | <-- hello (128) ------------- |   with proof "dial": the dialler knows the secret
+//      | --- proof "accept" (32) ----> |   the acceptor knows the secret
 //
-// A proof is HMAC-SHA256(secret, role | session | ranks | lane | both nonces), so it is valid for
-// one connection, one direction, one pair of ranks and one job.
+// A proof is HMAC-SHA256(secret, role | session | ranks | lane | both nonces), so it is valid only
+// for one connection, one direction, one pair of ranks and one job. Numbers in parentheses are
+// bytes.
 #pragma once
 
 #include <array>
@@ -24,8 +25,8 @@ using Nonce = std::array<uint8_t, 32>;
 constexpr size_t kHelloBytes = 128;
 using HelloBytes = std::array<uint8_t, kHelloBytes>;
 
-// Byte 0: u32 magic, 4: u32 version, 8: u32 rank, 12: u32 wanted, 16: session
-// (16 bytes), 32: nonce, 64: proof, 96: u32 lane, 100: zeros.
+// Message of the dialler. Byte 0: u32 magic, 4: u32 version, 8: u32 rank, 12: u32 wanted, 16:
+// session (16 bytes), 32: nonce, 64: proof, 96: u32 lane, 100: zeros.
 struct Hello {
   uint32_t rank = 0;    // rank of the dialler
   uint32_t wanted = 0;  // rank that the dialler wants to reach
@@ -33,19 +34,20 @@ struct Hello {
   Nonce nonce{};        // nonce of the dialler
 };
 
-// Secret and session that both sides of a connection know. Constant after construction.
+// Secret and session, which are equal on both sides of a connection.
 struct Credentials {
   std::string secret;
   std::array<uint8_t, 16> session{};
 };
 
+// Return the hello message of the dialler.
 HelloBytes encode(const Credentials& credentials, const Hello& hello, const Nonce& acceptor_nonce);
 
-// Fills `hello` and returns the fault of the bytes; empty if they are valid.
+// Decode a hello message into `hello`. Returns the reason to reject it; empty if it is valid.
 std::string verify(const Credentials& credentials, const HelloBytes& bytes,
                    const Nonce& acceptor_nonce, Hello* hello);
 
-// Returns the proof that the acceptor answers with.
+// Return the proof that the acceptor sends.
 Digest accept_proof(const Credentials& credentials, const Hello& hello,
                     const Nonce& acceptor_nonce);
 

@@ -54,7 +54,7 @@ UniqueFd listen_unix(const std::string& name) {
   UniqueFd fd = open_local();
   const bool listens = fd.is_open() && ::bind(fd.get(), address.raw(), address.bytes) == 0 &&
                        ::listen(fd.get(), SOMAXCONN) == 0;
-  if (!listens) throw SystemError("cannot open a Unix socket", errno);
+  if (!listens) throw SystemError("a Unix socket could not be opened", errno);
   return fd;
 }
 
@@ -83,7 +83,7 @@ FdTransfer send_fd(int socket, int fd) {
   return errno == EAGAIN || errno == EINTR ? FdTransfer::kBlocked : FdTransfer::kFailed;
 }
 
-// Every received descriptor must be closed by this process, also if the message is refused.
+// Receives one descriptor. Closes all received descriptors if the message is invalid.
 FdTransfer receive_fd(int socket, UniqueFd* fd) {
   Envelope envelope;
   const ssize_t got = ::recvmsg(socket, &envelope.what, MSG_CMSG_CLOEXEC);

@@ -16,9 +16,10 @@
 namespace smdist {
 namespace {
 
-constexpr size_t kTurnBytes = 1 << 20;    // after so many bytes another lane is served
-constexpr size_t kStageBytes = 4 << 10;   // holds many short messages, or the begin of a long one
-constexpr size_t kMaxParts = 64;          // parts in one writev()
+constexpr size_t kTurnBytes = 1 << 20;  // after this many bytes it is the turn of another lane
+constexpr size_t kStageBytes =
+    4 << 10;                      // space for many short messages, or the beginning of a long one
+constexpr size_t kMaxParts = 64;  // parts in one writev()
 constexpr size_t kTrashBytes = 64 << 10;  // bytes discarded in one read
 
 std::string closed_text(int error) {
@@ -70,7 +71,8 @@ void Lane::lose(Sink* sink) {
   if (ring_ != nullptr) ring_->detach();
 }
 
-// The low watermark must stay well below the receive buffer, so that the peer can go on sending.
+// Widens the buffer and limits the low watermark to a quarter of it, so that the peer can continue
+// to send.
 void Lane::widen_receive_buffer(size_t bytes) {
   constexpr size_t kGathered = 32 << 10;
   const size_t limit = bytes == 0 ? 0 : std::max(bytes, min_receive_buffer(fd_.get()));
@@ -85,8 +87,8 @@ void Lane::send(Message message) {
 size_t Lane::length_of(const Message& message) const { return kHeaderBytes + body_bytes(message); }
 
 void Lane::release_payloads() {
-  std::deque<Waiting> kept;
-  for (Waiting& waiting : queue_) {
+  std::deque<Outgoing> kept;
+  for (Outgoing& waiting : queue_) {
     Message& message = waiting.message;
     if (message.payload.bytes > 0) {
       if (waiting.sent == 0) continue;
@@ -165,18 +167,19 @@ ssize_t Lane::write_to_ring(const iovec* parts, size_t count) {
   return -1;
 }
 
-// A peer that has not passed its memory does not read this rank's memory yet.
+// Signals to the peer, unless it has not sent its memory yet: then it does not read this rank's
+// either.
 void Lane::signal() {
   if (is_live() && !awaits_arena_ && ring_->signal()) notify();
 }
 
-// If the peer has ended, the next read from the socket reports it.
+// Sends a notification. If the peer has ended, the next read from the socket reports that.
 void Lane::notify() {
   const ssize_t sent = ::send(fd_.get(), "", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
   if (sent < 0 && errno != EPIPE && errno != ECONNRESET) ring_->undo_notify();
 }
 
-// The tokens are taken from the list first, because the sink may change the queue.
+// Reports sent messages to the sink. Empties the list first, because the sink may change the queue.
 void Lane::report(Sink* sink) {
   for (const uint64_t token : std::exchange(unreported_, {})) {
     if (sink != nullptr) sink->on_sent(peer_, token);
@@ -185,7 +188,7 @@ void Lane::report(Sink* sink) {
 
 void Lane::account(size_t sent) {
   while (sent > 0) {
-    Waiting& front = queue_.front();
+    Outgoing& front = queue_.front();
     const size_t step = std::min(sent, length_of(front.message) - front.sent);
     front.sent += step;
     sent -= step;
@@ -226,7 +229,7 @@ Lane::Loss Lane::read_some(Sink* sink) {
   return loss;
 }
 
-// A notification carries no data; it only says that the ring buffer has changed.
+// Reads notifications, which contain no data: they only mean that the ring buffer has changed.
 Lane::Loss Lane::read_notifications() {
   if (awaits_arena_) {
     bool is_there = false;
@@ -304,7 +307,7 @@ void Lane::take_payload(size_t bytes, Sink* sink) {
   sink->on_message(peer_, incoming_.header);
 }
 
-// Splits bytes into headers and payloads. The last message may be incomplete.
+// Splits received bytes into headers and payloads. The last message may be incomplete.
 void Lane::take(const uint8_t* data, size_t bytes, Sink* sink) {
   while (bytes > 0) {
     size_t step = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One connection to one peer, and its queue of messages.
+// A connection to one peer, and its queue of messages.
 #pragma once
 
 #include <deque>
@@ -13,67 +13,77 @@
 
 namespace smdist {
 
-// Writes messages to a byte stream and reads them back. Payloads are copied directly between the
-// memory of the caller or the sink and the socket; only the up to 4 KiB that follow a header in
-// the same read pass through a staging buffer. If the peer shares its memory, all messages pass
-// through ring buffers there instead.
+// Sends and receives messages over a TCP connection or, if the peer shares its memory, through ring
+// buffers in shared memory. Payloads are copied directly between the socket and the memory of the
+// caller or the sink; only the up to 4 KiB that follow a header in the same read are copied through
+// a staging buffer.
 //
 // Messages may be queued before the connection exists.
 //
 // Thread safety: none.
 class Lane final {
  public:
-  // Reason of a lost connection; none while it is intact.
+  // Reason of the loss of a connection, as the rest of a sentence that begins with the peer's name;
+  // none while the connection works.
   using Loss = std::optional<std::string>;
 
   explicit Lane(int peer) : peer_(peer) {}
 
+  // Set the connected TCP socket.
   void attach(UniqueFd fd) {
     fd_ = std::move(fd);
     has_lived_ = true;
   }
-  // Attaches a Unix socket, over which both sides pass their shared memory. All messages then go
-  // through the ring buffers there; the socket carries only notifications.
+  // Set the connected Unix socket, over which both sides send the descriptor of their shared
+  // memory. All messages then use the ring buffers there; the socket transfers only notifications.
   void attach_shared_memory(UniqueFd fd, int own_arena, RingBuffer& ring);
-  // Closes the connection for good and drops the queue. Messages that have been sent are reported
-  // first, since the peer may have processed them before it left.
+  // Close the connection for good and drop the queue. First report messages that have been sent to
+  // the sink, because the peer may have processed them.
   void lose(Sink* sink);
 
-  // Lets the peer have at least so many bytes in flight; 0: the kernel decides.
+  // Allow the peer to have at least this many bytes in flight; 0: the kernel decides.
   void widen_receive_buffer(size_t bytes);
 
   bool is_live() const { return fd_.is_open(); }
   bool is_lost() const { return is_lost_; }
+  // Return whether the lane is, or was, connected.
   bool has_lived() const { return has_lived_; }
   bool uses_shared_memory() const { return ring_ != nullptr; }
-  // Returns whether the lane waits for the next part of a long payload.
+  // Return whether the lane waits for more data of a long payload.
   bool awaits_bulk_data() const { return is_live() && low_watermark_ > 1; }
+  // Return whether there is something to send or to report.
   bool has_work() const { return arena_to_send_ >= 0 || !queue_.empty() || !unreported_.empty(); }
   int fd() const { return fd_.get(); }
 
+  // Queue a message.
   void send(Message message);
+  // Stop using the payload memory of queued and incoming messages: see Transport.
   void release_payloads();
 
-  // Moves bytes until the socket blocks or another lane must be served. With a null sink nothing
-  // is reported and received bytes are discarded.
+  // Send queued messages until the socket blocks, which sets *would_block, or until it is the turn
+  // of another lane. With a null sink nothing is reported.
   Loss write_some(Sink* sink, bool* would_block);
-  // Writes as much as possible without delay. write_some() reports it to the sink later, and a
-  // loss as well.
+  // Send as many bytes as possible now. A later write_some() reports sent messages, or a loss.
   void write_early();
+  // Receive messages until there are no more, or until it is the turn of another lane. With a null
+  // sink received bytes are discarded.
   Loss read_some(Sink* sink);
-  // Reads the ring buffer only.
+  // Receive messages from the ring buffer only.
   Loss read_ring(Sink* sink);
+  // Signal to the peer that data in this rank's arena have changed.
   void signal();
 
  private:
-  struct Waiting {
+  // A queued message.
+  struct Outgoing {
     Message message;
-    size_t sent = 0;  // bytes of header and payload
+    size_t sent = 0;  // number of sent bytes of header and payload
   };
+  // The message that is being received.
   struct Incoming {
     HeaderBytes header{};
     uint8_t* data = nullptr;
-    size_t missing = 0;  // bytes of the payload still to come
+    size_t missing = 0;  // number of bytes of the payload that have not arrived
     bool is_open = false;
   };
 
@@ -98,7 +108,7 @@ class Lane final {
   bool awaits_arena_ = false;
   bool has_lived_ = false;
   bool is_lost_ = false;
-  std::deque<Waiting> queue_;
+  std::deque<Outgoing> queue_;
   std::vector<uint64_t> unreported_;  // tokens of messages that have been sent
   Incoming incoming_;
   int low_watermark_ = 1;  // number of bytes from which on the socket is readable

@@ -9,7 +9,7 @@
 
 namespace smdist {
 
-// Queues messages until the next poll(), like a socket that is always ready.
+// Transport of one rank. Queues messages until the next poll(), like a socket that is always ready.
 //
 // Thread safety: as Transport.
 class MemoryTransport final : public Transport {
@@ -29,7 +29,7 @@ class MemoryTransport final : public Transport {
   void release_payloads() override;
   void poll(std::chrono::milliseconds timeout) override;
   void await(std::chrono::milliseconds timeout, SpinPolicy&) override;
-  std::chrono::milliseconds patience(std::chrono::milliseconds timeout) const override {
+  std::chrono::milliseconds max_await(std::chrono::milliseconds timeout) const override {
     return queue_.empty() ? timeout : std::chrono::milliseconds(0);
   }
   bool is_quiet() const override { return queue_.empty(); }
@@ -113,7 +113,9 @@ void MemoryTransport::deliver(int from, const MemoryHub::Packet& packet) {
   mark_connected(from);
   try {
     const Span place = sink_->on_header(from, packet.header);
-    if (place.bytes != packet.payload.size()) throw PeerError("sent a payload of another length");
+    if (place.bytes != packet.payload.size())
+      throw PeerError("sent a payload of " + std::to_string(packet.payload.size()) +
+                      " bytes instead of " + std::to_string(place.bytes));
     if (place.data != nullptr && place.bytes > 0) {
       std::memcpy(place.data, packet.payload.data(), place.bytes);
     }
@@ -180,7 +182,7 @@ void MemoryHub::cut(int a, int b) {
   separate(a, b);
 }
 
-// Messages in flight from the leaving rank still arrive.
+// Breaks all connections of a rank that leaves. Its messages in flight still arrive.
 void MemoryHub::leave(int rank) { kill(rank); }
 
 void MemoryHub::separate(int a, int b) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Transport between ranks that are threads of one process, with injected faults, for tests.
+// Transport for tests, between ranks that are threads of one process, with injected faults.
 #pragma once
 
 #include <chrono>
@@ -14,28 +14,28 @@
 
 namespace smdist {
 
-// Queues of all messages between the ranks of one process.
+// Stores all messages in flight between the ranks of one process.
 //
 // Thread safety: all methods may be called from any thread.
 class MemoryHub final : public std::enable_shared_from_this<MemoryHub> {
  public:
   explicit MemoryHub(int size);
 
-  // Returns the transport of one rank, which keeps the hub alive.
+  // Return the transport of one rank. It shares ownership of the hub.
   std::unique_ptr<Transport> transport(int rank);
 
-  // Gives every rank an arena that all others on its host can read. hosts: by rank; empty: all on
-  // one host. Call before transport().
+  // Give every rank an arena of `bytes` bytes that all others on its host can read. hosts: number
+  // of the host of each rank; empty: all are on one host. Call before transport().
   void share_memory(size_t bytes, const std::vector<int>& hosts);
 
-  // Delays every message by a random time up to `longest`. Messages from one sender to one
-  // receiver stay in order; others may overtake each other.
+  // Delay every message by a random time up to `longest`. Messages from one sender to one receiver
+  // stay in order; others may overtake each other.
   void delay(std::chrono::microseconds longest, uint32_t seed) SMDIST_EXCLUDES(mutex_);
 
-  // Simulates the death of a rank: it sends nothing more, and the others notice.
+  // Simulate the death of a rank: all its connections are lost.
   void kill(int rank) SMDIST_EXCLUDES(mutex_);
 
-  // Breaks the connection between two ranks; both notice.
+  // Break the connection between two ranks; both report the loss.
   void cut(int a, int b) SMDIST_EXCLUDES(mutex_);
 
  private:
@@ -67,11 +67,11 @@ class MemoryHub final : public std::enable_shared_from_this<MemoryHub> {
   void signal(int rank) SMDIST_EXCLUDES(mutex_);
   void take_signals(int rank) SMDIST_EXCLUDES(mutex_);
   void leave(int rank) SMDIST_EXCLUDES(mutex_);
-  // Takes the next event for the rank, without waiting.
+  // Remove and return the next event for the rank, without waiting.
   Event next(int rank, int* from, Packet* packet) SMDIST_EXCLUDES(mutex_);
-  // Waits for an event, for wake() or for the deadline.
+  // Block until an event for the rank, wake(), or the deadline.
   void await(int rank, Clock::time_point until) SMDIST_EXCLUDES(mutex_);
-  // Finds the next event: sets its sender or, if there is none, the time of the next one.
+  // Return the next event and set its sender. If there is none, set the time of the next one.
   Event look(int rank, int* from, Clock::time_point* wake_up) SMDIST_REQUIRES(mutex_);
   void mark_lost(int rank, int peer) SMDIST_EXCLUDES(mutex_);
   void separate(int a, int b) SMDIST_REQUIRES(mutex_);

@@ -13,7 +13,9 @@ namespace smdist {
 void RingBuffer::attach(Arena arena) {
   const Span span = arena.span();
   if (span.bytes < offsets_.side + sizeof(RingSide)) {
-    throw SystemError("the memory of another rank is too short", EINVAL);
+    throw SystemError(
+        "the shared memory of another rank has only " + std::to_string(span.bytes) + " bytes",
+        EINVAL);
   }
   const auto* begin = static_cast<const uint8_t*>(span.data);
   arena_ = std::move(arena);
@@ -23,7 +25,8 @@ void RingBuffer::attach(Arena arena) {
 
 size_t RingBuffer::free_bytes() const {
   const uint64_t on_its_way = written_ - theirs_.load()->read.load(std::memory_order_acquire);
-  if (on_its_way > kRingBytes) throw PeerError("reported more bytes as read than were written");
+  if (on_its_way > kRingBytes)
+    throw PeerError("reported that it has read more bytes than this rank wrote");
   return kRingBytes - on_its_way;
 }
 

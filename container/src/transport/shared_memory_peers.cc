@@ -36,10 +36,10 @@ Span SharedMemoryPeers::arena_of(int peer) const {
 
 RingBuffer::Offsets SharedMemoryPeers::offsets_of(int rank) const {
   constexpr size_t kLine = alignof(RingSide);
-  const auto seat =
+  const auto index =
       std::lower_bound(layout_.ranks.begin(), layout_.ranks.end(), rank) - layout_.ranks.begin();
   const size_t head = (layout_.bytes + kLine - 1) / kLine * kLine;
-  return {head, head + sizeof(RingHead) + static_cast<size_t>(seat) * sizeof(RingSide)};
+  return {head, head + sizeof(RingHead) + static_cast<size_t>(index) * sizeof(RingSide)};
 }
 
 bool SharedMemoryPeers::has_events() const {

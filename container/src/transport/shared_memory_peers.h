@@ -13,26 +13,27 @@
 
 namespace smdist {
 
-// Owns this rank's arena and the ring buffers to the other ranks of the host. The arena consists
-// of the parts of ArenaLayout, then a RingHead, then a RingSide for each rank of the host, in
-// rank order.
+// Owns this rank's arena and the ring buffers to the other ranks of the host. The arena contains
+// the parts of ArenaLayout, then a RingHead, then a RingSide for each rank of the host, in rank
+// order.
 //
 // Thread safety: has_events() and ScopedSleepFlag may be used by any thread between open() and
-// close(), all else by one.
+// close(), everything else by one thread.
 class SharedMemoryPeers final {
  public:
   explicit SharedMemoryPeers(const Options& options);
 
-  // Returns whether there is a ring buffer for the peer.
+  // Return whether there is a ring buffer for the peer.
   bool shares_with(int peer) const { return rings_.count(peer) > 0; }
-  // Creates the arena, if the host has other ranks and the options allow it. Throws SystemError.
+  // Create the arena, if the host has other ranks and the options allow it. Throws SystemError.
   void open();
   void close();
 
   bool is_open() const { return arena_.span().bytes > 0; }
   int fd() const { return arena_.fd(); }
-  // Returns the arena without its ring buffers; empty if there is none.
+  // Return the arena without its ring buffers; empty if there is none.
   Span arena() const { return {arena_.span().data, is_open() ? layout_.bytes : 0}; }
+  // Return the arena of a peer without its ring buffers; empty if it has not been received.
   Span arena_of(int peer) const;
   RingBuffer& ring(int peer) {
     return rings_.at(peer);
@@ -40,16 +41,16 @@ class SharedMemoryPeers final {
   const std::vector<int>& peers() const { return peers_; }  // peers with a ring buffer
   bool has_events() const;
 
-  // While an object of this class lives, peers notify this rank of everything that they write.
+  // Marks this rank as sleeping: while the object exists, peers notify this rank when they write.
   class ScopedSleepFlag final {
    public:
-    explicit ScopedSleepFlag(SharedMemoryPeers& who) : who_(who) { who_.add_sleepers(1); }
-    ~ScopedSleepFlag() { who_.add_sleepers(-1); }
+    explicit ScopedSleepFlag(SharedMemoryPeers& peers) : peers_(peers) { peers_.add_sleepers(1); }
+    ~ScopedSleepFlag() { peers_.add_sleepers(-1); }
     ScopedSleepFlag(const ScopedSleepFlag&) = delete;
     ScopedSleepFlag& operator=(const ScopedSleepFlag&) = delete;
 
    private:
-    SharedMemoryPeers& who_;
+    SharedMemoryPeers& peers_;
   };
 
  private:

@@ -14,36 +14,38 @@
 namespace smdist {
 namespace {
 
-// A lost host is detected after this time, whether data are queued for it or not. A stopped
-// process on another host is also given up after this time, if this rank sends to it. A stopped
-// process on this host is only given up when it ends or an operation times out.
+// Time after which a lost host is detected, whether data are queued for it or not. A suspended
+// process on another host also counts as lost after this time, if this rank sends to it. A
+// suspended process on this host is only detected when it ends or an operation times out.
 constexpr int kSilenceMs = 10'000;
 constexpr int kKeepaliveIdleSeconds = 4;
 constexpr int kKeepaliveEverySeconds = 2;
 constexpr int kKeepaliveProbes = 3;
 
-// A short backlog in the kernel keeps the round-robin of the send queue effective.
+// Maximum number of unsent bytes in the kernel: with few of them, the send queue can alternate
+// between messages.
 constexpr int kUnsentBytes = 256 << 10;
 
 void set_option(int fd, int level, int name, int value) {
   if (::setsockopt(fd, level, name, &value, sizeof value) != 0) {
-    throw SystemError("cannot set a socket option", errno);
+    throw SystemError("a socket option could not be set", errno);
   }
 }
 
 UniqueFd open_socket(int family) {
   UniqueFd fd(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd.is_open()) throw SystemError("cannot open a socket", errno);
+  if (!fd.is_open()) throw SystemError("a socket could not be opened", errno);
   return fd;
 }
 
 void bind_to(int fd, const Address& address, const std::string& host) {
   if (::bind(fd, address.raw(), address.bytes) != 0) {
-    throw SystemError("cannot bind to the address " + host, errno);
+    throw SystemError("a socket could not be bound to the address " + host, errno);
   }
 }
 
-// Returns the size available for data; the kernel adds as much again for its own records.
+// Returns the size available for data. The kernel reports twice that size, including its own
+// records.
 size_t receive_buffer_of(int fd) {
   int twice = 0;
   socklen_t bytes = sizeof twice;
@@ -51,8 +53,7 @@ size_t receive_buffer_of(int fd) {
   return static_cast<size_t>(twice) / 2;
 }
 
-// Returns whether this process has set the size. Kernels without SO_BUF_LOCK cannot unlock it
-// either.
+// Returns whether this process has set the size of the receive buffer.
 bool is_locked(int fd) {
   int locks = SOCK_RCVBUF_LOCK;
   socklen_t bytes = sizeof locks;
@@ -93,7 +94,7 @@ Endpoint endpoint_of(const Address& address) {
 Endpoint local_endpoint(int fd) {
   Address address;
   if (::getsockname(fd, address.raw(), &address.bytes) != 0) {
-    throw SystemError("cannot read the address of a socket", errno);
+    throw SystemError("the address of a socket could not be read", errno);
   }
   return endpoint_of(address);
 }
@@ -111,7 +112,7 @@ UniqueFd listen_on(const std::string& host) {
   UniqueFd fd = open_socket(address.storage.ss_family);
   bind_to(fd.get(), address, host);
   if (::listen(fd.get(), SOMAXCONN) != 0) {
-    throw SystemError("cannot listen on " + host, errno);
+    throw SystemError("a socket could not listen on " + host, errno);
   }
   return fd;
 }
@@ -127,7 +128,7 @@ UniqueFd begin_connect(const std::string& host, const Endpoint& to, size_t arriv
   if (arriving > 0) limit_receive_buffer(fd.get(), arriving);
   const bool is_failed = ::connect(fd.get(), target.raw(), target.bytes) != 0;
   if (is_failed && errno != EINPROGRESS && errno != EINTR && errno != ECONNREFUSED) {
-    throw SystemError("cannot connect to " + to.host, errno);
+    throw SystemError("a connection to " + to.host + " could not be opened", errno);
   }
   if (is_failed && errno == ECONNREFUSED) ::shutdown(fd.get(), SHUT_RDWR);
   return fd;
@@ -141,8 +142,8 @@ int connect_error(int fd) {
   Address peer;
   if (::getpeername(fd, peer.raw(), &peer.bytes) != 0) return ECONNREFUSED;
   if (peer.storage.ss_family == AF_UNIX) return 0;
-  // On one host, the kernel may assign the socket the port that it wants to reach. It then
-  // connects to itself, which means that no process listens there.
+  // On one host, the kernel may assign the socket the port that it wants to reach. It then connects
+  // to itself, which means that no process listens there.
   const Endpoint remote = endpoint_of(peer);
   const Endpoint local = local_endpoint(fd);
   return remote.port == local.port && remote.host == local.host ? ECONNREFUSED : 0;
@@ -163,7 +164,7 @@ UniqueFd accept_from(int listener) {
     case ENETUNREACH:
       return fd;
   }
-  throw SystemError("cannot accept a connection", errno);
+  throw SystemError("a connection could not be accepted", errno);
 }
 
 void set_peer_options(int fd) {
@@ -176,7 +177,7 @@ void set_peer_options(int fd) {
   set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentBytes);
 }
 
-// With less than a few segments, the sender would stall until a timer expires.
+// With a buffer of fewer than four segments, the sender would stall until a timer expires.
 size_t min_receive_buffer(int fd) {
   constexpr size_t kFew = 4;
   constexpr size_t kLeast = 24 << 10;
@@ -186,7 +187,7 @@ size_t min_receive_buffer(int fd) {
   return std::max(kLeast, kFew * static_cast<size_t>(std::max(segment, 0)));
 }
 
-// A limit above the system's maximum is removed, because the kernel's automatic size may be
+// Removes the limit if it exceeds the system's maximum, because the kernel's automatic size may be
 // larger.
 void limit_receive_buffer(int fd, size_t bytes) {
   constexpr int kUnlocked = 0;
@@ -196,7 +197,7 @@ void limit_receive_buffer(int fd, size_t bytes) {
   }
 }
 
-// A size chosen by the kernel is left alone: it may be larger than any limit that can be set.
+// Keeps a size that the kernel has chosen, because it may be larger than any limit that can be set.
 void widen_receive_buffer(int fd, size_t bytes) {
   constexpr int kWidest = 1 << 30;
   if (bytes > 0 && (bytes <= receive_buffer_of(fd) || !is_locked(fd))) return;

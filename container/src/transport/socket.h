@@ -25,30 +25,34 @@ struct Address {
 
 Endpoint endpoint_of(const Address& address);
 Endpoint local_endpoint(int fd);
-std::string peer_text(int fd);  // "10.0.0.4:43512"
+// Return the address of the other side as text, such as "10.0.0.4:43512".
+std::string peer_text(int fd);
 
-UniqueFd listen_on(const std::string& host);  // on a free port
+// Open a socket that listens on a free port of this address. Throws UsageError, SystemError.
+UniqueFd listen_on(const std::string& host);
 
-// Begins to connect, from `host`. Throws SystemError; later errors are returned by
-// connect_error(), once the socket is writable. For `arriving` see limit_receive_buffer().
+// Begin to connect from the address `host`. Throws SystemError; later errors are returned by
+// connect_error() when the socket is writable. arriving: see limit_receive_buffer().
 UniqueFd begin_connect(const std::string& host, const Endpoint& to, size_t arriving);
-int connect_error(int fd);  // 0: connected
+// Return the errno of a connection attempt; 0: connected.
+int connect_error(int fd);
 
-// Returns a closed descriptor if no connection waits. Throws SystemError.
+// Accept a connection. Returns a closed descriptor if there is none. Throws SystemError.
 UniqueFd accept_from(int listener);
 
-// Sets the options of a connection between ranks: no delay, and time limits for a silent peer.
+// Set the options of a connection between ranks: no delay of short messages, and time limits after
+// which a peer that does not answer is lost.
 void set_peer_options(int fd);
 
-// Limits the bytes that the peer may have in flight; 0: the kernel decides. Only for a listener
-// or an unconnected socket: if a limit shrinks after a larger window was offered, the two sides
-// can drop each other's packets for ever.
+// Limit the bytes that the peer may have in flight; 0: the kernel decides. Only for a listener or
+// an unconnected socket: if the limit of a connected socket shrinks, the two sides can drop each
+// other's packets for ever.
 void limit_receive_buffer(int fd, size_t bytes);
 
-// Changes the limit of a connected socket: it may grow, but never shrinks.
+// Raise the limit of a connected socket. A smaller limit has no effect.
 void widen_receive_buffer(int fd, size_t bytes);
 
-// Returns the least useful receive buffer of a connection.
+// Return the smallest receive buffer in bytes with which a connection works well.
 size_t min_receive_buffer(int fd);
 
 }  // namespace smdist

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Connections of TcpTransport: dialling, accepting, authentication, and refusal of strangers.
+// Connections of TcpTransport: opening, accepting, authentication, and rejection.
 #include <sys/epoll.h>
 
 #include <algorithm>
@@ -16,8 +16,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr size_t kMaxPendingHandshakes = 64;  // accepted connections that are not authenticated yet
-constexpr milliseconds kHandshakeTimeout{5'000};  // time limit of each
+constexpr size_t kMaxPendingHandshakes =
+    64;  // maximum number of accepted connections that are not authenticated
+constexpr milliseconds kHandshakeTimeout{5'000};  // time limit of a handshake
 constexpr milliseconds kCrowdedHandshakeTimeout{250};
 constexpr int kMaxRejectionLines =
     16;  // lines per tick, so that a flood of connections does not fill the disk
@@ -43,7 +44,9 @@ void TcpTransport::dial(int link) {
         name, AuthHandshake::dialling(std::move(fd), credentials_, options_.rank, peer, number));
     watch(raw, EPOLLOUT, cookie(EventSource::kHandshake, name), true);
   } catch (const SystemError& error) {
-    if (number > 0) return log(std::string("continues with fewer lanes: ") + error.what());
+    if (number > 0)
+      return log("this rank continues with fewer lanes to rank " + std::to_string(peer) + ": " +
+                 error.what());
     lose(peer, std::string("could not be reached: ") + error.what());
   }
 }
@@ -55,7 +58,7 @@ void TcpTransport::dial_more_lanes(int peer) {
   }
 }
 
-// Only lane 0 may use shared memory.
+// Opens a connection for a lane: a Unix socket for lane 0 to a rank of this host, else TCP.
 UniqueFd TcpTransport::begin_dialling(int link) {
   const int peer = peer_of(link);
   const Endpoint& to = peers_[static_cast<size_t>(peer)];
@@ -116,11 +119,15 @@ void TcpTransport::resume_listening() {
 
 std::string TcpTransport::admit(const Hello& hello) {
   const auto rank = static_cast<uint32_t>(options_.rank);
-  if (hello.wanted != rank) return "it wants to reach rank " + std::to_string(hello.wanted);
+  if (hello.wanted != rank)
+    return "the remote process wants to reach rank " + std::to_string(hello.wanted);
   if (hello.rank <= rank || hello.rank >= lanes_.size()) {
-    return "it claims to be rank " + std::to_string(hello.rank);
+    return "the remote process claims to be rank " + std::to_string(hello.rank) +
+           ", from which no connection is expected";
   }
-  if (hello.lane >= kMaxLanes) return "it wants lane " + std::to_string(hello.lane);
+  if (hello.lane >= kMaxLanes)
+    return "the remote process wants lane " + std::to_string(hello.lane) +
+           ", but there are at most " + std::to_string(kMaxLanes) + " lanes";
   ensure_lanes(hello.lane + 1);
   const Lane& existing = lane(link_of(static_cast<int>(hello.rank), hello.lane));
   const bool is_known = existing.is_live() || existing.is_lost();
@@ -156,11 +163,12 @@ void TcpTransport::attach_lane(Handshakes::iterator handshake) {
   UniqueFd fd = handshake->second.take_fd();
   handshakes_.erase(handshake);
   resume_listening();
-  // Two connections may authenticate at the same time; the first one is kept.
+  // Two connections may authenticate at the same time; only the first one is used.
   if (lane(link).is_live() || lane(link).is_lost() || lane(peer).is_lost()) return;
   const bool shares = link == peer && host_peers_.shares_with(peer);
   if (is_unix_socket(fd.get()) && !shares)
-    return log("dropped a Unix connection that has no ring buffer");
+    return log("this rank dropped a Unix socket connection of rank " + std::to_string(peer) +
+               ", with which it shares no memory");
   watch(fd.get(), EPOLLIN, cookie(EventSource::kLane, static_cast<uint64_t>(link)), false);
   if (is_unix_socket(fd.get())) {
     lane(link).attach_shared_memory(std::move(fd), host_peers_.fd(), host_peers_.ring(peer));
@@ -187,7 +195,8 @@ void TcpTransport::tune(const Tuning& tuning) {
   for (int peer = 0; peer < options_.size; ++peer) dial_more_lanes(peer);
 }
 
-// Divides the limit of a host by its connections: one per lane, rank of this host and other host.
+// Returns the limit of bytes in flight for one connection: the limit of this host divided by the
+// number of its connections, which is lanes x ranks of this host x other hosts.
 size_t TcpTransport::arriving_bytes_per_lane() const {
   if (tuning_.arriving_bytes == 0) return 0;
   const std::vector<int>& hosts = options_.hosts;
@@ -202,14 +211,17 @@ void TcpTransport::fail_handshake(Handshakes::iterator handshake) {
   const std::string fault = handshake->second.fault();
   const bool is_dialling = handshake->second.is_dialling();
   const int peer = handshake->second.peer();
-  // A connection that closes without a byte was a liveness check.
+  // A connection that is closed without a byte was a liveness check.
   if (!is_dialling && !handshake->second.is_silent()) {
-    log_rejection("dropped a connection from " + peer_text(handshake->second.fd()) + ": " + fault);
+    log_rejection("this rank dropped a connection from " + peer_text(handshake->second.fd()) +
+                  ": " + fault);
   }
   const bool is_spare = handshake->second.lane() > 0;
   end_handshake(handshake);
   resume_listening();
-  if (is_dialling && is_spare) return log("continues with fewer lanes: a peer " + fault);
+  if (is_dialling && is_spare)
+    return log("this rank continues with fewer lanes, because rank " + std::to_string(peer) + " " +
+               fault);
   if (is_dialling) lose(peer, fault);
 }
 
@@ -218,19 +230,20 @@ TcpTransport::Handshakes::iterator TcpTransport::end_handshake(Handshakes::itera
   return handshakes_.erase(handshake);
 }
 
-// Drops accepted connections that have not authenticated in time.
-bool TcpTransport::drop_slow_handshakes(Clock::duration patience) {
+// Drops accepted connections that have not authenticated within `limit`. Returns whether there were
+// any.
+bool TcpTransport::drop_slow_handshakes(Clock::duration limit) {
   const Clock::time_point now = Clock::now();
   bool is_any = false;
   for (auto it = handshakes_.begin(); it != handshakes_.end();) {
     const AuthHandshake& handshake = it->second;
-    if (handshake.is_dialling() || now - handshake.begin() <= patience) {
+    if (handshake.is_dialling() || now - handshake.begin() <= limit) {
       ++it;
       continue;
     }
-    const auto ms = std::chrono::duration_cast<milliseconds>(patience).count();
-    log_rejection("dropped a connection from " + peer_text(handshake.fd()) +
-                  ": it took longer than " + std::to_string(ms) + " ms");
+    const auto ms = std::chrono::duration_cast<milliseconds>(limit).count();
+    log_rejection("this rank dropped a connection from " + peer_text(handshake.fd()) +
+                  ": the authentication handshake took longer than " + std::to_string(ms) + " ms");
     it = end_handshake(it);
     is_any = true;
   }
@@ -245,7 +258,7 @@ void TcpTransport::check_times() {
   const Clock::time_point now = Clock::now();
   next_check_ = now + kTick;
   if (num_rejection_lines_ > kMaxRejectionLines) {
-    log("dropped " + std::to_string(num_rejection_lines_ - kMaxRejectionLines) +
+    log("this rank dropped " + std::to_string(num_rejection_lines_ - kMaxRejectionLines) +
         " more connections");
   }
   num_rejection_lines_ = 0;
@@ -276,7 +289,8 @@ void TcpTransport::check_liveness(int peer) {
     liveness_checks_[number] = peer;
     watch(raw, EPOLLOUT, cookie(EventSource::kHandshake, number), true);
   } catch (const SystemError& error) {
-    log(std::string("rank ") + std::to_string(peer) + " could not be checked: " + error.what());
+    log("this rank could not check whether rank " + std::to_string(peer) +
+        " is alive: " + error.what());
   }
 }
 

@@ -42,7 +42,7 @@ TcpTransport::TcpTransport(const Options& options)
       listener_(listen_on(options.bind_address)),
       host_peers_(options) {
   if (!epoll_.is_open() || !wake_.is_open())
-    throw SystemError("cannot create an event queue", errno);
+    throw SystemError("an event queue could not be created", errno);
   endpoint_ = local_endpoint(listener_.get());
   watch(wake_.get(), EPOLLIN, cookie(EventSource::kWake, 0), true);
   open_arena();
@@ -102,7 +102,7 @@ void TcpTransport::release_payloads() {
 
 void TcpTransport::wake() {
   const uint64_t one = 1;
-  // This fails only if the counter is full, and then a wake-up is pending already.
+  // write() fails only if the counter is full, and then a wake-up is pending already.
   [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
 }
 
@@ -113,7 +113,7 @@ void TcpTransport::clear_wake() {
 
 void TcpTransport::poll(milliseconds timeout) {
   flush();
-  await(patience(timeout), spin_policy_);
+  await(max_await(timeout), spin_policy_);
   read_rings();  // read messages of a peer before the end of its connection
   take_events();
   read_rings();
@@ -129,15 +129,15 @@ void TcpTransport::watch(int fd, uint32_t events, uint64_t what, bool is_new) {
   event.events = events;
   event.data.u64 = what;
   if (::epoll_ctl(epoll_.get(), is_new ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, fd, &event) != 0) {
-    throw SystemError("cannot watch a connection", errno);
+    throw SystemError("a connection could not be watched for events", errno);
   }
 }
 
-// Removes a descriptor from epoll. To close it is not enough: while a forked child has a copy of
-// the connection, epoll would keep reporting it.
+// Removes a descriptor from epoll. Closing it is not enough: while a forked child has a copy of the
+// connection, epoll would continue to report it.
 void TcpTransport::unwatch(int fd) { ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr); }
 
-milliseconds TcpTransport::patience(milliseconds timeout) const {
+milliseconds TcpTransport::max_await(milliseconds timeout) const {
   const bool has_work = std::any_of(dirty_.begin(), dirty_.end(), [this](int peer) {
     return lanes_[static_cast<size_t>(peer)].is_live();
   });
@@ -154,8 +154,9 @@ bool TcpTransport::is_quiet() const {
   return dirty_.empty() && blocked_.empty() && wanted_.empty() && !has_timers();
 }
 
-// Several threads may wait here, but only one at a time takes events. A thread that wakes up for
-// an event which another one has handled finds nothing, and that is harmless.
+// Blocks until there is an event. Several threads may wait here, but only one at a time processes
+// events. A thread may wake up for an event that another thread has already processed, which is
+// harmless.
 void TcpTransport::await(milliseconds timeout, SpinPolicy& policy) {
   if (timeout.count() <= 0 || host_peers_.has_events()) return;
   if (should_spin(policy) && spin(policy)) return;
@@ -166,11 +167,11 @@ void TcpTransport::await(milliseconds timeout, SpinPolicy& policy) {
 void TcpTransport::take_events() {
   epoll_event events[64];
   const int count = ::epoll_wait(epoll_.get(), events, 64, 0);
-  if (count < 0 && errno != EINTR) throw SystemError("waiting for the network failed", errno);
+  if (count < 0 && errno != EINTR) throw SystemError("waiting for network events failed", errno);
   for (int i = 0; i < count; ++i) handle(events[i].data.u64, events[i].events);
 }
 
-// An error counts as an event: take_events() will report it.
+// Returns whether epoll has events. An error counts as an event: take_events() reports it.
 bool TcpTransport::has_events(milliseconds timeout) const {
   pollfd what{epoll_.get(), POLLIN, 0};
   return ::poll(&what, 1, static_cast<int>(timeout.count())) != 0;
@@ -179,10 +180,10 @@ bool TcpTransport::has_events(milliseconds timeout) const {
 // Returns whether to spin before sleeping. After several spins without an event, only every 16th
 // wait spins.
 bool TcpTransport::should_spin(SpinPolicy& policy) const {
-  constexpr uint32_t kFewVain = 4;
-  constexpr uint32_t kNowAndThen = 16;
+  constexpr uint32_t kMaxFailedSpins = 4;
+  constexpr uint32_t kSpinEvery = 16;
   if (options_.pause.count() == 0 || waits_for_network_) return false;
-  return policy.num_failed < kFewVain || ++policy.num_skipped % kNowAndThen == 0;
+  return policy.num_failed < kMaxFailedSpins || ++policy.num_skipped % kSpinEvery == 0;
 }
 
 // Returns whether this rank waits for a long payload from the network, with no peer in shared
@@ -194,19 +195,19 @@ bool TcpTransport::waits_for_network() const {
 }
 
 bool TcpTransport::spin(SpinPolicy& policy) const {
-  constexpr int kLooks = 32;  // checks between two system calls
+  constexpr int kChecks = 32;  // checks between two system calls
   const Clock::time_point end = Clock::now() + options_.pause;
   bool is_there = false;
   while (!is_there && Clock::now() < end) {
     is_there = host_peers_.has_events() || has_events(milliseconds(0));
-    for (int look = 0; look < kLooks && !is_there; ++look) is_there = host_peers_.has_events();
-    if (!is_there) ::sched_yield();  // a process that was woken may need this processor
+    for (int look = 0; look < kChecks && !is_there; ++look) is_there = host_peers_.has_events();
+    if (!is_there) ::sched_yield();  // another process that was woken may need this processor
   }
   policy.num_failed = is_there ? 0 : policy.num_failed + 1;
   return is_there;
 }
 
-// The source of an event may have been closed by an earlier event of the same batch.
+// Processes one event. Its source may have been closed by an earlier event of the same batch.
 void TcpTransport::handle(uint64_t what, uint32_t events) {
   const uint64_t number = what >> 2;
   switch (static_cast<EventSource>(what & 3)) {
@@ -229,8 +230,8 @@ void TcpTransport::handle(uint64_t what, uint32_t events) {
   }
 }
 
-// Serves each lane once. A lane that blocks is served again when epoll reports it, an unconnected
-// one when it is connected.
+// Writes to each lane that has messages. A lane that blocks is written to again when epoll reports
+// it, an unconnected lane when it is connected.
 void TcpTransport::flush() {
   for (const int link : std::exchange(dirty_, {})) {
     const bool is_wanted = wanted_.erase(link) > 0;
@@ -247,7 +248,7 @@ void TcpTransport::write_to(int link) {
   bool would_block = false;
   const Lane::Loss loss = lane(link).write_some(sink_, &would_block);
   if (loss) {
-    read_from(link);  // deliver what the peer sent before its end
+    read_from(link);  // deliver what the peer sent before it ended
     if (lane(link).is_live()) lose_link(link, *loss);
   } else if (would_block && lane(link).uses_shared_memory()) {
     dirty_.erase(link);
@@ -280,8 +281,8 @@ void TcpTransport::read_rings() {
   }
 }
 
-// Lets a blocked lane write again. Its message may have been written meanwhile; then free space
-// is no event any more.
+// Lets a blocked lane write again, and stops treating free space in its ring buffer as an event,
+// because its messages may have been written meanwhile.
 void TcpTransport::unblock(int link) {
   host_peers_.ring(peer_of(link)).forget_space();
   if (blocked_.erase(link) > 0) dirty_.insert(link);
@@ -293,10 +294,10 @@ void TcpTransport::drop(int link) {
   lane(link).lose(sink_);
 }
 
-// Drops one lane. The lanes of a process that ends break one after the other, so the peer is lost
-// after the last one or one second after the first.
+// Drops one lane. The lanes of a process that ends break one after the other, so the peer counts as
+// lost after the last one, or one second after the first one.
 void TcpTransport::lose_link(int link, const std::string& reason) {
-  constexpr milliseconds kAllGoTogether{1'000};
+  constexpr milliseconds kOtherLanesTime{1'000};
   const int peer = peer_of(link);
   drop(link);
   bool is_any_left = false;
@@ -305,7 +306,7 @@ void TcpTransport::lose_link(int link, const std::string& reason) {
   }
   if (!is_any_left)
     return lose(peer, failing_peers_.count(peer) > 0 ? failing_peers_[peer].second : reason);
-  failing_peers_.try_emplace(peer, Clock::now() + kAllGoTogether, reason);
+  failing_peers_.try_emplace(peer, Clock::now() + kOtherLanesTime, reason);
 }
 
 void TcpTransport::lose(int peer, const std::string& text) {
@@ -322,8 +323,8 @@ bool TcpTransport::has_live_lanes() const {
   return std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& each) { return each.is_live(); });
 }
 
-// Sends all queued messages, shuts down writing, and then reads until the peers close too. To
-// close with unread bytes would reset the connection, and the peer might lose the last messages.
+// Sends all queued messages, shuts down writing, and then reads until the peers close, too. Closing
+// with unread bytes would reset the connection, and the peer might lose the last messages.
 void TcpTransport::close(milliseconds limit) {
   const Clock::time_point end = Clock::now() + limit;
   sink_ = nullptr;
@@ -351,9 +352,9 @@ void TcpTransport::close(milliseconds limit) {
   }
 }
 
-// Closes all sockets that epoll watches; /proc lists them without any lock. The list is the
-// parent's: descriptors that the parent has opened after the fork may be other files here, so
-// inodes are compared.
+// Closes all sockets that epoll watches. /proc lists them without locking a mutex. The list is that
+// of the parent: a descriptor that the parent has opened after the fork may be a different file
+// here, so inodes are compared.
 void TcpTransport::close_in_child() noexcept {
   constexpr const char* kEntry = "tfd: %d events: %*x data: %*x pos:%*d ino:%lx";
   char path[64];

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Transport over TCP and, between ranks of one host, through ring buffers in shared memory, which
-// they pass to each other over Unix sockets. Without a Unix socket, ranks of one host use TCP
-// too.
+// Transport over TCP and, between ranks of one host, through ring buffers in shared memory. The
+// ranks of a host send each other the descriptor of that memory over Unix sockets; without a Unix
+// socket they use TCP, too.
 //
-// Lanes. Two ranks on different hosts may have several connections. Only payloads use lanes other
-// than lane 0, which is connected first. A peer counts as lost when the last of its lanes has
-// ended, because each lane may still hold messages sent before the end. A "link" is the number of
-// a lane of a peer, over all peers.
+// Lanes. Two ranks on different hosts may have several connections, called lanes. Lane 0 is
+// connected first; the others transfer only payloads. A peer is lost when the last of its lanes has
+// ended, because each lane may still contain messages that were sent before. A "link" is the number
+// of a lane among the lanes of all peers.
 //
-// Dialling. The higher rank dials, as soon as it has a message to send or to expect; the lower
-// rank waits for the connection. Every rank listens before its address is published, so a refused
-// connection means that the process has ended. A lower rank that waits for long connects to the
-// higher one's listener to check whether it is alive.
+// Connecting. The rank with the higher number opens the connection ("dials") when it has a message
+// to send or expects one; the lower rank waits for the connection. Every rank listens before its
+// address is published, so a refused connection means that the process has ended. A lower rank that
+// has waited for long connects to the higher rank's listener, only to check whether it is alive.
 #pragma once
 
 #include <sys/epoll.h>
@@ -34,21 +34,22 @@
 
 namespace smdist {
 
-// Source of an epoll event: two bits of the kind, then the number of the object.
+// Source of an epoll event. The data of the event are the number of the object, shifted by two
+// bits, and this value.
 enum class EventSource : uint64_t { kWake = 0, kListener = 1, kLane = 2, kHandshake = 3 };
 
 inline uint64_t cookie(EventSource subject, uint64_t number) {
   return number << 2 | static_cast<uint64_t>(subject);
 }
 
-constexpr std::chrono::milliseconds kTick{250};  // resolution of slow timers
+constexpr std::chrono::milliseconds kTick{250};  // time between checks of timeouts
 
-// The transport of a training job.
+// Transport of a training job, over TCP and shared memory.
 //
 // Thread safety: as Transport.
 class TcpTransport final : public Transport {
  public:
-  // Opens the listener. `options` must outlive the transport. Throws UsageError if the bind
+  // Open the listener. `options` must exist as long as the transport. Throws UsageError if the bind
   // address is not numeric, SystemError if it cannot be bound.
   explicit TcpTransport(const Options& options);
 
@@ -57,7 +58,7 @@ class TcpTransport final : public Transport {
   void send(int peer, Message message) override;
   void tune(const Tuning& tuning) override;
   uint32_t num_lanes(int peer) override;
-  void hasten(int peer) override { lane(peer).write_early(); }
+  void flush_peer(int peer) override { lane(peer).write_early(); }
   void connect(int peer) override;
   Span own_arena() override { return host_peers_.arena(); }
   bool is_read_by(int peer) override {
@@ -65,13 +66,13 @@ class TcpTransport final : public Transport {
   }
   Span arena_of(int peer) override { return host_peers_.arena_of(peer); }
   void signal(int peer) override { lane(peer).signal(); }
-  void expect(int peer, bool is_wanted) override {
-    host_peers_.ring(peer).expect_signals(is_wanted);
+  void enable_signals(int peer, bool is_wanted) override {
+    host_peers_.ring(peer).enable_signals(is_wanted);
   }
   void release_payloads() override;
   void poll(std::chrono::milliseconds timeout) override;
   void await(std::chrono::milliseconds timeout, SpinPolicy& policy) override;
-  std::chrono::milliseconds patience(std::chrono::milliseconds timeout) const override;
+  std::chrono::milliseconds max_await(std::chrono::milliseconds timeout) const override;
   bool is_quiet() const override;
   void wake() override;
   void clear_wake() override;
@@ -124,7 +125,7 @@ class TcpTransport final : public Transport {
   void attach_lane(Handshakes::iterator handshake);
   void fail_handshake(Handshakes::iterator handshake);
   void check_times();
-  bool drop_slow_handshakes(Clock::duration patience);
+  bool drop_slow_handshakes(Clock::duration limit);
   void log_rejection(const std::string& line);
   void check_liveness(int peer);
   bool has_live_lanes() const;
@@ -158,8 +159,8 @@ class TcpTransport final : public Transport {
       liveness_checks_;  // handshakes that only check whether a peer listens, and that peer
   uint64_t last_handshake_ = 0;
   Clock::time_point next_check_ = Clock::now();
-  std::atomic<bool> waits_for_network_{false};  // published for all threads in await()
-  SpinPolicy spin_policy_;                      // spin statistics of poll()
+  std::atomic<bool> waits_for_network_{false};  // read by all threads in await()
+  SpinPolicy spin_policy_;                      // statistics of spinning in poll()
   int num_rejection_lines_ = 0;                 // lines logged since the last check_times()
 };
 

@@ -65,12 +65,12 @@ double AllReduceTimer::agreed(double seconds) {
   return seconds;
 }
 
-// Runs the operations as a blocking caller does. Waits for all of them even if one has failed,
+// Runs the operations and blocks until their end. Waits for all of them even if one has failed,
 // because they use memory of this object.
 void AllReduceTimer::run(std::vector<Operation> operations) {
   Completion completion(operations.size());
   for (Operation& operation : operations) {
-    operation.timeout = patience_;
+    operation.timeout = timeout_;
     operation.ended = [&completion](const std::exception_ptr& error) {
       completion.complete(error);
     };

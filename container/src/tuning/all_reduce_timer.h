@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Timing of all-reduces over all ranks.
+// Measurement of the duration of all-reduces over all ranks.
 #pragma once
 
 #include <chrono>
@@ -16,16 +16,17 @@ namespace smdist {
 // Thread safety: none.
 class AllReduceTimer final {
  public:
-  // group: the engine's group for these all-reduces; nobody else may use it.
-  AllReduceTimer(Engine& engine, uint32_t group, std::chrono::milliseconds patience)
-      : engine_(engine), group_(group), patience_(patience) {}
+  // group: number of a group of all ranks that is used only here. timeout: timeout of each
+  // all-reduce.
+  AllReduceTimer(Engine& engine, uint32_t group, std::chrono::milliseconds timeout)
+      : engine_(engine), group_(group), timeout_(timeout) {}
 
-  // Returns the seconds that `burst` concurrent sums of `bytes` bytes take: the best of several
-  // tries, then the maximum over all ranks, so the result is the same on all ranks. Warm-up tries
-  // do not count.
+  // Return the duration in seconds of `burst` concurrent sums of `bytes` bytes each: the minimum of
+  // several tries, then the maximum over all ranks, so that the result is the same on all ranks.
+  // Warm-up tries do not count.
   double time(const Tuning& tuning, size_t bytes, size_t burst = 1);
 
-  // Returns the seconds spent in all measurements so far; the same on all ranks.
+  // Return the seconds spent in all measurements so far; the same on all ranks.
   double total() const { return total_; }
 
  private:
@@ -39,7 +40,7 @@ class AllReduceTimer final {
 
   Engine& engine_;
   const uint32_t group_;
-  const std::chrono::milliseconds patience_;
+  const std::chrono::milliseconds timeout_;
   double total_ = 0;
 };
 

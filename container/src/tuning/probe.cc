@@ -13,26 +13,27 @@ namespace {
 
 constexpr uint32_t kProbeGroup = UINT32_MAX;
 constexpr size_t kKiB = 1 << 10;
-constexpr double kEnoughSeconds =
-    1;  // budget of the fine tuning; values not measured by then keep their defaults
-constexpr double kLanesSeconds = 0.8;  // budget for each number of lanes
+constexpr double kFineTuningSeconds =
+    1;  // time limit of the fine tuning; values not measured by then keep their defaults
+constexpr double kLanesSeconds = 0.8;  // time limit for each number of lanes
 
-// Limits of the length that stands for long all-reduces.
+// Limits of the length of the buffer with which long all-reduces are measured.
 constexpr size_t kShortestLong = 512 * kKiB;
 constexpr size_t kLongestLong = 8 << 20;
 constexpr double kLongSeconds = 0.012;
 
-// Least improvement that justifies a change, as a share of the time before.
-constexpr double kSavesByLanes = 0.8;
-constexpr double kSaves = 0.92;
+// Maximum time after a change, as a share of the time before, for which the change is made.
+constexpr double kLanesGain = 0.8;
+constexpr double kGain = 0.92;
 
-// Accepted slowdown of an all-reduce in one step instead of two: it uses less processor time.
-constexpr double kMayCost = 1.1;
+// Maximum slowdown of a one-shot all-reduce for which it is still used: it needs less processor
+// time.
+constexpr double kAcceptedSlowdown = 1.1;
 
 Tuning tuning_of(const Fixed& fixed) {
   Tuning tuning;
   tuning.lanes = fixed.lanes.value_or(tuning.lanes);
-  tuning.piece_bytes = fixed.piece_bytes.value_or(tuning.piece_bytes);
+  tuning.chunk_bytes = fixed.chunk_bytes.value_or(tuning.chunk_bytes);
   tuning.one_shot_bytes = fixed.one_shot_bytes.value_or(tuning.one_shot_bytes);
   tuning.single_owner_bytes = fixed.single_owner_bytes.value_or(tuning.single_owner_bytes);
   tuning.arriving_bytes = fixed.arriving_bytes.value_or(tuning.arriving_bytes);
@@ -42,8 +43,8 @@ Tuning tuning_of(const Fixed& fixed) {
 
 class Probe final {
  public:
-  Probe(Engine& engine, const World& world, const Fixed& fixed, std::chrono::milliseconds patience)
-      : timer_(engine, kProbeGroup, patience), world_(world), fixed_(fixed) {
+  Probe(Engine& engine, const World& world, const Fixed& fixed, std::chrono::milliseconds timeout)
+      : timer_(engine, kProbeGroup, timeout), world_(world), fixed_(fixed) {
     tuning_ = tuning_of(fixed);
   }
 
@@ -56,7 +57,7 @@ class Probe final {
     begin_ = timer_.total();
     if (!fixed_.one_shot_bytes) choose_one_shot();
     if (!fixed_.single_owner_bytes) choose_single_owner();
-    if (!fixed_.piece_bytes) choose_piece();
+    if (!fixed_.chunk_bytes) choose_chunk();
     findings.tuning = tuning_;
     findings.seconds = timer_.total();
     findings.bandwidth = bandwidth();
@@ -74,7 +75,7 @@ class Probe final {
     for (const auto& [host, count] : counts) most = std::max(most, count);
     return most;
   }
-  bool is_time_left() const { return timer_.total() - begin_ < kEnoughSeconds; }
+  bool is_time_left() const { return timer_.total() - begin_ < kFineTuningSeconds; }
 
   // Returns the bus bandwidth per host, or per rank if there is one host.
   double bandwidth() const {
@@ -91,8 +92,9 @@ class Probe final {
     }
   }
 
-  // Adopts a tuning under which sums of `bytes` bytes take at most `share` of the present time.
-  // It must win twice in a row, because other load on the machine disturbs single measurements.
+  // Uses a tuning from now on if sums of `bytes` bytes take at most `share` of the present time
+  // with it, in two measurements in a row, because other load on the machine disturbs single ones.
+  // Returns whether the tuning is used.
   bool adopt(const Tuning& tuning, size_t bytes, double share) {
     for (int turn = 0; turn < 2; ++turn) {
       const double now = timer_.time(tuning_, bytes);
@@ -112,8 +114,8 @@ class Probe final {
     tuning_.arriving_bytes = std::max({tuning_.arriving_bytes, on_the_line, connections * kPacket});
   }
 
-  // Doubles the number of lanes as long as that saves time, on sums that are long enough to give
-  // every lane to every host one piece.
+  // Doubles the number of lanes as long as that saves time. The measured sums are long enough to
+  // send one chunk over every lane to every host.
   void choose_lanes() {
     constexpr double kTimes = 8;  // approximate number of runs per measurement
     Tuning tuning = tuning_;
@@ -124,35 +126,36 @@ class Probe final {
     };
     do {
       tuning.lanes *= 2;
-      bytes = num_hosts() * tuning.lanes * tuning.piece_bytes;
-    } while (tuning.lanes <= kMaxLanes && is_affordable() && adopt(tuning, bytes, kSavesByLanes));
+      bytes = num_hosts() * tuning.lanes * tuning.chunk_bytes;
+    } while (tuning.lanes <= kMaxLanes && is_affordable() && adopt(tuning, bytes, kLanesGain));
   }
 
-  void choose_piece() {
+  void choose_chunk() {
     for (const size_t bytes : {128 * kKiB, 512 * kKiB}) {
       Tuning tuning = tuning_;
-      tuning.piece_bytes = bytes;
-      if (is_time_left()) adopt(tuning, long_bytes_, kSaves);
+      tuning.chunk_bytes = bytes;
+      if (is_time_left()) adopt(tuning, long_bytes_, kGain);
     }
     long_seconds_ = timer_.time(tuning_, long_bytes_);
   }
 
-  // Sets one_shot_bytes to the longest tried length for which one step is as fast as two.
+  // Sets one_shot_bytes to the longest tried length for which a one-shot all-reduce is about as
+  // fast.
   void choose_one_shot() {
     tuning_.one_shot_bytes = longest_of([&](size_t bytes) {
       const double in_one = timer_.time(tuning_with(bytes, 0), bytes);
-      return in_one <= kMayCost * timer_.time(tuning_with(0, 0), bytes);
+      return in_one <= kAcceptedSlowdown * timer_.time(tuning_with(0, 0), bytes);
     });
   }
 
   // Sets single_owner_bytes to the longest tried length for which a burst of sums is faster with
-  // one owner each, by at least the factor that it slows down a single sum.
+  // one owner each, by at least the factor by which one owner slows down a single sum.
   void choose_single_owner() {
     constexpr size_t kMany = 16;
     tuning_.single_owner_bytes = longest_of([&](size_t bytes) {
       if (bytes <= tuning_.one_shot_bytes) return true;
       const double of_many = share_by_owner(bytes, kMany);
-      return of_many <= kSaves && of_many * share_by_owner(bytes, 1) <= 1;
+      return of_many <= kGain && of_many * share_by_owner(bytes, 1) <= 1;
     });
   }
 
@@ -162,8 +165,8 @@ class Probe final {
     return by_one / timer_.time(tuning_with(0, 0), bytes, burst);
   }
 
-  // Returns the longest length that suits. Stops at the second failure in a row, since one may be
-  // noise.
+  // Returns the longest tried length for which `suits` returns true. Stops after two failures in a
+  // row, because a single one may be noise.
   template <typename Suits>
   size_t longest_of(Suits suits) {
     size_t longest = 0;
@@ -189,21 +192,21 @@ class Probe final {
   Tuning tuning_;
   double latency_ = 0;
   double begin_ = 0;       // timer value when the budget of is_time_left() began
-  size_t long_bytes_ = 0;  // length that stands for long sums
+  size_t long_bytes_ = 0;  // length of measured long sums
   double long_seconds_ = 0;
 };
 
 }  // namespace
 
 Findings probe(Engine& engine, const World& world, const Fixed& fixed,
-               std::chrono::milliseconds patience) {
+               std::chrono::milliseconds timeout) {
   Findings findings;
   findings.tuning = tuning_of(fixed);
   if (world.size > 1 && !fixed.is_all()) {
-    std::vector<int> everybody(static_cast<size_t>(world.size));
-    std::iota(everybody.begin(), everybody.end(), 0);
-    engine.add_group(kProbeGroup, everybody);
-    findings = Probe(engine, world, fixed, patience).run();
+    std::vector<int> all_ranks(static_cast<size_t>(world.size));
+    std::iota(all_ranks.begin(), all_ranks.end(), 0);
+    engine.add_group(kProbeGroup, all_ranks);
+    findings = Probe(engine, world, fixed, timeout).run();
     engine.remove_group(kProbeGroup);
   }
   engine.tune(findings.tuning);

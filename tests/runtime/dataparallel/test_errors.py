@@ -143,7 +143,7 @@ def test_a_group_without_a_timeout_waits_as_long_as_the_default_group(world, tmp
     first, second = world.run(wait_in_a_group_of_an_impatient_world, store, size=2, deadline=20)
 
     assert "slept" == second
-    assert "the timeout of 1 s is over on rank 0" in first
+    assert "the timeout of 1 s has expired on rank 0" in first
 
 
 def wait_at_barrier(rank, size):
