@@ -12,8 +12,8 @@ from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.torch import session
 from smdist.modelparallel.torch.capture import arguments_of
 from smdist.modelparallel.torch.executor import Arguments
-from smdist.modelparallel.torch.parallel import model_state, run_step
-from smdist.modelparallel.torch.parallel.capture_cache import find_capture
+from smdist.modelparallel.torch.parallel import run_step
+from smdist.modelparallel.torch.parallel.call_agreement import find_capture
 from smdist.modelparallel.torch.parallel.first_step import prepare_for
 from smdist.modelparallel.torch.parallel.model_state import ModelState
 from smdist.modelparallel.torch.parallel.step_function import (
@@ -63,7 +63,7 @@ def backward(state: ModelState, tensors: Any, gradients: Any) -> None:
     microbatch_call.backward(tensors, gradients)
     state.is_returning = True
     try:
-        with model_state.complete(state, split) as is_last:
+        with run_step.complete(state, split) as is_last:
             split.replicas.hooks.before_backward(0, is_last)
             roots, given = zip(*microbatch_call.roots, strict=True)
             torch.autograd.backward(roots, given)
@@ -76,7 +76,7 @@ def _one_stage(state: ModelState, arguments: Arguments) -> Any:
     split = state.split
     assert split is not None
     seen = find_capture(split, arguments)
-    split.captured, split.placement, split.serving = seen.captured, seen.placement, None
+    split.captured, split.placement, split.configured_for = seen.captured, seen.placement, None
     (stage,) = split.stages.values()
     stage.serve(seen.captured, seen.placement)
     if state.settings.broadcasts_buffers:
@@ -84,7 +84,7 @@ def _one_stage(state: ModelState, arguments: Arguments) -> Any:
             split.replicas.share_buffers()
     draws = state.draws(0, 1, state.next_repeat())
     output = stage.output(stage({}, arguments, draws.around))
-    split.mirror.let_go()
+    split.skeleton_sync.ignore_changes()
 
     def refuse_plain(_: Tensor) -> None:
         if not state.is_returning:

@@ -19,25 +19,28 @@ from smdist.modelparallel.core.cluster import Cluster
 from smdist.modelparallel.core.plan import Plan
 from smdist.modelparallel.core.plan.explain import summary
 from smdist.modelparallel.torch import session
-from smdist.modelparallel.torch.capture import arguments_of, capture, signature
+from smdist.modelparallel.torch.capture import Captured, arguments_of, capture, signature
+from smdist.modelparallel.torch.capture.signature import SkeletonSync
 from smdist.modelparallel.torch.executor import Arguments
-from smdist.modelparallel.torch.parallel.model_state import ModelState, probe
+from smdist.modelparallel.torch.materialization import materialize, release, skeleton
+from smdist.modelparallel.torch.materialization.release import keep_unused
+from smdist.modelparallel.torch.materialization.stage_module import StageModule
+from smdist.modelparallel.torch.parallel.call_agreement import BEFORE, ending_all
+from smdist.modelparallel.torch.parallel.model_state import ModelState, PartitionedModel, probe
 from smdist.modelparallel.torch.parallel.optimizers import ParameterRenaming
-from smdist.modelparallel.torch.parallel.partitioned_model import cut
-from smdist.modelparallel.torch.parallel.rank_agreement import (
-    BEFORE,
-    ending_all,
-    in_words,
-    raise_first,
-    raise_together,
-)
 from smdist.modelparallel.torch.parallel.settings import Settings, checked
 from smdist.modelparallel.torch.parallel.step_function import StepFunction, example_of
 from smdist.modelparallel.torch.planning.local_cluster import cluster_of
 from smdist.modelparallel.torch.planning.make_plan import plan as find
 from smdist.modelparallel.torch.program.batch import Batch
-from smdist.modelparallel.torch.session.object_collectives import broadcast_object
+from smdist.modelparallel.torch.replicas import Replicas
 from smdist.modelparallel.torch.session.process_groups import Groups
+from smdist.modelparallel.torch.session.rank_team import (
+    RankTeam,
+    error_text,
+    raise_together,
+    rank_failure,
+)
 
 _PASSED = (
     "pipeline", "active_microbatches", "virtual_stages", "optimize", "memory_weight",
@@ -81,23 +84,8 @@ def planned(model: nn.Module, batch: Batch, settings: Settings) -> Plan:
     Raises:
         OptionError: There is no plan; raised on every rank.
     """
-    found: Plan | BaseException | None = None
-    if session.current().rank == 0:
-        try:
-            found = _found(model, batch, settings)
-        except BaseException as error:  # any error, since other ranks wait for this one
-            found = error
-    answer = broadcast_object(
-        found if isinstance(found, Plan) else _portable(found), 0, session.current().world
-    )
-    if isinstance(found, BaseException):
-        raise found
-    if isinstance(answer, Plan):
-        return answer
-    if isinstance(answer, str):
-        raise_first({0: answer}, "the search for a plan")
-    assert isinstance(answer, OptionError)
-    raise answer
+    team = RankTeam.of(session.current().world)
+    return team.run_on_first(lambda: _found(model, batch, settings), _portable, raises_own=True)
 
 
 def groups_of(plan: Plan, settings: Settings) -> Groups:
@@ -125,9 +113,11 @@ def groups_of(plan: Plan, settings: Settings) -> Groups:
     return settings.groups
 
 
-def _portable(fault: BaseException | None) -> OptionError | str:
-    """Return an OptionError as it is, and any other error as text."""
-    return fault if isinstance(fault, OptionError) else in_words(fault)
+def _portable(error: BaseException) -> OptionError:
+    """Return the error that other ranks raise if rank 0 finds no plan."""
+    if isinstance(error, OptionError):
+        return error
+    return rank_failure(0, "the search for a plan", error_text(error))
 
 
 def _found(model: nn.Module, batch: Batch, settings: Settings) -> Plan:
@@ -179,7 +169,7 @@ def cut_for_step(state: ModelState, step_function: StepFunction) -> None:
     except BaseException:
         if is_there:
             raise
-        with raise_together(BEFORE):  # the other ranks are already here
+        with raise_together(session.current().world, BEFORE):  # the other ranks are already here
             raise
 
 
@@ -190,11 +180,11 @@ def prepare_for(state: ModelState, read: Callable[[], Batch]) -> None:
         OptionError: There is no plan, or the plan is not for this model.
     """
     model, settings = state.model, state.settings
-    with raise_together(BEFORE):
+    with raise_together(session.current().world, BEFORE):
         batch, given = read(), given_plan(settings)
     plan = given or planned(model, batch, settings)
     groups = groups_of(plan, settings)
-    with raise_together("the capture of the model"):
+    with raise_together(session.current().world, "the capture of the model"):
         example = batch.microbatch(plan.num_microbatches)
         captured = capture(model, example, opened=plan.opened)
         plan.check(captured.graph)
@@ -202,13 +192,54 @@ def prepare_for(state: ModelState, read: Callable[[], Batch]) -> None:
     with ending_all(groups, "the cut of the model"):
         split = cut(captured, plan, groups, settings, is_loaded=state.is_loaded)
         key = signature(split.skeleton, arguments_of(captured.example))
-        split.keep(key, (split.captured, split.placement))
+        split.add_capture(key, (split.captured, split.placement))
         state.split = split
         renaming.apply(split.stages)
     if session.current().rank == 0:
         _show(plan)
     with ending_all(groups, "what waited for the cut of the model"):
         state.catch_up()
+
+
+@torch.inference_mode(False)  # parameters made here are trained later
+def cut(
+    captured: Captured, plan: Plan, groups: Groups, settings: Settings, *, is_loaded: bool = False
+) -> PartitionedModel:
+    """Keep this rank's stages of a captured model, and free the rest.
+
+    Args:
+        is_loaded: True if values are loaded later, so that missing values are no fault.
+
+    Raises:
+        PlanError: The plan is not for this model.
+    """
+    model, placement = captured.model, plan.check(captured.graph)
+    schedule = plan.actions
+    own = schedule.stages_of[groups.pp_rank]
+    stages = {number: StageModule(captured, placement, number) for number in own}
+    keep_unused(model, captured.program, placement, stages)
+    bare = skeleton(model)
+    release(model, stages)
+    device = (
+        torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else None
+    )
+    materialize(model, stages, seed=settings.seed, device=device, strict=not is_loaded)
+    replicas = Replicas(
+        stages, placement, schedule, groups, graph=captured.graph, sharding=settings.sharding,
+        shard_degree=settings.shard_degree, bf16=settings.bf16,
+        fusion_bytes=settings.fusion_bytes,
+    )  # fmt: skip
+    replicas.prepare()
+    units = {call.module for call in captured.program.calls if call.is_unit}
+    own_units = {unit for stage in stages.values() for unit in stage.route.units}
+    skeleton_sync = SkeletonSync(model, bare, units, own_units)
+    captured = replace(captured, example=None)
+    split = PartitionedModel(
+        model=model, plan=plan, groups=groups, stages=stages, captured=captured,
+        placement=placement, skeleton=bare, skeleton_sync=skeleton_sync, replicas=replicas,
+    )  # fmt: skip
+    split.agreed_frozen = split.frozen()
+    return split
 
 
 def _show(plan: Plan) -> None:

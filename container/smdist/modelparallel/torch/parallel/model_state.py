@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State of a `Parallel`, apart from what makes it a module.
+"""State of a `Parallel`: settings and counters, and after the first step its stages and captures.
 
-`StepProgress` counts steps for the lines that rank 0 prints, as DDP's steps are counted elsewhere.
-`complete` and `GradientHooks` reduce gradients over replicas, once in a series of backward passes.
+`StepProgress` counts steps for the progress lines that rank 0 prints. `Trace` records the steps of
+all ranks: `with model.traced() as trace:`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -19,12 +19,182 @@ from torch import nn
 from sagemaker_dist.errors import OptionError, require
 from smdist.dataparallel.torch import step_report
 from smdist.dataparallel.torch.training_progress import TrainingProgress
+from smdist.modelparallel.core.placement import Placement
 from smdist.modelparallel.core.plan import Plan
-from smdist.modelparallel.torch.executor import Arguments, PassedOn
-from smdist.modelparallel.torch.parallel.partitioned_model import PartitionedModel
+from smdist.modelparallel.core.rank_layout import Axis
+from smdist.modelparallel.core.schedule import Schedule
+from smdist.modelparallel.torch import session
+from smdist.modelparallel.torch.capture import Captured
+from smdist.modelparallel.torch.capture.signature import SkeletonSync
+from smdist.modelparallel.torch.executor import (
+    Arguments,
+    Executor,
+    OnEvent,
+    PassedOn,
+    StageHooks,
+)
+from smdist.modelparallel.torch.executor.run_trace import Recorder, Run, gather
+from smdist.modelparallel.torch.materialization.stage_module import StageModule
 from smdist.modelparallel.torch.parallel.settings import Settings
 from smdist.modelparallel.torch.parallel.step_function import MicrobatchCall, StepFunction
 from smdist.modelparallel.torch.randomness import RngStream, generators_kept, seed_generators
+from smdist.modelparallel.torch.replicas import Replicas
+from smdist.modelparallel.torch.session.process_groups import Groups
+
+MAX_CAPTURES = 64  # largest number of captures, by signature, that a model keeps
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionedModel:
+    """Model that is cut into stages: the stages of this rank, and the objects that run them.
+
+    Attributes:
+        model: Model of the user; tensors that only other ranks hold have no values in it.
+        plan: Plan with the stages and the schedule; the same on all ranks.
+        groups: Process groups of the plan's layout.
+        stages: Stages of this rank, by number.
+        captured, placement: Capture of the latest call, and the stage of each of its operations.
+        skeleton: Copy of the whole model without values.
+        skeleton_sync: Copier of modes and settings from the model to the skeleton.
+        replicas: Reduction of gradients over replicas.
+        captures: Capture and placement by signature of a call, least recently used first.
+        compared_calls: Descriptions of the calls whose data was compared once; equal on all ranks
+            of the pipeline.
+        executors: Executors: under None that of the plan's schedule, under a number that of as
+            many forward passes.
+        configured_for: Key in `executors` and capture that the stages are set to; None before the
+            first step.
+        on_event: Function that receives the events of all executors; None if no trace is recorded.
+        latest_signature: Short signature and full signature of the latest call.
+        frozen_names: Version of the skeleton, and the names of its frozen parameters.
+        agreed_frozen: Names of the parameters that were frozen on all ranks in the latest step.
+    """
+
+    model: nn.Module
+    plan: Plan
+    groups: Groups
+    stages: Mapping[int, StageModule]
+    captured: Captured
+    placement: Placement
+    skeleton: nn.Module
+    skeleton_sync: SkeletonSync
+    replicas: Replicas
+    captures: OrderedDict[Hashable, tuple[Captured, Placement]] = field(default_factory=OrderedDict)
+    compared_calls: set[str] = field(default_factory=set)
+    executors: dict[int | None, Executor] = field(default_factory=dict)
+    configured_for: tuple[int | None, Captured] | None = None
+    on_event: OnEvent | None = None
+    latest_signature: tuple[Hashable, Hashable] | None = None
+    frozen_names: tuple[int, tuple[str, ...]] = (-1, ())
+    agreed_frozen: tuple[str, ...] = ()
+
+    @property
+    def last_rank(self) -> int:
+        """Pipeline rank of the last stage."""
+        return self.plan.actions.rank_of[-1]
+
+    def add_capture(self, key: Hashable, found: tuple[Captured, Placement]) -> None:
+        """Add the capture of a signature; above MAX_CAPTURES drop the least recently used one."""
+        self.captures[key] = found
+        while len(self.captures) > MAX_CAPTURES:
+            self.captures.popitem(last=False)
+
+    def use_capture(self, key: Hashable) -> tuple[Captured, Placement]:
+        """Return the capture of a known signature, and make it the most recently used one."""
+        self.captures.move_to_end(key)
+        return self.captures[key]
+
+    def mark_compared(self, description: str) -> None:
+        """Record that ranks have compared the data of a call with this description."""
+        if len(self.compared_calls) >= MAX_CAPTURES:
+            self.compared_calls.clear()
+        self.compared_calls.add(description)
+
+    def frozen(self) -> tuple[str, ...]:
+        """Return the names of all frozen parameters, including those that other ranks hold."""
+        if self.frozen_names[0] != self.skeleton_sync.version:
+            parameters = self.skeleton.named_parameters()
+            names = [name for name, parameter in parameters if not parameter.requires_grad]
+            self.frozen_names = self.skeleton_sync.version, tuple(names)
+        return self.frozen_names[1]
+
+    def aliases(self, name: str) -> list[str]:
+        """Return all names of the parameter with this name; several if modules share it."""
+        parameter = self.skeleton.get_parameter(name)
+        every = self.skeleton.named_parameters(remove_duplicate=False)
+        return [alias for alias, other in every if other is parameter]
+
+    @contextmanager
+    def guarded(self, doing: str) -> Iterator[None]:
+        """Surround a collective block: if it raises on one rank, all ranks raise a StepError.
+
+        Before the first executor exists the block runs without this protection.
+
+        Args:
+            doing: Work of the block, for messages: "the sum of gradients".
+        """
+        executor = next(iter(self.executors.values()), None)
+        with nullcontext() if executor is None else executor.guarded(doing):
+            yield
+
+    def send_event(self, *event: Any) -> None:
+        """Send an event of an executor to `on_event`, if a trace is recorded."""
+        if self.on_event is not None:
+            self.on_event(*event)
+
+    def executor(
+        self, parts: int | None, schedule: Callable[[], Schedule], hooks: StageHooks
+    ) -> Executor:
+        """Return an executor that runs the latest capture; make it if it does not exist.
+
+        Args:
+            parts: Key of the executor in `executors`.
+            schedule: Function that makes the schedule of a new executor.
+            hooks: Hooks of a new executor.
+        """
+        if parts not in self.executors:
+            group = self.groups.of(Axis.PP)
+            self.executors[parts] = Executor(
+                self.stages, self.placement, schedule(), group, hooks=hooks,
+                on_event=self.send_event,
+            )  # fmt: skip
+        configured = self.configured_for
+        if configured is None or configured[0] != parts or configured[1] is not self.captured:
+            self.executors[parts].adopt(self.captured, self.placement)
+            self.configured_for = (parts, self.captured)
+        return self.executors[parts]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """Record of this rank's steps.
+
+    Attributes:
+        recorder: Events of this rank.
+    """
+
+    recorder: Recorder
+    split: PartitionedModel
+
+    @classmethod
+    def of(cls, split: PartitionedModel) -> Trace:
+        """Return an empty trace."""
+        groups = split.groups
+        recorder = Recorder(rank=groups.rank, replica=groups.rdp_rank, pipeline_rank=groups.pp_rank)
+        return cls(recorder=recorder, split=split)
+
+    def gather(self) -> Run:
+        """Collect the events of all ranks; collective over the world, and the same result on all.
+
+        Of the result, `save(path)` writes a Chrome trace, `plot(path)` a picture, and `replay()`
+        compares it with the simulation.
+        """
+        return gather(
+            self.recorder,
+            session.current().world,
+            schedule=self.split.plan.actions,
+            edges=self.split.placement.edges,
+        )
 
 
 class StepProgress:
@@ -43,7 +213,7 @@ class StepProgress:
         if not self._has_begun:
             self._has_begun = True
             step_report.enter(self._progress)
-        if step_report.is_current(self._progress):
+        if self._progress.is_current:
             self._progress.forward(samples or None, is_step=True)
 
 
@@ -227,42 +397,3 @@ def not_called(step_function: StepFunction) -> OptionError:
         "a step takes each microbatch through the model once",
         "Call the model in it, or take @smp.step off",
     )
-
-
-@contextmanager
-def complete(state: ModelState, split: PartitionedModel) -> Iterator[bool]:
-    """Surround one backward pass of all microbatches; yield True if it is the last of its series.
-
-    Gradients of the passes of one series add up on each replica; the last pass reduces them.
-    """
-    series = state.settings.passes_per_step
-    if state.passes % series == 0:
-        split.replicas.begin()
-    state.passes += 1
-    is_last = state.passes % series == 0
-    yield is_last
-    if is_last:
-        with split.guarded("the sum of gradients"):
-            split.replicas.finish()
-    state.step_number += 1
-
-
-class GradientHooks:
-    """Hooks of the replicas, which reduce only in the last backward pass of a series."""
-
-    def __init__(self, state: ModelState) -> None:
-        self._state = state
-
-    def before_backward(self, stage: int, is_last: bool) -> None:
-        """Run before each backward action."""
-        assert self._state.split is not None
-        self._state.split.replicas.hooks.before_backward(stage, is_last and self._reduces)
-
-    def after_backward(self, stage: int, is_last: bool) -> None:
-        """Run after each backward action."""
-        assert self._state.split is not None
-        self._state.split.replicas.hooks.after_backward(stage, is_last and self._reduces)
-
-    @property
-    def _reduces(self) -> bool:
-        return self._state.passes % self._state.settings.passes_per_step == 0

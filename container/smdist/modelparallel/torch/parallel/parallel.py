@@ -18,8 +18,7 @@ from smdist.modelparallel.torch.capture import Captured
 from smdist.modelparallel.torch.materialization.stage_module import StageModule
 from smdist.modelparallel.torch.parallel import call_outside_step, optimizers, train_step
 from smdist.modelparallel.torch.parallel.load_state_dict import load
-from smdist.modelparallel.torch.parallel.model_state import ModelState
-from smdist.modelparallel.torch.parallel.partitioned_model import PartitionedModel, Trace
+from smdist.modelparallel.torch.parallel.model_state import ModelState, PartitionedModel, Trace
 from smdist.modelparallel.torch.parallel.settings import Settings
 from smdist.modelparallel.torch.parallel.step_function import normal
 from smdist.modelparallel.torch.session.current_model import current_model, refuse_in_step, register

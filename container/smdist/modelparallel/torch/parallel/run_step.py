@@ -4,37 +4,29 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
+from smdist.modelparallel.core.plan import Plan
 from smdist.modelparallel.core.rank_layout import Axis
-from smdist.modelparallel.core.schedule import Schedule
+from smdist.modelparallel.core.schedule import Action, Do, Schedule
 from smdist.modelparallel.torch.executor import Arguments, Executor, Roots
-from smdist.modelparallel.torch.parallel.capture_cache import (
+from smdist.modelparallel.torch.parallel.call_agreement import (
     CapturedCall,
+    DifferenceError,
+    agree,
     find_capture,
     sync_frozen,
 )
 from smdist.modelparallel.torch.parallel.first_step import cut_for_step
-from smdist.modelparallel.torch.parallel.model_state import (
-    GradientHooks,
-    ModelState,
-    complete,
-    probe,
-)
-from smdist.modelparallel.torch.parallel.partitioned_model import PartitionedModel, forward_only
-from smdist.modelparallel.torch.parallel.rank_agreement import (
-    DifferenceError,
-    agree,
-    checksum,
-    described,
-)
+from smdist.modelparallel.torch.parallel.model_state import ModelState, PartitionedModel, probe
 from smdist.modelparallel.torch.parallel.step_function import MicrobatchCall, StepFunction
-from smdist.modelparallel.torch.program.pytree import map_leaves
+from smdist.modelparallel.torch.program.pytree import checksum, described, map_leaves
 from smdist.modelparallel.torch.session.object_collectives import broadcast_object
 
 _NO_BACKWARD: Final = (
@@ -78,7 +70,7 @@ def run(state: ModelState, step_function: StepFunction, *, parts: int | None = N
         draws = partial(state.draws, count=count, repeat=repeat)
         results = executor.run(feed, draws=draws, backward=False)
         split.replicas.rest()
-    split.mirror.let_go()
+    split.skeleton_sync.ignore_changes()
     return _shared(split, results)
 
 
@@ -110,15 +102,15 @@ def _looked(
         )
         said = {"inputs": described(step_function.inputs), "model": f"{count} x {seen.text}"}
         told = repr(said)
-        said["data"] = "" if told in split.compared else checksum(step_function.inputs)
+        said["data"] = "" if told in split.compared_calls else checksum(step_function.inputs)
         if axis is Axis.WORLD and seen.has_gradients:
             state.check_size(step_function.size())
     except BaseException as error:  # any error, since other ranks wait for this one
         fault = error
     agree(split.groups, axis, said, fault)
     assert seen is not None
-    split.compare(told)
-    split.agreed = split.frozen()
+    split.mark_compared(told)
+    split.agreed_frozen = split.frozen()
     return seen, pieces
 
 
@@ -155,6 +147,61 @@ def _train(state: ModelState, split: PartitionedModel, feed: Any, count: int) ->
             with executor.guarded("the sharing of buffers"):
                 split.replicas.share_buffers()
         return executor.run(feed, draws=lambda at: state.draws(at, count), backward=True)
+
+
+@contextmanager
+def complete(state: ModelState, split: PartitionedModel) -> Iterator[bool]:
+    """Surround one backward pass of all microbatches; yield True if it is the last of its series.
+
+    Gradients of the passes of one series add up on each replica; the last pass reduces them.
+    """
+    series = state.settings.passes_per_step
+    if state.passes % series == 0:
+        split.replicas.begin()
+    state.passes += 1
+    is_last = state.passes % series == 0
+    yield is_last
+    if is_last:
+        with split.guarded("the sum of gradients"):
+            split.replicas.finish()
+    state.step_number += 1
+
+
+class GradientHooks:
+    """Hooks of the replicas, which reduce only in the last backward pass of a series."""
+
+    def __init__(self, state: ModelState) -> None:
+        self._state = state
+
+    def before_backward(self, stage: int, is_last: bool) -> None:
+        """Run before each backward action."""
+        assert self._state.split is not None
+        self._state.split.replicas.hooks.before_backward(stage, is_last and self._reduces)
+
+    def after_backward(self, stage: int, is_last: bool) -> None:
+        """Run after each backward action."""
+        assert self._state.split is not None
+        self._state.split.replicas.hooks.after_backward(stage, is_last and self._reduces)
+
+    @property
+    def _reduces(self) -> bool:
+        return self._state.passes % self._state.settings.passes_per_step == 0
+
+
+def forward_only(plan: Plan, num_microbatches: int) -> Schedule:
+    """Make a schedule of forward passes: a rank runs all microbatches of a stage, then the next."""
+    rank_of = plan.actions.rank_of
+    orders = tuple(
+        tuple(
+            Action(Do.F, stage, microbatch)
+            for stage in stages
+            for microbatch in range(num_microbatches)
+        )
+        for stages in plan.actions.stages_of
+    )
+    return Schedule(
+        name="forward", rank_of=rank_of, num_microbatches=num_microbatches, orders=orders
+    )
 
 
 def _executor(state: ModelState, split: PartitionedModel, parts: int | None) -> Executor:

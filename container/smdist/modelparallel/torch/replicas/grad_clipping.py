@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad
 
 from smdist.modelparallel.torch.replicas.grad_norm import total_norm
-from smdist.modelparallel.torch.replicas.owned_params import numbers
+from smdist.modelparallel.torch.replicas.gradient_buckets import numbers
 from smdist.modelparallel.torch.session.current_model import refuse_in_step
 from smdist.modelparallel.torch.session.process_groups import Groups
 

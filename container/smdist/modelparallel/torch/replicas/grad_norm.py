@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from smdist.modelparallel.core.rank_layout import Axis
-from smdist.modelparallel.torch.replicas.owned_params import local
+from smdist.modelparallel.torch.replicas.gradient_buckets import local
 from smdist.modelparallel.torch.session.process_groups import Groups
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.torch.replicas.grad_clipping import name_of
-from smdist.modelparallel.torch.replicas.owned_params import numbers
+from smdist.modelparallel.torch.replicas.gradient_buckets import numbers
 from smdist.modelparallel.torch.session.current_model import refuse_in_step
 from smdist.modelparallel.torch.session.object_collectives import all_gather_object
 

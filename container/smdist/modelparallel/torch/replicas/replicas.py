@@ -24,10 +24,11 @@ from smdist.modelparallel.core.schedule.actions import Schedule
 from smdist.modelparallel.torch.materialization.stage_module import StageModule
 from smdist.modelparallel.torch.replicas import grad_clipping
 from smdist.modelparallel.torch.replicas.fsdp_shards import Shards, keeps_gathered
-from smdist.modelparallel.torch.replicas.gradient_buckets import GradientBuckets, broadcast
-from smdist.modelparallel.torch.replicas.owned_params import (
+from smdist.modelparallel.torch.replicas.gradient_buckets import (
+    GradientBuckets,
     OwnedParam,
     added,
+    broadcast,
     flags,
     flattened,
     owned_params,

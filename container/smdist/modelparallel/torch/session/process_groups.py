@@ -26,11 +26,15 @@ class Groups:
 
     Attributes:
         rank: Number of this rank in the world.
-        by_members: Every group that this rank is in, by its members.
+        ranks: World ranks of this rank's group of each axis, in group order.
+        pipelines: World ranks of every pipeline, in the order of stages.
+        by_members: Every group that this rank is in, by its world ranks.
     """
 
     layout: RankLayout
     rank: int
+    ranks: Mapping[Axis, _Members]
+    pipelines: tuple[_Members, ...] = field(repr=False)
     by_members: Mapping[_Members, dist.ProcessGroup] = field(repr=False)
 
     def of(self, axis: Axis) -> dist.ProcessGroup:
@@ -39,7 +43,7 @@ class Groups:
 
     def members(self, axis: Axis) -> _Members:
         """Return the world ranks of this rank's group of an axis."""
-        return self.layout.members(axis, self.rank)
+        return self.ranks[axis]
 
     def rank_in(self, axis: Axis) -> int:
         """Return this rank's number in its group of an axis."""
@@ -58,7 +62,7 @@ class Groups:
     @property
     def pp_size(self) -> int:
         """Number of ranks in a pipeline."""
-        return self.layout.pipeline_parallel_degree
+        return len(self.ranks[Axis.PP])
 
     @property
     def tp_rank(self) -> int:
@@ -68,7 +72,7 @@ class Groups:
     @property
     def tp_size(self) -> int:
         """Number of ranks that share each tensor."""
-        return self.layout.tensor_parallel_degree
+        return len(self.ranks[Axis.TP])
 
     @property
     def rdp_rank(self) -> int:
@@ -78,7 +82,7 @@ class Groups:
     @property
     def rdp_size(self) -> int:
         """Number of ranks that hold the same parameters."""
-        return self.layout.reduced_data_parallel_degree
+        return len(self.ranks[Axis.RDP])
 
     @property
     def dp_rank(self) -> int:
@@ -88,7 +92,7 @@ class Groups:
     @property
     def dp_size(self) -> int:
         """Number of ranks of the same stage."""
-        return self.layout.data_parallel_degree
+        return len(self.ranks[Axis.DP])
 
     @property
     def mp_rank(self) -> int:
@@ -98,7 +102,7 @@ class Groups:
     @property
     def mp_size(self) -> int:
         """Number of ranks in a replica."""
-        return self.pp_size * self.tp_size
+        return len(self.ranks[Axis.MP])
 
 
 def make_groups(layout: RankLayout) -> Groups:
@@ -122,6 +126,8 @@ def make_groups(layout: RankLayout) -> Groups:
     return Groups(
         layout=layout,
         rank=rank,
+        ranks={axis: layout.members(axis, rank) for axis in Axis},
+        pipelines=layout.all_members(Axis.PP),
         by_members={members: group for members, group in made.items() if rank in members},
     )
 

@@ -33,7 +33,6 @@ __all__ = [
     "mp_barrier",
     "recv_from",
     "send",
-    "share",
 ]
 
 T = TypeVar("T")
@@ -98,24 +97,8 @@ def mp_barrier() -> None:
     barrier(CommGroup.MP_GROUP)
 
 
-def share(obj: T, source: int, group: CommGroup | dist.ProcessGroup = CommGroup.PP_GROUP) -> T:
-    """Give every rank of a group the object of one; each rank calls this and gets it.
-
-    Args:
-        obj: Object of the source; objects of other ranks are ignored.
-        source: Number of the source in the group.
-
-    Raises:
-        OptionError: There is no such rank.
-        UnsentError: The source could not pickle the object.
-    """
-    process_group = _process_group(group)
-    _check("source", source, process_group.size())
-    return object_collectives.broadcast_object(obj, source, process_group)
-
-
-def _process_group(group: CommGroup | dist.ProcessGroup) -> dist.ProcessGroup:
-    return group if isinstance(group, dist.ProcessGroup) else current().group_of(_axis(group))
+def _process_group(group: CommGroup) -> dist.ProcessGroup:
+    return current().group_of(_axis(group))
 
 
 def _axis(group: object) -> Axis:

@@ -9,7 +9,7 @@ from smp_nets import batch, loss_of, net, outcome, start, train_step
 from torch import nn
 
 import smdist.modelparallel.torch as smp
-from smdist.modelparallel.torch.parallel import partitioned_model as cutting
+from smdist.modelparallel.torch.parallel import first_step as cutting
 
 
 def told(function, *args):
