@@ -19,16 +19,17 @@ class Team(RankTeam):
     __slots__ = ()
 
     def do(self, what: str, run: Callable[[], _T], *, hint: str) -> _T:
-        """Run a function on every rank; collective.
+        """Run a function on every rank and return its result; collective.
 
         Args:
-            what: First part of the error: "checkpoint 'a' cannot be written".
-            run: The function; it must not communicate with other ranks.
-            hint: Third part of the error.
+            what: What is wrong if it fails, for the error: "checkpoint 'a' cannot be written".
+            run: Function without arguments; it must not communicate with other ranks.
+            hint: Hint of the error.
 
         Raises:
-            CheckpointError: The function failed on some rank; all ranks raise the same error.
-            OptionError: All ranks raised this same error.
+            CheckpointError: The function failed on some ranks; every rank raises this error, which
+                names them.
+            OptionError: The function raised this same error on all ranks.
         """
         value, error = caught(run)
         failed = self.failures(error, in_words)
@@ -42,11 +43,16 @@ class Team(RankTeam):
         raise failure(what, failed, hint) from error
 
     def do_first(self, what: str, run: Callable[[], _T], *, hint: str) -> _T:
-        """Run a function on the first rank and return its result on all ranks; collective.
+        """Run a function on rank 0 of the team and return its result on all ranks; collective.
+
+        Args:
+            what: What is wrong if it fails, for the error: "checkpoint 'a' cannot be read".
+            run: Function without arguments; it must not communicate with other ranks.
+            hint: Hint of the error.
 
         Raises:
-            OptionError: The function failed; all ranks raise the same error, which is the first
-                rank's own if that is an OptionError.
+            OptionError: The function failed: its own OptionError, or a CheckpointError for any
+                other error; the same on all ranks.
         """
 
         def portable(error: BaseException) -> OptionError:
@@ -58,7 +64,13 @@ class Team(RankTeam):
 
 
 def failure(what: str, failed: dict[int, str], hint: str) -> CheckpointError:
-    """Return one error for failures of several ranks; ranks with the same cause are grouped."""
+    """Return one error for the failures of several ranks.
+
+    Args:
+        what: What is wrong, for the error.
+        failed: Text of each failed rank's error, by rank; ranks with equal texts are grouped.
+        hint: Hint of the error.
+    """
     ranks: dict[str, list[int]] = {}
     for rank, text in failed.items():
         ranks.setdefault(text, []).append(rank)
@@ -67,5 +79,6 @@ def failure(what: str, failed: dict[int, str], hint: str) -> CheckpointError:
 
 
 def _names(ranks: list[int]) -> str:
+    """Return "rank 3", or "ranks 0, 1, 2" with at most eight numbers."""
     shown = ", ".join(map(str, ranks[:8])) + ", ..." * (len(ranks) > 8)
     return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"

@@ -170,7 +170,8 @@ class Trace:
     """Record of this rank's steps.
 
     Attributes:
-        recorder: Events of this rank.
+        recorder: Recorder of the events of this rank.
+        split: Model whose steps are recorded.
     """
 
     recorder: Recorder
@@ -178,16 +179,17 @@ class Trace:
 
     @classmethod
     def of(cls, split: PartitionedModel) -> Trace:
-        """Return an empty trace."""
+        """Return an empty trace of a model's steps on this rank."""
         groups = split.groups
         recorder = Recorder(rank=groups.rank, replica=groups.rdp_rank, pipeline_rank=groups.pp_rank)
         return cls(recorder=recorder, split=split)
 
     def gather(self) -> Run:
-        """Collect the events of all ranks; collective over the world, and the same result on all.
+        """Collect the events of all ranks; collective over the world.
 
-        Of the result, `save(path)` writes a Chrome trace, `plot(path)` a picture, and `replay()`
-        compares it with the simulation.
+        Returns:
+            Steps of all ranks, the same on every rank: `save(path)` writes them as a Chrome trace,
+            `plot(path)` as a picture, and `replay()` compares them with the simulation.
         """
         return gather(
             self.recorder,
@@ -198,7 +200,10 @@ class Trace:
 
 
 class StepProgress:
-    """Counter of a model's steps; neither activations nor NCCL's transfers are timed."""
+    """Counter of a model's steps, for the progress lines that rank 0 prints.
+
+    Messages between stages and transfers by NCCL are not part of the times in these lines.
+    """
 
     def __init__(self) -> None:
         self._progress = TrainingProgress(counts=True, is_timed=not torch.cuda.is_available())
@@ -217,25 +222,28 @@ class StepProgress:
             self._progress.forward(samples or None, is_step=True)
 
 
-_AROUND: Final = ":feed"  # name for the seed of the user's code, as the executor has it
+_SEED_NAME: Final = ":feed"  # name from which the seed of the user's code is made; executor's
 
 
 @dataclass(slots=True, kw_only=True)
 class ModelState:
-    """Mutable state of a model on several ranks.
+    """Mutable state of a `Parallel`.
 
     Attributes:
-        model: Model of the user; after the cut, tensors that other ranks hold have no values.
+        model: Model of the user; after the cut, tensors of other ranks' stages have no values.
+        settings: Settings of the model.
+        seed: Seed of random numbers.
+        split: Stages of this rank; None before the first step.
         microbatch_call: Microbatch whose user code is running; None between microbatches.
         step_number: Number of finished steps with a backward pass.
-        passes: Number of finished or running backward passes; gradients are reduced once a series.
+        passes: Number of steps with a backward pass that have begun.
         waiting: Functions to call once the model is cut, in order.
         is_loaded: True if one of these functions loads all values.
         is_returning: True while a backward pass outside of a step runs.
-        has_trained: True once a batch of the size in the options was seen.
+        has_trained: True once a training batch had the size of `global_batch_size`.
         forwards: Number of forward passes outside of training steps since the last step, by step
             number and gradient mode.
-        steps: Counter of steps for the lines that rank 0 prints.
+        steps: Counter of steps for the progress lines of rank 0.
     """
 
     model: nn.Module
@@ -254,7 +262,7 @@ class ModelState:
 
     @contextmanager
     def acting(self, microbatch_call: MicrobatchCall) -> Iterator[None]:
-        """Answer the model's calls within the block by this microbatch call."""
+        """Let the model's calls within the block be those of this microbatch."""
         before, self.microbatch_call = self.microbatch_call, microbatch_call
         try:
             yield
@@ -263,11 +271,15 @@ class ModelState:
 
     @property
     def parts(self) -> list[nn.Module]:
-        """Modules of this rank: the whole model before the cut, its stages after it."""
+        """Modules of this rank: before the cut the whole model, afterwards this rank's stages."""
         return [self.model] if self.split is None else list(self.split.stages.values())
 
     def local_values(self, **options: Any) -> dict[str, Any]:
-        """Return this rank's state dict under the model's names; options are a module's."""
+        """Return the parameters and buffers of this rank, under the names of the user's model.
+
+        Args:
+            options: Options of `torch.nn.Module.state_dict`.
+        """
         found: dict[str, Any] = options.pop("destination", None) or {}
         for part in self.parts:
             found.update(part.state_dict(**options))
@@ -277,7 +289,7 @@ class ModelState:
         """Call a function once the model is cut; at once if it is cut already.
 
         Args:
-            loads: True if the function loads all values, so that missing values are no fault.
+            loads: True if the function loads all values, so that the cut may leave values unset.
         """
         if self.split is not None:
             function()
@@ -294,9 +306,10 @@ class ModelState:
         given = self.settings.plan
         if self.split is not None or (given is not None and given.basis != plan.basis):
             raise OptionError(
-                f"{type(self.model).__name__} is to be cut by another plan",
-                "it has one already, and stages hold what that says",
-                "Load it into a model without a plan, or with the same one",
+                f"{type(self.model).__name__} cannot be cut by the plan of the state dict",
+                "it has another plan already",
+                "Load the state dict into a model without a plan, or with the same plan",
+                about="plan",
             )
         self.settings = replace(self.settings, plan=plan)
 
@@ -307,7 +320,7 @@ class ModelState:
         return RngStream(seed=self.seed, step=self.step_number, microbatch=number, repeat=repeat)
 
     def catch_up(self) -> None:
-        """Call the functions that waited for the cut; keep a failed one and all after it."""
+        """Call the functions that wait for the cut; keep a failing one, and all after it."""
         waiting, self.waiting = self.waiting, []
         for at, each in enumerate(waiting):
             try:
@@ -317,24 +330,24 @@ class ModelState:
                 raise
 
     def check_caught_up(self) -> None:
-        """Check that no function is left that waited for the cut.
+        """Check that all functions that waited for the cut have run.
 
         Raises:
-            OptionError: A function is left because one failed, so values may be missing.
+            OptionError: One of them failed, so values may be missing.
         """
         require(
             self.split is None or not self.waiting,
             what=f"{type(self.model).__name__} is not ready for a step",
-            why=f"{len(self.waiting)} of the functions that waited for its cut, such as the"
-            " loading of a checkpoint, have not run, since one of them failed",
-            hint="Fix what failed there, and start again",
+            why=f"{len(self.waiting)} of the functions that run after its cut, such as the loading"
+            " of a checkpoint, have not run, because one of them failed",
+            hint="Fix the cause of that error, and start the job again",
         )
 
     def check_size(self, size: int) -> None:
         """Check that the first training batch has the options' size; later ones may be smaller.
 
         Args:
-            size: Samples of one replica; 0 if unknown.
+            size: Number of samples of one replica; 0 if unknown.
 
         Raises:
             OptionError: The batch has another size.
@@ -346,8 +359,8 @@ class ModelState:
         if wanted and total and (total > wanted or (total < wanted and not self.has_trained)):
             raise OptionError(
                 f"global_batch_size is {wanted}",
-                f"the batch of this step has {size} samples on each of {replicas} replicas:"
-                f" {total}",
+                f"the batch of this step has {size} samples on each of {replicas} replicas, which"
+                f" is {total} in total",
                 f"Pass global_batch_size={total}"
                 + ("" if wanted % replicas else f", or batches of {wanted // replicas}"),
                 about="global_batch_size",
@@ -355,7 +368,10 @@ class ModelState:
         self.has_trained = True
 
     def next_repeat(self) -> int:
-        """Count a forward pass outside of training, so that each draws its own random numbers."""
+        """Return the number of forward passes since the last step, and count one more.
+
+        The number makes the random numbers of each such pass different.
+        """
         kind = self.step_number, torch.is_grad_enabled()
         for old in [each for each in self.forwards if each[0] != self.step_number]:
             del self.forwards[old]
@@ -369,7 +385,14 @@ def probe(
     piece: Arguments,
     use: Callable[[Arguments], Any],
 ) -> Any:
-    """Run the user's code of one microbatch up to the model's call; apply `use` to the arguments.
+    """Run the user's code of one microbatch up to the model's call.
+
+    Args:
+        piece: Arguments of the user's code.
+        use: Function that receives the model's arguments.
+
+    Returns:
+        Result of `use`.
 
     Raises:
         OptionError: The function ends without calling the model.
@@ -380,7 +403,7 @@ def probe(
         found.append(use(arguments))
         raise PassedOn
 
-    seed = state.draws(0, 1).seed_of(_AROUND)
+    seed = state.draws(0, 1).seed_of(_SEED_NAME)
     with state.acting(MicrobatchCall(answer=answer)), generators_kept():
         seed_generators(seed)
         try:
@@ -394,6 +417,6 @@ def not_called(step_function: StepFunction) -> OptionError:
     """Return the error for a step function that did not call the model."""
     return OptionError(
         f"{step_function.name} returned without calling the model",
-        "a step takes each microbatch through the model once",
-        "Call the model in it, or take @smp.step off",
+        "a step runs each microbatch through the model once",
+        "Call the model in the function, or remove @smp.step from it",
     )

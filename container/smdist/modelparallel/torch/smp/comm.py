@@ -47,7 +47,7 @@ def send(obj: object, dest: int, rank_type: RankType = RankType.WORLD_RANK) -> N
     Raises:
         OptionError: There is no such rank, or it is this one.
     """
-    object_collectives.send_object(obj, [_other(dest, rank_type, "dest")], current().mail)
+    object_collectives.send_object(obj, [_other(dest, rank_type, "dest")], current().message_group)
 
 
 def recv_from(src: int, rank_type: RankType = RankType.WORLD_RANK) -> Any:
@@ -60,7 +60,7 @@ def recv_from(src: int, rank_type: RankType = RankType.WORLD_RANK) -> Any:
         OptionError: There is no such rank, or it is this one.
         UnsentError: The sender could not pickle the object.
     """
-    return object_collectives.recv_object(_other(src, rank_type, "src"), current().mail)
+    return object_collectives.recv_object(_other(src, rank_type, "src"), current().message_group)
 
 
 def broadcast(obj: object, group: CommGroup = CommGroup.WORLD) -> None:
@@ -70,7 +70,7 @@ def broadcast(obj: object, group: CommGroup = CommGroup.WORLD) -> None:
     """
     session = current()
     others = [each for each in session.members(_axis(group)) if each != session.rank]
-    object_collectives.send_object(obj, others, session.mail)
+    object_collectives.send_object(obj, others, session.message_group)
 
 
 def allgather(obj: T, group: CommGroup = CommGroup.WORLD) -> list[T]:
