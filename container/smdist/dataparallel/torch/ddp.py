@@ -93,7 +93,7 @@ class DistributedDataParallel(TorchDistributedDataParallel):
         if not self._has_begun:
             self._has_begun = True
             step_report.enter(progress)
-        if step_report.is_current(progress):
+        if progress.is_current:
             rows = _leading(inputs)
             samples = None if rows is None else rows * self.process_group.size()
             progress.forward(samples, is_step=self.require_backward_grad_sync)

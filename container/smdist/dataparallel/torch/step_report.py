@@ -46,26 +46,23 @@ def report(**values: Value) -> None:
     if not _is_first_rank():
         return
     if not _current:
-        _current.append(TrainingProgress(counts=False))
+        _become_current(TrainingProgress(counts=False))
     _current[0].report(values)
-
-
-def is_current(progress: TrainingProgress) -> bool:
-    """Return whether this training prints its progress: whether it is the latest to begin."""
-    return bool(_current) and _current[0] is progress
 
 
 def enter(progress: TrainingProgress) -> None:
     """Make this training the one that prints; the training before it prints its last line."""
     finish()
     if _is_first_rank():
-        _current.append(progress)
+        _become_current(progress)
 
 
 def finish() -> None:
     """Print the last line when the training or its process group has ended."""
     while _current:
-        _current.pop().flush()
+        progress = _current.pop()
+        progress.is_current = False
+        progress.flush()
     _is_in_world.cache_clear()
 
 
@@ -80,8 +77,14 @@ def _finish_process(registered: int) -> None:
         finish()
 
 
+def _become_current(progress: TrainingProgress) -> None:
+    progress.is_current = True
+    _current.append(progress)
+
+
 def _forget() -> None:
-    _current.clear()
+    while _current:
+        _current.pop().is_current = False
     _is_in_world.cache_clear()
 
 

@@ -21,7 +21,13 @@ Value = float | torch.Tensor  # or a number of another library
 
 
 class TrainingProgress(progress_line.ProgressLine):
-    """Progress of one training with torch; see smdist.dataparallel.progress_line."""
+    """Progress of one training with torch; see smdist.dataparallel.progress_line.
+
+    Attributes:
+        is_current: True while rank 0 prints the progress lines of this training.
+    """
+
+    is_current = False
 
     def __init__(
         self,

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run a schedule: one rank's actions in order, with messages between them.
+"""Executor: runs one rank's actions of a schedule in order, and the messages between stages.
 
     post receives for the next action, wait for this action's values, compute, send
 
-Nothing of a microbatch is kept after its backward pass. A failure on any rank ends the step on all
-ranks; `module_of` finds the module that an exception comes from.
+After its backward pass no data of a microbatch remains. A failure on any rank ends the step on all
+ranks; `module_of` finds the module in which an exception was raised.
 """
 
 from __future__ import annotations
@@ -36,26 +36,31 @@ from smdist.modelparallel.torch.materialization.stage_module import StageModule
 from smdist.modelparallel.torch.program.program import Program
 from smdist.modelparallel.torch.randomness import RngStream, generators_kept
 
-_AROUND: Final = "code around the model"
+_USER_CODE: Final = "code around the model"
 
 
 def module_of(error: BaseException, stage: StageModule | None, *, is_forward: bool = True) -> str:
-    """Return the unit that ran, or the module whose forward function ran, or a description."""
+    """Return the name of the module in which an error was raised, or a description of the code.
+
+    Args:
+        stage: Stage that ran; None if no action ran.
+        is_forward: True for a forward pass.
+    """
     if stage is None:
         return "the step"
     if stage.running is not None:
         return stage.running.module or stage.running.name
-    return _in_traceback(error, stage) or (_AROUND if is_forward else _between(stage))
+    return _in_traceback(error, stage) or (_USER_CODE if is_forward else _between(stage))
 
 
 def _between(stage: StageModule) -> str:
-    """Describe the part of a stage's backward pass that belongs to no unit."""
+    """Describe the code of a stage that belongs to no unit: "code around h.0 to h.3"."""
     units = stage.route.units
-    return f"code around {units[0]} to {units[-1]}" if units else _AROUND
+    return f"code around {units[0]} to {units[-1]}" if units else _USER_CODE
 
 
 def _in_traceback(error: BaseException, stage: StageModule) -> str:
-    """Return the unit whose function is on the stack, such as one that is recomputed."""
+    """Return the name of the stage's unit in the traceback of an error; "" if there is none."""
     units = {id(stage.unit(name)): name for name in stage.route.units}
     trace = error.__traceback__
     while trace is not None:
@@ -67,21 +72,22 @@ def _in_traceback(error: BaseException, stage: StageModule) -> str:
 
 
 class Executor:
-    """Executor of the stages of one rank.
+    """Runner of one rank's stages, step by step.
 
     Args:
         stages: This rank's stages by number; exactly those that the schedule assigns to it.
-        placement: The stage of every call.
-        schedule: The actions of each rank, in order.
-        group: Process group of the pipeline's ranks, in order; any backend with tags.
-        hooks: Called around backward actions.
-        on_event: Called after each action and wait, with kind, stage, microbatch, start and end
-            in seconds of `time.perf_counter`, and detail. Kinds: F, B, I, W; "recv", the wait for
-            the values that the action reads; and "send", which is a part of the action.
+        placement: Stage of every operation of the model, and the edges between stages.
+        schedule: Actions of each rank, in order.
+        group: Process group of the pipeline's ranks, in order; its backend must support tags.
+        hooks: Functions called before and after each backward action; None for none.
+        on_event: Function called after each action and each wait, with kind, stage, microbatch,
+            start and end in seconds of `time.perf_counter`, and a detail, "" if there is none.
+            Kinds are F, B, I, W for actions; "recv" for the wait for the values that an action
+            reads; "send" for the part of an action that sends. None records nothing.
 
     Attributes:
-        on_event: As above; may be set between steps.
-        memory: Message buffers and held microbatches: present amount and peak.
+        on_event: See above; it may be changed between steps.
+        memory: Memory of message buffers, and number of microbatches in flight.
 
     Raises:
         OptionError: Stages, placement, schedule and group do not fit together.
@@ -103,19 +109,19 @@ class Executor:
         self._rank = dist.get_rank(group)
         self._alarm = Alarm(group)
         self._rank_schedules: dict[Any, RankSchedule] = {}
-        self._serve(next(iter(self._stages.values())).program, placement)
+        self._set_program(next(iter(self._stages.values())).program, placement)
         self.memory = MemoryCounter()
 
     def adopt(self, captured: Captured, placement: Placement) -> None:
-        """Run another program from now on: the same units, in another mode or for other shapes.
+        """Use another capture in later steps: the same units, in another mode or for other shapes.
 
         Raises:
-            OptionError: The program needs modules that are not on this rank.
+            OptionError: The capture needs modules that are not on this rank.
         """
         raise_all(_faults(self._stages, placement, self._schedule, self._group))
         for stage in self._stages.values():
             stage.serve(captured, placement)
-        self._serve(captured.program, placement)
+        self._set_program(captured.program, placement)
 
     def run(
         self, feed: Feed, *, draws: Callable[[int], RngStream], backward: bool
@@ -123,15 +129,16 @@ class Executor:
         """Run one step.
 
         Args:
-            feed: The user's code around the model, for one microbatch.
-            draws: Returns the source of random numbers for a microbatch.
-            backward: False: only forward passes run, and nothing is kept for backward passes.
+            feed: Function that runs the user's code of one microbatch, with the model's call.
+            draws: Function from the number of a microbatch to its random stream.
+            backward: False to run forward passes alone, without memory for backward passes.
 
         Returns:
-            On the rank of the last stage, the results of the feed by microbatch; None elsewhere.
+            Results of the feed in the order of microbatches, on the rank of the last stage; None
+            on other ranks.
 
         Raises:
-            StepError: An exception on this rank or another one.
+            StepError: This rank or another one raised an exception.
         """
         rank_schedule = self._rank_schedule(backward)
         p2p = P2P(self._group, self.memory)
@@ -140,20 +147,20 @@ class Executor:
         with self._ending(step), generators_kept():
             step.run(feed, draws)
             p2p.flush()
-            p2p.meet()  # the step ends on all ranks, or on none
+            p2p.meet()  # no rank returns from a step that another rank may still fail in
         if self._schedule.rank_of[-1] != self._rank:
             return None
         return [step.results[each] for each in range(self._schedule.num_microbatches)]
 
     @contextmanager
     def guarded(self, doing: str) -> Iterator[None]:
-        """End the work of all ranks if an exception is raised within, as in a step.
+        """Surround collective work outside of actions: if one rank fails, all ranks raise.
 
         Args:
-            doing: Description of this rank's work outside of actions: "the sum of gradients".
+            doing: Work of the block, for messages: "the sum of gradients".
 
         Raises:
-            StepError: In place of any exception; it describes another rank's if that is the cause.
+            StepError: The block raised on this rank or on another one.
         """
         try:
             yield
@@ -161,6 +168,7 @@ class Executor:
             raise self._alarm.error(error, doing, module_of(error, None)) from error
 
     def _resources(self) -> StepResources:
+        """Return the objects that the next step uses."""
         return StepResources(
             stages=self._stages,
             stage_edges=self._stage_edges,
@@ -171,7 +179,7 @@ class Executor:
 
     @contextmanager
     def _ending(self, step: RankStep) -> Iterator[None]:
-        """End the step on all ranks if an exception is raised within."""
+        """Surround a step: convert an exception to a StepError on this and on all other ranks."""
         try:
             yield
         except BaseException as error:
@@ -179,17 +187,18 @@ class Executor:
             stage = self._stages[step.action.stage] if step.action is not None else None
             is_forward = step.action is None or step.action.do is Do.F
             module = module_of(error, stage, is_forward=is_forward)
-            told = self._alarm.error(error, action, module)
+            failure = self._alarm.error(error, action, module)
             cause = error.cause if isinstance(error, LostError) else error
-            raise told from cause
+            raise failure from cause
 
-    def _serve(self, program: Program, placement: Placement) -> None:
+    def _set_program(self, program: Program, placement: Placement) -> None:
+        """Compute the messages between stages for a program and its placement."""
         rank_of, microbatches = self._schedule.rank_of, self._schedule.num_microbatches
         self._stage_edges = StageEdges(placement, program.facts, rank_of, microbatches)
         self._placement = placement
 
     def _rank_schedule(self, backward: bool) -> RankSchedule:
-        """Return the rank's schedule; placements with edges between the same stages share it."""
+        """Return this rank's actions; cached by the pairs of stages that exchange values."""
         edges = self._placement.edges
         key = backward, frozenset((e.source, e.target, e.has_gradient) for e in edges)
         if key not in self._rank_schedules:
@@ -205,25 +214,29 @@ def _faults(
     schedule: Schedule,
     group: dist.ProcessGroup,
 ) -> Iterator[OptionError]:
+    """Yield an error for each pair of arguments of an executor that contradict each other."""
     size = dist.get_world_size(group)
     if size != schedule.num_ranks:
         yield OptionError(
             f"the schedule is for {schedule.num_ranks} ranks",
-            f"the pipeline's group has {size}",
-            "Make a schedule with num_ranks as large as the group",
+            f"the pipeline's process group has {size}",
+            f"Make the schedule with num_ranks={size}",
+            about="schedule",
         )
         return
     if placement.num_stages != schedule.num_stages:
         yield OptionError(
             f"the schedule has {schedule.num_stages} stages",
-            f"the model is placed on {placement.num_stages}",
-            "Place the model on as many stages as the schedule has",
+            f"the model is placed on {placement.num_stages} stages",
+            f"Place the model with num_stages={schedule.num_stages}",
+            about="placement",
         )
         return
     wanted = schedule.stages_of[dist.get_rank(group)]
     if tuple(sorted(stages)) != wanted:
         yield OptionError(
-            f"the stages here are {sorted(stages)}",
-            f"the schedule has {list(wanted)} on pipeline rank {dist.get_rank(group)}",
-            "Pass a StageModule for each of these",
+            f"the executor got the stages {sorted(stages)}",
+            f"the schedule has the stages {list(wanted)} on pipeline rank {dist.get_rank(group)}",
+            "Pass one StageModule for each stage of this rank",
+            about="stages",
         )

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank's failure ends the step on all ranks, with one reason.
+"""Broadcast of a failure: the error of one rank ends the step on all ranks, with the same text.
 
-On our backend the engine carries the reason: whatever anybody waits for fails with it. On others
-(Gloo) the reason is put into the group's store, then the connections are closed: who waits here
-finds them closed, reads the reason, and closes its own.
+On the backend "smdist" the engine sends the fault to all ranks, and every pending operation fails
+with it. On other backends, such as Gloo, the failing rank writes the fault to the group's store and
+closes its connections. Ranks that wait for its messages get an error, read the fault from the
+store, and close their own connections.
 """
 
 from __future__ import annotations
@@ -22,42 +23,49 @@ from smdist.modelparallel.torch.executor.step_errors import (
     LostError,
     StepError,
     StepInterruptedError,
-    said,
+    error_text,
 )
 
 _KEY: Final = "smdist/step/fault"
 _CLOSED: Final = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")  # Gloo's
-_TAG: Final = (1 << 24) - 1  # nobody sends it
+_TAG: Final = (1 << 24) - 1  # no rank sends a message with this tag
 
 
 class Alarm:
-    """Of one group of ranks."""
+    """Sender and receiver of failures among the ranks of a group.
+
+    Args:
+        group: Process group of the ranks; its backend decides how a failure is sent.
+    """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._group = group
         self._is_ours = dist.get_backend(group) in ("smdist", "smddp")
 
     def error(self, error: BaseException, action: str, module: str) -> StepError:
-        """What this rank raises for an exception; other ranks are told before.
+        """Send an exception of this rank to all ranks, and return the error to raise here.
+
+        If the exception only follows from another rank's failure, nothing is sent, and the result
+        describes that failure.
 
         Args:
-            error: The exception.
-            action: What this rank did.
-            module: What of the model ran.
+            error: Exception of this rank.
+            action: Work of this rank: an action such as "1F3", or a description.
+            module: Name of the module that ran, or a description.
         """
-        fault = self._heard(error)
+        fault = self._received(error)
         if fault is not None:
             self._close()
             return StepError(fault)
         if isinstance(error, LostError):
             return self._lost(error, action)
-        fault = self._fault(action, module, said(error), gone=self._gone(error))
-        self._tell(fault)
+        fault = self._fault(action, module, error_text(error), gone=self._gone(error))
+        self._send(fault)
         kind = StepInterruptedError if isinstance(error, KeyboardInterrupt) else StepError
         return kind(fault)
 
-    def _heard(self, error: BaseException) -> Fault | None:
-        """The fault of another rank, if that is what ended this one."""
+    def _received(self, error: BaseException) -> Fault | None:
+        """Return the fault of another rank that caused an error; None if there is none."""
         if isinstance(error, StepError):
             return error.fault
         cause = error.cause if isinstance(error, LostError) else error
@@ -67,19 +75,19 @@ class Alarm:
         return self._stored() if isinstance(error, LostError) and not self._is_ours else None
 
     def _lost(self, error: LostError, action: str) -> StepError:
-        """Nobody has said why: the other rank is gone."""
+        """Return the error for a lost message whose cause no rank has reported; send its fault."""
         peer = "another rank"
         if error.peer is not None:
             peer = f"rank {self._world(error.peer)} (pipeline rank {error.peer})"
-        why = f"a message from or to {peer} was lost ({said(error.cause)})"
+        why = f"a message to or from {peer} failed ({error_text(error.cause)})"
         gone = self._gone(error)
-        fault = self._fault(action, f"a message of {peer}", why, gone=gone)
-        self._tell(fault)
-        hint = f"Look in the logs for a rank that ended before, such as {peer}"
+        fault = self._fault(action, f"a message to or from {peer}", why, gone=gone)
+        self._send(fault)
+        hint = f"See the log of {peer}, or of another rank that ended earlier"
         return StepError(fault, hint if gone is None else "")
 
     def _gone(self, error: BaseException) -> int | None:
-        """The rank whose end this error is of, among all; other waits fail with it, too."""
+        """Return the world rank of the process whose end caused an error; None if unknown."""
         cause = error.cause if isinstance(error, LostError) else error
         if self._is_ours:
             fault = last_fault() if isinstance(cause, dist.DistBackendError) else None
@@ -90,22 +98,26 @@ class Alarm:
         return self._world(error.peer) if is_closed else None
 
     def _fault(self, action: str, module: str, why: str, *, gone: int | None) -> Fault:
+        """Return the fault of this rank."""
         own = dist.get_rank(self._group)
         rank = self._world(own)
         return Fault(rank=rank, pipeline_rank=own, action=action, module=module, why=why, gone=gone)
 
     def _world(self, rank: int) -> int:
+        """Convert a rank of the group to its number in the world."""
         return dist.get_global_rank(self._group, rank)
 
-    def _tell(self, fault: Fault) -> None:
+    def _send(self, fault: Fault) -> None:
+        """End the pending operations of all ranks with this fault."""
         if self._is_ours:
             abort(fault.line, fault.encode())
             return
-        with suppress(Exception):  # the store may be gone with the rank that kept it
+        with suppress(Exception):  # the store ends with the rank that serves it
             self._store().set(_KEY, fault.encode())
         self._close()
 
     def _stored(self) -> Fault | None:
+        """Return the fault in the group's store; None if there is none, or no store any more."""
         with suppress(Exception):
             store = self._store()
             return Fault.decode(store.get(_KEY).decode()) if store.check([_KEY]) else None
@@ -115,10 +127,10 @@ class Alarm:
         return self._group.get_group_store()
 
     def _close(self) -> None:
-        """Gloo closes all connections of a group when somebody has waited too long for one."""
+        """Close this rank's connections: Gloo closes all of a group when a wait times out."""
         own, size = dist.get_rank(self._group), dist.get_world_size(self._group)
         for peer in range(0 if self._is_ours else size):
-            with suppress(RuntimeError):  # time is over, or it is closed already
+            with suppress(RuntimeError):  # the wait timed out, or the connection is closed already
                 if peer != own:
                     nothing = torch.empty(1, dtype=torch.uint8)
                     self._group.recv([nothing], peer, _TAG).wait(timedelta(milliseconds=1))

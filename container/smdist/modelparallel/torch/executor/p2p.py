@@ -23,26 +23,30 @@ from smdist.modelparallel.torch.executor.step_errors import LostError
 
 @dataclass(slots=True)
 class PeakCounter:
-    """An amount that rises and falls, and its peak."""
+    """Counter of an amount, and of the largest amount so far.
+
+    Attributes:
+        now: Present amount.
+        peak: Largest amount since the start, or since `MemoryCounter.restart`.
+    """
 
     now: int = 0
     peak: int = 0
 
     def add(self, amount: int) -> None:
-        """Add an amount; a negative one is removed."""
+        """Add to the amount; a negative number reduces it."""
         self.now += amount
         self.peak = max(self.peak, self.now)
 
 
 @dataclass(slots=True)
 class MemoryCounter:
-    """Memory that one executor holds, since it was made or since `restart()`.
+    """Memory of one executor's messages and microbatches: present amounts and peaks.
 
     Attributes:
-        receive_bytes: Bytes of receive buffers, from the posting of a receive to the end of the
-            action that reads it.
-        send_bytes: Bytes of tensors in sends that may be incomplete.
-        held: Number of pairs of stage and microbatch between forward and backward pass.
+        receive_bytes: Bytes of receive buffers; each counts until the action that reads it ends.
+        send_bytes: Bytes of tensors whose send may be incomplete.
+        held: Number of microbatches between their forward and backward pass, summed over stages.
     """
 
     receive_bytes: PeakCounter = field(default_factory=PeakCounter)
@@ -57,7 +61,13 @@ class MemoryCounter:
 
 @dataclass(slots=True)
 class PendingMessage:
-    """Message in flight; an empty message has no work."""
+    """Message whose transfer may be incomplete.
+
+    Attributes:
+        peer: Pipeline rank at the other end.
+        work: Handle of the transfer; None for a message of 0 bytes, which is not sent.
+        buffer: Tensor that is sent or received.
+    """
 
     peer: int
     work: Any
@@ -65,11 +75,11 @@ class PendingMessage:
 
 
 class P2P:
-    """Sends and receives of one rank.
+    """Sends and receives of one rank, with a limit on the sends that are in flight.
 
     Args:
-        group: Process group of the pipeline's ranks.
-        memory: Counter of the buffers.
+        group: Process group of the pipeline's ranks, which number the peers.
+        memory: Counter to which buffers are added.
     """
 
     def __init__(self, group: dist.ProcessGroup, memory: MemoryCounter) -> None:
@@ -79,7 +89,7 @@ class P2P:
     def receive(
         self, shape: tuple[int, ...], dtype: torch.dtype, peer: int, tag: int
     ) -> PendingMessage:
-        """Post a receive into a new buffer."""
+        """Start to receive a tensor from `peer` into a new buffer; do not wait for it."""
         buffer = torch.empty(shape, dtype=dtype)
         self._memory.receive_bytes.add(buffer.nbytes)
         work = None
@@ -98,18 +108,19 @@ class P2P:
         return message.buffer
 
     def freed(self, buffer: Tensor) -> None:
-        """Count the buffer as free; the action that reads it has ended."""
+        """Subtract a receive buffer from the memory counter; call it after its last use."""
         self._memory.receive_bytes.add(-buffer.nbytes)
 
     def send(self, tensor: Tensor, way: tuple[int, int], tag: int, *, most: int) -> None:
-        """Post the send of a tensor that does not change any more.
+        """Start to send a tensor, which must not change until the send is complete.
 
         Args:
-            tensor: The tensor, contiguous.
-            way: The receiver and the direction. Messages of one direction are received in about
-                the order of their sends.
+            tensor: Contiguous tensor.
+            way: Receiving rank, and direction: FORWARD for values, BACKWARD for gradients. `most`
+                counts the messages of each way by itself.
             tag: Tag of the message.
-            most: Limit of messages in flight that way; a further send waits for the oldest one.
+            most: Largest number of messages in flight of this way. If there are as many, the call
+                first waits for the oldest of them.
 
         Raises:
             LostError: An earlier message did not arrive.
@@ -136,7 +147,7 @@ class P2P:
                 self._done(pending.popleft())
 
     def meet(self) -> None:
-        """Wait until all ranks have called this method.
+        """Wait until all ranks of the group have called this method.
 
         Raises:
             LostError: A rank will not call it.
@@ -146,25 +157,33 @@ class P2P:
                 dist.barrier(self._group)
 
     def _reap(self, pending: deque[PendingMessage]) -> None:
+        """Remove the oldest messages whose send is complete."""
         while pending and pending[0].work.is_completed():
             self._done(pending.popleft())
 
     def _await(self, message: PendingMessage) -> None:
+        """Wait until a transfer is complete."""
         if message.work is not None:
             with _losing(message.peer):
                 message.work.wait()
 
     def _done(self, message: PendingMessage) -> None:
+        """Wait for a send, and subtract its tensor from the memory counter."""
         self._await(message)
         self._memory.send_bytes.add(-message.buffer.nbytes)
 
 
 def _bytes(tensor: Tensor) -> Tensor:
+    """View a contiguous tensor as a vector of bytes."""
     return tensor.view(-1).view(torch.uint8)
 
 
-class _losing:  # noqa: N801  as contextlib's own; a generator would take longer than the message
-    """Turn an error raised within into LostError, with the rank of the message."""
+class _losing:  # noqa: N801  named as in contextlib, whose generators would be too slow here
+    """Convert an error of the backend in the block to LostError.
+
+    Args:
+        peer: Pipeline rank at the other end of the message; None for a collective.
+    """
 
     __slots__ = ("_peer",)
 

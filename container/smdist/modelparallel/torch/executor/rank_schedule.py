@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedule of one rank in a step, and the limit of messages in flight meanwhile."""
+"""Actions of one rank in a step, and the limit of messages in flight between two ranks."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from smdist.modelparallel.core.placement import Edge
 from smdist.modelparallel.core.schedule.actions import Action, Do, Schedule
 from smdist.modelparallel.core.schedule.dependencies import Place, Waits, run
 
-_AHEAD: Final = 2  # slack, so that no rank waits for one that is slightly late
+_AHEAD: Final = 2  # messages beyond the least window, so that small delays stop no rank
 _Order = tuple[Action, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSchedule:
-    """Actions of one rank.
+    """Actions of one rank in a step.
 
     Attributes:
-        stops: The actions, in order.
-        last: For each stage, the action that ends its backward pass in this step.
-        split: Stages and microbatches whose backward pass is split in two halves.
-        window: Number of actions whose messages may be in flight at once from one rank to
-            another, in one direction; a further message waits.
+        actions: Actions in the order in which the rank runs them.
+        last: Last backward action of each stage.
+        split: Pairs (stage, microbatch) whose backward pass is split into I and W.
+        window: Number of actions whose messages may be in flight at once from this rank to
+            another one, counted separately for values and for gradients.
     """
 
-    stops: _Order
+    actions: _Order
     last: frozenset[Action]
     window: int
     split: frozenset[tuple[int, int]] = frozenset()
@@ -38,14 +38,20 @@ class RankSchedule:
     def of(
         cls, schedule: Schedule, rank: int, edges: Iterable[Edge], *, backward: bool
     ) -> RankSchedule:
-        """Return the schedule of one rank; without `backward`, only its forward passes."""
+        """Return the actions of one rank of a schedule.
+
+        Args:
+            rank: Number of the rank in its pipeline.
+            edges: Edges of the placement, from which the messages follow.
+            backward: False for forward passes alone.
+        """
         orders = [
             tuple(action for action in order if backward or action.do is Do.F)
             for order in schedule.orders
         ]
         last = {action.stage: action for action in orders[rank] if action.do is not Do.F}
         return cls(
-            stops=orders[rank],
+            actions=orders[rank],
             last=frozenset(last.values()),
             split=frozenset((a.stage, a.microbatch) for a in orders[rank] if a.do is Do.I),
             window=_AHEAD + _least_window(orders, schedule.rank_of, frozenset(_pairs(edges))),
@@ -53,31 +59,44 @@ class RankSchedule:
 
 
 def _pairs(edges: Iterable[Edge]) -> Iterator[tuple[int, int, bool]]:
+    """Yield the two stages of each edge, and True if a gradient is sent back."""
     return ((edge.source, edge.target, edge.has_gradient) for edge in edges)
 
 
 def _least_window(
     orders: list[_Order], rank_of: tuple[int, ...], pairs: frozenset[tuple[int, int, bool]]
 ) -> int:
-    """Return the fewest messages in flight with which no rank waits forever."""
+    """Return the smallest limit of messages in flight that cannot cause a deadlock.
+
+    Args:
+        orders: Actions of each rank.
+        rank_of: Rank of each stage.
+        pairs: Two stages of each edge, and True if a gradient is sent back.
+    """
     waits, channels = _flow(orders, rank_of, pairs)
     longest = max((len(messages) for messages in channels.values()), default=1)
 
     def ends(window: int) -> bool:
+        """Tell whether all ranks finish their actions with this limit."""
         done = run(_bounded(waits, channels, window)).done
         return done == [len(order) for order in orders]
 
     return 1 + bisect_left(range(1, longest), True, key=ends)
 
 
-# messages by sender, receiver and kind: index of the sending action, of the receiving action
+# by sending rank, receiving rank and direction: indices of the sending and the receiving action
 _Channels = dict[tuple[int, int, Do], list[tuple[int, int]]]
 
 
 def _flow(
     orders: list[_Order], rank_of: tuple[int, ...], pairs: frozenset[tuple[int, int, bool]]
 ) -> tuple[Waits, _Channels]:
-    """Return the predecessors of each action, and all messages between ranks in send order."""
+    """Find the dependencies between actions.
+
+    Returns:
+        For each rank and action, the actions that must end before it; and the messages between
+        each two ranks, in the order in which they are sent.
+    """
     place: dict[tuple[Do, int, int], tuple[int, int]] = {
         (Do.B if action.do is Do.I else action.do, action.stage, action.microbatch): (rank, index)
         for rank, order in enumerate(orders)
@@ -98,11 +117,12 @@ def _flow(
 
 
 def _bounded(waits: Waits, channels: _Channels, window: int) -> Waits:
+    """Add to the dependencies that a send waits until the message `window` sends ago was read."""
     bounded = [list(order) for order in waits]
     for (source, target, _), messages in channels.items():
         latest = 0
         for (_, taken), (sent, _) in zip(messages, messages[window:], strict=False):
-            # the receiver may take messages in another order than the send order
+            # the receiver may read messages in another order than they were sent
             latest = max(latest, taken)
             place: Place = (target, latest)
             bounded[source][sent] += (place,)

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One step of one rank: its actions in order, and the values kept between them.
+"""One step of one rank: its actions in order, and the data kept from forward to backward passes.
 
-The user's code around the model (the feed) runs once for each stage and microbatch:
+The user's code around the model, the feed, runs once for each stage and microbatch:
 
     def feed(microbatch, call):
         x, y = batches[microbatch]
         loss = criterion(call(((x,), {})), y)     call() returns on the last stage only
         return loss.detach(), [(loss / 8, None)]
 
-On the other stages `call` runs the stage, sends its values, and raises `PassedOn`. So contexts
-around the model, such as autocast, are around each of its stages.
+On the other stages `call` runs the stage, sends its values, and raises `PassedOn`. A context around
+the model's call, such as autocast, therefore surrounds each of its stages.
 """
 
 from __future__ import annotations
@@ -35,20 +35,23 @@ from smdist.modelparallel.torch.randomness import RngStream, seed_generators
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Call = Callable[[Arguments], Any]
 Feed = Callable[[int, Call], tuple[Any, Roots]]
-_NAME: Final = ":feed"  # name for the seeds of random numbers around the model
-_HINT: Final = "Call the model once for each microbatch, and let PassedOn through"
+_NAME: Final = ":feed"  # name from which the random seed of the user's code is made
+_HINT: Final = "Call the model once for each microbatch, and do not catch PassedOn"
 
 
 class PassedOn(BaseException):
-    """Signal that the stage has run and later stages continue; user code must not catch it."""
+    """Signal that this rank's stage has run; later stages continue. User code must not catch it."""
 
 
 class UserCodeRun:
-    """One run of the feed.
+    """One run of the user's code (the feed), in which the model's call runs one stage.
 
     Args:
-        run: Runs the stage; takes the model's arguments and returns the values that it keeps.
-        output: Returns the model's result from these values; None if the stage is not the last.
+        run: Function that runs the stage: from the model's arguments to the stage's values by name.
+        output: Function from these values to the model's result; None if other stages follow.
+
+    Attributes:
+        values: Values of the stage by name, once it has run.
     """
 
     def __init__(
@@ -77,7 +80,11 @@ class UserCodeRun:
         return self._output(self.values)
 
     def take(self, feed: Feed, microbatch: int) -> tuple[Any, Roots]:
-        """Run the feed; return its result, or nothing if `PassedOn` ended it.
+        """Run the feed for a microbatch.
+
+        Returns:
+            Result of the feed, and the tensors with gradients where the backward pass starts;
+            (None, []) on a stage that is not the last, where `PassedOn` ends the feed.
 
         Raises:
             OptionError: The feed called the model twice or never, or caught `PassedOn`.
@@ -94,60 +101,63 @@ class UserCodeRun:
         if is_passed:
             return None, []
         if self._output is None:
-            raise _wrong("caught PassedOn, which ends it on all stages but the last")
+            raise _wrong("caught PassedOn, which must end it on every stage but the last")
         return _checked(answer)
 
 
 def seed(draws: RngStream) -> None:
-    """Seed torch's generators for one run of the feed.
+    """Seed torch's random generators for one run of the user's code.
 
-    The feed runs once for each stage, on several ranks; all its runs for a microbatch see the
-    same random numbers.
+    The code runs once for each stage, on several ranks, and draws the same random numbers in all
+    runs of a microbatch.
     """
     seed_generators(draws.seed_of(_NAME))
 
 
 def _checked(answer: Any) -> tuple[Any, Roots]:
+    """Return what the feed returned, after a check that it is a result and a list of roots."""
     is_pair = isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], list)
     if not is_pair:
         raise OptionError(
             f"the feed returned {type(answer).__name__}",
-            "it returns a result and a list of (tensor, gradient): where the backward pass starts",
-            "Return such a pair; an empty list starts none",
+            "a feed returns its result, and a list of (tensor, gradient) from which the backward"
+            " pass starts",
+            "Return such a pair, with an empty list if there is no backward pass",
         )
     result, roots = answer
     return result, roots
 
 
 def _wrong(what: str) -> OptionError:
-    return OptionError(f"the feed {what}", "each run of it is one microbatch's", _HINT)
+    """Return the error for a feed that uses the model's call wrongly."""
+    return OptionError(f"the feed {what}", "a feed takes one microbatch through the model", _HINT)
 
 
 OnEvent = Callable[[str, int, int, float, float, str], None]
 
 
 class StageHooks(Protocol):
-    """Hooks around each backward action of a stage: B, I and W.
+    """Functions called before and after each backward action of a stage: B, I and W.
 
-    `is_last` is true for the action that ends the stage's backward pass in this step.
+    `is_last` is True for the last backward action of the stage in a step.
     """
 
     def before_backward(self, stage: int, is_last: bool) -> None:
         """Handle the start of a backward action."""
 
     def after_backward(self, stage: int, is_last: bool) -> None:
-        """Handle the end of a backward action; gradients of its inputs have been sent."""
+        """Handle the end of a backward action, after it has sent the gradients of its inputs."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedMicrobatch:
-    """A stage and microbatch between forward and backward pass.
+    """Data of one microbatch on one stage, kept from the forward to the backward pass.
 
     Attributes:
-        received: Values that the stage read, by name: leaves that get a gradient.
-        passed_on: Values that the stage sent and that gradients return for, by name. If the
-            backward pass is not split, only their edges in the graph are kept, not their numbers.
-        roots: Further starts of the backward pass.
+        received: Received values by name, as leaves of the autograd graph.
+        passed_on: Sent values by name, for which gradients will be received. If the backward pass
+            is not split, these are their gradient edges, so that their memory is freed.
+        roots: Tensors of the user's code with their gradients, where the backward pass starts.
     """
 
     received: Mapping[str, Tensor]
@@ -157,7 +167,7 @@ class SavedMicrobatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResources:
-    """Objects that a step runs with; they last from step to step."""
+    """Objects of an executor that its steps share; see `Executor` for each."""
 
     stages: Mapping[int, StageModule]
     stage_edges: StageEdges
@@ -167,7 +177,18 @@ class StepResources:
 
 
 class RankStep:
-    """All actions of one rank in one step."""
+    """All actions of one rank in one step.
+
+    Args:
+        resources: Stages, edges, counters and hooks of the executor.
+        rank_schedule: Actions of this rank.
+        stage_io: Messages of this step.
+        keeps: True if backward passes follow, so that their data must be kept.
+
+    Attributes:
+        results: Results of the user's code by microbatch, on the rank of the last stage.
+        action: Action that runs now; None outside of actions.
+    """
 
     def __init__(
         self,
@@ -191,15 +212,20 @@ class RankStep:
         self._last = len(resources.stage_edges.incoming) - 1
 
     def run(self, feed: Feed, draws: Callable[[int], RngStream]) -> None:
-        """Run all actions; results of the last stage are in `results`, by microbatch."""
-        stops = self._rank_schedule.stops
-        for action in stops[:1]:
-            self._stage_io.announce(action)
-        for action, following in zip(stops, [*stops[1:], None], strict=True):
+        """Run all actions in order.
+
+        Args:
+            feed: User's code of one microbatch.
+            draws: Function from the number of a microbatch to its random stream.
+        """
+        actions = self._rank_schedule.actions
+        for action in actions[:1]:
+            self._stage_io.post_receives(action)
+        for action, following in zip(actions, [*actions[1:], None], strict=True):
             self.action = action
             self._resources.stages[action.stage].rest()
             if following is not None:
-                self._stage_io.announce(following)
+                self._stage_io.post_receives(following)
             if action.do is Do.F:
                 self._forward(action, feed, draws(action.microbatch))
             else:
@@ -208,26 +234,31 @@ class RankStep:
         self.action = None
 
     def _forward(self, action: Action, feed: Feed, draws: RngStream) -> None:
+        """Receive the values, run the user's code with the stage in it, and send the results."""
         begin = perf_counter()
         received = self._leaves(action)
-        start = self._tell("recv", action, begin)
+        start = self._record("recv", action, begin)
         seed(draws)
-        turn = self._turn(action, received, draws)
-        result, roots = turn.take(feed, action.microbatch)
+        user_code = self._user_code_run(action, received, draws)
+        result, roots = user_code.take(feed, action.microbatch)
         if action.stage == self._last:
             self.results[action.microbatch] = result
         if self._keeps:
-            self._keep(action, received, turn.values, roots)
-        self._tell("F", action, start)
+            self._keep(action, received, user_code.values, roots)
+        self._record("F", action, start)
 
     def _leaves(self, action: Action) -> dict[str, Tensor]:
-        values = self._stage_io.values(action)
+        """Wait for the values that a stage reads; return them by name, as leaves of the graph."""
+        values = self._stage_io.receive_values(action)
         for wire in self._resources.stage_edges.incoming[action.stage]:
             if self._keeps and wire.edge.has_gradient:
                 values[wire.edge.value].requires_grad_()
         return values
 
-    def _turn(self, action: Action, received: dict[str, Tensor], draws: RngStream) -> UserCodeRun:
+    def _user_code_run(
+        self, action: Action, received: dict[str, Tensor], draws: RngStream
+    ) -> UserCodeRun:
+        """Prepare a run of the user's code in which the model's call runs the action's stage."""
         stage = self._resources.stages[action.stage]
 
         def run(arguments: Arguments) -> dict[str, Any]:
@@ -235,14 +266,14 @@ class RankStep:
             wires = self._resources.stage_edges.outgoing[action.stage]
             check_values(values, wires, stage.program, keeps=self._keeps)
             begin = perf_counter()
-            self._stage_io.pass_on(action, self._apart(action.stage, values))
-            self._tell("send", action, begin)
+            self._stage_io.send_values(action, self._separate_buffers(action.stage, values))
+            self._record("send", action, begin)
             return values
 
         return UserCodeRun(run, stage.output if action.stage == self._last else None)
 
-    def _apart(self, stage: int, values: dict[str, Any]) -> dict[str, Any]:
-        """Return the values with copies of buffers that the stage's next microbatch changes."""
+    def _separate_buffers(self, stage: int, values: dict[str, Any]) -> dict[str, Any]:
+        """Copy those values that are buffers of the stage, which its next microbatch changes."""
         if stage not in self._changing:
             self._changing[stage] = self._resources.stages[stage].changing()
         places = self._changing[stage]
@@ -253,6 +284,7 @@ class RankStep:
     def _keep(
         self, action: Action, received: dict[str, Tensor], values: dict[str, Any], roots: Roots
     ) -> None:
+        """Keep the data that the backward pass of this microbatch needs."""
         bundles = self._resources.stage_edges.gradients_in[action.stage]
         names = {wire.edge.value for bundle in bundles for wire in bundle.wires}
         place = action.stage, action.microbatch
@@ -265,9 +297,10 @@ class RankStep:
         self._resources.memory.held.add(1)
 
     def _backward(self, action: Action) -> None:
+        """Receive gradients, run one backward action between its hooks, and count its memory."""
         begin = perf_counter()
-        gradients = self._stage_io.gradients(action) if action.do is not Do.W else {}
-        start = self._tell("recv", action, begin) if action.do is not Do.W else begin
+        gradients = self._stage_io.receive_gradients(action) if action.do is not Do.W else {}
+        start = self._record("recv", action, begin) if action.do is not Do.W else begin
         hooks, is_last = self._resources.hooks, action in self._rank_schedule.last
         if hooks is not None:
             hooks.before_backward(action.stage, is_last)
@@ -276,9 +309,14 @@ class RankStep:
             hooks.after_backward(action.stage, is_last)
         if action.do is not Do.I:
             self._resources.memory.held.add(-1)
-        self._tell(action.do.value, action, start)
+        self._record(action.do.value, action, start)
 
     def _differentiate(self, action: Action, gradients: dict[str, Tensor]) -> None:
+        """Compute the gradients of B, I or W; send those of the inputs to the stages before.
+
+        Args:
+            gradients: Received gradients of the stage's sent values, by name.
+        """
         place = action.stage, action.microbatch
         if action.do is Do.W:
             self._rests.pop(place).backward_parameters()
@@ -294,11 +332,11 @@ class RankStep:
             given, self._rests[place] = backward_inputs(roots, list(kept.received.values()))
             found = dict(zip(kept.received, given, strict=True))
         begin = perf_counter()
-        self._stage_io.pass_back(action, found)
-        self._tell("send", action, begin)
+        self._stage_io.send_gradients(action, found)
+        self._record("send", action, begin)
 
-    def _tell(self, kind: str, action: Action, start: float, detail: str = "") -> float:
-        """Report an event that ends now; return the present time in seconds."""
+    def _record(self, kind: str, action: Action, start: float, detail: str = "") -> float:
+        """Send an event from `start` to now to `on_event`; return the present time in seconds."""
         end = perf_counter()
         if self._resources.on_event is not None:
             self._resources.on_event(kind, action.stage, action.microbatch, start, end, detail)
@@ -306,15 +344,18 @@ class RankStep:
 
 
 def _edges(values: Mapping[str, Tensor]) -> dict[str, Tensor | GradientEdge]:
+    """Return the gradient edges of tensors, by name."""
     return {name: get_gradient_edge(value) for name, value in values.items()}
 
 
 def _backward(roots: list[tuple[Tensor | GradientEdge, Tensor | None]]) -> None:
+    """Run torch's backward pass from these tensors with their gradients; nothing if none."""
     if roots:
         starts, gradients = zip(*roots, strict=True)
         torch.autograd.backward(starts, gradients)
 
 
 def _copied(value: Any, places: frozenset[int]) -> Any:
+    """Copy a tensor whose storage is at one of these addresses; return other values as they are."""
     is_shared = isinstance(value, Tensor) and value.untyped_storage().data_ptr() in places
     return value.clone() if is_shared else value

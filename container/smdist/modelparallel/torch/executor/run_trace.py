@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Record the events of an executor, and gather the records of all ranks.
+"""Recorder of an executor's events, and the collection of the records of all ranks.
 
     recorder = Recorder(rank=dist.get_rank(), pipeline_rank=groups.pp_rank)
     executor.on_event = recorder
@@ -7,9 +7,9 @@
     run = gather(recorder, group, schedule=schedule, edges=placement.edges)
     run.save("trace.json"), run.plot("trace.png"), print(run.replay())
 
-Clocks of hosts differ. Each rank's clock is compared with that of the first rank by messages there
-and back. The fastest round trip counts; the error is at most half of it. Ranks on one host share a
-clock.
+The clocks of hosts differ. Each rank's clock is compared with that of the group's rank 0 by
+messages in both directions. The fastest round trip counts, and the error is at most half of it.
+Ranks on one host share a clock.
 """
 
 from __future__ import annotations
@@ -41,17 +41,18 @@ _Row = tuple[Any, ...]  # step, then the arguments of on_event
 
 
 class Recorder:
-    """Recorder of an executor's events: pass it as `on_event`.
+    """Recorder of one rank's events; set it as `on_event` of an executor.
 
-    An action that occurs a second time begins a new step.
+    A new step begins with the first action that occurs again.
 
     Args:
-        rank: This rank in the world.
-        pipeline_rank: This rank in its pipeline.
-        replica: Number of its pipeline.
-        most_events: Number of events to keep; the earliest are dropped.
-        clock: The clock of the executor's times, in seconds.
-        clock_name: Ranks with the same name share a clock; by default, ranks on one host.
+        rank: World rank of this process.
+        pipeline_rank: Number of this rank in its pipeline.
+        replica: Number of the pipeline.
+        most_events: Number of events to keep; the oldest ones are dropped.
+        clock: Function that returns the present time in seconds, on the clock of the executor.
+        clock_name: Name of the clock; ranks with equal names share one. By default, ranks on one
+            host share it.
     """
 
     def __init__(
@@ -67,13 +68,13 @@ class Recorder:
         self._step, self._count = 0, 0
 
     def __call__(self, kind: str, stage: int, microbatch: int, *times: Any) -> None:
-        """Record an event that has ended.
+        """Record an event that has just ended.
 
         Args:
             kind: Kind of the event, such as "F" or "recv".
             stage: Number of the stage.
             microbatch: Number of the microbatch.
-            times: Start and end in seconds of the clock, and a detail if there is one.
+            times: Start and end on the clock in seconds, and optionally a detail as text.
         """
         if kind in ACTIONS:
             action = (kind, stage, microbatch)
@@ -91,7 +92,12 @@ class Recorder:
         self._step = self._count = 0
 
     def track(self, *, offset_seconds: float = 0.0, error_seconds: float = 0.0) -> Track:
-        """Return the recorded events, with the clock's offset added to their times."""
+        """Return the recorded events.
+
+        Args:
+            offset_seconds: Number to add to all times, so that they are on the clock of rank 0.
+            error_seconds: Largest error of this offset.
+        """
         return Track(
             rank=self.rank,
             pipeline_rank=self.pipeline_rank,
@@ -108,9 +114,9 @@ class Run:
     """Recorded steps of all ranks.
 
     Attributes:
-        tracks: Events of each rank.
-        schedule: Schedule of each pipeline.
-        edges: Edges between its stages.
+        tracks: Events of each rank, in the order of ranks.
+        schedule: Schedule of every pipeline.
+        edges: Edges between the stages of a pipeline.
     """
 
     tracks: tuple[Track, ...]
@@ -118,12 +124,12 @@ class Run:
     edges: tuple[Edge, ...]
 
     def document(self) -> dict[str, Any]:
-        """Return a trace for Perfetto (ui.perfetto.dev) or chrome://tracing, as JSON."""
+        """Return a trace for Perfetto (ui.perfetto.dev) or chrome://tracing, as a dict for JSON."""
         has_stages = self.schedule.num_stages > self.schedule.num_ranks
         return chrome_trace(self.tracks, self.edges, has_stages=has_stages)
 
     def save(self, path: str | Path) -> None:
-        """Write the trace to a file.
+        """Write the trace to a JSON file for Perfetto (ui.perfetto.dev) or chrome://tracing.
 
         Raises:
             OptionError: The file cannot be written.
@@ -131,8 +137,12 @@ class Run:
         try:
             Path(path).write_text(json.dumps(self.document()))
         except OSError as error:
-            hint = "Pass a path in a folder that is writable"
-            raise OptionError(f"{path} cannot be written", str(error), hint) from error
+            raise OptionError(
+                f"{str(path)!r} cannot be written",
+                str(error),
+                "Pass a path in a folder that exists and is writable",
+                about="path",
+            ) from error
 
     def plot(
         self, path: str | Path | None = None, *, replica: int = 0, step: int | None = None
@@ -140,10 +150,10 @@ class Run:
         """Draw one step of one pipeline, beside the simulator's prediction of it.
 
         Args:
-            path: File to write: .png, .svg or .pdf; None writes none.
-            replica: Number of the pipeline.
-            step: Number of the step, from the first recorded one; by default the last complete
-                one.
+            path: File to write, with the suffix .png, .svg or .pdf; None writes no file.
+            replica: Number of the pipeline to draw.
+            step: Number of the step, where 0 is the first recorded one; by default the last
+                complete step.
 
         Raises:
             OptionError: The step was not recorded completely, or the path has another suffix.
@@ -158,10 +168,12 @@ class Run:
         return picture
 
     def replay(self, *, skip: int | None = None) -> Replay:
-        """Predict steps from the times of their parts; `print` shows prediction and measurement.
+        """Simulate the schedule with the measured times of actions, to compare it with the steps.
+
+        `print(run.replay())` shows predicted and measured times of a step.
 
         Args:
-            skip: Number of steps at the beginning to leave out; by default one, if there are more.
+            skip: Number of steps at the beginning to leave out; by default 1 if more were recorded.
 
         Raises:
             OptionError: No step was recorded completely, or none remains.
@@ -176,7 +188,17 @@ def gather(
     schedule: Schedule,
     edges: tuple[Edge, ...],
 ) -> Run:
-    """Return the records of all ranks of a group; collective."""
+    """Collect the records of all ranks of a group; collective.
+
+    Args:
+        recorder: Recorder of this rank.
+        group: Group of the ranks; None for all ranks of torch.distributed.
+        schedule: Schedule of every pipeline.
+        edges: Edges between the stages of a pipeline.
+
+    Returns:
+        Steps of all ranks, on the clock of rank 0; the same on every rank.
+    """
     offset, error = _clock_offset(recorder, group)
     track = recorder.track(offset_seconds=offset, error_seconds=error)
     tracks: list[Any] = [None] * dist.get_world_size(group)
@@ -186,10 +208,7 @@ def gather(
 
 
 def _with_actions(rows: Iterable[_Row]) -> list[_Row]:
-    """Return the rows with step and action added to messages.
-
-    A message is recorded before the action that it belongs to.
-    """
+    """Add step and action to the rows of messages, which are recorded before their action."""
     found: list[_Row] = []
     after: _Row | None = None
     for row in reversed(list(rows)):
@@ -202,6 +221,7 @@ def _with_actions(rows: Iterable[_Row]) -> list[_Row]:
 
 
 def _event(row: _Row, offset: float) -> Event:
+    """Convert a row to an event, and add `offset` seconds to its times."""
     step, kind, stage, microbatch, start, end, *detail = row
     return Event(
         kind=kind,
@@ -215,7 +235,7 @@ def _event(row: _Row, offset: float) -> Event:
 
 
 def _clock_name() -> str:
-    """Return the name of this clock; processes of one kernel share it, in any container."""
+    """Return the name of this machine's clock, which its containers share: the boot id."""
     try:
         return _BOOT.read_text().strip()
     except OSError:
@@ -223,7 +243,7 @@ def _clock_name() -> str:
 
 
 def _clock_offset(recorder: Recorder, group: dist.ProcessGroup | None) -> tuple[float, float]:
-    """Return the offset of this rank's clock to the first rank's, and its error, in seconds."""
+    """Return rank 0's clock minus this rank's, and the largest error of it, in seconds."""
     names: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(names, recorder.clock_name, group=group)
     rank, found = dist.get_rank(group), (0.0, 0.0)
@@ -231,13 +251,14 @@ def _clock_offset(recorder: Recorder, group: dist.ProcessGroup | None) -> tuple[
         if name == names[0]:
             continue
         if rank == 0:
-            _answer(recorder.clock, group, other)
+            _send_times(recorder.clock, group, other)
         elif rank == other:
             found = _compare(recorder.clock, group)
     return found
 
 
-def _answer(clock: Callable[[], float], group: dist.ProcessGroup | None, other: int) -> None:
+def _send_times(clock: Callable[[], float], group: dist.ProcessGroup | None, other: int) -> None:
+    """Send this rank's time back after each message of another rank."""
     time = torch.zeros(1, dtype=torch.float64)
     for _ in range(_ROUND_TRIPS):
         dist.recv(time, group=group, group_src=other)
@@ -246,6 +267,7 @@ def _answer(clock: Callable[[], float], group: dist.ProcessGroup | None, other: 
 
 
 def _compare(clock: Callable[[], float], group: dist.ProcessGroup | None) -> tuple[float, float]:
+    """Request the time of rank 0 in several round trips; return offset and error in seconds."""
     time, best = torch.zeros(1, dtype=torch.float64), (0.0, float("inf"))
     for _ in range(_ROUND_TRIPS):
         left = clock()

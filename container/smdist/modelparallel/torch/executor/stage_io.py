@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values on their way forward and gradients on their way back, in one step of one rank.
+"""Transfer of values to later stages and of gradients back, in one step of one rank.
 
-A value goes from the stage that made it to each stage that reads it. Gradients of a value that come
-back from several stages are summed in the order of these stages, so sums are the same every time.
+A value is sent from the stage that made it to each stage that reads it. If several stages send back
+gradients of a value, they are summed in the order of these stages, so sums are reproducible.
 
 `StageEdges` computes once, for each message between stages, its sender, receiver, memory layout and
 tag:
 
     tag = base + 2 * (number of the edge * microbatches + microbatch) + direction
 
-Gradients between two stages travel with one flag for each value. A gradient that does not exist
-stays None at the receiver, as it would in one process. `check_values` checks that a stage sends
+Gradients between two stages are sent with one flag for each value. A gradient that does not exist
+is None at the receiver, as it would be in one process. `check_values` checks that a stage sends
 values of the captured shapes and types.
 """
 
@@ -29,24 +29,25 @@ from smdist.modelparallel.core.schedule.actions import Action, Do
 from smdist.modelparallel.torch.executor.p2p import P2P, PendingMessage
 from smdist.modelparallel.torch.program.program import Program, TensorFacts
 
-_BASE: Final = 1 << 24  # smaller tags belong to other users of the group
+_BASE: Final = 1 << 24  # smaller tags are used by other senders in the group
 FORWARD: Final = 0
 BACKWARD: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageEdge:
-    """Edge from one stage to another, for a value forward and its gradient back.
+    """Edge between two stages: a value that one makes and the other reads, and its gradient.
 
     Attributes:
         number: Number of the edge in the placement.
-        edge: The edge of the placement.
-        facts: Shape, type and device of the value.
-        source_rank: Rank in the pipeline of the stage that makes the value.
-        target_rank: Rank in the pipeline of the stage that reads it.
-        shape: Shape in the order of memory, that of `permute(order)`.
-        order: Dimensions from the largest stride to the smallest; None if they are in this order.
-        back: The inverse of `order`.
+        edge: Edge of the placement.
+        facts: Shape, dtype, strides and device of the value.
+        source_rank: Pipeline rank of the stage that makes the value.
+        target_rank: Pipeline rank of the stage that reads it.
+        shape: Shape of the message, after `permute(order)`.
+        order: Dimensions from the largest stride to the smallest; None if they already are in this
+            order.
+        back: Inverse permutation of `order`; None if `order` is None.
     """
 
     number: int
@@ -66,15 +67,15 @@ class StageEdge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientBundle:
-    """All edges with gradients between two stages, in the order of the edges.
+    """Gradients that one stage sends back to another: a message of flags, then one per value.
 
     Attributes:
-        number: Number of the message with their flags.
-        source: The stage that made the values.
-        target: The stage that sends the gradients back.
-        source_rank: Rank in the pipeline of the source.
-        target_rank: Rank in the pipeline of the target.
-        wires: The edges.
+        number: Number of the message with the flags, which tell what gradients exist.
+        source: Stage that made the values; it receives the gradients.
+        target: Stage that read the values; it sends the gradients.
+        source_rank: Pipeline rank of `source`.
+        target_rank: Pipeline rank of `target`.
+        wires: Edges of the values, in the order of the placement.
     """
 
     number: int
@@ -91,14 +92,18 @@ class GradientBundle:
 
 
 class StageEdges:
-    """All edges of a placement.
+    """Edges between all stages of a placement, sorted by stage.
+
+    Args:
+        facts: Shape, dtype, strides and device of each value, by name.
+        rank_of: Pipeline rank of each stage.
 
     Attributes:
-        incoming: Edges to each stage, by stage.
-        outgoing: Edges from each stage, by stage.
-        gradients_in: Bundles of gradients that a stage receives from its consumers, by stage.
-        most_at_once: Largest number of messages of one action to one rank.
-        gradients_out: Bundles of gradients that a stage sends back to producers, by stage.
+        incoming: Edges of the values that each stage reads, by stage.
+        outgoing: Edges of the values that each stage sends, by stage.
+        gradients_in: Gradients that each stage receives from the readers of its values, by stage.
+        gradients_out: Gradients that each stage sends for the values that it read, by stage.
+        most_at_once: Largest number of messages that one action sends.
     """
 
     def __init__(
@@ -109,7 +114,7 @@ class StageEdges:
         num_microbatches: int,
     ) -> None:
         self._microbatches = num_microbatches
-        wires = [_wire(n, e, facts[e.value], rank_of) for n, e in enumerate(placement.edges)]
+        wires = [_stage_edge(n, e, facts[e.value], rank_of) for n, e in enumerate(placement.edges)]
         stages = range(placement.num_stages)
         self.incoming = tuple(tuple(w for w in wires if w.edge.target == s) for s in stages)
         self.outgoing = tuple(tuple(w for w in wires if w.edge.source == s) for s in stages)
@@ -121,11 +126,17 @@ class StageEdges:
         self.most_at_once = max([1, *map(len, self.outgoing), *backs])
 
     def tag(self, number: int, microbatch: int, direction: int) -> int:
-        """Return the tag of one message; no other message in flight has the same."""
+        """Return a tag that no other message of the step has.
+
+        Args:
+            number: Number of the edge, or of the bundle for its flags.
+            direction: FORWARD for a value, BACKWARD for a gradient or flags.
+        """
         return _BASE + 2 * (number * self._microbatches + microbatch) + direction
 
 
-def _wire(number: int, edge: Edge, facts: TensorFacts, rank_of: tuple[int, ...]) -> StageEdge:
+def _stage_edge(number: int, edge: Edge, facts: TensorFacts, rank_of: tuple[int, ...]) -> StageEdge:
+    """Return the edge with its ranks and the layout of its messages."""
     order = _order(facts)
     shape = facts.shape if order is None else tuple(facts.shape[each] for each in order)
     return StageEdge(
@@ -141,7 +152,10 @@ def _wire(number: int, edge: Edge, facts: TensorFacts, rank_of: tuple[int, ...])
 
 
 def _order(facts: TensorFacts) -> tuple[int, ...] | None:
-    """Return the order of dimensions in memory, in which a transposed tensor is sent."""
+    """Return the dimensions from the largest stride to the smallest; None if they are sorted.
+
+    A transposed tensor is sent in this order, so that it needs no copy.
+    """
     dims = range(len(facts.shape))
     order = tuple(sorted(dims, key=lambda at: (-facts.stride[at], at)))
     is_usual = order == tuple(dims) or 0 in facts.stride
@@ -149,6 +163,7 @@ def _order(facts: TensorFacts) -> tuple[int, ...] | None:
 
 
 def _bundles(wires: Iterable[StageEdge], *, first: int) -> list[GradientBundle]:
+    """Group edges with gradients by their two stages, and number the groups from `first`."""
     groups: dict[tuple[int, int], list[StageEdge]] = {}
     for wire in wires:
         if wire.edge.has_gradient:
@@ -170,12 +185,14 @@ Gradients = Mapping[str, Tensor | None]
 
 
 class StageIO:
-    """Messages of one rank, and values passed between its own stages.
+    """Transfer of values and gradients between a rank's stages and all stages linked to them.
+
+    Between two stages of this rank, tensors are handed over without a message.
 
     Args:
         p2p: Sends and receives of this rank.
-        stage_edges: All edges of the placement.
-        window: Number of actions whose messages may be in flight to a rank.
+        stage_edges: Edges between all stages.
+        window: Number of actions whose messages may be in flight to another rank.
     """
 
     def __init__(self, p2p: P2P, stage_edges: StageEdges, window: int) -> None:
@@ -185,20 +202,25 @@ class StageIO:
         self._values: dict[tuple[int, int], Tensor] = {}  # by edge and microbatch
         self._gradients: dict[tuple[int, int], list[Tensor | None]] = {}  # by bundle and microbatch
 
-    def announce(self, action: Action) -> None:
-        """Post the receives of all values that an action reads."""
+    def post_receives(self, action: Action) -> None:
+        """Start all receives of an action; do not wait for them."""
         self._messages[action] = list(self._posted(action))
 
-    def values(self, action: Action) -> dict[str, Tensor]:
-        """Return the values that a stage reads, by name: new tensors, in no autograd graph."""
+    def receive_values(self, action: Action) -> dict[str, Tensor]:
+        """Wait for the values that a stage reads; return them by name, without autograd graph."""
         messages = iter(self._messages[action])
         return {
             wire.edge.value: self._value(wire, action.microbatch, messages)
             for wire in self._stage_edges.incoming[action.stage]
         }
 
-    def gradients(self, action: Action) -> dict[str, Tensor]:
-        """Return the summed gradients of a stage's sent values, by name; without absent ones."""
+    def receive_gradients(self, action: Action) -> dict[str, Tensor]:
+        """Wait for the gradients of the values that a stage sent.
+
+        Returns:
+            Sum of the gradients from all stages that read the value, by name; values without a
+            gradient are left out.
+        """
         messages = iter(self._messages[action])
         summed: dict[str, Tensor] = {}
         for bundle in self._stage_edges.gradients_in[action.stage]:
@@ -210,12 +232,12 @@ class StageIO:
         return summed
 
     def release(self, action: Action) -> None:
-        """Count the buffers of an action that has ended as free."""
+        """Subtract the receive buffers of a finished action from the memory counter."""
         for message in self._messages.pop(action):
             self._p2p.freed(message.buffer)
 
-    def pass_on(self, action: Action, values: Mapping[str, Any]) -> None:
-        """Send the values that a stage has made to all stages that read them."""
+    def send_values(self, action: Action, values: Mapping[str, Any]) -> None:
+        """Send values by name from a stage to all stages that read them."""
         for wire in self._stage_edges.outgoing[action.stage]:
             value = values[wire.edge.value]
             if wire.is_local:
@@ -223,8 +245,8 @@ class StageIO:
             else:
                 self._send(packed(value, wire), wire.target_rank, wire.number, action)
 
-    def pass_back(self, action: Action, gradients: Gradients) -> None:
-        """Send the gradients of the values that a stage received to the stages that made them."""
+    def send_gradients(self, action: Action, gradients: Gradients) -> None:
+        """Send gradients of received values by name to the stages that made the values."""
         for bundle in self._stage_edges.gradients_out[action.stage]:
             found = [gradients.get(wire.edge.value) for wire in bundle.wires]
             if bundle.is_local:
@@ -233,15 +255,17 @@ class StageIO:
             flags = torch.tensor([g is not None for g in found], dtype=torch.uint8)
             self._send(flags, bundle.source_rank, bundle.number, action)
             for wire, gradient in zip(bundle.wires, found, strict=True):
-                tensor = _nothing(wire) if gradient is None else packed(gradient, wire)
+                tensor = _zeros(wire) if gradient is None else packed(gradient, wire)
                 self._send(tensor, bundle.source_rank, wire.number, action)
 
     def _send(self, tensor: Tensor, peer: int, number: int, action: Action) -> None:
+        """Send a tensor to a pipeline rank, under the tag of an edge's or a bundle's number."""
         direction = FORWARD if action.do is Do.F else BACKWARD
         tag = self._stage_edges.tag(number, action.microbatch, direction)
         self._p2p.send(tensor, (peer, direction), tag, most=self._most)
 
     def _posted(self, action: Action) -> Iterator[PendingMessage]:
+        """Start the receives of an action one by one, and yield them."""
         if action.do is Do.F:
             for wire in self._stage_edges.incoming[action.stage]:
                 if not wire.is_local:
@@ -253,6 +277,7 @@ class StageIO:
                     yield from self._posted_bundle(bundle, action.microbatch)
 
     def _posted_bundle(self, bundle: GradientBundle, microbatch: int) -> Iterator[PendingMessage]:
+        """Start the receives of a bundle: its flags, then its gradients."""
         peer, tag = bundle.target_rank, self._stage_edges.tag
         flags = tag(bundle.number, microbatch, BACKWARD)
         yield self._p2p.receive((len(bundle.wires),), torch.uint8, peer, flags)
@@ -263,6 +288,7 @@ class StageIO:
     def _value(
         self, wire: StageEdge, microbatch: int, messages: Iterator[PendingMessage]
     ) -> Tensor:
+        """Return the value of an edge: from this rank, or from the next of the messages."""
         if wire.is_local:
             return self._values.pop((wire.number, microbatch))
         return unpacked(self._p2p.wait(next(messages)), wire)
@@ -270,6 +296,7 @@ class StageIO:
     def _arrived(
         self, bundle: GradientBundle, microbatch: int, messages: Iterator[PendingMessage]
     ) -> list[Tensor | None]:
+        """Return the gradients of a bundle in the order of its edges; None for absent ones."""
         if bundle.is_local:
             return self._gradients.pop((bundle.number, microbatch))
         flags = self._p2p.wait(next(messages)).tolist()
@@ -281,7 +308,7 @@ class StageIO:
 
 
 def packed(tensor: Tensor, wire: StageEdge) -> Tensor:
-    """Return a value in the form that is sent: on the CPU, contiguous in the edge's order."""
+    """Convert a value to its message: dense, on the CPU, contiguous in the order of the edge."""
     tensor = tensor.detach()
     if tensor.layout is not torch.strided:
         tensor = tensor.to_dense()
@@ -291,20 +318,20 @@ def packed(tensor: Tensor, wire: StageEdge) -> Tensor:
 
 
 def unpacked(buffer: Tensor, wire: StageEdge) -> Tensor:
-    """Return the value in a buffer, on the device of the stage."""
+    """Convert a received buffer to the value: on the stage's device, in its own dimensions."""
     device = wire.facts.device
     if device.type != "cpu":
-        buffer = buffer.to(_here(device))
+        buffer = buffer.to(_local_device(device))
     return buffer if wire.back is None else buffer.permute(wire.back)
 
 
-def _here(device: torch.device) -> torch.device:
-    """Return this process's device of a kind; the plan may have been made on another one."""
+def _local_device(device: torch.device) -> torch.device:
+    """Return this process's device of the same type, such as its own GPU."""
     module = torch.get_device_module(device)
     return torch.device(device.type, module.current_device())
 
 
-def _nothing(wire: StageEdge) -> Tensor:
+def _zeros(wire: StageEdge) -> Tensor:
     """Return zeros to send in place of a gradient that does not exist."""
     return torch.zeros(wire.shape, dtype=wire.facts.dtype)
 
@@ -312,16 +339,16 @@ def _nothing(wire: StageEdge) -> Tensor:
 def check_values(
     values: Mapping[str, Any], wires: Iterable[StageEdge], program: Program, *, keeps: bool
 ) -> None:
-    """Check that values have the shapes and types that were captured.
+    """Check that a stage's values have the shapes and dtypes of the capture.
 
     Args:
         values: Values that the stage made, by name.
-        wires: Edges from the stage.
-        program: The captured program.
-        keeps: True if gradients will come back.
+        wires: Edges on which the values are sent.
+        program: Program of the capture.
+        keeps: True if a backward pass follows, so that gradients will be sent back.
 
     Raises:
-        OptionError: A value differs; the error names the module that made it.
+        OptionError: A value differs; the error names it and the module that made it.
     """
     for wire in wires:
         value, facts = values[wire.edge.value], wire.facts
@@ -331,15 +358,19 @@ def check_values(
             found = f"{value.dtype}{tuple(value.shape)}"
             raise _unlike(wire, program, f"is {found}, not {facts.dtype}{facts.shape}")
         if keeps and value.requires_grad and not wire.edge.has_gradient:
-            raise _unlike(wire, program, "has a gradient, and had none when it was captured")
+            raise _unlike(
+                wire, program, "requires a gradient, and required none when the model was captured"
+            )
 
 
 def _unlike(wire: StageEdge, program: Program, what: str) -> OptionError:
+    """Return the error for a value that differs from the capture."""
     name = wire.edge.value
     makers = [call.module for call in program.calls if name in call.writes]
     maker = f" of {makers[0]!r}" if makers and makers[0] else ""
     return OptionError(
         f"{name!r}{maker} {what}",
-        f"stage {wire.edge.target} was made for what was captured",
-        "Capture the model as it is now, or keep the modules that read this value in the same unit",
+        f"stage {wire.edge.target} expects the value as it was when the model was captured",
+        "Let the forward function return the same shapes and dtypes for each microbatch, or put"
+        " the module that makes this value and those that read it into one module",
     )

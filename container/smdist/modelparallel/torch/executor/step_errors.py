@@ -1,29 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a step ended: data that travels to all ranks beside its sentence."""
+"""Errors that end a step, and the fault behind them as data, which all ranks receive."""
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from sagemaker_dist.errors import DistError
 
-MOST_BYTES: Final = 3000  # of a reason on its way to other ranks, as text and as JSON
-_FORM: Final = "step"
+MOST_BYTES: Final = 3000  # limit of a fault that is sent to other ranks, as text and as JSON
+_KEY: Final = "step"  # key in the JSON, by which a fault of a step is recognized
+_ACTION: Final = re.compile(r"(\d+)([FBIW])(\d+)")
+_PASSES: Final = {
+    "F": "forward pass",
+    "B": "backward pass",
+    "I": "backward pass for inputs",
+    "W": "backward pass for weights",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """Where and why a step ended.
+    """Place and cause of a step's failure.
 
     Attributes:
-        rank: Among all ranks.
-        pipeline_rank: In its pipeline.
-        action: As in the schedule: "1F3"; or what else it did.
-        module: The unit that ran, or whose forward function it was; what else, where it was none.
-        why: One sentence, or a few.
-        gone: The rank that ended without a word, among all, if that is why.
+        rank: World rank of the process that failed.
+        pipeline_rank: Number of this rank in its pipeline.
+        action: Action of the schedule that failed, "1F3" for stage 1, forward, microbatch 3; or a
+            description of other work, such as "the sum of gradients".
+        module: Name of the module that ran; a description if no module ran.
+        why: Text of the error.
+        gone: World rank of a process that ended without an error and so caused this failure; None
+            if `rank` failed by itself.
     """
 
     rank: int
@@ -38,46 +48,51 @@ class Fault:
 
     @property
     def where(self) -> str:
-        """Rank, action and module; before them the rank that is gone."""
-        who = f"rank {self.rank} (pipeline rank {self.pipeline_rank})"
-        did = f"{self.action} of '{self.module}'"
+        """Text with the rank, the action and the module; with the rank that ended, if one did."""
+        rank = f"rank {self.rank} (pipeline rank {self.pipeline_rank})"
+        work, parts = self.action, _ACTION.fullmatch(self.action)
+        if parts is not None:
+            stage, kind, microbatch = parts.groups()
+            place = f"stage {stage}, {_PASSES[kind]}, microbatch {microbatch}"
+            work = f"{self.action} of '{self.module}' ({place})"
         if self.gone is not None:
-            return f"rank {self.gone} is gone: {who} missed it in {did}"
-        return f"{who} failed in {did}"
+            return f"rank {self.gone} ended early, and {rank} lost the connection to it in {work}"
+        return f"{rank} failed in {work}"
 
     @property
     def line(self) -> str:
-        """All of it, not too long to travel."""
+        """Text of the whole fault, cut to MOST_BYTES."""
         return _cut(str(self), MOST_BYTES)
 
     def encode(self) -> str:
-        """Return the fields as JSON, not too long to travel."""
-        room = MOST_BYTES
+        """Return the fields as JSON of at most MOST_BYTES; a long `why` is cut."""
+        limit = MOST_BYTES
         while True:
-            fields = asdict(replace(self, why=_cut(self.why, room)))
-            text = json.dumps({_FORM: fields}, ensure_ascii=False)
-            if len(text.encode()) <= MOST_BYTES or not room:
+            fields = asdict(replace(self, why=_cut(self.why, limit)))
+            text = json.dumps({_KEY: fields}, ensure_ascii=False)
+            if len(text.encode()) <= MOST_BYTES or not limit:
                 return text
-            room //= 2  # JSON writes some letters longer
+            limit //= 2  # JSON needs several bytes for some characters
 
     @classmethod
     def decode(cls, details: str) -> Fault | None:
-        """Read what `encode` wrote; None for what others put there."""
+        """Read the JSON that `encode` wrote; return None for any other details of an abort."""
         if not details:
             return None
         found = json.loads(details)
-        return cls(**found[_FORM]) if _FORM in found else None
+        return cls(**found[_KEY]) if _KEY in found else None
 
 
 class StepError(DistError):
-    """A step ended on all ranks because it failed on one; `kind` is "step", or "lost".
+    """Failure of a step on one rank, which ends the step on all ranks.
 
     Attributes:
-        rank: Which, among all.
-        pipeline_rank: Which, in its pipeline.
-        action: What it did there: "1F3" is stage 1, forward, microbatch 3.
-        module: What ran.
-        gone: The rank that ended without a word, if that is why; `rank` is one that missed it.
+        kind: "step" if a rank raised an error; "lost" if a rank ended without one.
+        rank: World rank that failed, or that lost the connection to `gone`.
+        pipeline_rank: Number of this rank in its pipeline.
+        action: Action that failed: "1F3" is stage 1, forward, microbatch 3.
+        module: Name of the module that ran, or a description of other code.
+        gone: World rank of the process that ended without an error; None if `kind` is "step".
     """
 
     def __init__(self, fault: Fault, hint: str = "") -> None:
@@ -92,7 +107,7 @@ class StepError(DistError):
         self.gone = fault.gone
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON has them, with those of the fault."""
+        """Return the fields of the error and of its fault as a dict for JSON."""
         return {**super().as_dict(), **asdict(self.fault)}
 
     def __str__(self) -> str:
@@ -101,11 +116,16 @@ class StepError(DistError):
 
 
 class StepInterruptedError(StepError, KeyboardInterrupt):
-    """A step that somebody interrupted: with Ctrl-C, for one."""
+    """Step that a KeyboardInterrupt ended on this rank, for example by Ctrl-C."""
 
 
 class LostError(Exception):
-    """A message failed: another rank is gone, or it ended the step. Whose it was, if one's."""
+    """Failure of a message, because another rank has ended or has aborted the step.
+
+    Attributes:
+        peer: Pipeline rank at the other end of the message; None for a collective.
+        cause: Error of the backend.
+    """
 
     def __init__(self, peer: int | None, cause: BaseException) -> None:
         super().__init__(peer, str(cause))
@@ -113,19 +133,21 @@ class LostError(Exception):
 
 
 def _cut(text: str, most_bytes: int) -> str:
+    """Return the longest beginning of a text that has at most `most_bytes` in UTF-8."""
     return text.encode()[:most_bytes].decode(errors="ignore")
 
 
 def _hint(fault: Fault) -> str:
+    """Return the hint for a fault: which log to read."""
     if fault.gone is None:
-        return f"The log of rank {fault.rank} has its traceback"
+        return f"See the traceback in the log of rank {fault.rank}"
     return (
-        f"Look at the end of the log of rank {fault.gone}: it was killed, for memory perhaps, or"
-        " it ended by itself"
+        f"See the end of the log of rank {fault.gone}: the process exited, or it was killed, for"
+        " example because its host had no memory left"
     )
 
 
-def said(error: BaseException) -> str:
-    """An exception in one line and a half."""
+def error_text(error: BaseException) -> str:
+    """Return the type and the message of an exception: "ValueError: no such label"."""
     text = str(error).strip()
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

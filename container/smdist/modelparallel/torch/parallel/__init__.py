@@ -3,6 +3,6 @@
 
 from smdist.modelparallel.torch.parallel.parallel import Parallel, current_parallel
 from smdist.modelparallel.torch.parallel.parallelize_model import parallelize
-from smdist.modelparallel.torch.parallel.rank_agreement import DisagreementError
+from smdist.modelparallel.torch.session.rank_team import DisagreementError
 
 __all__ = ["DisagreementError", "Parallel", "current_parallel", "parallelize"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of the model outside of a step: a forward pass on all ranks, or training of one stage."""
+"""Calls of the model outside of a step: a forward pass, or training of a model with one stage."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.torch import session
 from smdist.modelparallel.torch.capture import arguments_of
 from smdist.modelparallel.torch.executor import Arguments
-from smdist.modelparallel.torch.parallel import model_state, run_step
-from smdist.modelparallel.torch.parallel.capture_cache import find_capture
+from smdist.modelparallel.torch.parallel import run_step
+from smdist.modelparallel.torch.parallel.call_agreement import find_capture
 from smdist.modelparallel.torch.parallel.first_step import prepare_for
 from smdist.modelparallel.torch.parallel.model_state import ModelState
 from smdist.modelparallel.torch.parallel.step_function import (
@@ -27,7 +27,10 @@ from smdist.modelparallel.torch.program.batch import Batch
 
 
 def forward(state: ModelState, arguments: Arguments) -> Any:
-    """Run one forward pass of the whole batch; every rank calls this with the same arguments.
+    """Run one forward pass of the whole batch; all ranks of a pipeline call it with the same batch.
+
+    Returns:
+        Output of the model, the same on all ranks of the pipeline.
 
     Raises:
         OptionError: Gradients are enabled and there are several stages.
@@ -37,7 +40,7 @@ def forward(state: ModelState, arguments: Arguments) -> Any:
     if not _has_one_stage(state):
         raise OptionError(
             f"{type(state.model).__name__} is called outside of a step, with gradients enabled",
-            "the backward pass has to go through stages on other ranks",
+            "its backward pass runs on several ranks, which only a step can do",
             "Call it in a function with @smp.step, or under torch.no_grad()",
         )
     state.check_caught_up()
@@ -55,15 +58,15 @@ def backward(state: ModelState, tensors: Any, gradients: Any) -> None:
     split = state.split
     if split is None or not _has_one_stage(state):
         raise OptionError(
-            "model.backward() outside of a step",
-            "the backward pass goes through stages on other ranks",
+            "model.backward() is called outside of a step",
+            "the backward pass runs on several ranks, which only a step can do",
             "Call it in a function with @smp.step",
         )
     microbatch_call = MicrobatchCall(answer=lambda _: None)
     microbatch_call.backward(tensors, gradients)
     state.is_returning = True
     try:
-        with model_state.complete(state, split) as is_last:
+        with run_step.complete(state, split) as is_last:
             split.replicas.hooks.before_backward(0, is_last)
             roots, given = zip(*microbatch_call.roots, strict=True)
             torch.autograd.backward(roots, given)
@@ -73,18 +76,19 @@ def backward(state: ModelState, tensors: Any, gradients: Any) -> None:
 
 
 def _one_stage(state: ModelState, arguments: Arguments) -> Any:
+    """Run a model with one stage; a plain `backward` of the result is refused."""
     split = state.split
     assert split is not None
     seen = find_capture(split, arguments)
-    split.captured, split.placement, split.serving = seen.captured, seen.placement, None
+    split.captured, split.placement, split.configured_for = seen.captured, seen.placement, None
     (stage,) = split.stages.values()
     stage.serve(seen.captured, seen.placement)
     if state.settings.broadcasts_buffers:
-        with split.guarded("the sharing of buffers"):
-            split.replicas.share_buffers()
+        with split.guarded("the broadcast of buffers"):
+            split.replicas.broadcast_buffers()
     draws = state.draws(0, 1, state.next_repeat())
     output = stage.output(stage({}, arguments, draws.around))
-    split.mirror.let_go()
+    split.skeleton_sync.ignore_changes()
 
     def refuse_plain(_: Tensor) -> None:
         if not state.is_returning:
@@ -94,6 +98,7 @@ def _one_stage(state: ModelState, arguments: Arguments) -> Any:
 
 
 def _has_one_stage(state: ModelState) -> bool:
+    """Tell whether the model has, or will have, a single stage."""
     if state.split is not None:
         return len(state.split.plan.stages) == 1
     plan, degree = state.settings.plan, state.settings.options.pipeline_parallel_degree

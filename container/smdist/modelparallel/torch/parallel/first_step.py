@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""First step: make or load the plan, cut the model, print the plan, then run what waited for it.
+"""First step of a model: make or load the plan, cut the model into stages, and print the plan.
 
-The plan is the user's, that of a file, or the one that rank 0 finds for all ranks.
+The plan is an argument of the user, is read from a file, or is found by rank 0 for all ranks.
+Functions that were to run after the cut, such as the loading of a checkpoint, run at the end.
 """
 
 from __future__ import annotations
@@ -19,27 +20,30 @@ from smdist.modelparallel.core.cluster import Cluster
 from smdist.modelparallel.core.plan import Plan
 from smdist.modelparallel.core.plan.explain import summary
 from smdist.modelparallel.torch import session
-from smdist.modelparallel.torch.capture import arguments_of, capture, signature
+from smdist.modelparallel.torch.capture import Captured, arguments_of, capture, signature
+from smdist.modelparallel.torch.capture.signature import SkeletonSync
 from smdist.modelparallel.torch.executor import Arguments
-from smdist.modelparallel.torch.parallel.model_state import ModelState, probe
+from smdist.modelparallel.torch.materialization import materialize, release, skeleton
+from smdist.modelparallel.torch.materialization.release import keep_unused
+from smdist.modelparallel.torch.materialization.stage_module import StageModule
+from smdist.modelparallel.torch.parallel.call_agreement import BEFORE, ending_all
+from smdist.modelparallel.torch.parallel.model_state import ModelState, PartitionedModel, probe
 from smdist.modelparallel.torch.parallel.optimizers import ParameterRenaming
-from smdist.modelparallel.torch.parallel.partitioned_model import cut
-from smdist.modelparallel.torch.parallel.rank_agreement import (
-    BEFORE,
-    ending_all,
-    in_words,
-    raise_first,
-    raise_together,
-)
 from smdist.modelparallel.torch.parallel.settings import Settings, checked
 from smdist.modelparallel.torch.parallel.step_function import StepFunction, example_of
 from smdist.modelparallel.torch.planning.local_cluster import cluster_of
 from smdist.modelparallel.torch.planning.make_plan import plan as find
 from smdist.modelparallel.torch.program.batch import Batch
-from smdist.modelparallel.torch.session.object_collectives import broadcast_object
+from smdist.modelparallel.torch.replicas import Replicas
 from smdist.modelparallel.torch.session.process_groups import Groups
+from smdist.modelparallel.torch.session.rank_team import (
+    RankTeam,
+    error_text,
+    raise_together,
+    rank_failure,
+)
 
-_PASSED = (
+_PLANNER_OPTIONS = (
     "pipeline", "active_microbatches", "virtual_stages", "optimize", "memory_weight",
     "auto_partition", "default_partition", "device_memory", "microbatches",
     "pipeline_parallel_degree",
@@ -48,22 +52,23 @@ _PASSED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlicedBatch(Batch):
-    """Batch from which the user's step function makes the model's arguments.
+    """Batch of a step function, which makes the model's arguments from it.
 
     Attributes:
-        cut_into: Function from a number of microbatches to the model's arguments for the first.
+        cut_into: Function from a number of microbatches to the model's arguments for the first
+            microbatch.
     """
 
     cut_into: Callable[[int], Any]
 
     def microbatch(self, num_microbatches: int, index: int = 0) -> Any:
-        """Return the model's arguments for the first of `num_microbatches` parts."""
+        """Return the model's arguments for the first of `num_microbatches` microbatches."""
         assert index == 0
         return self.cut_into(num_microbatches)
 
 
 def given_plan(settings: Settings) -> Plan | None:
-    """Return the plan that the user passed or named as a file; None if there is none.
+    """Return the plan that the user passed, or read the plan's file; None if there is neither.
 
     Raises:
         OptionError: The file cannot be read, or options contradict the plan.
@@ -76,72 +81,64 @@ def given_plan(settings: Settings) -> Plan | None:
 
 
 def planned(model: nn.Module, batch: Batch, settings: Settings) -> Plan:
-    """Find the plan; collective over the world, and the same on all ranks.
+    """Find a plan on rank 0 and return it on all ranks; collective over the world.
 
     Raises:
-        OptionError: There is no plan; raised on every rank.
+        OptionError: No plan was found; raised on every rank.
+        BaseException: Any other error of the search, on rank 0; DisagreementError on other ranks.
     """
-    found: Plan | BaseException | None = None
-    if session.current().rank == 0:
-        try:
-            found = _found(model, batch, settings)
-        except BaseException as error:  # any error, since other ranks wait for this one
-            found = error
-    answer = broadcast_object(
-        found if isinstance(found, Plan) else _portable(found), 0, session.current().world
-    )
-    if isinstance(found, BaseException):
-        raise found
-    if isinstance(answer, Plan):
-        return answer
-    if isinstance(answer, str):
-        raise_first({0: answer}, "the search for a plan")
-    assert isinstance(answer, OptionError)
-    raise answer
+    team = RankTeam.of(session.current().world)
+    return team.run_on_first(lambda: _found(model, batch, settings), _portable, raises_own=True)
 
 
 def groups_of(plan: Plan, settings: Settings) -> Groups:
-    """Return the groups that a plan needs; collective if the session has none yet.
+    """Return the process groups for a plan; collective if the session has not made them yet.
 
     Raises:
-        OptionError: The world does not divide by the plan's degree, or the groups have another.
+        OptionError: The pipeline degree of the plan does not divide the number of ranks, or the
+            groups in the settings have another degree.
     """
     degree, size = plan.pipeline_parallel_degree, session.current().size
     require(
         size % degree == 0,
-        what=f"the plan has {degree} ranks in a pipeline, the world has {size} ranks",
-        why="pipelines are equal",
-        hint=f"Start a multiple of {degree} ranks, or plan for {size}",
+        what=f"the plan has {degree} ranks in a pipeline, and the world has {size} ranks",
+        why="all pipelines have the same number of ranks",
+        hint=f"Start a multiple of {degree} ranks, or make a plan for {size} ranks",
+        about="plan",
     )
     if settings.groups is None:
         return session.current().decide(degree)
     require(
         settings.groups.pp_size == degree,
-        what=f"the plan has {degree} ranks in a pipeline, the groups have"
+        what=f"the plan has {degree} ranks in a pipeline, and the groups have"
         f" {settings.groups.pp_size}",
-        why="every rank of a pipeline has its stages",
-        hint="Pass the groups of a layout with that degree",
+        why="every rank of a pipeline runs its own stages of the plan",
+        hint=f"Pass groups of a layout with pipeline_parallel_degree {degree}",
+        about="groups",
     )
     return settings.groups
 
 
-def _portable(fault: BaseException | None) -> OptionError | str:
-    """Return an OptionError as it is, and any other error as text."""
-    return fault if isinstance(fault, OptionError) else in_words(fault)
+def _portable(error: BaseException) -> OptionError:
+    """Return the error that other ranks raise if rank 0 finds no plan."""
+    if isinstance(error, OptionError):
+        return error
+    return rank_failure(0, "the search for a plan", error_text(error))
 
 
 def _found(model: nn.Module, batch: Batch, settings: Settings) -> Plan:
-    asked = {name: getattr(settings.options, name) for name in _PASSED}
-    if session.current().size == 1 and asked["pipeline_parallel_degree"] == "auto":
-        asked["pipeline_parallel_degree"] = 1
+    """Search for a plan with the options of the session; runs on rank 0."""
+    options = {name: getattr(settings.options, name) for name in _PLANNER_OPTIONS}
+    if session.current().size == 1 and options["pipeline_parallel_degree"] == "auto":
+        options["pipeline_parallel_degree"] = 1
     with torch.enable_grad():
-        plan = find(model, batch, _cluster(model), costs=settings.costs, **asked)
+        plan = find(model, batch, _cluster(model), costs=settings.costs, **options)
     fields = {name: getattr(plan, name) for name in Plan.__dataclass_fields__}
-    return Plan(**fields)  # the planning problem stays on this rank
+    return Plan(**fields)  # without the planning problem, which is not sent to other ranks
 
 
 def _cluster(model: nn.Module) -> Cluster:
-    """Return the cluster of this world: host by host if all hosts have the same number of ranks."""
+    """Describe this world for the planner; as one host if hosts have different numbers of ranks."""
     here = session.current()
     size, local = here.size, here.local_size
     if size % local:
@@ -150,12 +147,12 @@ def _cluster(model: nn.Module) -> Cluster:
 
 
 def cut_for_step(state: ModelState, step_function: StepFunction) -> None:
-    """Cut the model for the batch of a step, in the caller's modes.
+    """Cut the model for the batch of a step, in the present training and gradient modes.
 
     Raises:
         OptionError: There is no plan, or the plan is not for this model.
     """
-    model, is_there = state.model, False
+    model, has_called = state.model, False
 
     def cut_into(number: int) -> Any:
         arguments = probe(
@@ -164,8 +161,8 @@ def cut_for_step(state: ModelState, step_function: StepFunction) -> None:
         return example_of(arguments, model)
 
     def prepare(arguments: Arguments) -> None:
-        nonlocal is_there
-        is_there = True
+        nonlocal has_called
+        has_called = True
 
         def read() -> Batch:
             example = example_of(arguments, model)
@@ -177,24 +174,27 @@ def cut_for_step(state: ModelState, step_function: StepFunction) -> None:
     try:
         probe(state, step_function, step_function.cut(1)[0], prepare)
     except BaseException:
-        if is_there:
+        if has_called:
             raise
-        with raise_together(BEFORE):  # the other ranks are already here
+        with raise_together(session.current().world, BEFORE):  # other ranks wait in prepare_for
             raise
 
 
 def prepare_for(state: ModelState, read: Callable[[], Batch]) -> None:
-    """Cut the model for a batch of one replica; collective over the world.
+    """Plan and cut the model for a batch of one replica; collective over the world.
+
+    Args:
+        read: Function that returns the batch; its errors are raised on all ranks.
 
     Raises:
         OptionError: There is no plan, or the plan is not for this model.
     """
     model, settings = state.model, state.settings
-    with raise_together(BEFORE):
+    with raise_together(session.current().world, BEFORE):
         batch, given = read(), given_plan(settings)
     plan = given or planned(model, batch, settings)
     groups = groups_of(plan, settings)
-    with raise_together("the capture of the model"):
+    with raise_together(session.current().world, "the capture of the model"):
         example = batch.microbatch(plan.num_microbatches)
         captured = capture(model, example, opened=plan.opened)
         plan.check(captured.graph)
@@ -202,15 +202,58 @@ def prepare_for(state: ModelState, read: Callable[[], Batch]) -> None:
     with ending_all(groups, "the cut of the model"):
         split = cut(captured, plan, groups, settings, is_loaded=state.is_loaded)
         key = signature(split.skeleton, arguments_of(captured.example))
-        split.keep(key, (split.captured, split.placement))
+        split.add_capture(key, (split.captured, split.placement))
         state.split = split
         renaming.apply(split.stages)
     if session.current().rank == 0:
         _show(plan)
-    with ending_all(groups, "what waited for the cut of the model"):
+    with ending_all(groups, "the functions that run after the cut of the model"):
         state.catch_up()
 
 
+@torch.inference_mode(False)  # parameters made here are trained later
+def cut(
+    captured: Captured, plan: Plan, groups: Groups, settings: Settings, *, is_loaded: bool = False
+) -> PartitionedModel:
+    """Build this rank's stages of a captured model, and free the tensors of all other stages.
+
+    Collective over the world.
+
+    Args:
+        is_loaded: True if values are loaded later, so that some may be missing now.
+
+    Raises:
+        PlanError: The plan is not for this model.
+    """
+    model, placement = captured.model, plan.check(captured.graph)
+    schedule = plan.actions
+    own = schedule.stages_of[groups.pp_rank]
+    stages = {number: StageModule(captured, placement, number) for number in own}
+    keep_unused(model, captured.program, placement, stages)
+    bare = skeleton(model)
+    release(model, stages)
+    device = (
+        torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else None
+    )
+    materialize(model, stages, seed=settings.seed, device=device, strict=not is_loaded)
+    replicas = Replicas(
+        stages, placement, schedule, groups, graph=captured.graph, sharding=settings.sharding,
+        shard_degree=settings.shard_degree, bf16=settings.bf16,
+        fusion_bytes=settings.fusion_bytes,
+    )  # fmt: skip
+    replicas.prepare()
+    units = {call.module for call in captured.program.calls if call.is_unit}
+    own_units = {unit for stage in stages.values() for unit in stage.route.units}
+    skeleton_sync = SkeletonSync(model, bare, units, own_units)
+    captured = replace(captured, example=None)
+    split = PartitionedModel(
+        model=model, plan=plan, groups=groups, stages=stages, captured=captured,
+        placement=placement, skeleton=bare, skeleton_sync=skeleton_sync, replicas=replicas,
+    )  # fmt: skip
+    split.agreed_frozen = split.frozen()
+    return split
+
+
 def _show(plan: Plan) -> None:
-    """Print a short form of the plan."""
+    """Print a summary of the plan to stderr."""
     sys.stderr.write(summary(plan))

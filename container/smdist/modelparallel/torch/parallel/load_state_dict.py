@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loading of state dicts into the part of a model that this rank has."""
+"""Loading of a state dict into the stages that are on this rank."""
 
 from __future__ import annotations
 
@@ -14,21 +14,27 @@ from sagemaker_dist.errors import OptionError, raise_all
 from smdist.modelparallel.core.plan import Plan
 from smdist.modelparallel.torch.parallel.model_state import ModelState
 
-PLAN: Final = "_smp_plan"  # key in the state dict of one rank: the plan that cut the model
+PLAN: Final = "_smp_plan"  # key of the plan in the state dict of one rank
 
 
 def load(state: ModelState, values: Mapping[str, Any], *, strict: bool) -> Any:
-    """Load a whole state dict, or one with at least the values of this rank.
+    """Load the state dict of the whole model, or of this rank.
 
-    Before the cut, a whole state dict goes into the user's model. Loading waits for the cut if the
-    model is on meta or the state dict is partial.
+    Before the cut, a whole state dict is loaded into the user's model. If the model is on the meta
+    device, or the state dict is of one rank, it is loaded when the model is cut.
+
+    Args:
+        strict: False ignores names of this rank that are missing.
+
+    Returns:
+        Missing and unexpected names, as `torch.nn.Module.load_state_dict` does.
 
     Raises:
         OptionError: A value is missing, or has another shape.
     """
     plain = {key: value for key, value in values.items() if not key.startswith("_smp_")}
     if PLAN in values and state.split is None:
-        state.cut_by(Plan.from_document(values[PLAN], where="the plan of this state dict"))
+        state.cut_by(Plan.from_document(values[PLAN], where="the plan in this state dict"))
     is_partial = bool(values.get("_smp_is_partial"))
     on_meta = any(each.is_meta for each in state.model.parameters())
     if state.split is not None:
@@ -41,27 +47,31 @@ def load(state: ModelState, values: Mapping[str, Any], *, strict: bool) -> Any:
 
 
 def _into(state: ModelState, values: Mapping[str, Any], strict: bool) -> None:
+    """Copy values by name into the tensors of this rank, after a check of names and shapes."""
     own = state.local_values()
     missing = [name for name in own if name not in values] if strict else []
     shaped = {name: t for name, t in own.items() if isinstance(t, Tensor) and name in values}
     wrong = [name for name, t in shaped.items() if t.shape != values[name].shape]
-    raise_all(
-        [
-            *(_fault(f"{n!r} is missing", "this rank has it in its stages") for n in missing),
-            *(
-                _fault(
-                    f"{n!r} has the shape {tuple(values[n].shape)}", f"here {tuple(own[n].shape)}"
-                )
-                for n in wrong
-            ),
-        ]
-    )
+    faults = [
+        _fault(f"{name!r} is missing in the state dict", "this rank's stages have it", name)
+        for name in missing
+    ]
+    faults += [
+        _fault(
+            f"{name!r} has the shape {tuple(values[name].shape)} in the state dict",
+            f"the model's tensor has the shape {tuple(own[name].shape)}",
+            name,
+        )
+        for name in wrong
+    ]
+    raise_all(faults)
     with torch.no_grad():
         for name, tensor in shaped.items():
             _copy(tensor, values[name])
 
 
 def _copy(tensor: Tensor, value: Tensor) -> None:
+    """Copy a value into a tensor; of a whole value, copy the part that a sharded tensor holds."""
     if isinstance(tensor, DTensor) and not isinstance(value, DTensor):
         value = distribute_tensor(
             value.to(tensor.device, tensor.dtype), tensor.device_mesh, tensor.placements
@@ -69,5 +79,7 @@ def _copy(tensor: Tensor, value: Tensor) -> None:
     tensor.copy_(value)
 
 
-def _fault(what: str, why: str) -> OptionError:
-    return OptionError(what, why, "Load the state dict of this model, or of the same stages")
+def _fault(what: str, why: str, name: str) -> OptionError:
+    """Return the error for the tensor with this name."""
+    hint = "Load the state dict of the same model, of the whole one or of the same stages"
+    return OptionError(what, why, hint, about=name)

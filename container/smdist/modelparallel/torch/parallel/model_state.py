@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State of a `Parallel`, apart from what makes it a module.
+"""State of a `Parallel`: settings and counters, and after the first step its stages and captures.
 
-`StepProgress` counts steps for the lines that rank 0 prints, as DDP's steps are counted elsewhere.
-`complete` and `GradientHooks` reduce gradients over replicas, once in a series of backward passes.
+`StepProgress` counts steps for the progress lines that rank 0 prints. `Trace` records the steps of
+all ranks: `with model.traced() as trace:`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -19,16 +19,191 @@ from torch import nn
 from sagemaker_dist.errors import OptionError, require
 from smdist.dataparallel.torch import step_report
 from smdist.dataparallel.torch.training_progress import TrainingProgress
+from smdist.modelparallel.core.placement import Placement
 from smdist.modelparallel.core.plan import Plan
-from smdist.modelparallel.torch.executor import Arguments, PassedOn
-from smdist.modelparallel.torch.parallel.partitioned_model import PartitionedModel
+from smdist.modelparallel.core.rank_layout import Axis
+from smdist.modelparallel.core.schedule import Schedule
+from smdist.modelparallel.torch import session
+from smdist.modelparallel.torch.capture import Captured
+from smdist.modelparallel.torch.capture.signature import SkeletonSync
+from smdist.modelparallel.torch.executor import (
+    Arguments,
+    Executor,
+    OnEvent,
+    PassedOn,
+    StageHooks,
+)
+from smdist.modelparallel.torch.executor.run_trace import Recorder, Run, gather
+from smdist.modelparallel.torch.materialization.stage_module import StageModule
 from smdist.modelparallel.torch.parallel.settings import Settings
 from smdist.modelparallel.torch.parallel.step_function import MicrobatchCall, StepFunction
 from smdist.modelparallel.torch.randomness import RngStream, generators_kept, seed_generators
+from smdist.modelparallel.torch.replicas import Replicas
+from smdist.modelparallel.torch.session.process_groups import Groups
+
+MAX_CAPTURES = 64  # largest number of captures, by signature, that a model keeps
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionedModel:
+    """Model that is cut into stages: the stages of this rank, and the objects that run them.
+
+    Attributes:
+        model: Model of the user; tensors that only other ranks hold have no values in it.
+        plan: Plan with the stages and the schedule; the same on all ranks.
+        groups: Process groups of the plan's layout.
+        stages: Stages of this rank, by number.
+        captured, placement: Capture of the latest call, and the stage of each of its operations.
+        skeleton: Copy of the whole model without values.
+        skeleton_sync: Copier of modes and settings from the model to the skeleton.
+        replicas: Reduction of gradients over replicas.
+        captures: Capture and placement by signature of a call, least recently used first.
+        compared_calls: Descriptions of the calls whose data was compared once; equal on all ranks
+            of the pipeline.
+        executors: Executors: under None that of the plan's schedule, under a number that of as
+            many forward passes.
+        configured_for: Key in `executors` and capture that the stages are set to; None before the
+            first step.
+        on_event: Function that receives the events of all executors; None if no trace is recorded.
+        latest_signature: Short signature and full signature of the latest call.
+        frozen_names: Version of the skeleton, and the names of its frozen parameters.
+        agreed_frozen: Names of the parameters that were frozen on all ranks in the latest step.
+    """
+
+    model: nn.Module
+    plan: Plan
+    groups: Groups
+    stages: Mapping[int, StageModule]
+    captured: Captured
+    placement: Placement
+    skeleton: nn.Module
+    skeleton_sync: SkeletonSync
+    replicas: Replicas
+    captures: OrderedDict[Hashable, tuple[Captured, Placement]] = field(default_factory=OrderedDict)
+    compared_calls: set[str] = field(default_factory=set)
+    executors: dict[int | None, Executor] = field(default_factory=dict)
+    configured_for: tuple[int | None, Captured] | None = None
+    on_event: OnEvent | None = None
+    latest_signature: tuple[Hashable, Hashable] | None = None
+    frozen_names: tuple[int, tuple[str, ...]] = (-1, ())
+    agreed_frozen: tuple[str, ...] = ()
+
+    @property
+    def last_rank(self) -> int:
+        """Pipeline rank of the last stage."""
+        return self.plan.actions.rank_of[-1]
+
+    def add_capture(self, key: Hashable, found: tuple[Captured, Placement]) -> None:
+        """Add the capture of a signature; above MAX_CAPTURES drop the least recently used one."""
+        self.captures[key] = found
+        while len(self.captures) > MAX_CAPTURES:
+            self.captures.popitem(last=False)
+
+    def use_capture(self, key: Hashable) -> tuple[Captured, Placement]:
+        """Return the capture of a known signature, and make it the most recently used one."""
+        self.captures.move_to_end(key)
+        return self.captures[key]
+
+    def mark_compared(self, description: str) -> None:
+        """Record that ranks have compared the data of a call with this description."""
+        if len(self.compared_calls) >= MAX_CAPTURES:
+            self.compared_calls.clear()
+        self.compared_calls.add(description)
+
+    def frozen(self) -> tuple[str, ...]:
+        """Return the names of all frozen parameters, including those that other ranks hold."""
+        if self.frozen_names[0] != self.skeleton_sync.version:
+            parameters = self.skeleton.named_parameters()
+            names = [name for name, parameter in parameters if not parameter.requires_grad]
+            self.frozen_names = self.skeleton_sync.version, tuple(names)
+        return self.frozen_names[1]
+
+    def aliases(self, name: str) -> list[str]:
+        """Return all names of the parameter with this name; several if modules share it."""
+        parameter = self.skeleton.get_parameter(name)
+        every = self.skeleton.named_parameters(remove_duplicate=False)
+        return [alias for alias, other in every if other is parameter]
+
+    @contextmanager
+    def guarded(self, doing: str) -> Iterator[None]:
+        """Surround a collective block: if it raises on one rank, all ranks raise a StepError.
+
+        Before the first executor exists the block runs without this protection.
+
+        Args:
+            doing: Work of the block, for messages: "the sum of gradients".
+        """
+        executor = next(iter(self.executors.values()), None)
+        with nullcontext() if executor is None else executor.guarded(doing):
+            yield
+
+    def send_event(self, *event: Any) -> None:
+        """Send an event of an executor to `on_event`, if a trace is recorded."""
+        if self.on_event is not None:
+            self.on_event(*event)
+
+    def executor(
+        self, parts: int | None, schedule: Callable[[], Schedule], hooks: StageHooks
+    ) -> Executor:
+        """Return an executor that runs the latest capture; make it if it does not exist.
+
+        Args:
+            parts: Key of the executor in `executors`.
+            schedule: Function that makes the schedule of a new executor.
+            hooks: Hooks of a new executor.
+        """
+        if parts not in self.executors:
+            group = self.groups.of(Axis.PP)
+            self.executors[parts] = Executor(
+                self.stages, self.placement, schedule(), group, hooks=hooks,
+                on_event=self.send_event,
+            )  # fmt: skip
+        configured = self.configured_for
+        if configured is None or configured[0] != parts or configured[1] is not self.captured:
+            self.executors[parts].adopt(self.captured, self.placement)
+            self.configured_for = (parts, self.captured)
+        return self.executors[parts]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """Record of this rank's steps.
+
+    Attributes:
+        recorder: Recorder of the events of this rank.
+        split: Model whose steps are recorded.
+    """
+
+    recorder: Recorder
+    split: PartitionedModel
+
+    @classmethod
+    def of(cls, split: PartitionedModel) -> Trace:
+        """Return an empty trace of a model's steps on this rank."""
+        groups = split.groups
+        recorder = Recorder(rank=groups.rank, replica=groups.rdp_rank, pipeline_rank=groups.pp_rank)
+        return cls(recorder=recorder, split=split)
+
+    def gather(self) -> Run:
+        """Collect the events of all ranks; collective over the world.
+
+        Returns:
+            Steps of all ranks, the same on every rank: `save(path)` writes them as a Chrome trace,
+            `plot(path)` as a picture, and `replay()` compares them with the simulation.
+        """
+        return gather(
+            self.recorder,
+            session.current().world,
+            schedule=self.split.plan.actions,
+            edges=self.split.placement.edges,
+        )
 
 
 class StepProgress:
-    """Counter of a model's steps; neither activations nor NCCL's transfers are timed."""
+    """Counter of a model's steps, for the progress lines that rank 0 prints.
+
+    Messages between stages and transfers by NCCL are not part of the times in these lines.
+    """
 
     def __init__(self) -> None:
         self._progress = TrainingProgress(counts=True, is_timed=not torch.cuda.is_available())
@@ -43,29 +218,32 @@ class StepProgress:
         if not self._has_begun:
             self._has_begun = True
             step_report.enter(self._progress)
-        if step_report.is_current(self._progress):
+        if self._progress.is_current:
             self._progress.forward(samples or None, is_step=True)
 
 
-_AROUND: Final = ":feed"  # name for the seed of the user's code, as the executor has it
+_SEED_NAME: Final = ":feed"  # name from which the seed of the user's code is made; executor's
 
 
 @dataclass(slots=True, kw_only=True)
 class ModelState:
-    """Mutable state of a model on several ranks.
+    """Mutable state of a `Parallel`.
 
     Attributes:
-        model: Model of the user; after the cut, tensors that other ranks hold have no values.
+        model: Model of the user; after the cut, tensors of other ranks' stages have no values.
+        settings: Settings of the model.
+        seed: Seed of random numbers.
+        split: Stages of this rank; None before the first step.
         microbatch_call: Microbatch whose user code is running; None between microbatches.
         step_number: Number of finished steps with a backward pass.
-        passes: Number of finished or running backward passes; gradients are reduced once a series.
+        passes: Number of steps with a backward pass that have begun.
         waiting: Functions to call once the model is cut, in order.
         is_loaded: True if one of these functions loads all values.
         is_returning: True while a backward pass outside of a step runs.
-        has_trained: True once a batch of the size in the options was seen.
+        has_trained: True once a training batch had the size of `global_batch_size`.
         forwards: Number of forward passes outside of training steps since the last step, by step
             number and gradient mode.
-        steps: Counter of steps for the lines that rank 0 prints.
+        steps: Counter of steps for the progress lines of rank 0.
     """
 
     model: nn.Module
@@ -84,7 +262,7 @@ class ModelState:
 
     @contextmanager
     def acting(self, microbatch_call: MicrobatchCall) -> Iterator[None]:
-        """Answer the model's calls within the block by this microbatch call."""
+        """Let the model's calls within the block be those of this microbatch."""
         before, self.microbatch_call = self.microbatch_call, microbatch_call
         try:
             yield
@@ -93,11 +271,15 @@ class ModelState:
 
     @property
     def parts(self) -> list[nn.Module]:
-        """Modules of this rank: the whole model before the cut, its stages after it."""
+        """Modules of this rank: before the cut the whole model, afterwards this rank's stages."""
         return [self.model] if self.split is None else list(self.split.stages.values())
 
     def local_values(self, **options: Any) -> dict[str, Any]:
-        """Return this rank's state dict under the model's names; options are a module's."""
+        """Return the parameters and buffers of this rank, under the names of the user's model.
+
+        Args:
+            options: Options of `torch.nn.Module.state_dict`.
+        """
         found: dict[str, Any] = options.pop("destination", None) or {}
         for part in self.parts:
             found.update(part.state_dict(**options))
@@ -107,7 +289,7 @@ class ModelState:
         """Call a function once the model is cut; at once if it is cut already.
 
         Args:
-            loads: True if the function loads all values, so that missing values are no fault.
+            loads: True if the function loads all values, so that the cut may leave values unset.
         """
         if self.split is not None:
             function()
@@ -124,9 +306,10 @@ class ModelState:
         given = self.settings.plan
         if self.split is not None or (given is not None and given.basis != plan.basis):
             raise OptionError(
-                f"{type(self.model).__name__} is to be cut by another plan",
-                "it has one already, and stages hold what that says",
-                "Load it into a model without a plan, or with the same one",
+                f"{type(self.model).__name__} cannot be cut by the plan of the state dict",
+                "it has another plan already",
+                "Load the state dict into a model without a plan, or with the same plan",
+                about="plan",
             )
         self.settings = replace(self.settings, plan=plan)
 
@@ -137,7 +320,7 @@ class ModelState:
         return RngStream(seed=self.seed, step=self.step_number, microbatch=number, repeat=repeat)
 
     def catch_up(self) -> None:
-        """Call the functions that waited for the cut; keep a failed one and all after it."""
+        """Call the functions that wait for the cut; keep a failing one, and all after it."""
         waiting, self.waiting = self.waiting, []
         for at, each in enumerate(waiting):
             try:
@@ -147,24 +330,24 @@ class ModelState:
                 raise
 
     def check_caught_up(self) -> None:
-        """Check that no function is left that waited for the cut.
+        """Check that all functions that waited for the cut have run.
 
         Raises:
-            OptionError: A function is left because one failed, so values may be missing.
+            OptionError: One of them failed, so values may be missing.
         """
         require(
             self.split is None or not self.waiting,
             what=f"{type(self.model).__name__} is not ready for a step",
-            why=f"{len(self.waiting)} of the functions that waited for its cut, such as the"
-            " loading of a checkpoint, have not run, since one of them failed",
-            hint="Fix what failed there, and start again",
+            why=f"{len(self.waiting)} of the functions that run after its cut, such as the loading"
+            " of a checkpoint, have not run, because one of them failed",
+            hint="Fix the cause of that error, and start the job again",
         )
 
     def check_size(self, size: int) -> None:
         """Check that the first training batch has the options' size; later ones may be smaller.
 
         Args:
-            size: Samples of one replica; 0 if unknown.
+            size: Number of samples of one replica; 0 if unknown.
 
         Raises:
             OptionError: The batch has another size.
@@ -176,8 +359,8 @@ class ModelState:
         if wanted and total and (total > wanted or (total < wanted and not self.has_trained)):
             raise OptionError(
                 f"global_batch_size is {wanted}",
-                f"the batch of this step has {size} samples on each of {replicas} replicas:"
-                f" {total}",
+                f"the batch of this step has {size} samples on each of {replicas} replicas, which"
+                f" is {total} in total",
                 f"Pass global_batch_size={total}"
                 + ("" if wanted % replicas else f", or batches of {wanted // replicas}"),
                 about="global_batch_size",
@@ -185,7 +368,10 @@ class ModelState:
         self.has_trained = True
 
     def next_repeat(self) -> int:
-        """Count a forward pass outside of training, so that each draws its own random numbers."""
+        """Return the number of forward passes since the last step, and count one more.
+
+        The number makes the random numbers of each such pass different.
+        """
         kind = self.step_number, torch.is_grad_enabled()
         for old in [each for each in self.forwards if each[0] != self.step_number]:
             del self.forwards[old]
@@ -199,7 +385,14 @@ def probe(
     piece: Arguments,
     use: Callable[[Arguments], Any],
 ) -> Any:
-    """Run the user's code of one microbatch up to the model's call; apply `use` to the arguments.
+    """Run the user's code of one microbatch up to the model's call.
+
+    Args:
+        piece: Arguments of the user's code.
+        use: Function that receives the model's arguments.
+
+    Returns:
+        Result of `use`.
 
     Raises:
         OptionError: The function ends without calling the model.
@@ -210,7 +403,7 @@ def probe(
         found.append(use(arguments))
         raise PassedOn
 
-    seed = state.draws(0, 1).seed_of(_AROUND)
+    seed = state.draws(0, 1).seed_of(_SEED_NAME)
     with state.acting(MicrobatchCall(answer=answer)), generators_kept():
         seed_generators(seed)
         try:
@@ -224,45 +417,6 @@ def not_called(step_function: StepFunction) -> OptionError:
     """Return the error for a step function that did not call the model."""
     return OptionError(
         f"{step_function.name} returned without calling the model",
-        "a step takes each microbatch through the model once",
-        "Call the model in it, or take @smp.step off",
+        "a step runs each microbatch through the model once",
+        "Call the model in the function, or remove @smp.step from it",
     )
-
-
-@contextmanager
-def complete(state: ModelState, split: PartitionedModel) -> Iterator[bool]:
-    """Surround one backward pass of all microbatches; yield True if it is the last of its series.
-
-    Gradients of the passes of one series add up on each replica; the last pass reduces them.
-    """
-    series = state.settings.passes_per_step
-    if state.passes % series == 0:
-        split.replicas.begin()
-    state.passes += 1
-    is_last = state.passes % series == 0
-    yield is_last
-    if is_last:
-        with split.guarded("the sum of gradients"):
-            split.replicas.finish()
-    state.step_number += 1
-
-
-class GradientHooks:
-    """Hooks of the replicas, which reduce only in the last backward pass of a series."""
-
-    def __init__(self, state: ModelState) -> None:
-        self._state = state
-
-    def before_backward(self, stage: int, is_last: bool) -> None:
-        """Run before each backward action."""
-        assert self._state.split is not None
-        self._state.split.replicas.hooks.before_backward(stage, is_last and self._reduces)
-
-    def after_backward(self, stage: int, is_last: bool) -> None:
-        """Run after each backward action."""
-        assert self._state.split is not None
-        self._state.split.replicas.hooks.after_backward(stage, is_last and self._reduces)
-
-    @property
-    def _reduces(self) -> bool:
-        return self._state.passes % self._state.settings.passes_per_step == 0

@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers of a model that is cut: their parameters, clipping, and calls that are refused.
+"""Optimizers of a model that is cut: their parameters, gradient clipping, and forbidden calls.
 
-An optimizer that was made before the cut gets the parameters of this rank. Its groups keep their
-number, order and options, so that schedulers still work; a group without parameters on this rank
-is empty.
+In an optimizer that was made before the cut, parameters of the whole model are replaced by those of
+this rank. Its groups keep their number, order and options, so that schedulers still work; a group
+without parameters on this rank is empty.
 
-Before each step of an optimizer of the model, gradients are clipped as the option
-`gradient_clipping` says. An optimizer of the model has its parameters on some rank, so all ranks
-clip together, also those without any of its parameters.
+With the option `gradient_clipping`, gradients are clipped before each step of an optimizer of the
+model. All ranks clip together, also those that hold none of the optimizer's parameters.
 
-An optimizer call within a step is refused. The step function runs once per microbatch, and on most
-ranks only up to the model's call, so an optimizer in it would update the last stage's parameters
-after each microbatch, and no others. `state_dict` of a module that was cut is refused as well.
+Optimizer calls in a step function are refused. The function runs once per microbatch, and on most
+ranks only up to the model's call, so an optimizer in it would update the parameters of the last
+stage after each microbatch, and no others. `state_dict` of a module that was cut is refused, too.
 """
 
 from __future__ import annotations
@@ -36,16 +35,17 @@ from smdist.modelparallel.torch.session.current_model import (
     refuse_in_step,
 )
 
-_MOVED: Final = "_smp_moved"  # attribute of a parameter that left the model: its names
+_MOVED: Final = "_smp_moved"  # attribute with the names of a parameter that the cut replaced
 _seen: WeakSet[torch.optim.Optimizer] = WeakSet()
 _moved: WeakSet[torch.optim.Optimizer] = WeakSet()  # optimizers of a model that was cut
 _is_hooked = False
 
 
 class ParameterRenaming:
-    """Names of a whole model's parameters, kept while the model is cut.
+    """Map from the parameters of the whole model to those of this rank's stages, by name.
 
-    The parameters themselves are only weakly referenced, so that their memory can be freed.
+    Make it before the cut, and call `apply` after it. The old parameters are weakly referenced, so
+    that their memory can be freed.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -56,7 +56,7 @@ class ParameterRenaming:
             self._old[id(parameter)] = ref(parameter)
 
     def apply(self, stages: Mapping[int, nn.Module]) -> None:
-        """Give all optimizers the parameters of these stages."""
+        """Replace the parameters in all registered optimizers by those of this rank's stages."""
         local = local_parameters(stages)
         kept = {id(parameter) for parameter in local.values()}
         for key, names in self._names.items():
@@ -79,11 +79,15 @@ def local_parameters(stages: Mapping[int, nn.Module]) -> dict[str, nn.Parameter]
 
 
 def rewrite(optimizer: torch.optim.Optimizer, local: Mapping[str, nn.Parameter]) -> None:
-    """Replace parameters that moved by this rank's parameters, along with their optimizer state."""
+    """Replace the whole model's parameters, and their state, in an optimizer by this rank's.
+
+    Args:
+        local: Parameters of this rank by name.
+    """
     for group in optimizer.param_groups:
         found: dict[int, nn.Parameter] = {}
         for parameter in group["params"]:
-            new = _now(parameter, local)
+            new = _local_parameter(parameter, local)
             state = optimizer.state.pop(parameter, None) if new is not parameter else None
             if new is not parameter:
                 _moved.add(optimizer)
@@ -94,7 +98,10 @@ def rewrite(optimizer: torch.optim.Optimizer, local: Mapping[str, nn.Parameter])
         group["params"][:] = found.values()
 
 
-def _now(parameter: nn.Parameter, local: Mapping[str, nn.Parameter]) -> nn.Parameter | None:
+def _local_parameter(
+    parameter: nn.Parameter, local: Mapping[str, nn.Parameter]
+) -> nn.Parameter | None:
+    """Return this rank's parameter in place of one of the whole model; None if it has none."""
     names: tuple[str, ...] | None = getattr(parameter, _MOVED, None)
     if names is None:
         return parameter
@@ -102,7 +109,11 @@ def _now(parameter: nn.Parameter, local: Mapping[str, nn.Parameter]) -> nn.Param
 
 
 def spread(value: Any, parameter: nn.Parameter) -> Any:
-    """Return a whole parameter's optimizer state for this rank's part of the parameter."""
+    """Return optimizer state of a whole parameter as this rank's parameter needs it.
+
+    If the parameter is sharded, a tensor of the same shape is sharded, too; other values are
+    returned as they are.
+    """
     if not isinstance(value, Tensor) or not isinstance(parameter, DTensor):
         return value
     if isinstance(value, DTensor) or value.shape != parameter.shape:
@@ -111,7 +122,7 @@ def spread(value: Any, parameter: nn.Parameter) -> Any:
 
 
 def _watch_others() -> None:
-    """Rewrite unregistered optimizers as well, before their first step."""
+    """Install a hook that rewrites unregistered optimizers before their first step."""
     global _is_hooked
     if not _is_hooked:
         register_optimizer_step_pre_hook(_before_step)
@@ -121,6 +132,7 @@ def _watch_others() -> None:
 def _before_step(
     optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
+    """Rewrite an optimizer of the current model before its first step; clip gradients."""
     model = current_model()
     if model is None or not model.is_cut:
         return
@@ -144,8 +156,9 @@ def _check_all_are_of(optimizer: torch.optim.Optimizer, model: SplitModel) -> No
         not others,
         what=f"{type(optimizer).__name__} has {len(others)} parameters that are in no stage, such "
         f"as one of shape {tuple(others[0].shape) if others else ()}",
-        why="only ranks of the last stage have gradients of them, and no means over replicas",
-        hint="Put what the loss trains into the model, or step it with an optimizer of its own",
+        why="such parameters have gradients on the ranks of the last stage alone, and these are not"
+        " averaged over replicas",
+        hint="Move these parameters into the model, or give them an optimizer of their own",
     )
 
 
@@ -156,15 +169,22 @@ def _is_of(optimizer: torch.optim.Optimizer, model: SplitModel) -> bool:
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
+    """Return the parameters of all groups."""
     return (each for group in optimizer.param_groups for each in group["params"])
 
 
 def _clip(optimizer: torch.optim.Optimizer, max_norm: float, closure: object) -> None:
+    """Clip the gradients of an optimizer's parameters over all ranks.
+
+    Raises:
+        OptionError: The step got a closure.
+    """
     require(
         closure is None,
         what=f"{type(optimizer).__name__}.step got a closure, and gradient_clipping is {max_norm}",
-        why="gradients are clipped before the step, and a closure computes them in it",
-        hint="Run the step of the model yourself, then call optimizer.step()",
+        why="gradients are clipped before the optimizer's step, and a closure computes them in it",
+        hint="Call the closure before optimizer.step(), and leave it out there",
+        about="gradient_clipping",
     )
     scale = getattr(optimizer, "grad_scale", None)  # set if the optimizer itself unscales
     clip_grad_norm_(_parameters(optimizer), max_norm * (1.0 if scale is None else float(scale)))
@@ -174,7 +194,7 @@ _is_watching = False
 
 
 def watch(model: SplitModel) -> None:
-    """Refuse optimizer calls in the model's steps, and `state_dict` of its module after the cut."""
+    """Install hooks that refuse optimizer calls in steps, and `state_dict` of the cut module."""
     global _is_watching
     module: Any = model.module
     model.when_cut(lambda: module.register_state_dict_pre_hook(_has_values) and None)
@@ -186,6 +206,7 @@ def watch(model: SplitModel) -> None:
 
 
 def _guard_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Refuse the step of an optimizer in a step function of its model."""
     if _is_of_model(optimizer):
         refuse_in_step(f"{type(optimizer).__name__}.step()")
 
@@ -203,7 +224,7 @@ def _refusing(zero_grad: Callable[..., None]) -> Callable[..., None]:
 
 
 def _is_of_model(optimizer: torch.optim.Optimizer) -> bool:
-    """Tell whether an optimizer trains the running model, with parameters on any rank."""
+    """Tell whether an optimizer has parameters of a model whose step is running."""
     running = models_in_step()
     if not running:
         return False
@@ -214,6 +235,7 @@ def _is_of_model(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _tensors(model: SplitModel) -> Iterable[Tensor]:
+    """Return the parameters of this rank's stages and of the user's model."""
     return [*model.parameters(), *model.module.parameters()]
 
 
@@ -223,8 +245,8 @@ def _has_values(module: nn.Module, *_: Any) -> None:
     gone = [name for name, tensor in tensors if tensor.is_meta]
     if gone:
         raise OptionError(
-            f"state_dict() of {type(module).__name__} itself has no values of {len(gone)} tensors,"
-            f" such as {gone[0]!r}",
-            "the model was cut into stages, and other ranks hold them",
+            f"state_dict() of {type(module).__name__} itself lacks the values of {len(gone)}"
+            f" tensors, such as {gone[0]!r}",
+            "the model was cut into stages, and other ranks hold these tensors",
             "Call state_dict() of the DistributedModel around it, or smp.export(path, model)",
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Model on several ranks that is used as the model itself: `Parallel`."""
+"""Class `Parallel`: a model whose stages are on several ranks, used like the model itself."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from smdist.modelparallel.torch.capture import Captured
 from smdist.modelparallel.torch.materialization.stage_module import StageModule
 from smdist.modelparallel.torch.parallel import call_outside_step, optimizers, train_step
 from smdist.modelparallel.torch.parallel.load_state_dict import load
-from smdist.modelparallel.torch.parallel.model_state import ModelState
-from smdist.modelparallel.torch.parallel.partitioned_model import PartitionedModel, Trace
+from smdist.modelparallel.torch.parallel.model_state import ModelState, PartitionedModel, Trace
 from smdist.modelparallel.torch.parallel.settings import Settings
 from smdist.modelparallel.torch.parallel.step_function import normal
 from smdist.modelparallel.torch.session.current_model import current_model, refuse_in_step, register
@@ -29,8 +28,12 @@ from smdist.modelparallel.torch.session.process_groups import Groups
 class Parallel(nn.Module):
     """Model whose stages are on several ranks.
 
-    Until the cut, in the first step, it has all parameters of the user's model. Afterwards it has
-    those of this rank's stages, under the same names as in the user's model.
+    The first step cuts the model into stages. Before it, `Parallel` has all parameters of the
+    user's model; afterwards it has those of this rank's stages, under the same names.
+
+    Args:
+        model: Model of the user.
+        settings: Options of the session and of `smp.parallelize`.
 
     Attributes:
         step_number: Number of finished steps with a backward pass; random numbers depend on it.
@@ -41,9 +44,10 @@ class Parallel(nn.Module):
         super().__init__()
         require(
             isinstance(model, nn.Module) and not isinstance(model, Parallel),
-            what=f"the model is {type(model).__name__}",
-            why="a torch.nn.Module is cut, once",
-            hint="Pass the model itself",
+            what=f"the model is of type {type(model).__name__}",
+            why="only a torch.nn.Module that is not parallel yet can be cut into stages",
+            hint="Pass the torch.nn.Module itself",
+            about="model",
         )
         self._state = ModelState(model=model, settings=settings, seed=settings.seed)
         self._session = session.current()
@@ -52,10 +56,10 @@ class Parallel(nn.Module):
         optimizers.watch(self)
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute that torch keeps; for one of the user's model, say where it is.
+        """Return a parameter, buffer or submodule of this module.
 
         Raises:
-            AttributeError: There is no such attribute here.
+            AttributeError: There is none; the error names the user's model if that has it.
         """
         try:
             return super().__getattr__(name)
@@ -64,8 +68,9 @@ class Parallel(nn.Module):
             if state is None or not hasattr(state.model, name):
                 raise
             raise AttributeError(
-                f"{type(self).__name__} has no {name!r}, but {type(state.model).__name__} has:"
-                f" {_inside(self)}.{name}. What other ranks hold has no values there once it is cut"
+                f"{type(self).__name__} has no attribute {name!r}, but {type(state.model).__name__}"
+                f" has one: use {_inside(self)}.{name}. After the first step, parameters there have"
+                " values only if their stage is on this rank"
             ) from error
 
     @property
@@ -145,8 +150,8 @@ class Parallel(nn.Module):
     def _split(self) -> PartitionedModel:
         if self._state.split is None:
             raise OptionError(
-                f"{type(self._state.model).__name__} is not cut yet",
-                "that happens in its first step, which has the first batch",
+                f"{type(self._state.model).__name__} is not cut into stages yet",
+                "its first step cuts it, since that needs a batch",
                 "Run a step first, or pass example= to smp.parallelize",
             )
         return self._state.split
@@ -155,7 +160,7 @@ class Parallel(nn.Module):
         """Call a function once the model is cut; at once if it is cut already.
 
         Args:
-            loads: True if the function loads all values, so that missing values are no fault.
+            loads: True if the function loads all values, so that the cut may leave values unset.
         """
         self._state.when_cut(function, loads=loads)
 
@@ -168,7 +173,7 @@ class Parallel(nn.Module):
         self._state.cut_by(plan)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model: in a step one microbatch, outside of one a forward pass on all ranks.
+        """Run the model: one microbatch in a step, or a whole batch on all ranks outside of steps.
 
         Raises:
             OptionError: Outside of a step, gradients are enabled and there are several stages.
@@ -181,7 +186,11 @@ class Parallel(nn.Module):
     def backward(self, tensors: Any, grad_tensors: Any = None) -> None:
         """Start the backward pass of a microbatch, in place of `loss.backward()`.
 
-        Gradients are the mean over microbatches, and over replicas.
+        Gradients are averaged over microbatches and over replicas.
+
+        Args:
+            tensors: Tensor, or tensors, from which the backward pass starts, such as the loss.
+            grad_tensors: Gradient of each tensor; None for tensors with one element.
 
         Raises:
             OptionError: Outside of a step there are several stages, or a tensor has no gradient.
@@ -199,12 +208,12 @@ class Parallel(nn.Module):
         Args:
             batch: Arguments of the model: a tensor, a tuple of positional arguments, or a dict of
                 keyword arguments.
-            loss: Function of the model's output, and of `targets` if they are given. The default is
-                the model's own loss: the output's `loss`, or the output if it is one number.
-            targets: Data that is cut into microbatches beside the batch.
+            loss: Function that returns the loss from the model's output, and from `targets` if they
+                are given. By default the loss is `output.loss`, or an output of one number.
+            targets: Data that is cut into microbatches like the batch; None for none.
 
         Returns:
-            A `StepOutput` of the losses.
+            `StepOutput` with the loss of each microbatch.
         """
         return train_step.train_step(self, self._state, batch, loss, targets)
 
@@ -214,16 +223,19 @@ class Parallel(nn.Module):
         """Run one forward pass without gradients, in evaluation mode.
 
         Args:
-            batch, loss, targets: See `train_step`.
+            batch, loss, targets: See `train_step`; without `loss` no loss is computed.
 
         Returns:
-            The mean loss; without `loss`, the model's output for the batch.
+            Mean loss over microbatches, a tensor; without `loss`, the model's output for the batch.
         """
         return train_step.evaluate(self, self._state, batch, loss, targets)
 
     @contextmanager
     def traced(self) -> Iterator[Trace]:
-        """Record the steps within the block; `gather()` of the trace collects it from all ranks.
+        """Record the steps within the block.
+
+        Yields:
+            Trace of this rank; its `gather()` returns the records of all ranks.
 
         Raises:
             OptionError: The model is not cut yet.
@@ -240,13 +252,13 @@ class Parallel(nn.Module):
     def named_modules(
         self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Module]]:
-        """Return the modules of this rank, under the model's names."""
+        """Return the modules of this rank, under the names of the user's model."""
         memo = set() if memo is None else memo
         for part in self._state.parts:
             yield from part.named_modules(memo, prefix, remove_duplicate)
 
     def named_children(self) -> Iterator[tuple[str, nn.Module]]:
-        """Return the direct children of all parts on this rank."""
+        """Return the direct children of this rank's stages; before the cut those of the model."""
         for part in self._state.parts:
             yield from part.named_children()
 
@@ -254,13 +266,13 @@ class Parallel(nn.Module):
         """Reset the gradients of this rank.
 
         Raises:
-            OptionError: A step runs, and gradients of its earlier microbatches would be lost.
+            OptionError: A step is running, whose gradients would be lost.
         """
         refuse_in_step("model.zero_grad()")
         super().zero_grad(set_to_none)
 
     def train(self, mode: bool = True) -> Self:
-        """Set all stages of this rank to training or evaluation mode; call it on all ranks."""
+        """Set the model to training or evaluation mode; call it on all ranks."""
         self.training = mode
         self._state.model.train(mode)
         for part in self._state.parts:
@@ -279,22 +291,34 @@ class Parallel(nn.Module):
         return self
 
     def state_dict(self, **options: Any) -> Any:
-        """Return this rank's values under the model's names; options are a module's."""
+        """Return the parameters and buffers of this rank, under the names of the user's model.
+
+        Args:
+            options: Options of `torch.nn.Module.state_dict`.
+        """
         return self.local_values(**options)
 
     def local_values(self, **options: Any) -> dict[str, Any]:
-        """Return the values of this rank, even if a subclass overrides `state_dict`."""
+        """Return what `Parallel.state_dict` does, even if a subclass overrides that."""
         return self._state.local_values(**options)
 
     def load_state_dict(  # type: ignore[override]
         self, state_dict: Mapping[str, Any], strict: bool = True
     ) -> Any:
-        """Load a state dict of the whole model, at once or when the model is cut."""
+        """Load a state dict of the whole model: at once, or when the model is cut.
+
+        Args:
+            state_dict: Values by name; it may lack those of other ranks.
+            strict: False ignores names of this rank that are missing.
+
+        Raises:
+            OptionError: A value is missing, or has another shape.
+        """
         return load(self._state, state_dict, strict=strict)
 
 
 def current_parallel() -> Parallel | None:
-    """Return the model that was made last, if it still lives and its session still runs."""
+    """Return the latest `Parallel` of this process; None if it was freed or its session ended."""
     model = current_model()
     assert model is None or isinstance(model, Parallel)
     return model

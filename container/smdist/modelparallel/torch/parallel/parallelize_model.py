@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`smp.parallelize`: from a model, and perhaps a plan and an example, to a `Parallel`."""
+"""Function `smp.parallelize`, which makes a `Parallel` of a model."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ def parallelize(
     bf16: bool | None = None, seed: int | None = None, fusion_bytes: int = FUSION_BYTES,
     costs: str = "auto",
 ) -> Parallel:  # fmt: skip
-    """Put the stages of a model on the ranks; collective over the world.
+    """Cut a model into stages and put them on the ranks; collective over the world.
 
-    SMP has no such function: there, only DistributedModel makes a model parallel, with the options
-    of the job. Arguments that are left out have the values of `smp.init`.
+    SMP v1 has no such function: there, DistributedModel does this with the options of the job.
+    Arguments that are left out take the values of `smp.init`.
 
     Args:
-        plan: Plan to cut the model by, for instance from `smp.plan`. Default: the plan that rank 0
-            finds and prints.
-        example: Batch of one replica; with it the model is cut at once, without it in its first
-            step.
-        groups: Process groups of the ranks. Default: the session's.
-        sharding: "none" (each replica has all of its stages), "optimizer" or "full" (FSDP2).
-        shard_degree: Number of replicas that share the state. Default: all.
-        bf16: True to compute with sharded parameters in bfloat16.
-        seed: Seed of random numbers, and of weights of modules made on meta.
-        fusion_bytes: Size of the buffers in which gradients travel between replicas.
-        costs: "measure", "estimate" or "auto"; see `smp.plan`.
+        plan: Plan with the stages and the schedule, for instance from `smp.plan`. By default rank 0
+            finds a plan and prints it.
+        example: Batch of one replica, with which the model is cut at once; without it, the first
+            step cuts the model.
+        groups: Process groups of the ranks; by default those of the session.
+        sharding: "none" (each replica has whole stages), "optimizer" or "full" (FSDP2).
+        shard_degree: Number of replicas that share one copy of the state; by default all.
+        bf16: True to compute in bfloat16; needs `sharding`.
+        seed: Seed of random numbers, and of the weights of modules made on the meta device.
+        fusion_bytes: Size of the buffers, in bytes, in which gradients of replicas are reduced.
+        costs: Source of the planner's times: "measure", "estimate" or "auto"; see `smp.plan`.
 
     Raises:
-        OptionError: All faults of the plan for this model, these ranks and options.
+        OptionError: The plan does not fit the model, the ranks or the options; all faults at once.
     """
     options = checked(session.current().options, plan)
     settings = Settings(

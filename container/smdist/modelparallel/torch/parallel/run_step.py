@@ -1,45 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One step of a model: capture the call, agree, run the pipeline, and share the results."""
+"""One step of a model: agree with other ranks, run the pipeline, and broadcast the results.
+
+`complete` and `GradientHooks` reduce gradients over replicas, once in a series of backward passes.
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
+from smdist.modelparallel.core.plan import Plan
 from smdist.modelparallel.core.rank_layout import Axis
-from smdist.modelparallel.core.schedule import Schedule
+from smdist.modelparallel.core.schedule import Action, Do, Schedule
 from smdist.modelparallel.torch.executor import Arguments, Executor, Roots
-from smdist.modelparallel.torch.parallel.capture_cache import (
+from smdist.modelparallel.torch.parallel.call_agreement import (
     CapturedCall,
+    DifferenceError,
+    agree,
     find_capture,
     sync_frozen,
 )
 from smdist.modelparallel.torch.parallel.first_step import cut_for_step
-from smdist.modelparallel.torch.parallel.model_state import (
-    GradientHooks,
-    ModelState,
-    complete,
-    probe,
-)
-from smdist.modelparallel.torch.parallel.partitioned_model import PartitionedModel, forward_only
-from smdist.modelparallel.torch.parallel.rank_agreement import (
-    DifferenceError,
-    agree,
-    checksum,
-    described,
-)
+from smdist.modelparallel.torch.parallel.model_state import ModelState, PartitionedModel, probe
 from smdist.modelparallel.torch.parallel.step_function import MicrobatchCall, StepFunction
-from smdist.modelparallel.torch.program.pytree import map_leaves
+from smdist.modelparallel.torch.program.pytree import checksum, described, map_leaves
 from smdist.modelparallel.torch.session.object_collectives import broadcast_object
 
 _NO_BACKWARD: Final = (
-    "{} trained nothing: it ran in training with gradients enabled, and never called"
-    " model.backward(loss). Call it in the step, or evaluate under torch.no_grad()"
+    "{} trained nothing: the model was in training mode and gradients were enabled, but the"
+    " function did not call model.backward(loss). Call it in the step function, or run the step"
+    " under torch.no_grad() to evaluate"
 )
 
 
@@ -47,13 +43,13 @@ def run(state: ModelState, step_function: StepFunction, *, parts: int | None = N
     """Run one step on all ranks.
 
     Args:
-        parts: Number of microbatches of a step without a backward pass; None for a planned step.
+        parts: Number of microbatches for forward passes alone; None for the schedule of the plan.
 
     Returns:
-        The function's result for each microbatch: the same on all ranks of the pipeline.
+        Result of the function for each microbatch, the same on all ranks of the pipeline.
 
     Raises:
-        OptionError: The batch cannot be cut, or ranks are about to do different things.
+        OptionError: The batch cannot be cut, or ranks of a pipeline called the model differently.
         StepError: An action failed on some rank.
     """
     state.check_caught_up()
@@ -63,7 +59,7 @@ def run(state: ModelState, step_function: StepFunction, *, parts: int | None = N
     assert state.split is not None
     split = state.split
     count = split.plan.num_microbatches if parts is None else parts
-    seen, pieces = _agreed(state, step_function, count, axis)
+    seen, pieces = _agreed_call(state, step_function, count, axis)
     split.captured, split.placement = seen.captured, seen.placement
     feed = _UserCode(state, step_function, pieces)
     if seen.has_gradients and parts is None:
@@ -78,55 +74,64 @@ def run(state: ModelState, step_function: StepFunction, *, parts: int | None = N
         draws = partial(state.draws, count=count, repeat=repeat)
         results = executor.run(feed, draws=draws, backward=False)
         split.replicas.rest()
-    split.mirror.let_go()
-    return _shared(split, results)
+    split.skeleton_sync.ignore_changes()
+    return _broadcast_results(split, results)
 
 
-def _agreed(
+def _agreed_call(
     state: ModelState, step_function: StepFunction, count: int, axis: Axis
 ) -> tuple[CapturedCall, list[Arguments]]:
-    """Agree on the step; if ranks have frozen parameters since the last one, sync and retry."""
+    """Return this rank's capture and microbatches, after a comparison with other ranks.
+
+    If ranks differ because some of them have frozen parameters since the last step, the frozen
+    parameters are synchronized, and ranks compare once more.
+    """
     try:
-        return _looked(state, step_function, count, axis)
+        return _compared_call(state, step_function, count, axis)
     except DifferenceError:
         assert state.split is not None
         if not sync_frozen(state.split, axis):
             raise
-    return _looked(state, step_function, count, axis)
+    return _compared_call(state, step_function, count, axis)
 
 
-def _looked(
+def _compared_call(
     state: ModelState, step_function: StepFunction, count: int, axis: Axis
 ) -> tuple[CapturedCall, list[Arguments]]:
-    """Find this rank's capture and microbatches, and check that all ranks agree and can go on."""
+    """Find this rank's capture and microbatches, and compare them with those of other ranks."""
     split = state.split
     assert split is not None
     fault: BaseException | None = None
-    seen, pieces, said, told = None, [], {}, ""
+    seen, pieces, descriptions, text = None, [], {}, ""
     try:
         pieces = step_function.cut(count)
         seen = probe(
             state, step_function, pieces[0], lambda arguments: find_capture(split, arguments)
         )
-        said = {"inputs": described(step_function.inputs), "model": f"{count} x {seen.text}"}
-        told = repr(said)
-        said["data"] = "" if told in split.compared else checksum(step_function.inputs)
+        inputs = described(step_function.inputs)
+        descriptions = {"inputs": inputs, "model": f"{count} x {seen.text}"}
+        text = repr(descriptions)
+        is_known = text in split.compared_calls
+        descriptions["data"] = "" if is_known else checksum(step_function.inputs)
         if axis is Axis.WORLD and seen.has_gradients:
             state.check_size(step_function.size())
     except BaseException as error:  # any error, since other ranks wait for this one
         fault = error
-    agree(split.groups, axis, said, fault)
+    agree(split.groups, axis, descriptions, fault)
     assert seen is not None
-    split.compare(told)
-    split.agreed = split.frozen()
+    split.mark_compared(text)
+    split.agreed_frozen = split.frozen()
     return seen, pieces
 
 
 class _UserCode:
-    """Feed of an executor that runs the user's code, one microbatch at a time.
+    """Function that runs the user's code of one microbatch; an executor calls it as its feed.
+
+    Args:
+        pieces: Arguments of the code for each microbatch.
 
     Attributes:
-        has_roots: True once the code has started a backward pass.
+        has_roots: True once the code has called `model.backward`.
     """
 
     def __init__(
@@ -148,17 +153,82 @@ class _UserCode:
 
 
 def _train(state: ModelState, split: PartitionedModel, feed: Any, count: int) -> list[Any] | None:
-    """Run the step forward and backward."""
+    """Run a step forward and backward; return the results on the last stage's rank, else None."""
     with complete(state, split):
         executor = _executor(state, split, None)
         if state.settings.broadcasts_buffers:
-            with executor.guarded("the sharing of buffers"):
-                split.replicas.share_buffers()
+            with executor.guarded("the broadcast of buffers"):
+                split.replicas.broadcast_buffers()
         return executor.run(feed, draws=lambda at: state.draws(at, count), backward=True)
 
 
+@contextmanager
+def complete(state: ModelState, split: PartitionedModel) -> Iterator[bool]:
+    """Surround the backward passes of one step; reduce gradients after the last step of a series.
+
+    A series is `passes_per_step` steps, whose gradients are summed on each replica.
+
+    Yields:
+        True if the step is the last of its series.
+    """
+    series = state.settings.passes_per_step
+    if state.passes % series == 0:
+        split.replicas.begin()
+    state.passes += 1
+    is_last = state.passes % series == 0
+    yield is_last
+    if is_last:
+        with split.guarded("the sum of gradients"):
+            split.replicas.finish()
+    state.step_number += 1
+
+
+class GradientHooks:
+    """Hooks that let replicas reduce gradients in the last step of a series alone."""
+
+    def __init__(self, state: ModelState) -> None:
+        self._state = state
+
+    def before_backward(self, stage: int, is_last: bool) -> None:
+        """Handle the start of a backward action."""
+        assert self._state.split is not None
+        self._state.split.replicas.hooks.before_backward(stage, is_last and self._reduces)
+
+    def after_backward(self, stage: int, is_last: bool) -> None:
+        """Handle the end of a backward action."""
+        assert self._state.split is not None
+        self._state.split.replicas.hooks.after_backward(stage, is_last and self._reduces)
+
+    @property
+    def _reduces(self) -> bool:
+        return self._state.passes % self._state.settings.passes_per_step == 0
+
+
+def forward_only(plan: Plan, num_microbatches: int) -> Schedule:
+    """Make a schedule of forward passes alone.
+
+    Each rank runs all microbatches through its first stage, then all through its next one.
+    """
+    rank_of = plan.actions.rank_of
+    orders = tuple(
+        tuple(
+            Action(Do.F, stage, microbatch)
+            for stage in stages
+            for microbatch in range(num_microbatches)
+        )
+        for stages in plan.actions.stages_of
+    )
+    return Schedule(
+        name="forward", rank_of=rank_of, num_microbatches=num_microbatches, orders=orders
+    )
+
+
 def _executor(state: ModelState, split: PartitionedModel, parts: int | None) -> Executor:
-    """Return the executor of the plan's schedule, or one for forward passes alone."""
+    """Return the executor of a step.
+
+    Args:
+        parts: Number of microbatches for forward passes alone; None for the schedule of the plan.
+    """
 
     def schedule() -> Schedule:
         return split.plan.actions if parts is None else forward_only(split.plan, parts)
@@ -167,13 +237,14 @@ def _executor(state: ModelState, split: PartitionedModel, parts: int | None) -> 
 
 
 def _detached(result: Any) -> Any:
+    """Detach all tensors in nested results from their autograd graph."""
     return map_leaves(lambda leaf: leaf.detach() if isinstance(leaf, Tensor) else leaf, result)
 
 
-def _shared(split: PartitionedModel, results: list[Any] | None) -> list[Any]:
+def _broadcast_results(split: PartitionedModel, results: list[Any] | None) -> list[Any]:
     """Broadcast the results of the last stage's rank to all ranks of the pipeline."""
     if split.groups.pp_size > 1:
-        with split.guarded("the sharing of results"):
+        with split.guarded("the broadcast of results"):
             results = broadcast_object(results, split.last_rank, split.groups.of(Axis.PP))
     assert results is not None
     return results

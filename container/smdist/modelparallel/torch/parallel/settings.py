@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of a model that is split: the session's options, and arguments that override them."""
+"""Settings of a parallel model: options of the session, and arguments that override them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from smdist.modelparallel.torch.session.process_groups import Groups
 
 MIB = 1 << 20
 
-_SAID: Final = {  # values that fit any plan: the planner's choice, and SMP's own defaults
+_ANY_PLAN: Final = {  # values that fit any plan: "auto", and the defaults of SMP v1
     "microbatches": ("auto", 1),
     "pipeline": ("auto", "interleaved"),
 }
@@ -23,21 +23,21 @@ _SAID: Final = {  # values that fit any plan: the planner's choice, and SMP's ow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings that do not change while a model is trained.
+    """Settings of one parallel model; they are constant during training.
 
     Attributes:
         options: Options of the session.
-        plan: Plan with the stages; None if the planner is to find one.
-        groups: Process groups; None for those of the session, once the plan is known.
+        plan: Plan with the stages and the schedule; None if the planner finds one.
+        groups: Process groups of the ranks; None for those of the session.
         sharding: Sharding of parameters over replicas: "none", "optimizer" or "full".
-        shard_degree: Number of replicas that share the state; None for all.
-        bf16: True to compute with sharded parameters in bfloat16.
+        shard_degree: Number of replicas that share one copy of the state; None for all.
+        bf16: True to compute in bfloat16; needs sharding.
         seed: Seed of all random numbers.
-        fusion_bytes: Size of the buffers in which gradients travel.
-        averages: True if gradients are the mean over microbatches, False if they are the sum.
-        passes_per_step: Number of steps whose gradients are added up before they are reduced.
-        broadcasts_buffers: True if replicas take over the first one's buffers before each step.
-        costs: Source of the planner's costs: "auto", "measure" or "estimate".
+        fusion_bytes: Size of a buffer, in bytes, in which gradients of replicas are reduced.
+        averages: True to average gradients over microbatches, False to sum them.
+        passes_per_step: Number of steps whose gradients are summed before replicas reduce them.
+        broadcasts_buffers: True to copy the buffers of replica 0 to all replicas before each step.
+        costs: Source of the planner's times: "auto", "measure" or "estimate".
     """
 
     options: ModelParallel
@@ -55,23 +55,24 @@ class Settings:
 
 
 def checked(options: ModelParallel, plan: Plan | None) -> ModelParallel:
-    """Return the options, checked against a plan that the user gives.
+    """Check options against a plan of the user, and return them.
 
     Raises:
-        OptionError: Options contradict the plan; all of them.
+        OptionError: Options contradict the plan; all faults at once.
     """
     raise_all(_contradictions(plan, options) if plan is not None else ())
     return options
 
 
 def _contradictions(plan: Plan, options: ModelParallel) -> Iterator[OptionError]:
+    """Yield an error for each option that has another value than the plan."""
     decided = {"microbatches": plan.num_microbatches, "pipeline": plan.schedule}
     for name, value in decided.items():
         option = getattr(options, name)
-        if option not in (*_SAID[name], value):
+        if option not in (*_ANY_PLAN[name], value):
             yield OptionError(
-                f"{name} is {option!r} beside a plan",
-                f"the plan decides it, and has {value!r}",
-                f"Leave {name} out, or plan anew with it",
+                f"{name} is {option!r}, and a plan is given",
+                f"the plan sets {name} to {value!r}",
+                f"Leave {name} out, or make another plan with it",
                 about=name,
             )

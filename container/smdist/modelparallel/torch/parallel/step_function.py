@@ -24,14 +24,15 @@ from smdist.modelparallel.torch.program.pytree import flatten, unflatten
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFunction:
-    """User's code of one step.
+    """Function of the user that is one step, with its arguments.
 
     Attributes:
         name: Name of the function, for messages.
         function: Function that runs one microbatch, including the model's call.
-        cut: Function from a number of microbatches to the arguments of each.
-        inputs: Data that the arguments are cut from; ranks of a pipeline compare it.
-        size: Function that counts the samples in it; 0 if objects cut themselves.
+        cut: Function from a number of microbatches to the arguments of each of them.
+        inputs: Whole arguments; ranks of a pipeline compare them.
+        size: Function that returns the number of samples in the arguments; 0 if it is unknown,
+            because objects cut themselves.
         detaches: True if results of `function` are detached from the autograd graph.
     """
 
@@ -45,13 +46,14 @@ class StepFunction:
 
 @dataclass(slots=True, kw_only=True, weakref_slot=True)
 class MicrobatchCall:
-    """One microbatch of a step, from the start of the user's code to its end.
+    """One run of the user's code for a microbatch.
 
     Attributes:
-        answer: Function that the model's call runs on this rank.
-        scale: Factor of this microbatch's gradients.
+        answer: Function that runs in place of the model on this rank.
+        scale: Factor of this microbatch's gradients, such as 1 / number of microbatches.
         roots: Tensors where the backward pass starts, with their gradients.
         is_open: True while the user's code runs.
+        num_calls: Number of calls of the model so far.
     """
 
     answer: Callable[[Arguments], Any]
@@ -61,26 +63,31 @@ class MicrobatchCall:
     num_calls: int = 0
 
     def call(self, arguments: Arguments) -> Any:
-        """Run the model's call.
+        """Run the model on this rank.
 
         Raises:
-            OptionError: The model was called before in this microbatch.
+            OptionError: The model was already called in this microbatch.
         """
         self.num_calls += 1
         require(
             self.num_calls == 1,
             what="the model is called twice in one step function",
-            why="a microbatch goes through the pipeline once",
-            hint="Put both calls into one module and give that to the model, or use two steps",
+            why="a step runs each microbatch through the pipeline once",
+            hint="Put both calls into the forward function of one module and make that the parallel"
+            " model, or use two steps",
         )
         output = self.answer(arguments)
         return watched(output, self._refusal())
 
     def backward(self, tensors: Any, gradients: Any) -> None:
-        """Record where the backward pass starts.
+        """Record the tensors where the backward pass starts; it runs after the user's code.
+
+        Args:
+            tensors: Tensor or several tensors.
+            gradients: Gradient of each tensor; None stands for 1, for tensors with one element.
 
         Raises:
-            OptionError: Gradients do not fit the tensors, or a tensor has no gradient.
+            OptionError: The numbers of tensors and gradients differ, or a tensor requires none.
         """
         starts = [tensors] if isinstance(tensors, Tensor) else list(tensors)
         given = [None] * len(starts) if gradients is None else gradients
@@ -88,34 +95,42 @@ class MicrobatchCall:
         require(
             len(given) == len(starts),
             what=f"backward got {len(starts)} tensors and {len(given)} gradients",
-            why="each tensor starts with its own",
-            hint="Pass one grad_tensors for each, None for a scalar",
+            why="each tensor needs a gradient of its own",
+            hint="Pass grad_tensors with one item for each tensor, None for one of one element",
+            about="grad_tensors",
         )
         self.roots += [self._root(tensor, own) for tensor, own in zip(starts, given, strict=True)]
 
     def _root(self, tensor: Any, gradient: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return a tensor with its gradient times `scale`.
+
+        Raises:
+            OptionError: The tensor requires no gradient, or has several elements and no gradient.
+        """
         has_gradient = isinstance(tensor, Tensor) and tensor.requires_grad
         require(
             has_gradient,
-            what=f"backward got a {type(tensor).__name__} without a gradient",
-            why="nothing that it was computed from is trained",
-            hint="Pass what follows from the model's output, outside of torch.no_grad()",
+            what=f"backward got a {type(tensor).__name__} that requires no gradient",
+            why="no trained parameter took part in its computation",
+            hint="Pass a loss that is computed from the model's output, outside of torch.no_grad()",
+            about="tensors",
         )
         assert isinstance(tensor, Tensor)
         require(
             gradient is not None or tensor.numel() == 1,
-            what=f"backward got a tensor of shape {tuple(tensor.shape)}",
-            why="only one number can start the backward pass by itself",
+            what=f"backward got a tensor of shape {tuple(tensor.shape)} without its gradient",
+            why="only the gradient of a tensor with one element has a default, 1",
             hint="Pass its mean or sum, or grad_tensors",
+            about="grad_tensors",
         )
         start = torch.ones_like(tensor) if gradient is None else gradient
         return tensor, start * self.scale
 
     def _refusal(self) -> Callable[[Tensor], None]:
-        """Return a hook that refuses a plain `backward` in the user's code.
+        """Return a tensor hook that refuses `loss.backward()` in the user's code.
 
-        The autograd graph holds the hook, so the hook must not hold the roots, which hold it:
-        Python's garbage collector does not see that cycle, and would never free it.
+        The autograd graph refers to the hook. The hook must not refer to `roots`, which refer to
+        the graph: Python's garbage collector cannot see that cycle and would never free it.
         """
         microbatch_call = ref(self)
 
@@ -128,7 +143,7 @@ class MicrobatchCall:
 
 
 def watched(output: Any, hook: Callable[[Tensor], None]) -> Any:
-    """Return a model's output, with a hook where a backward pass enters it."""
+    """Register a hook on the tensors in a model's output, which backward passes call; return it."""
     for leaf in flatten(output)[0]:
         if isinstance(leaf, Tensor) and leaf.grad_fn is not None:  # parameters outlive the call
             leaf.register_hook(hook)  # type: ignore[no-untyped-call]
@@ -136,16 +151,16 @@ def watched(output: Any, hook: Callable[[Tensor], None]) -> Any:
 
 
 def plain_backward() -> OptionError:
-    """Return the error for a call of `backward` on a tensor."""
+    """Return the error for `loss.backward()` in place of `model.backward(loss)`."""
     return OptionError(
-        "loss.backward() of what the model returned",
-        "the backward pass goes through all stages and sums over replicas: the model does that",
-        "Call model.backward(loss)",
+        "backward() is called on a tensor that the model's output leads to",
+        "a tensor cannot run the backward pass of stages on other ranks",
+        "Call model.backward(loss) in place of loss.backward()",
     )
 
 
 def example_of(arguments: Arguments, model: nn.Module) -> Any:
-    """Return the arguments of a model as an example: a tuple, or a dict if there are keywords.
+    """Return a model's arguments as one object: a tuple, or a dict by name if there are keywords.
 
     Raises:
         OptionError: There are keywords, and positional arguments without a name.
@@ -157,7 +172,7 @@ def example_of(arguments: Arguments, model: nn.Module) -> Any:
 
 
 def normal(arguments: Arguments, model: nn.Module) -> Arguments:
-    """Return the same call with all arguments by position, or all by keyword.
+    """Convert arguments so that all are positional, or all are keywords.
 
     Raises:
         OptionError: There are keywords, and positional arguments without a name.
@@ -167,6 +182,11 @@ def normal(arguments: Arguments, model: nn.Module) -> Arguments:
 
 
 def _by_name(model: nn.Module, arguments: Arguments) -> dict[str, Any]:
+    """Return positional arguments and keywords together, by name.
+
+    Raises:
+        OptionError: A positional argument has no name in the forward function's signature.
+    """
     args, kwargs = arguments
     signature = inspect.signature(model.forward)
     kinds = {p.kind for p in list(signature.parameters.values())[: len(args)]}
@@ -175,8 +195,9 @@ def _by_name(model: nn.Module, arguments: Arguments) -> dict[str, Any]:
     )
     require(
         named,
-        what=f"{type(model).__name__} is called with {len(args)} positions and with keywords",
-        why="its forward function has no names for these positions",
+        what=f"{type(model).__name__} is called with {len(args)} positional arguments and with"
+        " keywords",
+        why="its forward function has no names for the positional arguments",
         hint="Pass all arguments by position, or all by keyword",
     )
     names = list(signature.parameters)[: len(args)]
@@ -184,9 +205,10 @@ def _by_name(model: nn.Module, arguments: Arguments) -> dict[str, Any]:
 
 
 class StepOutput(Sequence[Tensor]):
-    """One tensor of a step's result, for every microbatch; equal on all ranks of a pipeline.
+    """Tensors of a step's result, one per microbatch; equal on all ranks of a pipeline.
 
-    It has SMP v1's methods, and is a sequence: `len(output)`, `output[0]`, `for each in output`.
+    The class has SMP v1's methods, and is a sequence: `len(output)`, `output[0]`,
+    `for each in output`.
 
     Attributes:
         outputs: Tensors by microbatch.
@@ -203,28 +225,28 @@ class StepOutput(Sequence[Tensor]):
         """Return the sum over microbatches, element by element.
 
         Raises:
-            OptionError: Results of microbatches have several shapes.
+            OptionError: Tensors of microbatches have different shapes.
         """
         return self.stack().sum(0)
 
     def concat(self) -> Tensor:
-        """Return one tensor, concatenated along dimension 0 as for the whole batch."""
+        """Return one tensor for the whole batch, concatenated along dimension 0; or of scalars."""
         if any(each.dim() == 0 for each in self.outputs):
             return self.stack()
         return torch.cat(self.outputs)
 
     def stack(self) -> Tensor:
-        """Return one tensor with microbatches as its new dimension 0.
+        """Return one tensor with a new dimension 0, the microbatches.
 
         Raises:
-            OptionError: Results of microbatches have several shapes.
+            OptionError: Tensors of microbatches have different shapes.
         """
         shapes = {tuple(each.shape) for each in self.outputs}
         if len(shapes) > 1:
             raise OptionError(
                 f"microbatches returned tensors of shapes {sorted(shapes)}",
-                "only equal ones can be stacked or added",
-                "Use concat(), or outputs",
+                "only tensors of equal shapes can be stacked or added",
+                "Use concat(), or the list outputs",
             )
         return torch.stack(self.outputs)
 
@@ -252,15 +274,19 @@ class StepOutput(Sequence[Tensor]):
         return repr(self)
 
     def __float__(self) -> float:
-        """Refuse a conversion to a number; the error names the mean as its replacement."""
+        """Refuse the conversion to a number, since there is one per microbatch.
+
+        Raises:
+            OptionError: Always; its hint is the mean.
+        """
         raise OptionError(
-            "a StepOutput is no number",
+            "a StepOutput cannot be converted to a number",
             f"it has {len(self.outputs)} tensors, one per microbatch",
             "Call float(loss.reduce_mean())",
         )
 
     def item(self) -> float:
-        """Refuse a conversion to a number; the error names the mean as its replacement."""
+        """Refuse the conversion to a number, as `float(output)` does."""
         return float(self)
 
     def __repr__(self) -> str:
@@ -268,10 +294,10 @@ class StepOutput(Sequence[Tensor]):
 
 
 def gathered(results: Sequence[Any]) -> Any:
-    """Gather results by microbatch into one of the same form; tensors become a StepOutput each.
+    """Combine the nested results of microbatches into one with the same containers.
 
-    Other leaves become a list by microbatch; None stays None. If microbatches return different
-    forms, the result is the list of what they returned.
+    In place of each tensor it has a StepOutput, in place of any other value a list by microbatch;
+    None stays None. If the containers differ between microbatches, the list of results is returned.
     """
     flat = [flatten(result) for result in results]
     form = flat[0][1]
@@ -282,6 +308,7 @@ def gathered(results: Sequence[Any]) -> Any:
 
 
 def _column(leaves: list[Any]) -> Any:
+    """Combine the values that microbatches have at one place of their results."""
     if all(isinstance(leaf, Tensor) for leaf in leaves):
         return StepOutput(leaves)
     return None if all(leaf is None for leaf in leaves) else leaves

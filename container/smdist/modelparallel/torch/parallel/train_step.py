@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps without a function of the user: `train_step` and `evaluate` of a `Parallel`."""
+"""Methods `train_step` and `evaluate` of `Parallel`: steps without a step function of the user."""
 
 from __future__ import annotations
 
@@ -26,7 +26,12 @@ Loss = Callable[..., Any] | None
 def train_step(
     model: nn.Module, state: ModelState, batch: Any, loss: Loss, targets: Any
 ) -> StepOutput:
-    """Run a step forward and backward; return the losses of all microbatches."""
+    """Run one step forward and backward, as `Parallel.train_step` documents.
+
+    Args:
+        model: `Parallel` module that is called.
+        state: State of this module.
+    """
 
     def function(arguments: Arguments, target: Any) -> Any:
         output = model(*arguments[0], **arguments[1])
@@ -41,7 +46,7 @@ def train_step(
 
 
 def evaluate(model: nn.Module, state: ModelState, batch: Any, loss: Loss, targets: Any) -> Any:
-    """Run a forward pass in evaluation mode, in as many microbatches as the batch allows."""
+    """Run one forward pass in evaluation mode, as `Parallel.evaluate` documents."""
 
     def function(arguments: Arguments, target: Any) -> Any:
         output = model(*arguments[0], **arguments[1])
@@ -69,31 +74,38 @@ def _evaluation(model: nn.Module, module: nn.Module) -> Iterator[None]:
 
 
 def _joined(results: list[Any]) -> Any:
-    """Join outputs of microbatches to those of the whole batch; scalars become means."""
+    """Join outputs of microbatches to one: concatenate tensors, average scalars."""
     return map_leaves(
         lambda leaf: _whole(leaf) if isinstance(leaf, StepOutput) else leaf, gathered(results)
     )
 
 
 def _whole(output: StepOutput) -> Tensor:
+    """Concatenate the tensors of all microbatches, or average them if they are scalars."""
     return output.reduce_mean() if output[0].dim() == 0 else output.concat()
 
 
 def _loss(output: Any, target: Any, loss: Loss) -> Any:
+    """Compute the loss of one microbatch, or take the model's own loss from its output.
+
+    Raises:
+        OptionError: There is no loss function, and the output has no loss.
+    """
     if loss is not None:
         return loss(output) if target is None else loss(output, target)
     found = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", output)
     if not isinstance(found, Tensor) or found.numel() != 1:
         raise OptionError(
-            "train_step got no loss",
-            f"the model returns {type(output).__name__} without one",
-            "Pass loss=: a function of what the model returns",
+            "train_step has no loss",
+            f"the model returns {type(output).__name__}, which contains no loss of one element",
+            "Pass loss=, a function that computes the loss from the model's output",
+            about="loss",
         )
     return found
 
 
 def _parts(step_function: StepFunction, planned: int) -> int:
-    """Return the planned number of microbatches, or a smaller one that divides the batch."""
+    """Return the planned number of microbatches; if it does not divide the batch, their gcd."""
     try:
         return gcd(step_function.size(), planned)
     except OptionError:
@@ -103,6 +115,8 @@ def _parts(step_function: StepFunction, planned: int) -> int:
 def _step_function(
     name: str, function: Callable[..., Any], batch: Any, targets: Any
 ) -> StepFunction:
+    """Return a step function whose batch and targets are cut into microbatches together."""
+
     def cut(number: int) -> list[Arguments]:
         whole, aims = Batch.of(batch), None if targets is None else Batch.of(targets)
         return [

@@ -10,12 +10,21 @@ with it. Here the result depends on the classes in the data alone.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
+
+_SCALARS = (
+    bool, int, float, complex, str, bytes, type(None), Enum, np.generic, torch.dtype,
+    torch.device, torch.Size,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,3 +147,41 @@ def _record(form: Form, values: list[Any]) -> Any:
     for name, value in zip(form.keys, values, strict=True):
         object.__setattr__(record, name, value)
     return record
+
+
+def described(data: Any) -> str:
+    """Describe nested data: shapes and types of tensors, and other leaves."""
+    leaves, form = flatten(data)
+    return "; ".join(
+        f"{path} {_text(leaf)}" for path, leaf in zip(paths(form), leaves, strict=True)
+    )
+
+
+def checksum(data: Any) -> str:
+    """Return checksums of all tensors and arrays in nested data, with their paths."""
+    leaves, form = flatten(data)
+    found = ((path, _bytes(leaf)) for path, leaf in zip(paths(form), leaves, strict=True))
+    return "; ".join(
+        f"{path} {hashlib.blake2b(each, digest_size=8).hexdigest()}"
+        for path, each in found
+        if each is not None
+    )
+
+
+def _bytes(leaf: Any) -> Any:
+    """Return the bytes of a tensor or array; None if they are unknown."""
+    if isinstance(leaf, np.ndarray):
+        return None if leaf.dtype.hasobject else np.ascontiguousarray(leaf).reshape(-1).view("u1")
+    if not isinstance(leaf, Tensor) or leaf.is_meta or leaf.is_quantized:
+        return None
+    plain = leaf.detach().to_dense() if leaf.layout is not torch.strided else leaf.detach()
+    plain = plain.resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
+    return plain.view(torch.uint8).numpy()
+
+
+def _text(leaf: Any) -> str:
+    if isinstance(leaf, Tensor | np.ndarray):
+        return f"{leaf.dtype}{list(leaf.shape)}"
+    if isinstance(leaf, set | frozenset):
+        return f"{type(leaf).__name__} of {sorted(map(_text, leaf))}"
+    return repr(leaf) if isinstance(leaf, _SCALARS) else type(leaf).__name__

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data parallelism under a pipeline: ranks that hold the same parameters keep them equal.
+"""Data parallelism of pipelines: replicas of a stage have equal parameters and gradients.
 
 replicas = Replicas(stages, placement, schedule, groups, graph=captured.graph)
 replicas.prepare()
 
 replicas.begin()
 executor = Executor(stages, placement, schedule, group, hooks=replicas.hooks)   ... runs
-replicas.finish()    gradients are means over replicas, and sums over holders of tied parameters
+replicas.finish()    gradients are averaged over replicas, and summed for tied parameters
 """
 
 from smdist.modelparallel.torch.replicas.grad_clipping import clip_grad_norm_

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FSDP2 on a pipeline: replicas share a stage's parameters, gradients and optimizer state.
+"""FSDP2 on a pipeline: a stage's parameters, gradients and optimizer state are sharded.
 
-    "optimizer"   parameters are gathered at their first use in a step and stay until its end
-    "full"        parameters of a unit are gathered each time that it runs, and freed after it
+    "optimizer"   parameters are gathered at their first use in a step, and kept until its end
+    "full"        parameters of a module are gathered each time that it runs, and freed after it
 
-"full" costs two gathers for each unit and microbatch; a rank never holds more than one or two whole
-units. If the schedule splits the backward pass, W still needs the parameters that I has used, and
-"full" keeps them as "optimizer" does. In both, gradients are whole until the last backward pass of
-a stage, and are reduced once a step.
+"full" needs two gathers for each module and microbatch, and a rank has only one or two whole
+modules at a time. If the schedule splits the backward pass into I and W, "full" keeps parameters as
+"optimizer" does, since W needs them after I. In both, gradients are whole until the last backward
+pass of a stage, and are reduced once per step.
 
-Some parameters stay whole on every replica: those in several stages of one rank, those of another
-type than the rest of their group, and those without dimensions.
+Some parameters are not sharded: those in several stages of one rank, those whose dtype differs from
+the rest of their group, and those without dimensions.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Shards:
     """Sharded stages of one rank.
 
     Args:
-        stages: Stages by number; they are wrapped in place.
+        stages: Stages by number; `fully_shard` is applied to them in place.
         groups: Process groups of this rank.
         shard_degree: Number of replicas that share one copy.
-        keeps: True if parameters stay gathered until the end of a step.
-        bf16: True if units compute in bfloat16.
+        keeps: True to keep gathered parameters until the end of a step.
+        bf16: True to compute in bfloat16.
     """
 
     def __init__(
@@ -57,15 +57,15 @@ class Shards:
     ) -> None:
         self._stages, self._group, self._keeps = stages, groups.of(Axis.RDP), keeps
         self._mesh = _mesh(groups, shard_degree, _device_type(stages.values()))
-        # Units for which this view matters are not wrapped; outputs of stages are never changed.
+        # Modules whose result is changed in place are not wrapped, so this warning does not apply.
         warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
-        apart = _torn(stages, bf16=bf16)
+        apart = _unshardable(stages, bf16=bf16)
         for stage in stages.values():
             _wrap(stage, self._mesh, apart, keeps=keeps, bf16=bf16)
             self._pause(stage)
 
     def end(self, stage: int) -> None:
-        """Reduce a stage's gradients after its last backward pass; free its whole parameters."""
+        """Reduce a stage's gradients after its last backward pass; free its gathered parameters."""
         root = self._root(stage)
         if not _has_run(root):
             return
@@ -73,39 +73,40 @@ class Shards:
         root.set_reshard_after_backward(True)
         root.set_requires_gradient_sync(True)
         with torch.no_grad():
-            self._agree(root)
+            self._fill_gradients(root)
         # Called directly, as torch's pipelines do: split backward passes do not reach FSDP's hook.
         root._get_fsdp_state()._root_post_backward_final_callback()
         self._pause(self._stages[stage])
 
     def rest(self) -> None:
-        """Free whole parameters, and what a run without a backward pass has left."""
+        """Free gathered parameters, and reset FSDP's state after forward passes alone."""
         for stage in self._stages:
             root = self._root(stage)
             if _has_run(root):
                 root.reset_iter_state()
 
     def retrain(self) -> None:
-        """Update the reduction types of FSDP's groups after a change of trained parameters."""
+        """Update FSDP's reduction dtypes after parameters were frozen or unfrozen."""
         for stage in self._stages:
             root = self._root(stage)
             for group in _groups(root) if _has_run(root) else ():
                 group._init_mp_dtypes()
 
     def _root(self, stage: int) -> FSDPModule:
+        """Return a stage as the FSDP module that it is."""
         root = self._stages[stage]
         assert isinstance(root, FSDPModule)
         return root
 
     def _pause(self, stage: nn.Module) -> None:
-        """Let backward passes add up gradients without reduction, until the last one."""
+        """Set a stage to add up gradients in backward passes, without reductions."""
         assert isinstance(stage, FSDPModule)
         stage.set_is_last_backward(False)
         stage.set_reshard_after_backward(not self._keeps)
         stage.set_requires_gradient_sync(False)
 
-    def _agree(self, root: FSDPModule) -> None:
-        """Set zeros as gradient where only another replica has one, so that all take part."""
+    def _fill_gradients(self, root: FSDPModule) -> None:
+        """Set a gradient of zeros where only another replica has one, since all must reduce it."""
         parts = [part for part in _parts(root) if part.sharded_param.requires_grad]
         if not parts:
             return
@@ -122,17 +123,17 @@ class Shards:
 
 
 def _has_run(root: FSDPModule) -> bool:
-    """Tell whether a stage has run: FSDP finds the root module in its first forward pass."""
+    """Tell whether a stage has run; FSDP sets its root module in the first forward pass."""
     return bool(root._get_fsdp_state()._is_root)
 
 
 def keeps_gathered(sharding: str, *, splits_backward: bool) -> bool:
-    """Tell whether parameters stay whole from their first use in a step to its end."""
+    """Tell whether gathered parameters are kept until the end of a step."""
     return sharding == "optimizer" or splits_backward
 
 
 def _mesh(groups: Groups, shard_degree: int, device_type: str) -> DeviceMesh:
-    """Make the mesh of replicas: shards, or shards and copies of shards; collective."""
+    """Make FSDP's device mesh: one dimension of shards, or copies and shards; collective."""
     if shard_degree == groups.rdp_size:
         return DeviceMesh.from_group(groups.of(Axis.RDP), device_type)
     own: dict[str, dist.ProcessGroup] = {}
@@ -152,27 +153,33 @@ def _mesh(groups: Groups, shard_degree: int, device_type: str) -> DeviceMesh:
 
 
 def _device_type(stages: Iterable[nn.Module]) -> str:
+    """Return the device type of the stages' parameters; "cpu" if there are none."""
     tensors = (tensor for stage in stages for tensor in stage.parameters())
     return next((tensor.device.type for tensor in tensors), "cpu")
 
 
-def _torn(stages: Mapping[int, StageModule], *, bf16: bool) -> set[nn.Parameter]:
-    """Return the parameters that FSDP cannot group: those of several stages, and scalars.
+def _unshardable(stages: Mapping[int, StageModule], *, bf16: bool) -> set[nn.Parameter]:
+    """Return the parameters that FSDP cannot shard: those of several stages, and scalars.
 
-    In bfloat16 a unit computes in one type, so a unit with such a shared parameter stays whole.
+    With `bf16` also all other parameters of a module that has such a shared parameter, since the
+    module computes in one dtype.
     """
     count = Counter(parameter for stage in stages.values() for parameter in stage.parameters())
     shared = {parameter for parameter, number in count.items() if number > 1}
     units = [stage.get_submodule(n) for stage in stages.values() for n in stage.route.units]
     around = [set(unit.parameters()) for unit in units if bf16]
-    torn = shared.union(*(own for own in around if own & shared))
-    return torn | {parameter for parameter in count if not parameter.dim()}
+    whole = shared.union(*(own for own in around if own & shared))
+    return whole | {parameter for parameter in count if not parameter.dim()}
 
 
 def _wrap(
     stage: StageModule, mesh: DeviceMesh, apart: set[nn.Parameter], *, keeps: bool, bf16: bool
 ) -> None:
-    """Wrap each unit by itself, and the rest with the stage."""
+    """Apply FSDP to each unit by itself, and to the other parameters with the stage.
+
+    Args:
+        apart: Parameters that are not sharded.
+    """
     dtype = torch.bfloat16 if bf16 else None
     reduce_dtype = torch.float32 if bf16 else None
     units = _separate(stage, apart)
@@ -204,6 +211,7 @@ def _shard(
     keeps: bool,
     policy: MixedPrecisionPolicy,
 ) -> None:
+    """Apply FSDP to a module, except for the ignored parameters."""
     fully_shard(
         module,
         mesh=mesh,
@@ -214,9 +222,10 @@ def _shard(
 
 
 def _separate(stage: StageModule, apart: set[nn.Parameter]) -> list[nn.Module]:
-    """Return units with parameters to shard that no other unit of the stage has.
+    """Return the units of a stage to which FSDP is applied one by one.
 
-    A unit whose result is changed in place is left out: FSDP would lose its hook on the result.
+    They have parameters to shard, and none of another unit. A unit whose result is changed in place
+    is left out, since FSDP would lose its hook on the result.
     """
     changed = _changed_in_place(stage)
     units = [stage.get_submodule(name) for name in stage.route.units if name not in changed]
@@ -230,7 +239,7 @@ def _separate(stage: StageModule, apart: set[nn.Parameter]) -> list[nn.Module]:
 
 
 def _changed_in_place(stage: StageModule) -> set[str]:
-    """Return the names of units whose results a later call changes in place."""
+    """Return the names of units whose results are later changed in place."""
     places = stage.program.aliases
     written = {
         places[call.arguments[at].value]  # type: ignore[union-attr]
@@ -246,7 +255,7 @@ def _changed_in_place(stage: StageModule) -> set[str]:
 
 
 def _odd(parameters: Iterable[nn.Parameter], apart: set[nn.Parameter]) -> set[nn.Parameter]:
-    """Return parameters of other types than the most common one: a group has one type."""
+    """Return the parameters whose dtype is not the most common one, since FSDP needs one dtype."""
     own = [p for p in parameters if p not in apart and not isinstance(p, DTensor)]
     sizes: Counter[torch.dtype] = Counter()
     for parameter in own:
@@ -256,36 +265,41 @@ def _odd(parameters: Iterable[nn.Parameter], apart: set[nn.Parameter]) -> set[nn
 
 
 def _parts(root: FSDPModule) -> list[Any]:
-    """Return FSDP's parameters of a stage, in the same order on all replicas."""
+    """Return FSDP's records of a stage's parameters, in the same order on all replicas."""
     parts = (part for group in _groups(root) for part in group.fsdp_params)
     return [part for part in parts if hasattr(part, "_unsharded_param")]
 
 
 def _groups(root: FSDPModule) -> list[Any]:
+    """Return FSDP's parameter groups of a stage."""
     states = root._get_fsdp_state()._state_ctx.all_states
     return [group for state in states for group in state._fsdp_param_groups]
 
 
 def _complete(part: Any) -> None:
-    """Move a gradient to where FSDP expects it: W leaves it at another place than I."""
+    """Move a gradient to the attribute that FSDP reduces; W stores it in another one than I."""
     part.accumulate_unsharded_grad_if_needed()
     part.to_accumulated_grad_if_needed()
 
 
 def _has_gradient(part: Any) -> bool:
+    """Tell whether FSDP's record of a parameter has a gradient."""
     return part.unsharded_accumulated_grad is not None or part._unsharded_param.grad is not None
 
 
 def _cast_all(dtype: torch.dtype, _: nn.Module, args: Any, kwargs: Any) -> Any:
+    """Convert all floating-point arguments of a module to `dtype`; a forward pre-hook."""
     leaves, form = flatten((args, kwargs))
     return unflatten(form, [_cast(leaf, dtype) for leaf in leaves])
 
 
 def _cast_received(dtype: torch.dtype, _: nn.Module, args: Any) -> Any:
+    """Convert the floating-point values that a stage received to `dtype`; a forward pre-hook."""
     received, *others = args
     return ({name: _cast(value, dtype) for name, value in received.items()}, *others)
 
 
 def _cast(leaf: Any, dtype: torch.dtype) -> Any:
+    """Convert a floating-point tensor to `dtype`; return anything else as it is."""
     is_float = isinstance(leaf, Tensor) and leaf.is_floating_point()
     return leaf.to(dtype) if is_float else leaf

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gradient clipping by the norm of the whole model, not by that of one rank's stages.
 
-While a split model lives, `torch.nn.utils.clip_grad_norm_` does so too, under any name by which a
-script has imported it: the two functions that it calls are replaced. They handle gradients of split
-models and pass all others to torch's own.
+While a parallel model exists, `torch.nn.utils.clip_grad_norm_` does the same, also if a script has
+imported it under another name: the two functions that it calls are replaced. They handle gradients
+of parallel models and pass all others to torch's functions.
 
-Every rank of the pipeline calls it, also a rank without gradients or without trained parameters. A
-tied parameter counts once, on the rank of its first stage.
+Every rank of the pipeline must call it, also a rank without gradients or trained parameters. A tied
+parameter counts once, on the rank of its first stage.
 
-A parameter of no stage, such as one of the loss function, has its gradient where the loss is: it
-counts on the rank of the last stage. Its gradient is not averaged over replicas, and its values are
-not sent to other ranks, so a parameter to be trained belongs in the model.
+A parameter outside of the model, such as one of the loss function, has a gradient on the rank of
+the last stage alone, and counts there. Its gradient is not averaged over replicas, so put such
+parameters into the model.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad
 
 from smdist.modelparallel.torch.replicas.grad_norm import total_norm
-from smdist.modelparallel.torch.replicas.owned_params import numbers
+from smdist.modelparallel.torch.replicas.gradient_buckets import numbers
 from smdist.modelparallel.torch.session.current_model import refuse_in_step
 from smdist.modelparallel.torch.session.process_groups import Groups
 
 
 class ClippedModel(Protocol):
-    """Split model from the view of clipping."""
+    """Interface of a parallel model that clipping needs."""
 
     @property
     def groups(self) -> Groups:
@@ -44,10 +44,10 @@ class ClippedModel(Protocol):
 
     @property
     def has_losses(self) -> bool:
-        """True if this rank has the last stage."""
+        """True if this rank has the last stage, and with it the loss."""
 
     def counted_elsewhere(self) -> Iterable[nn.Parameter]:
-        """Return the parameters that another rank of the pipeline also has, and counts."""
+        """Return the tied parameters that another rank of the pipeline counts."""
 
 
 _registered: list[ref[Any]] = []  # in the order in which models are cut
@@ -55,14 +55,14 @@ _plain: dict[str, Callable[..., Any]] = {}
 
 
 def register(split: ClippedModel) -> None:
-    """Register a split model for clipping, for as long as it lives."""
+    """Register a parallel model, so that its gradients are clipped together; weakly referenced."""
     _registered[:] = [ref(each) for each in (*_live(), split)]
     if not _plain:
         _hook()
 
 
 def name_of(parameter: Tensor) -> str:
-    """Return a parameter's name in its split model, for messages; "" if it is in none."""
+    """Return the name of a parameter in its parallel model; "" if it is in none."""
     found = (name for s in _live() for name, each in s.held.items() if each is parameter)
     return next(found, "")
 
@@ -74,17 +74,19 @@ def clip_grad_norm_(
     error_if_nonfinite: bool = False,
     foreach: bool | None = None,
 ) -> Tensor:
-    """Scale gradients so that their total norm is at most `max_norm`.
+    """Scale gradients of all stages so that their total norm is at most `max_norm`.
+
+    Every rank of the pipeline must call it.
 
     Args:
-        parameters: Parameters of this rank, or its model.
+        parameters: Parameters of this rank, or the model.
         max_norm: Largest norm of the gradients afterwards.
-        norm_type: Order of the norm: any that torch knows, also "inf".
+        norm_type: Order of the norm, as in `torch.linalg.vector_norm`; math.inf for the maximum.
         error_if_nonfinite: True raises RuntimeError on all ranks if the norm is not finite.
         foreach: See `torch.nn.utils.clip_grad_norm_`.
 
     Returns:
-        The norm before clipping, the same on all ranks.
+        Norm before clipping, the same on all ranks of the pipeline.
     """
     if isinstance(parameters, nn.Module):
         parameters = parameters.parameters()
@@ -94,6 +96,7 @@ def clip_grad_norm_(
 
 
 def _hook() -> None:
+    """Replace the two functions of torch that `clip_grad_norm_` calls."""
     for name, ours in (("_get_total_norm", _norm), ("_clip_grads_with_norm_", _clip)):
         _plain[name] = getattr(clip_grad, name)
         setattr(clip_grad, name, ours)
@@ -121,7 +124,7 @@ def _norm(
     if error_if_nonfinite and not total.isfinite():
         raise RuntimeError(
             f"the norm of order {norm_type} of the gradients of all stages is {total.item()}, so "
-            "they cannot be clipped; error_if_nonfinite=False scales them all the same"
+            "they cannot be clipped; with error_if_nonfinite=False they are scaled all the same"
         )
     return total.to(found[0].device) if found else total
 
@@ -145,7 +148,7 @@ def _clip(
 
 
 def _split_of(gradients: list[Tensor]) -> ClippedModel | None:
-    """Return the split model that has one of these gradients."""
+    """Return the parallel model of one of these gradients; None if they belong to none."""
     wanted = {id(gradient) for gradient in gradients}
     for split in _live():
         if any(p.grad is not None and id(p.grad) in wanted for p in split.held.values()):
@@ -154,6 +157,7 @@ def _split_of(gradients: list[Tensor]) -> ClippedModel | None:
 
 
 def _live() -> Iterator[ClippedModel]:
+    """Yield the registered models that still exist, in the order in which they were cut."""
     for reference in _registered:
         split = reference()
         if split is not None:
@@ -161,9 +165,12 @@ def _live() -> Iterator[ClippedModel]:
 
 
 def _split_by_caller(frame: FrameType) -> ClippedModel | None:
-    """Return the split model of a caller without gradients: other ranks wait for this one.
+    """Return the parallel model of a caller that has no gradients, since other ranks wait for it.
 
-    If the caller passed no parameters at all, the model that was cut last is meant.
+    Without parameters, it is the model that was cut last; None if the parameters belong to none.
+
+    Args:
+        frame: Frame of the function that called torch's `_get_total_norm`.
     """
     passed = frame.f_locals.get("parameters")
     if isinstance(passed, list) and passed:
@@ -174,7 +181,7 @@ def _split_by_caller(frame: FrameType) -> ClippedModel | None:
 
 
 def _counted(gradients: list[Tensor], split: ClippedModel) -> list[Tensor]:
-    """Return the gradients that no other rank of the pipeline counts."""
+    """Return the gradients that count on this rank, not on another one of the pipeline."""
     elsewhere = {id(p.grad) for p in split.counted_elsewhere()}
     own = {id(p.grad) for each in _live() for p in each.held.values()}
     is_here = split.has_losses

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Norm of tensors that are spread over ranks: shards of each, and stages of a pipeline."""
+"""Norm of gradients that are distributed over the stages of a pipeline and over shards."""
 
 from __future__ import annotations
 
@@ -12,14 +12,19 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from smdist.modelparallel.core.rank_layout import Axis
-from smdist.modelparallel.torch.replicas.owned_params import local
+from smdist.modelparallel.torch.replicas.gradient_buckets import local
 from smdist.modelparallel.torch.session.process_groups import Groups
 
 
 def total_norm(tensors: Iterable[Tensor], order: float, groups: Groups) -> Tensor:
-    """Compute the norm of the norms of all tensors, as torch does; collective.
+    """Compute the norm of all tensors of all ranks of a pipeline; collective over the pipeline.
 
-    Every rank of the pipeline takes part with its tensors. The result has the same bits on all.
+    As in torch, it is the norm of the norms of the tensors. The result is bitwise equal on all
+    ranks.
+
+    Args:
+        tensors: Gradients of this rank, whole or DTensors.
+        order: Order of the norm, such as 2.0 or math.inf.
     """
     found = list(tensors)
     parts = [_powers(group, alike, order) for group, alike in _by_shards(found)]
@@ -32,7 +37,7 @@ def total_norm(tensors: Iterable[Tensor], order: float, groups: Groups) -> Tenso
 
 
 def _by_shards(tensors: list[Tensor]) -> list[tuple[dist.ProcessGroup | None, list[Tensor]]]:
-    """Group local tensors by the ranks that have their other shards."""
+    """Group this rank's shards by the process group of their other shards; None for whole ones."""
     by_group: dict[int, tuple[dist.ProcessGroup | None, list[Tensor]]] = {}
     for tensor in tensors:
         group = _sharers(tensor)
@@ -41,6 +46,7 @@ def _by_shards(tensors: list[Tensor]) -> list[tuple[dist.ProcessGroup | None, li
 
 
 def _sharers(tensor: Tensor) -> dist.ProcessGroup | None:
+    """Return the process group over which a tensor is sharded; None for a whole tensor."""
     if not isinstance(tensor, DTensor):
         return None
     sharded = [dim for dim, placed in enumerate(tensor.placements) if placed.is_shard()]
@@ -48,7 +54,7 @@ def _sharers(tensor: Tensor) -> dist.ProcessGroup | None:
 
 
 def _powers(group: dist.ProcessGroup | None, tensors: list[Tensor], order: float) -> Tensor:
-    """Return a value per tensor that adds up to a norm: |x| to the power `order`, or max |x|."""
+    """Return |x| to the power `order` for each tensor, summed over shards; for inf, the norms."""
     powers = torch.stack([_power(tensor, order) for tensor in tensors])
     if group is not None:
         _all_reduce(powers, order, group)
@@ -56,6 +62,7 @@ def _powers(group: dist.ProcessGroup | None, tensors: list[Tensor], order: float
 
 
 def _power(tensor: Tensor, order: float) -> Tensor:
+    """Return a tensor's norm to the power `order`, in float64; for order 0 or inf, the norm."""
     if not tensor.numel():  # a shard may be empty
         return torch.full((), math.inf if order == -math.inf else 0.0).double().to(tensor.device)
     dtype = torch.float32 if tensor.dtype.itemsize < 4 else None
@@ -64,6 +71,7 @@ def _power(tensor: Tensor, order: float) -> Tensor:
 
 
 def _merged(powers: Tensor, order: float) -> Tensor:
+    """Merge the values of `_powers` of one rank into a vector of one element."""
     if order == math.inf:
         return torch.cat([powers, powers.new_zeros(1)]).amax(0, keepdim=True)
     if order == -math.inf:
@@ -74,7 +82,7 @@ def _merged(powers: Tensor, order: float) -> Tensor:
 
 
 def _all_reduce(powers: Tensor, order: float, group: dist.ProcessGroup) -> None:
-    """Reduce over a group in place; NaN stays NaN, whatever a backend's MAX makes of it."""
+    """Sum values over a group in place, or take the maximum or minimum for inf; NaN stays NaN."""
     if group.size() == 1:
         return
     if not math.isinf(order):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loss scaling for float16: an overflow on one rank skips the update on all.
+"""Loss scaling for float16: an overflow on one rank skips the update on all ranks.
 
-`scale` is called where the loss is, on the last stage alone; `unscale_`, `step` and `update` on
-every rank. Each rank searches its gradients, and an infinity on any of them counts everywhere, so
-all ranks skip the same updates and have the same scale. A fault of one rank is raised on all.
+`scale` is called on the rank of the last stage, which has the loss; `unscale_`, `step` and `update`
+are called on every rank. If a gradient of any rank is not finite, all ranks skip the update, so all
+have the same scale. An error of one rank is raised on all ranks.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from torch import Tensor
 
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.torch.replicas.grad_clipping import name_of
-from smdist.modelparallel.torch.replicas.owned_params import numbers
+from smdist.modelparallel.torch.replicas.gradient_buckets import numbers
 from smdist.modelparallel.torch.session.current_model import refuse_in_step
 from smdist.modelparallel.torch.session.object_collectives import all_gather_object
 
 
 class GradScaler(torch.amp.GradScaler):
-    """Gradient scaler of torch, over all ranks of all replicas.
+    """Gradient scaler like torch's, for gradients that are distributed over all ranks.
 
     Args:
-        device: "cuda" or "cpu"; None for CUDA if available.
+        device: "cuda" or "cpu"; None for "cuda" if there is a GPU, else "cpu".
         options: Options of `torch.amp.GradScaler`.
     """
 
@@ -35,17 +35,17 @@ class GradScaler(torch.amp.GradScaler):
         super().__init__(kind, **options)
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
-        """Divide gradients by the scale; every rank calls it."""
+        """Divide the optimizer's gradients by the scale; collective over the world."""
         self._begin("unscale_")
         super().unscale_(optimizer)
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> float | None:
-        """Update parameters unless some gradient is infinite or NaN; every rank calls it."""
+        """Run the optimizer's step unless a gradient of any rank is infinite or NaN; collective."""
         self._begin("step")
         return super().step(optimizer, *args, **kwargs)
 
     def update(self, new_scale: float | Tensor | None = None) -> None:
-        """Set the scale of the next step; every rank calls it."""
+        """Set the scale of the next step; every rank must call it."""
         self._begin("update")
         super().update(new_scale)
 
@@ -56,6 +56,7 @@ class GradScaler(torch.amp.GradScaler):
             self._lazy_init_scale_growth_tracker(self._place())
 
     def _place(self) -> torch.device:
+        """Return this rank's device for the scale."""
         if self._device == "cuda":
             return torch.device("cuda", torch.cuda.current_device())
         return torch.device(self._device)
@@ -67,6 +68,7 @@ class GradScaler(torch.amp.GradScaler):
         found_inf: Tensor,
         allow_fp16: bool,
     ) -> dict[torch.device, Tensor]:
+        """Divide gradients by the scale, and exchange whether one is not finite; torch calls it."""
         fault = "" if allow_fp16 else _half(optimizer)
         with torch.no_grad():
             for gradients in () if fault else _alike(optimizer):
@@ -81,27 +83,27 @@ class GradScaler(torch.amp.GradScaler):
 
 
 def _largest(found_inf: Tensor, fault: str) -> tuple[Tensor, bool]:
-    """Return the largest `found_inf` of all ranks, and whether any rank has a fault; collective."""
-    told = torch.stack([found_inf, torch.full_like(found_inf, float(bool(fault)))])
+    """Return the largest `found_inf` of all ranks, and True if a rank has a fault; collective."""
+    largest = torch.stack([found_inf, torch.full_like(found_inf, float(bool(fault)))])
     if dist.is_initialized():
-        dist.all_reduce(told, dist.ReduceOp.MAX)
-    return told[0], bool(told[1])
+        dist.all_reduce(largest, dist.ReduceOp.MAX)
+    return largest[0], bool(largest[1])
 
 
 def _refusal(fault: str) -> OptionError:
     """Return the error for the first rank that has a fault; collective."""
     world = dist.group.WORLD
     faults = [fault] if world is None else all_gather_object(fault, world)
-    rank, said = next((rank, each) for rank, each in enumerate(faults) if each)
+    rank, text = next((rank, each) for rank, each in enumerate(faults) if each)
     return OptionError(
-        f"GradScaler cannot unscale gradients of rank {rank}: {said}",
-        "float16 has no room for the scale, and updates in it lose what is small",
+        f"GradScaler cannot unscale gradients of rank {rank}: {text}",
+        "float16 cannot represent scaled gradients and small updates",
         "Keep parameters in float32, and use torch.autocast in the step",
     )
 
 
 def _half(optimizer: torch.optim.Optimizer) -> str:
-    """Describe a float16 gradient of this rank, which cannot be unscaled; "" if there is none."""
+    """Describe a float16 gradient on this rank, which cannot be unscaled; "" if there is none."""
     for parameter in _trained(optimizer):
         if parameter.grad is not None and parameter.grad.dtype is torch.float16:
             name = name_of(parameter) or f"a parameter of shape {tuple(parameter.shape)}"
@@ -110,11 +112,12 @@ def _half(optimizer: torch.optim.Optimizer) -> str:
 
 
 def _trained(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
+    """Return the parameters of all groups of an optimizer."""
     return (each for group in optimizer.param_groups for each in group["params"])
 
 
 def _alike(optimizer: torch.optim.Optimizer) -> list[list[Tensor]]:
-    """Group this rank's gradients by device and type."""
+    """Group the gradients on this rank by device and dtype."""
     found: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for parameter in _trained(optimizer):
         if parameter.grad is not None:

@@ -1,44 +1,122 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Means of gradients over replicas: flat buffers, each reduced as soon as its gradients are final.
+"""Buckets of gradients: flat buffers, each averaged over replicas once its gradients are final.
 
     stage 1   B0 B1 B2 B3 |-- all-reduce of its buffers --|
     stage 0         B0 B1 B2 B3 ...                        |-- all-reduce --|   finish
 
-A buffer has parameters of one type that the same stages of this rank hold. Its all-reduce starts
-when the last of these stages has ended its last backward pass. The order is that of the schedule,
-so all replicas start buffers in the same order. Replicas may differ in which parameters have a
-gradient: the first buffer also carries a flag for each parameter, and a replica without a gradient
-takes part with zeros.
+A bucket has parameters of one dtype that the same stages of this rank hold. Its all-reduce starts
+after the last backward pass of the last of these stages, so all replicas start buckets in the same
+order, that of the schedule. Replicas may differ in which parameters have a gradient: the first
+bucket also has a flag for each parameter, and a replica without a gradient sends zeros.
 
-`broadcast` copies values from the first replica to all others.
+`OwnedParam` is a parameter with its stages. `broadcast` copies values from replica 0 to the
+others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
-from smdist.modelparallel.torch.replicas.owned_params import (
-    OwnedParam,
-    flags,
-    flattened,
-    set_gradient,
-)
+from smdist.modelparallel.core.graph import Graph
 
 _AVERAGING = ("smdist", "nccl")
 
 
-class GradientBuckets:
-    """Reductions of one rank.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OwnedParam:
+    """Parameter that one or several stages of this rank hold.
+
+    Attributes:
+        name: First name of the parameter in the model; the same on all ranks.
+        parameter: Parameter of this rank's stages.
+        stages: Stages of this rank that hold it.
+    """
+
+    name: str
+    parameter: nn.Parameter
+    stages: frozenset[int]
+
+
+def owned_params(
+    stages: Mapping[int, nn.Module], graph: Graph, *, trained: bool = True
+) -> tuple[OwnedParam, ...]:
+    """Return the parameters of these stages in the order of the graph, equal on every replica.
 
     Args:
-        held: Parameters to reduce, in an order that is the same on all replicas.
-        group: Replicas of this rank.
-        fusion_bytes: Size of a buffer; a larger parameter has a buffer of its own.
+        trained: True leaves out frozen parameters.
+    """
+    first = {name: p.name for p in graph.parameters for name in (p.name, *p.aliases)}
+    found: dict[str, tuple[nn.Parameter, set[int]]] = {}
+    for number, stage in stages.items():
+        for name, parameter in stage.named_parameters():
+            found.setdefault(first[name], (parameter, set()))[1].add(number)
+    return tuple(
+        OwnedParam(name=p.name, parameter=found[p.name][0], stages=frozenset(found[p.name][1]))
+        for p in graph.parameters
+        if p.name in found and (found[p.name][0].requires_grad or not trained)
+    )
+
+
+def local(tensor: Tensor) -> Tensor:
+    """Return this rank's shard of a DTensor, or a plain tensor itself; a sparse one as dense."""
+    if isinstance(tensor, DTensor):
+        tensor = tensor._local_tensor
+    return tensor if tensor.layout is torch.strided else tensor.to_dense()
+
+
+def numbers(gradient: Tensor) -> Tensor:
+    """Return the tensor whose elements to scale in place: a sparse gradient's values, else all."""
+    return gradient._values() if gradient.is_sparse else local(gradient)
+
+
+def added(earlier: Tensor, more: Tensor) -> Tensor:
+    """Return the sum of two gradients, stored in one of them; it is sparse if both are."""
+    if earlier.is_sparse and not more.is_sparse:
+        earlier, more = more, earlier
+    if more.is_sparse:
+        return earlier.add_(more)
+    local(earlier).add_(local(more))
+    return earlier
+
+
+def flattened(parameters: list[nn.Parameter]) -> list[Tensor]:
+    """Return this rank's gradients of parameters as vectors; zeros where there is none."""
+    return [
+        local(p).new_zeros(local(p).numel()) if p.grad is None else local(p.grad).reshape(-1)
+        for p in parameters
+    ]
+
+
+def flags(parameters: list[nn.Parameter], like: Tensor) -> Tensor:
+    """Return a vector with 1 for each parameter with a gradient, else 0, in the dtype of `like`."""
+    return like.new_tensor([0.0 if p.grad is None else 1.0 for p in parameters])
+
+
+def set_gradient(parameter: nn.Parameter, values: Tensor | None) -> None:
+    """Set a parameter's gradient from a vector of this rank's elements; None removes it."""
+    if values is None:
+        parameter.grad = None
+        return
+    if isinstance(parameter, DTensor):
+        shard = values.view(parameter._local_tensor.shape)
+        parameter.grad = DTensor(shard, parameter._spec, requires_grad=False)  # type: ignore[no-untyped-call]
+    else:
+        parameter.grad = values.view(parameter.shape)
+
+
+class GradientBuckets:
+    """All buckets of one rank.
+
+    Args:
+        held: Parameters whose gradients are averaged, in the same order on all replicas.
+        group: Process group of the replicas of this rank's stages.
+        fusion_bytes: Largest size of a bucket in bytes; a larger parameter has its own bucket.
     """
 
     def __init__(
@@ -46,70 +124,81 @@ class GradientBuckets:
     ) -> None:
         self._group = group
         is_alone = group.size() == 1
-        self._sets = [] if is_alone else [_Set(*each) for each in _sets(held, fusion_bytes)]
+        self._sets = [] if is_alone else [_BucketSet(*each) for each in _sets(held, fusion_bytes)]
         self._ended: set[int] = set()
-        self._running: list[_Set] = []
+        self._running: list[_BucketSet] = []
 
     def begin(self) -> None:
-        """Begin a step; drop the reductions of an earlier step that failed."""
+        """Begin a step; forget the all-reduces of an earlier step that failed."""
         self._ended.clear()
         self._running.clear()
 
     def end(self, stage: int) -> None:
-        """Note a stage's last backward pass; start the buffers that are complete with it."""
+        """Start the buckets that are complete after the last backward pass of this stage."""
         self._ended.add(stage)
         for each in self._sets:
             if each not in self._running and each.stages <= self._ended:
                 self._start(each)
 
     def finish(self) -> None:
-        """Wait for all buffers, and set means as gradients; None if no replica has a gradient."""
+        """Wait for all buckets, and set averages as gradients; None where no replica has one."""
         for each in self._running:
             each.finish()
         self._running.clear()
 
-    def _start(self, each: _Set) -> None:
+    def _start(self, each: _BucketSet) -> None:
         each.start(self._group)
         self._running.append(each)
 
 
-class _Set:
-    """Buffers of parameters that the same stages hold."""
+class _BucketSet:
+    """Buckets of the parameters that the same stages hold."""
 
     def __init__(self, stages: frozenset[int], buckets: list[list[nn.Parameter]]) -> None:
         self.stages = stages
         self._buckets = buckets
         self._all = [parameter for bucket in buckets for parameter in bucket]
-        self._flying: list[_Flight] = []
+        self._pending: list[_PendingReduction] = []
 
     def start(self, group: dist.ProcessGroup) -> None:
-        self._flying = [
-            _launch(bucket, self._all if number == 0 else [], group)
+        """Start the all-reduce of each bucket."""
+        self._pending = [
+            _start_reduction(bucket, self._all if number == 0 else [], group)
             for number, bucket in enumerate(self._buckets)
         ]
 
     def finish(self) -> None:
+        """Wait for the all-reduces, and set the averages as gradients."""
         has_gradient: dict[int, bool] = {}
-        for bucket, flight in zip(self._buckets, self._flying, strict=True):
-            flight.work.wait()
+        for bucket, pending in zip(self._buckets, self._pending, strict=True):
+            pending.work.wait()
             lengths = [p.numel() for p in bucket]
-            *means, rest = torch.split(flight.buffer, [*lengths, len(flight.buffer) - sum(lengths)])
+            *means, rest = torch.split(
+                pending.buffer, [*lengths, len(pending.buffer) - sum(lengths)]
+            )
             if not has_gradient:
                 has_gradient = dict(zip(map(id, self._all), (rest > 0).tolist(), strict=True))
             for parameter, mean in zip(bucket, means, strict=True):
                 set_gradient(parameter, mean if has_gradient[id(parameter)] else None)
-        self._flying = []
+        self._pending = []
 
 
 @dataclass(frozen=True, slots=True)
-class _Flight:
+class _PendingReduction:
+    """All-reduce that has started, and its buffer."""
+
     buffer: Tensor
     work: dist.Work
 
 
-def _launch(
+def _start_reduction(
     bucket: list[nn.Parameter], flagged: list[nn.Parameter], group: dist.ProcessGroup
-) -> _Flight:
+) -> _PendingReduction:
+    """Copy the gradients of a bucket to a buffer, and start its all-reduce.
+
+    Args:
+        flagged: Parameters whose flags follow the gradients in the buffer.
+    """
     with torch.no_grad():
         buffer = torch.cat([*flattened(bucket), flags(flagged, like=bucket[0].detach())])
         for parameter in bucket:
@@ -120,12 +209,13 @@ def _launch(
         op = dist.ReduceOp.AVG if averages else dist.ReduceOp.SUM
         work = dist.all_reduce(buffer, op, group=group, async_op=True)
     assert work is not None
-    return _Flight(buffer, work)
+    return _PendingReduction(buffer, work)
 
 
 def _sets(
     held: Sequence[OwnedParam], fusion_bytes: int
 ) -> Iterator[tuple[frozenset[int], list[list[nn.Parameter]]]]:
+    """Yield the buckets of parameters, grouped by the stages that hold them."""
     by_stages: dict[frozenset[int], dict[torch.dtype, list[nn.Parameter]]] = {}
     for each in held:
         of = by_stages.setdefault(each.stages, {})
@@ -135,6 +225,7 @@ def _sets(
 
 
 def _buckets(parameters: list[nn.Parameter], fusion_bytes: int) -> Iterator[list[nn.Parameter]]:
+    """Yield buckets of consecutive parameters, of at most `fusion_bytes`."""
     bucket: list[nn.Parameter] = []
     num_bytes = 0
     for parameter in parameters:
@@ -149,7 +240,7 @@ def _buckets(parameters: list[nn.Parameter], fusion_bytes: int) -> Iterator[list
 
 
 def broadcast(tensors: Iterable[Tensor], group: dist.ProcessGroup, fusion_bytes: int) -> None:
-    """Copy tensors from the first rank of a group to the others, in flat buffers."""
+    """Copy tensors from rank 0 of a group to the others, in buffers of up to `fusion_bytes`."""
     if group.size() == 1:
         return
     with torch.no_grad():
@@ -162,12 +253,12 @@ def broadcast(tensors: Iterable[Tensor], group: dist.ProcessGroup, fusion_bytes:
 
 
 def _as_bytes(buffer: Tensor) -> Tensor:
-    """View a buffer as bytes, since backends know few types and only copy them here."""
+    """View a buffer as bytes, since backends support few dtypes and a copy needs none."""
     return buffer.view(torch.uint8)
 
 
 def _alike(tensors: Iterable[Tensor], fusion_bytes: int) -> Iterator[list[Tensor]]:
-    """Group tensors by type and device, up to a size."""
+    """Yield groups of tensors of one dtype and device, of up to `fusion_bytes` each."""
     open_: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
     for tensor in tensors:
         if not tensor.numel():

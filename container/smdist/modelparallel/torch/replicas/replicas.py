@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data parallelism under a pipeline: one rank's part, from equal values to final gradients.
+"""Data parallelism of a rank's stages: equal values at the start, reduced gradients in each step.
 
-A tied parameter, which stages on several ranks hold, gets the whole gradient on each of them. Every
-holder sends its gradient to the others of its pipeline, and each adds them in the order of stages,
-so all have the same bits. If gradients are sharded, shards are sent.
+A tied parameter, which stages on several ranks of a pipeline hold, has the sum of all gradients on
+each of them. Every such rank sends its gradient to the others, and each adds them in the order of
+stages, so the sums are bitwise equal. If gradients are sharded, shards are sent.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from smdist.modelparallel.core.schedule.actions import Schedule
 from smdist.modelparallel.torch.materialization.stage_module import StageModule
 from smdist.modelparallel.torch.replicas import grad_clipping
 from smdist.modelparallel.torch.replicas.fsdp_shards import Shards, keeps_gathered
-from smdist.modelparallel.torch.replicas.gradient_buckets import GradientBuckets, broadcast
-from smdist.modelparallel.torch.replicas.owned_params import (
+from smdist.modelparallel.torch.replicas.gradient_buckets import (
+    GradientBuckets,
     OwnedParam,
     added,
+    broadcast,
     flags,
     flattened,
     owned_params,
@@ -35,17 +36,17 @@ from smdist.modelparallel.torch.replicas.owned_params import (
 )
 from smdist.modelparallel.torch.session.process_groups import Groups
 
-_TAG = 1 << 20  # above the tags of activations, which use the same group
+_TAG = 1 << 20  # no message between stages, in the same group, has this tag
 
 
 class TiedParams:
-    """Tied parameters of one rank.
+    """Tied parameters of one rank: those that stages on other ranks of the pipeline hold, too.
 
     Args:
-        ties: All ties of the model.
-        rank_of: Rank in the pipeline, by stage.
+        ties: Tied parameters of the whole model, with their stages.
+        rank_of: Pipeline rank of each stage.
         held: Parameters that this rank holds.
-        group: Group of the pipeline.
+        group: Process group of the pipeline.
     """
 
     def __init__(
@@ -64,19 +65,20 @@ class TiedParams:
                 self._families.setdefault(holders, []).append(own[tie.parameter])
 
     def counted_elsewhere(self) -> Iterator[nn.Parameter]:
-        """Yield the parameters whose first stage is on another rank."""
+        """Yield the tied parameters whose first stage is on another rank."""
         for holders, parameters in self._families.items():
             if holders[0] != self._group.rank():
                 yield from parameters
 
-    def share(self) -> None:
-        """Give all holders the values of the first."""
+    def broadcast(self) -> None:
+        """Copy values from the rank of a parameter's first stage to all ranks that hold it."""
         with torch.no_grad():
             for holders, parameters in self._families.items():
                 for parameter in parameters:
-                    self._share(holders, parameter)
+                    self._broadcast(holders, parameter)
 
-    def _share(self, holders: tuple[int, ...], parameter: nn.Parameter) -> None:
+    def _broadcast(self, holders: tuple[int, ...], parameter: nn.Parameter) -> None:
+        """Send a parameter from the first of these pipeline ranks to the others."""
         values = parameter.detach().contiguous().cpu()
         if holders[0] == self._group.rank():
             for other in holders[1:]:
@@ -87,13 +89,14 @@ class TiedParams:
             parameter.copy_(values)
 
     def finish(self) -> None:
-        """Sum gradients over the holders; None if none of them has a gradient."""
+        """Sum the gradients of each parameter over its ranks; None if no rank has a gradient."""
         with torch.no_grad():
             for holders, parameters in self._families.items():
                 for alike in _by_dtype(parameters):
                     self._sum(holders, alike)
 
     def _sum(self, holders: tuple[int, ...], parameters: list[nn.Parameter]) -> None:
+        """Sum the gradients of parameters of one dtype over these pipeline ranks."""
         vectors = flattened(parameters)
         own = torch.cat([*vectors, flags(parameters, like=vectors[0])])
         total = self._total(holders, own.cpu()).to(own.device)
@@ -103,6 +106,7 @@ class TiedParams:
             set_gradient(parameter, found if has > 0 else None)
 
     def _total(self, holders: tuple[int, ...], own: Tensor) -> Tensor:
+        """Exchange a vector with these pipeline ranks; return the sum in the order of ranks."""
         by_rank: Mapping[int, Tensor] = {
             rank: own if rank == self._group.rank() else torch.empty_like(own) for rank in holders
         }
@@ -121,6 +125,7 @@ class TiedParams:
 
 
 def _by_dtype(parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """Group parameters by dtype."""
     found: dict[torch.dtype, list[nn.Parameter]] = {}
     for parameter in parameters:
         found.setdefault(parameter.dtype, []).append(parameter)
@@ -132,22 +137,22 @@ SHARDINGS: Final = ("none", "optimizer", "full")
 
 
 class Replicas:
-    """Data parallelism of a rank's stages: equal parameters and reduced gradients.
+    """Replicas of one rank's stages: keeps parameters equal, and reduces gradients.
 
     Args:
         stages: Stages of this rank, by number.
-        placement: Placement of the whole model.
+        placement: Placement of the whole model, with its tied parameters.
         schedule: Schedule of a step.
         groups: Process groups of this rank.
-        graph: Graph of the whole model, which has the names of parameters.
-        sharding: "none": every replica holds its stages whole; for "optimizer" and "full" see
-            `fsdp_shards`.
-        shard_degree: Number of ranks that share one copy; None for all replicas.
-        bf16: True to compute in bfloat16, with parameters in their own type; needs sharding.
-        fusion_bytes: Size of the buffer of one all-reduce.
+        graph: Graph of the whole model, with the names of its parameters.
+        sharding: "none" if every replica holds whole stages; "optimizer" and "full" are explained
+            in `fsdp_shards`.
+        shard_degree: Number of replicas that share one copy; None for all replicas.
+        bf16: True to compute in bfloat16, while parameters keep their dtype; needs sharding.
+        fusion_bytes: Size of the buffer of one all-reduce, in bytes.
 
     Raises:
-        OptionError: Options do not work here; all of them at once.
+        OptionError: Options contradict each other or do not fit the replicas; all faults at once.
     """
 
     def __init__(
@@ -175,6 +180,7 @@ class Replicas:
         self._collect()
 
     def _collect(self) -> None:
+        """List the parameters to reduce, to broadcast and to sum over ties."""
         group = self._groups.of(Axis.RDP)
         every = owned_params(self._stages, self._graph, trained=False)
         held = [each for each in every if each.parameter.requires_grad]
@@ -186,11 +192,12 @@ class Replicas:
         self._elsewhere = list(self._ties_of(every).counted_elsewhere())
 
     def _ties_of(self, held: Sequence[OwnedParam]) -> TiedParams:
+        """Return the tied ones among these parameters."""
         pipeline = self._groups.of(Axis.PP)
         return TiedParams(self._placement.ties, self._schedule.rank_of, held, pipeline)
 
-    def _follow(self) -> None:
-        """Follow parameters that were frozen, or trained again, alike on all ranks."""
+    def _update_trained(self) -> None:
+        """List parameters anew if some were frozen or unfrozen, which all ranks do alike."""
         trained = [name for name, p in self._every.items() if p.requires_grad]
         if trained == list(self._held):
             return
@@ -200,7 +207,7 @@ class Replicas:
 
     @property
     def parameters(self) -> Mapping[str, nn.Parameter]:
-        """Trained parameters of this rank, by the graph's names; `prepare` may replace them."""
+        """Trained parameters of this rank, by name; `prepare` replaces them if it shards."""
         return self._held
 
     @property
@@ -210,16 +217,16 @@ class Replicas:
 
     @property
     def hooks(self) -> Replicas:
-        """Hooks that an executor calls around backward passes."""
+        """Hooks that an executor calls before and after backward actions."""
         return self
 
     def prepare(self) -> None:
-        """Make values equal on all replicas and on all holders of a tied parameter; then shard.
+        """Broadcast the values of tied parameters and of replica 0, then shard; collective.
 
-        Collective. With sharding, parameters are other objects afterwards.
+        With sharding, the parameters are other objects afterwards.
         """
         every = owned_params(self._stages, self._graph, trained=False)
-        self._ties_of(every).share()
+        self._ties_of(every).broadcast()
         buffers = {id(b): b for stage in self._stages.values() for b in stage.buffers()}
         tensors = [*(each.parameter for each in every), *buffers.values()]
         broadcast(tensors, self._groups.of(Axis.RDP), self._fusion_bytes)
@@ -237,7 +244,7 @@ class Replicas:
 
     @property
     def held(self) -> Mapping[str, nn.Parameter]:
-        """All parameters of this rank by the graph's names, including frozen ones."""
+        """All parameters of this rank by name, including frozen ones."""
         return self._every
 
     @property
@@ -246,11 +253,11 @@ class Replicas:
         return self._schedule.rank_of[-1] == self._groups.pp_rank
 
     def counted_elsewhere(self) -> Iterable[nn.Parameter]:
-        """Return tied parameters whose first holder is another rank of the pipeline."""
+        """Return the tied parameters whose first stage is on another rank of the pipeline."""
         return self._elsewhere
 
-    def share_buffers(self) -> None:
-        """Copy buffers that forward passes change from the first replica to all; collective."""
+    def broadcast_buffers(self) -> None:
+        """Copy the buffers that forward passes change from replica 0 to all; collective."""
         found = {
             id(buffer): buffer
             for number in sorted(self._stages)
@@ -261,11 +268,11 @@ class Replicas:
         broadcast(found.values(), self._groups.of(Axis.RDP), self._fusion_bytes)
 
     def begin(self) -> None:
-        """Begin a step; put gradients of earlier steps aside until `finish`."""
-        self._is_open = False  # a failed step may have left it open
+        """Begin a step; store the gradients of earlier steps, which `finish` adds again."""
+        self._is_open = False  # may still be True after a failed step
         self.rest()
         self._is_open = True
-        self._follow()
+        self._update_trained()
         self._ended.clear()
         self._means.begin()
         self._stash = {name: p.grad for name, p in self._every.items() if p.grad is not None}
@@ -273,23 +280,27 @@ class Replicas:
             parameter.grad = None
 
     def before_backward(self, stage: int, is_last: bool) -> None:
-        """Do nothing; the executor calls this before each backward pass."""
+        """Do nothing; the executor calls this before each backward action."""
 
     def after_backward(self, stage: int, is_last: bool) -> None:
-        """Start the reduction after the last backward pass of a step; the executor calls this."""
+        """Start to reduce a stage's gradients after its last backward action in a step.
+
+        The executor calls this after each backward action.
+        """
         if is_last:
             self._end(stage)
 
     def _end(self, stage: int) -> None:
+        """Start to reduce the gradients that are complete after a stage's last backward action."""
         if not self._ended:
-            self._follow()  # may have changed between passes of a series
+            self._update_trained()  # a script may freeze parameters between steps
         self._ended.add(stage)
         self._means.end(stage)
         if self._shards is not None:
             self._shards.end(stage)
 
     def finish(self) -> None:
-        """Wait for reductions, sum tied gradients, and add the gradients of earlier steps."""
+        """Wait for reductions, sum gradients of tied parameters, add those of earlier steps."""
         for stage in sorted(self._stages.keys() - self._ended):
             self._end(stage)
         self._means.finish()
@@ -303,9 +314,9 @@ class Replicas:
         self._is_open = False
 
     def rest(self) -> None:
-        """Free the parameters that sharding gathered for forward passes alone.
+        """Free the whole parameters that were gathered from shards for forward passes alone.
 
-        Between `begin` and `finish` they stay, since they have gradients.
+        Between `begin` and `finish` this does nothing, since backward passes need them.
         """
         if self._shards is not None and not self._is_open:
             self._shards.rest()
@@ -314,25 +325,26 @@ class Replicas:
 def _faults(
     replicas: int, sharding: str, shard_degree: int | None, bf16: bool
 ) -> list[OptionError]:
+    """Return an error for each option that contradicts others or the number of replicas."""
     faults = []
     if sharding not in SHARDINGS:
         names = ", ".join(SHARDINGS)
-        why = "it says what replicas share out among them"
+        why = "the option selects what is sharded over replicas"
         faults.append(
             OptionError(f"sharding is {sharding!r}", why, f"Use one of {names}", about="sharding")
         )
     if sharding == "none" and bf16:
-        why = "parameters are cast as they are gathered from shards"
-        hint = "Use torch.autocast in the step, or sharding='optimizer'"
+        why = "parameters are converted to bfloat16 when they are gathered from shards"
+        hint = "Use torch.autocast in the step, or set sharding='optimizer'"
         faults.append(OptionError("bf16 is True and sharding is 'none'", why, hint, about="bf16"))
     if sharding == "none" and shard_degree is not None:
-        why = "it counts the ranks that share one copy, and nothing is shared out"
-        hint = "Leave it out, or set sharding"
+        why = "sharding is 'none', so every replica has a whole copy"
+        hint = "Leave shard_degree out, or set sharding to 'optimizer' or 'full'"
         faults.append(
             OptionError(f"shard_degree is {shard_degree!r}", why, hint, about="shard_degree")
         )
     elif shard_degree is not None and (shard_degree < 1 or replicas % shard_degree):
-        why = f"the {replicas} replicas are cut into groups of it"
+        why = f"the {replicas} replicas are divided into groups of shard_degree replicas"
         hint = f"Use one of {', '.join(str(n) for n in _divisors(replicas))}"
         faults.append(
             OptionError(f"shard_degree is {shard_degree!r}", why, hint, about="shard_degree")
@@ -341,4 +353,5 @@ def _faults(
 
 
 def _divisors(number: int) -> list[int]:
+    """Return the divisors of a number, the smallest first."""
     return [each for each in range(1, number + 1) if number % each == 0]

@@ -37,16 +37,16 @@ _sessions: list[Session] = []  # current session, if any
 
 
 def init(config: Config = None) -> Session:
-    """Start model parallelism; every rank calls it, with the same configuration.
+    """Start model parallelism; every rank calls it with the same configuration.
 
     Args:
         config: SMP v1's parameters as a dict, the path of a JSON file with them, or
-            `ModelParallel(...)`. Options of the job (`distribution=`) override it. Default: the
-            job's options, or `ModelParallel()`, for which the planner decides.
+            `ModelParallel(...)`. Options of the job (`distribution=`) override it. The default is
+            the job's options, or `ModelParallel()`, which leaves degrees to the planner.
 
     Raises:
-        OptionError: Options are wrong, ranks do not divide, or a session with other options is
-            running; raised on every rank, even if only one has the fault.
+        OptionError: Options are wrong, the pipeline degree does not divide the number of ranks, or
+            a session with other options is running; raised on every rank.
     """
     rank_config = read_rank_config()
     running = _running()
@@ -76,14 +76,14 @@ def current() -> Session:
     if session is None:
         raise OptionError(
             "there is no session of model parallelism",
-            "smp.init() was not called, or torch.distributed was destroyed since",
+            "smp.init() was not called, or torch's default process group was destroyed later",
             "Call smp.init() first",
         )
     return session
 
 
 def is_initialized() -> bool:
-    """Tell whether smp.init was called and its default group of torch.distributed still exists."""
+    """Tell whether a session exists: smp.init was called, and its default group still exists."""
     return _running() is not None
 
 
@@ -96,7 +96,7 @@ def end() -> None:
 
 
 def _running() -> Session | None:
-    """Return the session; None if there is none or torch's default group was replaced."""
+    """Return the session; None if there is none, or torch's default group was replaced."""
     for session in _sessions:
         if dist.is_initialized() and session.world is dist.group.WORLD:
             return session
@@ -104,14 +104,15 @@ def _running() -> Session | None:
 
 
 def _begin(config: Config, rank_config: RankConfig, *, is_ours: bool) -> Session:
+    """Make a session from the configuration and the job's options; collective."""
     world = default_group()
-    options, cards = _exchange(config, rank_config, world)
-    local_rank, local_size = place(cards, world.rank())
+    options, every = _exchange(config, rank_config, world)
+    local_rank, local_size = place(every, world.rank())
     session = Session(
         options=options,
         world=world,
-        mail=new_group(range(world.size()), world),
-        hosts=_numbered([card.host for card in cards]),
+        message_group=new_group(range(world.size()), world),
+        hosts=_numbered([each.host for each in every]),
         local_rank=local_rank,
         local_size=local_size,
         is_ours=is_ours,
@@ -124,7 +125,14 @@ def _begin(config: Config, rank_config: RankConfig, *, is_ours: bool) -> Session
 def _exchange(
     config: Config, rank_config: RankConfig, world: dist.ProcessGroup
 ) -> tuple[ModelParallel, list[RankOptions]]:
-    """Read the options and exchange them with all ranks; a fault of one rank is raised on all."""
+    """Read this rank's options and exchange them with all ranks; collective.
+
+    Returns:
+        Options of the session, and the options and hosts of all ranks.
+
+    Raises:
+        OptionError: The options of a rank are wrong, or differ; raised on every rank.
+    """
     options: ModelParallel | None = None
     plan = ""
     fault: Exception | None = None
@@ -134,22 +142,23 @@ def _exchange(
         take_device(rank_config)
     except Exception as error:  # any error, since other ranks wait for this one
         fault = error
-    card = RankOptions(
+    own = RankOptions(
         options=options,
         plan=plan,
         fault=str(fault or ""),
         host=_host(rank_config),
         local_rank=rank_config.local_rank,
     )
-    cards = all_gather_object(card, world)
+    every = all_gather_object(own, world)
     if fault is not None:
         raise fault
-    check(cards)
+    check(every)
     assert options is not None  # None only with a fault
-    return options, cards
+    return options, every
 
 
 def _host(rank_config: RankConfig) -> str:
+    """Return a name that is equal on all ranks of one host."""
     from smdist.dataparallel.rendezvous.host_identity import (
         host_identity,
     )
@@ -158,5 +167,6 @@ def _host(rank_config: RankConfig) -> str:
 
 
 def _numbered(hosts: Sequence[str]) -> tuple[int, ...]:
+    """Replace host names by numbers, in the order of their first ranks."""
     order = list(dict.fromkeys(hosts))
     return tuple(order.index(host) for host in hosts)

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collectives for Python objects, over any process group that carries CPU tensors.
+"""Collectives, sends and receives of Python objects, over a process group that has CPU tensors.
 
-Sends and receives use one tag of a group of their own. Broadcasts and gathers use the group's
-collectives, which never mix with the sends and receives of a pipeline.
+Sends and receives use one tag, in a group of their own. Broadcasts and gathers use the collectives
+of a group, which cannot be confused with the sends and receives of a pipeline.
 
-An object travels as tensors of bytes, so that a small object is a single message:
+An object is sent as tensors of bytes, so that a small object is a single message:
 
     head   1 KiB, always: length of the body, and its first bytes
     rest   bytes of the body that do not fit in the head
     parts  memory of large tensors, which is neither pickled nor copied
 
 The body holds the sizes of the parts and the pickled object, including the bytes of small tensors.
-If an object cannot be pickled, the reason is sent in its place, since receivers wait for a message.
+If an object cannot be pickled, the text of the error is sent in its place, since receivers wait.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from sagemaker_dist.errors import DistError
 
 HEAD_BYTES: Final = 1024
 _PART_BYTES: Final = 8192  # a tensor of at least this many bytes is a part of its own
-_LENGTH: Final = struct.Struct("<q")  # bytes of the body; if negative, of the failure's text
+_LENGTH: Final = struct.Struct("<q")  # bytes of the body; negative: minus bytes of an error text
 _COUNT: Final = struct.Struct("<I")
 _Reference = tuple[int, tuple[Any, ...], int | bytes]
 _KINDS: Final = (Tensor, nn.Parameter)
 
 
 class UnsentError(DistError):
-    """Object that the sending rank could not pickle."""
+    """Error of a receiver whose sender could not pickle the object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,10 @@ class PackedObject:
     """Messages of one object, in this order.
 
     Attributes:
-        failure: Error that kept the object from being pickled, or None.
+        head: First HEAD_BYTES: length of the body, and its first bytes.
+        rest: Further bytes of the body; None if there are none.
+        parts: Memory of large tensors.
+        failure: Error of pickle, whose text is sent in place of the object; None if there is none.
     """
 
     head: Tensor
@@ -58,12 +61,12 @@ class PackedObject:
 
     @property
     def pieces(self) -> list[Tensor]:
-        """All messages."""
+        """Messages in the order in which they are sent."""
         return [self.head, *([] if self.rest is None else [self.rest]), *self.parts]
 
 
 class _About(NamedTuple):
-    """Facts about a tensor, apart from its memory; they travel as a plain tuple."""
+    """Properties of a tensor without its memory; sent as a plain tuple."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -73,7 +76,7 @@ class _About(NamedTuple):
 
 
 def pack(obj: object) -> PackedObject:
-    """Pack an object into messages; if it cannot be pickled, pack the failure instead."""
+    """Convert an object to messages; if it cannot be pickled, convert the error's text."""
     file, parts = io.BytesIO(), list[Tensor]()
     try:
         _Packer(file, parts).dump(obj)
@@ -88,23 +91,29 @@ def pack(obj: object) -> PackedObject:
 
 
 def empty_head() -> Tensor:
-    """Return a buffer to receive a head."""
+    """Return a buffer in which to receive the head of an object."""
     return torch.empty(HEAD_BYTES, dtype=torch.uint8)
 
 
 @dataclass(frozen=True, slots=True)
 class ReceivedObject:
-    """Received messages of an object, complete and not yet unpickled."""
+    """Messages of an object that have all been received, before they are unpickled.
+
+    Attributes:
+        length: Bytes of the body; negative for the text of an error.
+        body: Sizes of the parts, and the pickled object.
+        parts: Memory of large tensors.
+    """
 
     length: int
     body: bytearray
     parts: Sequence[Tensor] = ()
 
     def read(self, sender: str) -> Any:
-        """Return the object.
+        """Unpickle the object and return it.
 
         Args:
-            sender: Name of the sending rank for error messages.
+            sender: Name of the sending rank, for messages: "rank 1".
 
         Raises:
             UnsentError: The sender could not pickle the object.
@@ -113,14 +122,19 @@ class ReceivedObject:
             raise UnsentError(
                 f"{sender} could not send its object",
                 self.body[: -self.length].decode(errors="replace").rstrip("."),
-                "Send what can be pickled",
+                "Send an object that pickle supports",
             )
         start = _COUNT.size + len(self.parts) * _LENGTH.size
         return _Unpacker(io.BytesIO(self.body[start : self.length]), self.parts).load()
 
 
 def collect(head: Tensor, fetch: Callable[[Tensor], object]) -> ReceivedObject:
-    """Receive an object after its head; `fetch` fills a tensor with the next message."""
+    """Receive the messages of an object that follow its head.
+
+    Args:
+        head: First message of the object.
+        fetch: Function that receives the next message into a tensor.
+    """
     data = _bytearray(head)
     length, body = int(_LENGTH.unpack_from(data)[0]), data[_LENGTH.size :]
     if length < 0:
@@ -139,7 +153,7 @@ def collect(head: Tensor, fetch: Callable[[Tensor], object]) -> ReceivedObject:
 
 
 class _Packer(pickle.Pickler):
-    """Pickler that takes out plain tensors, each once, even if the object has it twice."""
+    """Pickler that stores plain tensors apart, each once, even if the object has one twice."""
 
     def __init__(self, file: io.BytesIO, parts: list[Tensor]) -> None:
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
@@ -148,7 +162,10 @@ class _Packer(pickle.Pickler):
         self._alive: list[Tensor] = []  # keeps tensors alive, so that no id is reused
 
     def persistent_id(self, obj: Any) -> _Reference | None:
-        """Return a tensor's number, its facts, and its bytes or the index of its part."""
+        """Return the reference of a plain tensor; None for other objects, which are pickled.
+
+        A reference is the tensor's number, its properties, and its bytes or the index of its part.
+        """
         if type(obj) not in _KINDS or not _is_plain(obj):
             return None
         if id(obj) not in self._known:
@@ -157,6 +174,7 @@ class _Packer(pickle.Pickler):
         return self._known[id(obj)]
 
     def _memory(self, tensor: Tensor) -> int | bytes:
+        """Return the bytes of a small tensor; for a large one, add a part and return its index."""
         flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
         flat = flat.view(torch.uint8)
         if flat.numel() < _PART_BYTES:
@@ -166,7 +184,7 @@ class _Packer(pickle.Pickler):
 
 
 class _Unpacker(pickle.Unpickler):
-    """Unpickler that puts tensors back."""
+    """Unpickler that restores the tensors that `_Packer` stored apart."""
 
     def __init__(self, file: io.BytesIO, parts: Sequence[Tensor]) -> None:
         super().__init__(file)
@@ -174,7 +192,7 @@ class _Unpacker(pickle.Unpickler):
         self._made: dict[int, Tensor] = {}
 
     def persistent_load(self, pid: Any) -> Tensor:
-        """Return the tensor with this number; the same object each time."""
+        """Return the tensor of a reference; the same object for the same number."""
         number, about, memory = pid
         if number not in self._made:
             flat = self._parts[memory] if isinstance(memory, int) else _bytes_tensor(memory)
@@ -183,7 +201,7 @@ class _Unpacker(pickle.Unpickler):
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Tell whether a tensor's memory and _About describe it fully; torch pickles all others."""
+    """Tell whether memory and `_About` describe a tensor fully; other tensors are pickled."""
     return (
         tensor.layout is torch.strided
         and tensor.device.type in ("cpu", "cuda")
@@ -194,6 +212,7 @@ def _is_plain(tensor: Tensor) -> bool:
 
 
 def _about(tensor: Tensor) -> _About:
+    """Return the properties of a tensor."""
     return _About(
         dtype=tensor.dtype,
         shape=tuple(tensor.shape),
@@ -204,6 +223,7 @@ def _about(tensor: Tensor) -> _About:
 
 
 def _tensor(flat: Tensor, about: _About) -> Tensor:
+    """Make a tensor from its bytes and its properties."""
     made = flat.view(about.dtype).reshape(about.shape)
     if about.is_cuda and torch.cuda.is_available():
         made = made.cuda()
@@ -213,17 +233,19 @@ def _tensor(flat: Tensor, about: _About) -> Tensor:
 
 
 def _head(length: int, start: bytes) -> Tensor:
+    """Return the head of an object: the length of its body, and the body's first bytes."""
     return _bytes_tensor((_LENGTH.pack(length) + start).ljust(HEAD_BYTES, b"\0"))
 
 
 def _bytes_tensor(data: bytes) -> Tensor:
+    """Copy bytes to a tensor."""
     if not data:
         return torch.empty(0, dtype=torch.uint8)
     return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
 def _bytearray(flat: Tensor) -> bytearray:
-    """Copy a tensor's memory."""
+    """Copy the bytes of a tensor."""
     data = bytearray(flat.numel())
     if data:
         torch.frombuffer(data, dtype=torch.uint8).copy_(flat)
@@ -235,21 +257,31 @@ _TAG: Final = 0
 
 
 def send_object(obj: object, to: Sequence[int], group: dist.ProcessGroup) -> None:
-    """Send an object to some ranks of a group; return when all of them have received it."""
-    letter = pack(obj)
+    """Send an object to some ranks of a group; wait until all of them have received it.
+
+    Args:
+        to: Receiving ranks, numbered in the group.
+
+    Raises:
+        Exception: Error of pickle, after the receivers got its text.
+    """
+    packed = pack(obj)
     works = [
         dist.isend(piece, group=group, group_dst=rank, tag=_TAG)
-        for piece in letter.pieces
+        for piece in packed.pieces
         for rank in to
     ]
     for work in works:
         if work is not None:
             work.wait()
-    _raise_failure(letter)
+    _raise_failure(packed)
 
 
 def recv_object(source: int, group: dist.ProcessGroup) -> Any:
-    """Receive an object from a rank of the group.
+    """Receive an object from a rank of the group that calls `send_object`.
+
+    Args:
+        source: Sending rank, numbered in the group.
 
     Raises:
         UnsentError: The sender could not pickle the object.
@@ -264,7 +296,11 @@ def recv_object(source: int, group: dist.ProcessGroup) -> Any:
 
 
 def broadcast_object(obj: T, source: int, group: dist.ProcessGroup) -> T:
-    """Give every rank of a group the object of one; objects of other ranks are ignored.
+    """Return the object of one rank on all ranks of a group; collective.
+
+    Args:
+        obj: Object of the source; ignored on other ranks.
+        source: Rank of the object, numbered in the group.
 
     Raises:
         UnsentError: The source could not pickle the object; the source raises the cause itself.
@@ -273,10 +309,10 @@ def broadcast_object(obj: T, source: int, group: dist.ProcessGroup) -> T:
         return obj
     fetch = partial(_broadcast, source=source, group=group)
     if group.rank() == source:
-        letter = pack(obj)
-        for piece in letter.pieces:
+        packed = pack(obj)
+        for piece in packed.pieces:
             fetch(piece)
-        _raise_failure(letter)
+        _raise_failure(packed)
         return obj
     head = empty_head()
     fetch(head)
@@ -285,18 +321,18 @@ def broadcast_object(obj: T, source: int, group: dist.ProcessGroup) -> T:
 
 
 def all_gather_object(obj: T, group: dist.ProcessGroup) -> list[T]:
-    """Give every rank of a group the objects of all, in group order.
+    """Return the objects of all ranks on every rank of a group, in group order; collective.
 
     Raises:
         UnsentError: A rank could not pickle its object; that rank raises the cause itself.
     """
     if group.size() == 1:
         return [obj]
-    letter = pack(obj)
+    packed = pack(obj)
     heads = [empty_head() for _ in range(group.size())]
-    dist.all_gather(heads, letter.head, group=group)
-    arrived = [_gathered(head, rank, letter, group) for rank, head in enumerate(heads)]
-    _raise_failure(letter)
+    dist.all_gather(heads, packed.head, group=group)
+    arrived = [_gathered(head, rank, packed, group) for rank, head in enumerate(heads)]
+    _raise_failure(packed)
     return [
         obj if rank == group.rank() else each.read(_name(rank, group))
         for rank, each in enumerate(arrived)
@@ -313,7 +349,12 @@ def cpu_barrier(group: dist.ProcessGroup) -> None:
 def _gathered(
     head: Tensor, rank: int, mine: PackedObject, group: dist.ProcessGroup
 ) -> ReceivedObject:
-    """Complete one rank's object; all ranks take part in the messages after its head."""
+    """Receive the messages after the head of one rank's object, or send them if it is this rank's.
+
+    Args:
+        rank: Rank of the object, numbered in the group.
+        mine: Messages of this rank's own object.
+    """
     fetch = partial(_broadcast, source=rank, group=group)
     if rank != group.rank():
         return collect(head, fetch)
@@ -323,13 +364,16 @@ def _gathered(
 
 
 def _broadcast(tensor: Tensor, *, source: int, group: dist.ProcessGroup) -> None:
+    """Copy a tensor from the source to all ranks of a group."""
     dist.broadcast(tensor, group=group, group_src=source)
 
 
-def _raise_failure(letter: PackedObject) -> None:
-    if letter.failure is not None:
-        raise letter.failure
+def _raise_failure(packed: PackedObject) -> None:
+    """Raise the error of pickle, if there was one."""
+    if packed.failure is not None:
+        raise packed.failure
 
 
 def _name(rank: int, group: dist.ProcessGroup) -> str:
+    """Return the name of a rank of a group by its number in the world: "rank 3"."""
     return f"rank {dist.get_global_rank(group, rank)}"

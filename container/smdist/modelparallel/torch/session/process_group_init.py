@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Start of torch.distributed for smp.init, unless the script has started it."""
+"""Initialization of torch.distributed by smp.init, if the script has not done it."""
 
 from __future__ import annotations
 
@@ -17,18 +17,21 @@ _VARIABLES: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # name
 
 
 def start(config: RankConfig) -> bool:
-    """Initialize torch.distributed unless the script did; return True if this call did it.
+    """Initialize torch.distributed if the script has not done it.
 
-    Several ranks meet at the address that the launcher or torchrun set. A process that was started
-    alone is a world of its own. If there is a GPU, its tensors travel by NCCL.
+    Several ranks connect at the address that the launcher or torchrun set. A process that was
+    started without one is a world of one rank. With GPUs, CUDA tensors are sent by NCCL.
+
+    Returns:
+        True if this call initialized torch.distributed.
 
     Raises:
-        OptionError: This process is one of several, but the environment lacks the address.
+        OptionError: This process is one of several, but variables with the address are missing.
     """
     if dist.is_initialized():
         return False
     _check_complete(config)
-    import smdist.dataparallel.torch  # noqa: F401  needs the compiled adapter; registers
+    import smdist.dataparallel.torch  # noqa: F401  registers the backend; imported late, since it loads a library
 
     backend = _backend()
     if config.is_in_world:
@@ -39,18 +42,21 @@ def start(config: RankConfig) -> bool:
 
 
 def _check_complete(config: RankConfig) -> None:
+    """Check that RANK or WORLD_SIZE are not set without the other variables of torchrun."""
     given = set(config.world_variables)
     missing = [name for name in _VARIABLES if name not in given]
     if missing and given & {"RANK", "WORLD_SIZE"}:
         raise OptionError(
-            f"the environment has {', '.join(sorted(given))} and not {', '.join(missing)}",
-            "ranks of a world need all of them to meet",
+            f"the environment has the variables {', '.join(sorted(given))}, but not"
+            f" {', '.join(missing)}",
+            "ranks need all of these variables to connect",
             "Start ranks with distribution= or torchrun, or unset RANK and WORLD_SIZE to run alone",
+            about=missing[0],
         )
 
 
 def take_device(config: RankConfig) -> None:
-    """Make this rank's GPU the current one, if the launcher numbered ranks and there are GPUs.
+    """Make the GPU with this rank's local number the current one; do nothing without GPUs.
 
     Raises:
         OptionError: The host has fewer GPUs than ranks.
@@ -61,12 +67,13 @@ def take_device(config: RankConfig) -> None:
     if config.local_rank >= count:
         raise OptionError(
             f"rank {config.local_rank} of {config.host_label} has no GPU of its own",
-            f"the host has {count}, and each rank takes one",
+            f"the host has {count} GPUs, and each rank uses one",
             f"Start at most {count} ranks per host, or hide the GPUs with CUDA_VISIBLE_DEVICES=''",
         )
     torch.cuda.set_device(config.local_rank)
 
 
 def _backend() -> str:
+    """Return the backend for torch.distributed: ours for CPU tensors, NCCL for CUDA tensors."""
     has_nccl = torch.cuda.is_available() and dist.is_nccl_available()
     return f"cpu:{_OURS},cuda:nccl" if has_nccl else _OURS

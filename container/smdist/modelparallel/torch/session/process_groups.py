@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Process groups for a rank layout, on the backend of the default group.
+"""Process groups of a rank layout, on the backend of the default group.
 
-On our own backend a group is only a number on connections that exist already. Axes with the same
-members share a group, and an axis with every rank uses the default group itself.
+On the backend "smdist" a group is only a number, since all connections exist already. Axes with the
+same members share a group, and an axis with every rank uses the default group itself.
 """
 
 from __future__ import annotations
@@ -22,24 +22,29 @@ _Members = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Groups:
-    """Position of this rank, and its process group on each axis.
+    """Position of this rank in a layout, and its process group of each axis.
 
     Attributes:
-        rank: Number of this rank in the world.
-        by_members: Every group that this rank is in, by its members.
+        layout: Layout of all ranks.
+        rank: World rank of this process.
+        ranks: World ranks of this rank's group of each axis, in group order.
+        pipelines: World ranks of every pipeline, in the order of stages.
+        by_members: Every group that this rank is in, by its world ranks.
     """
 
     layout: RankLayout
     rank: int
+    ranks: Mapping[Axis, _Members]
+    pipelines: tuple[_Members, ...] = field(repr=False)
     by_members: Mapping[_Members, dist.ProcessGroup] = field(repr=False)
 
     def of(self, axis: Axis) -> dist.ProcessGroup:
-        """Return this rank's group of an axis; its ranks are numbered in the order of `members`."""
+        """Return this rank's process group of an axis, whose ranks have the order of `members`."""
         return self.by_members[self.members(axis)]
 
     def members(self, axis: Axis) -> _Members:
-        """Return the world ranks of this rank's group of an axis."""
-        return self.layout.members(axis, self.rank)
+        """Return the world ranks of this rank's group of an axis, in group order."""
+        return self.ranks[axis]
 
     def rank_in(self, axis: Axis) -> int:
         """Return this rank's number in its group of an axis."""
@@ -58,7 +63,7 @@ class Groups:
     @property
     def pp_size(self) -> int:
         """Number of ranks in a pipeline."""
-        return self.layout.pipeline_parallel_degree
+        return len(self.ranks[Axis.PP])
 
     @property
     def tp_rank(self) -> int:
@@ -68,41 +73,41 @@ class Groups:
     @property
     def tp_size(self) -> int:
         """Number of ranks that share each tensor."""
-        return self.layout.tensor_parallel_degree
+        return len(self.ranks[Axis.TP])
 
     @property
     def rdp_rank(self) -> int:
-        """Number of this rank among those that hold the same parameters."""
+        """Number of this rank among the ranks with the same parameters, the replicas."""
         return self.rank_in(Axis.RDP)
 
     @property
     def rdp_size(self) -> int:
         """Number of ranks that hold the same parameters."""
-        return self.layout.reduced_data_parallel_degree
+        return len(self.ranks[Axis.RDP])
 
     @property
     def dp_rank(self) -> int:
-        """Number of this rank among those of the same stage."""
+        """Number of this rank among the ranks that compute the same stage."""
         return self.rank_in(Axis.DP)
 
     @property
     def dp_size(self) -> int:
-        """Number of ranks of the same stage."""
-        return self.layout.data_parallel_degree
+        """Number of ranks that compute the same stage."""
+        return len(self.ranks[Axis.DP])
 
     @property
     def mp_rank(self) -> int:
-        """Number of this rank in its replica."""
+        """Number of this rank in its replica of the model."""
         return self.rank_in(Axis.MP)
 
     @property
     def mp_size(self) -> int:
-        """Number of ranks in a replica."""
-        return self.pp_size * self.tp_size
+        """Number of ranks in a replica of the model."""
+        return len(self.ranks[Axis.MP])
 
 
 def make_groups(layout: RankLayout) -> Groups:
-    """Make the groups of all axes; collective over the default group.
+    """Make the process groups of all axes; collective over the default group.
 
     Raises:
         OptionError: There is no default group, it has another size, or it carries no CPU tensors.
@@ -111,8 +116,9 @@ def make_groups(layout: RankLayout) -> Groups:
     if layout.size != world.size():
         raise OptionError(
             f"the layout has {layout.size} ranks and the default group has {world.size()}",
-            "every rank has its place in the layout",
-            "Make the layout for the world that there is",
+            "every rank of the group needs a position in the layout",
+            f"Make the layout with size={world.size()}",
+            about="size",
         )
     rank = world.rank()
     made = {tuple(range(layout.size)): world}
@@ -122,15 +128,17 @@ def make_groups(layout: RankLayout) -> Groups:
     return Groups(
         layout=layout,
         rank=rank,
+        ranks={axis: layout.members(axis, rank) for axis in Axis},
+        pipelines=layout.all_members(Axis.PP),
         by_members={members: group for members, group in made.items() if rank in members},
     )
 
 
 def new_group(members: Iterable[int], world: dist.ProcessGroup) -> Any:
-    """Make a group of some ranks, with the timeout of the world.
+    """Make a process group of some world ranks, with the timeout of the default group.
 
-    Every rank makes all groups, in the same order. Only a group of a single rank is made by that
-    rank alone; otherwise all ranks would have to meet once for each rank.
+    Every rank calls this for all groups, in the same order. Only a group of one rank is made by
+    that rank alone, which avoids a synchronization of all ranks.
     """
     members = list(members)
     backend = world._get_backend(torch.device("cpu"))
@@ -152,14 +160,15 @@ def default_group() -> dist.ProcessGroup:
     if world is None:
         raise OptionError(
             "torch.distributed is not initialized",
-            "model parallelism makes its groups of the default group",
+            "model parallelism makes its process groups from the default group",
             "Call smp.init() first",
         )
     if torch.device("cpu") not in world._device_types:
         raise OptionError(
             f"torch.distributed was initialized with the backend {dist.get_backend()!r}",
-            "stages also send each other CPU tensors, which it does not carry",
-            'Use init_process_group("cpu:smdist,cuda:nccl"), or leave it to smp.init()',
+            "stages also send each other CPU tensors, which this backend does not support",
+            'Use init_process_group("cpu:smdist,cuda:nccl"), or let smp.init() do it',
+            about="backend",
         )
     return world
 

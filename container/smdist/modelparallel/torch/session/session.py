@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State of smp.init: the options, this rank's position, and its groups once they are known."""
+"""Session that smp.init makes: options, position of this rank, and process groups."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ from smdist.modelparallel.torch.session.process_groups import Groups, make_group
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Session:
-    """Model parallelism on this rank, from smp.init on.
+    """State of model parallelism on this rank, from smp.init to its end.
 
     Attributes:
-        options: Options of smp.init and of the job.
-        world: Default group of torch.distributed.
-        mail: Second group of the same ranks, only for smp.send, recv_from and broadcast.
+        options: Options of smp.init, joined with those of the job.
+        world: Default process group of torch.distributed.
+        message_group: Second group of all ranks, used by smp.send, recv_from and broadcast alone.
         hosts: Number of each rank's host, by rank.
+        local_rank: Number of this rank on its host.
+        local_size: Number of ranks on this host.
         is_ours: True if smp.init started torch.distributed.
     """
 
     options: ModelParallel
     world: dist.ProcessGroup = field(repr=False)
-    mail: dist.ProcessGroup = field(repr=False)
+    message_group: dist.ProcessGroup = field(repr=False)
     hosts: tuple[int, ...]
     local_rank: int
     local_size: int
@@ -37,7 +39,7 @@ class Session:
 
     @property
     def rank(self) -> int:
-        """Number of this rank in the world."""
+        """World rank of this process."""
         return self.world.rank()
 
     @property
@@ -52,21 +54,22 @@ class Session:
 
     @property
     def is_decided(self) -> bool:
-        """True once the number of ranks in a pipeline is known."""
+        """True once the number of ranks in a pipeline is known, and the groups are made."""
         return self._groups is not None
 
     @property
     def groups(self) -> Groups:
-        """Position and groups of this rank on each axis.
+        """Process groups of this rank.
 
         Raises:
-            OptionError: The planner has yet to find the pipeline degree.
+            OptionError: The planner has not chosen the pipeline degree yet.
         """
         if self._groups is None:
             raise OptionError(
-                "which rank has which stage is not known yet",
-                "pipeline_parallel_degree is 'auto', which the planner decides at the first step",
-                "Ask after the first step, or pass smp.init a number",
+                "the process groups do not exist yet",
+                "pipeline_parallel_degree is 'auto', and the planner chooses it in the first step",
+                "Use groups after the first step, or pass smp.init a pipeline_parallel_degree",
+                about="pipeline_parallel_degree",
             )
         return self._groups
 
@@ -79,11 +82,11 @@ class Session:
         return self.world if axis is Axis.WORLD else self.groups.of(axis)
 
     def decide(self, pipeline_parallel_degree: int) -> Groups:
-        """Make the groups for this pipeline degree; collective. Existing groups are returned.
+        """Make the process groups for a pipeline degree, or return the existing ones; collective.
 
         Raises:
-            OptionError: The degree does not divide the world, differs on another rank, or differs
-                from that of the existing groups.
+            OptionError: The degree does not divide the number of ranks, differs between ranks, or
+                differs from that of the existing groups.
         """
         if self._groups is not None:
             self._check_decided(self._groups, pipeline_parallel_degree)
@@ -98,19 +101,23 @@ class Session:
         return self._groups
 
     def _check_decided(self, groups: Groups, degree: int) -> None:
+        """Check that the existing groups have this pipeline degree."""
         if groups.pp_size != degree:
             raise OptionError(
-                f"the pipeline is to have {degree} ranks",
-                f"this session has pipeline_parallel_degree {groups.pp_size}",
-                "Keep that one",
+                f"pipeline_parallel_degree {degree} is requested",
+                f"the groups of this session have pipeline_parallel_degree {groups.pp_size}",
+                f"Use a plan with {groups.pp_size} ranks in a pipeline, or start another job",
+                about="pipeline_parallel_degree",
             )
 
     def _check_agreed(self, degree: int) -> None:
+        """Check that all ranks make groups of the same pipeline degree; collective."""
         degrees = all_gather_object(degree, self.world)
         for rank, other in enumerate(degrees):
             if other != degrees[0]:
                 raise OptionError(
-                    f"ranks 0 and {rank} have decided for pipelines of {degrees[0]} and {other}",
-                    "all ranks are laid out alike",
-                    "Decide on one rank and share it",
+                    f"pipeline_parallel_degree is {degrees[0]} on rank 0, {other} on rank {rank}",
+                    "all ranks make the same process groups",
+                    "Choose the degree on one rank, and send it to the others with smp.broadcast",
+                    about="pipeline_parallel_degree",
                 )

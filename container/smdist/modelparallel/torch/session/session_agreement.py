@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Agreement of ranks when a session starts: all go on, or all stop with the same error."""
+"""Comparison of the ranks' options when a session starts; all ranks raise the same error."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from sagemaker_dist.errors import OptionError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankOptions:
-    """Options of one rank, for the exchange with all others.
+    """Options and host of one rank, which all ranks exchange.
 
     Attributes:
         options: Options of the rank; None if they are wrong. The path of a plan may differ by host.
         plan: Digest of the plan's file; "" without a plan.
-        fault: Fault of the rank, as text; "" for none.
-        host: Name that is equal for ranks of one host.
-        local_rank: Number on the host that the launcher set, if it did.
+        fault: Text of the rank's error; "" for none.
+        host: Name of the host, equal on all ranks of one host.
+        local_rank: Number of the rank on its host, as the launcher set it; None if it did not.
     """
 
     options: ModelParallel | None
@@ -29,55 +29,60 @@ class RankOptions:
     local_rank: int | None = None
 
 
-def check(cards: Sequence[RankOptions]) -> None:
-    """Raise the same error on every rank if one of them has a fault or other options.
+def check(every: Sequence[RankOptions]) -> None:
+    """Check that no rank has an error, and that all have the same options.
 
     Raises:
-        OptionError: A rank has a fault or differs; names the first such rank, and the difference.
+        OptionError: A rank has an error or other options; the error names the first such rank.
     """
-    for rank, card in enumerate(cards):
-        if card.fault:
+    for rank, each in enumerate(every):
+        if each.fault:
             raise OptionError(
-                f"smp.init failed on rank {rank}", card.fault.rstrip("."), "Fix that rank's request"
+                f"smp.init failed on rank {rank}",
+                each.fault.rstrip("."),
+                "Fix the configuration of that rank",
             )
-    for rank, card in enumerate(cards):
-        differences = list(_differences(cards[0], card))
+    for rank, each in enumerate(every):
+        differences = list(_differences(every[0], each))
         if differences:
             raise OptionError(
-                f"smp.init was given different configurations on ranks 0 and {rank}",
+                f"smp.init got different configurations on ranks 0 and {rank}",
                 "; ".join(differences),
-                "Give every rank the same one",
+                "Pass the same configuration on every rank",
+                about="config",
+                kind="difference",
             )
 
 
-def place(cards: Sequence[RankOptions], rank: int) -> tuple[int, int]:
-    """Return the number of a rank on its host, and the number of ranks there."""
-    host = cards[rank].host
-    there = [each for each, card in enumerate(cards) if card.host == host]
-    told = cards[rank].local_rank
-    return (there.index(rank) if told is None else told), len(there)
+def place(every: Sequence[RankOptions], rank: int) -> tuple[int, int]:
+    """Return the number of a rank on its host, and the number of ranks on that host."""
+    host = every[rank].host
+    there = [at for at, each in enumerate(every) if each.host == host]
+    given = every[rank].local_rank
+    return (there.index(rank) if given is None else given), len(there)
 
 
 def check_same(running: ModelParallel, options: ModelParallel) -> None:
-    """Check that another call of smp.init has the options of the first.
+    """Check that a further call of smp.init has the options of the first call.
 
     Raises:
-        OptionError: Options differ; names those that do.
+        OptionError: Options differ; the error names them.
     """
     differences = list(_differences(RankOptions(options=running), RankOptions(options=options)))
     if running != options:
         raise OptionError(
             f"smp.init was called again with another configuration ({'; '.join(differences)})",
-            "there is one session, and its groups are made",
-            "Call smp.init once",
+            "a process has one session, and its process groups are made already",
+            "Call smp.init once, or again with the same configuration",
         )
 
 
 def _differences(first: RankOptions, other: RankOptions) -> Iterator[str]:
+    """Yield a text for each option that differs: "microbatches is 4 and 8"."""
     for each in fields(ModelParallel):
         here, there = getattr(first.options, each.name), getattr(other.options, each.name)
-        is_told = each.name != "plan" or None in (here, there) or not (first.plan or other.plan)
-        if here != there and is_told:
+        is_compared = each.name != "plan" or None in (here, there) or not (first.plan or other.plan)
+        if here != there and is_compared:
             yield f"{each.name} is {here!r} and {there!r}"
     if first.plan != other.plan and first.plan and other.plan:
-        yield "the files of the plan say different things"
+        yield "the files of the plan have different contents"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of smp.init and of the job, joined into one set.
+"""Options of smp.init and of the job, joined into one `ModelParallel`.
 
-As in SMP, the job's options win: a script keeps its own configuration for runs without a launcher,
-and an estimator overrides it. Options that the job leaves at their defaults are the script's.
+As in SMP, options of the job (`distribution=` of an estimator) override those of the script, which
+apply when it runs without a launcher. Options with their default value in the job override nothing.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _STARTED: Final = "processes_per_host"
 _log = logging.getLogger(__name__)
 _AUTO: Final = "auto"
 _DEGREE: Final = "pipeline_parallel_degree"
-_OPEN: Final = (_DEGREE, "partitions", "microbatches", "pipeline")  # the planner finds "auto" ones
-_TOGETHER: Final = (  # options that make sense only together
+_OPEN: Final = (_DEGREE, "partitions", "microbatches", "pipeline")  # may be "auto"
+_TOGETHER: Final = (  # options of one source: if the job sets one, all are the job's
     frozenset(["pipeline", "active_microbatches", "virtual_stages"]),
     frozenset(["optimize", "memory_weight", "auto_partition", "default_partition"]),
     frozenset(["sharding", "shard_degree", "bf16"]),
@@ -43,8 +43,12 @@ _OF_PLAN: Final = (_TOGETHER[0] | _TOGETHER[1]) | {"plan", "device_memory"}
 def chosen(config: Config, of_job: ModelParallel | None) -> ModelParallel:
     """Join the options of smp.init and of the job.
 
+    Args:
+        config: Configuration that the script passed to smp.init.
+        of_job: Options of the job; None if the script runs without a launcher.
+
     Raises:
-        OptionError: Options are wrong, or exclude each other; all faults.
+        OptionError: Options are wrong or contradict each other; all faults at once.
     """
     own = read(config)
     if of_job is None:
@@ -59,10 +63,13 @@ def chosen(config: Config, of_job: ModelParallel | None) -> ModelParallel:
 
 
 def with_plan(options: ModelParallel) -> tuple[ModelParallel, str]:
-    """Return the options with the degree of their plan, and a digest of the plan's file.
+    """Set the pipeline degree to that of the plan's file.
+
+    Returns:
+        Options with this degree, and a digest of the file; unchanged options and "" without a plan.
 
     Raises:
-        OptionError: The file cannot be read, or its plan has another degree.
+        OptionError: The file cannot be read, or its plan has another degree than the options.
     """
     if options.plan is None:
         return options, ""
@@ -71,22 +78,23 @@ def with_plan(options: ModelParallel) -> tuple[ModelParallel, str]:
     require(
         options.pipeline_parallel_degree in (_AUTO, degree),
         what=f"pipeline_parallel_degree is {options.pipeline_parallel_degree!r}",
-        why=f"the plan in {options.plan!r} has {degree}",
-        hint="Leave it out, or name another plan",
+        why=f"the plan in {options.plan!r} has pipeline_parallel_degree {degree}",
+        hint="Leave pipeline_parallel_degree out, or name another plan",
+        about=_DEGREE,
     )
-    said = digest([json.dumps(plan.document(), sort_keys=True)])
-    return replace(options, pipeline_parallel_degree=degree), said
+    plan_digest = digest([json.dumps(plan.document(), sort_keys=True)])
+    return replace(options, pipeline_parallel_degree=degree), plan_digest
 
 
 def read(config: Config) -> ModelParallel | None:
-    """Read smp.init's configuration: SMP v1's keys, ours, or a JSON file; None if it is empty.
+    """Convert smp.init's configuration to `ModelParallel`; return None if it is empty.
 
-    A dict with a key that only ModelParallel has is ModelParallel's, and so is the result of
-    its `distribution()`. Any other dict is SMP's, with SMP's defaults; the degree, microbatches and
-    pipeline may also be "auto" in it.
+    A dict with a key of `ModelParallel` that SMP lacks has the keys of `ModelParallel`, and so has
+    the result of `ModelParallel.distribution()`. Any other dict has SMP v1's keys and defaults;
+    degree, microbatches and pipeline may also be "auto" in it.
 
     Raises:
-        OptionError: The configuration is of another kind, or wrong; all its faults.
+        OptionError: The configuration has another type, or is wrong; all faults at once.
     """
     if config is None or isinstance(config, ModelParallel):
         return config
@@ -94,9 +102,10 @@ def read(config: Config) -> ModelParallel | None:
         config = _file(Path(config))
     if not isinstance(config, Mapping):
         raise OptionError(
-            f"{_WHERE} is a {type(config).__name__}",
-            "it holds the parameters of SMP v1, or ModelParallel's",
+            f"{_WHERE} is of type {type(config).__name__}",
+            "it contains the parameters of SMP v1, or those of ModelParallel",
             "Pass a dict, the path of a JSON file of one, or ModelParallel(...)",
+            about="config",
         )
     if SMDIST in config:
         return _from_ours(_section(config))
@@ -104,27 +113,29 @@ def read(config: Config) -> ModelParallel | None:
 
 
 def _section(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return our options in `distribution=`: {"smdist": {"modelparallel": {...}}}."""
+    """Return the innermost dict of {"smdist": {"modelparallel": {...}}}."""
     part = config[SMDIST]
     section = part.get(MODEL) if isinstance(part, Mapping) and len(part) == 1 else None
     if len(config) != 1 or not isinstance(section, Mapping):
         raise OptionError(
             f"{_WHERE} is {dict(config)!r}",
-            f"beside {SMDIST!r} and {MODEL!r} nothing stands in it, and the latter is a dict",
+            f"it may have the keys {SMDIST!r} and, below it, {MODEL!r} alone, with a dict as value",
             f"Pass {{{SMDIST!r}: {{{MODEL!r}: {{...}}}}}}, or the innermost dict alone",
+            about="config",
         )
     return {name: value for name, value in section.items() if (name, value) != ("enabled", True)}
 
 
 def _from_dict(config: Mapping[str, Any]) -> ModelParallel:
-    """Read a dict of either kind of keys."""
+    """Convert a dict with the keys of `ModelParallel`, or with those of SMP v1."""
     ours = [name for name in config if name in _OUR_KEYS and name not in V1]
     smps = [name for name in config if name in V1 and name not in _OUR_KEYS]
     require(
         not (ours and smps),
-        what=f"{_WHERE} has keys of two kinds",
-        why=f"{_names(ours)}: only ModelParallel has them; {_names(smps)}: only SMP v1 has them",
-        hint="Keep the keys of one: those of ModelParallel(...), or those of SMP v1",
+        what=f"{_WHERE} mixes keys of ModelParallel and of SMP v1",
+        why=f"only ModelParallel has {_names(ours)}, and only SMP v1 has {_names(smps)}",
+        hint="Use the keys of ModelParallel(...) alone, or those of SMP v1 alone",
+        about="config",
     )
     if ours:
         return _from_ours(config)
@@ -137,7 +148,7 @@ def _from_dict(config: Mapping[str, Any]) -> ModelParallel:
 
 
 def _from_ours(config: Mapping[str, Any]) -> ModelParallel:
-    """Read ModelParallel from its own keys."""
+    """Convert a dict with the keys of `ModelParallel`."""
     faults = _unknown(config, _OUR_KEYS)
     known = {name: value for name, value in config.items() if name in _OUR_KEYS}
     try:
@@ -150,27 +161,32 @@ def _from_ours(config: Mapping[str, Any]) -> ModelParallel:
 
 
 def _unknown(config: Mapping[str, Any], known: Collection[str]) -> list[OptionError]:
-    """Return faults for keys of neither kind; hints may name keys of either."""
+    """Return an error for each key that is not among the known ones."""
     return [_no_key(str(name)) for name in config if name not in known]
 
 
 def _no_key(name: str) -> OptionError:
+    """Return the error for a key that does not exist, or that only SMP has."""
     what = f"{_WHERE} has the key {name!r}"
     if name in {*V1, *V2}:
-        why = "it is SMP's, and ModelParallel, whose keys the others are, has none like it"
-        return OptionError(what, why, "Leave it out; docs/distributions.md has all of them")
-    return OptionError(what, "no such key exists", closest(name, {*V1, *_OUR_KEYS}))
+        why = "only SMP has this key, and the other keys are those of ModelParallel"
+        hint = "Leave it out; docs/distributions.md lists the keys of ModelParallel"
+        return OptionError(what, why, hint, about=name)
+    return OptionError(what, "no such key exists", closest(name, {*V1, *_OUR_KEYS}), about=name)
 
 
 def _is_open(name: str, value: object) -> bool:
+    """Tell whether the planner chooses the value of this option."""
     return name in _OPEN and value == _AUTO
 
 
 def _names(names: Iterable[str]) -> str:
+    """List names in quotation marks, sorted."""
     return ", ".join(map(repr, sorted(names)))
 
 
 def _from_smp(config: Mapping[str, Any]) -> ModelParallel:
+    """Convert a dict with SMP v1's keys, in which some values may be "auto"."""
     open_ones = {name for name, value in config.items() if _is_open(name, value)}
     closed = {name: value for name, value in config.items() if name not in open_ones}
     found = {_DEGREE if name == "partitions" else name for name in open_ones}
@@ -181,18 +197,27 @@ def _from_smp(config: Mapping[str, Any]) -> ModelParallel:
 
 
 def _file(path: Path) -> Any:
+    """Read a configuration from a JSON file.
+
+    Raises:
+        OptionError: The file cannot be read, or is not JSON.
+    """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise OptionError(
             f"the configuration {os.fspath(path)!r} of smp.init cannot be read",
             str(getattr(error, "strerror", None) or error),
-            "Pass the path of a JSON file of the dict",
+            "Pass the path of a JSON file that contains the configuration as a dict",
+            about="config",
         ) from error
 
 
 def _of_job(of_job: ModelParallel) -> set[str]:
-    """Return the options that the job decides: changed ones, those tied to them, its engine."""
+    """Return the names of the options that the job sets.
+
+    They are those with another value than the default, those of the same family, and `engine`.
+    """
     changed = {each.name for each in fields(of_job) if getattr(of_job, each.name) != each.default}
     families = [family for family in _TOGETHER if family & changed]
     if "plan" in changed:
@@ -201,21 +226,22 @@ def _of_job(of_job: ModelParallel) -> set[str]:
 
 
 def _too_late(engine: DataParallel) -> Iterator[OptionError]:
-    """Yield faults for engine options that cannot change once ranks run."""
+    """Yield an error for each engine option that cannot change after ranks have started."""
     plain = DataParallel()
     for each in fields(engine):
         value = getattr(engine, each.name)
         if value != getattr(plain, each.name) and each.name != "fusion_bytes":
             variable = "" if each.name == _STARTED else f", or set SMDIST_{each.name.upper()}"
             yield OptionError(
-                f"smp.init was given engine.{each.name}={value!r}",
-                "ranks and their engine are started before the script",
-                f"Pass it to the job as distribution={variable}",
+                f"smp.init got engine.{each.name}={value!r}",
+                "ranks and their engine have started before the script runs",
+                f"Pass it to the job in distribution={variable}",
+                about=("engine", each.name),
             )
 
 
 def _note(own: ModelParallel, of_job: ModelParallel, taken: set[str]) -> None:
-    """Log the script's values that the job overrides; values at their default do not count."""
+    """Log the values of the script that the job overrides, except for default values."""
     plain = ModelParallel()
     overridden = [
         f"{name} is {getattr(of_job, name)!r}, not {getattr(own, name)!r}"
@@ -223,4 +249,4 @@ def _note(own: ModelParallel, of_job: ModelParallel, taken: set[str]) -> None:
         if getattr(own, name) not in (getattr(of_job, name), getattr(plain, name))
     ]
     if overridden:
-        _log.warning("The job overrides what smp.init was given: %s.", "; ".join(overridden))
+        _log.warning("Options of the job override those of smp.init: %s.", "; ".join(overridden))

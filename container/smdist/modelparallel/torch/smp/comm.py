@@ -33,7 +33,6 @@ __all__ = [
     "mp_barrier",
     "recv_from",
     "send",
-    "share",
 ]
 
 T = TypeVar("T")
@@ -50,7 +49,7 @@ def send(obj: object, dest: int, rank_type: RankType = RankType.WORLD_RANK) -> N
     Raises:
         OptionError: There is no such rank, or it is this one.
     """
-    object_collectives.send_object(obj, [_other(dest, rank_type, "dest")], current().mail)
+    object_collectives.send_object(obj, [_other(dest, rank_type, "dest")], current().message_group)
 
 
 def recv_from(src: int, rank_type: RankType = RankType.WORLD_RANK) -> Any:
@@ -64,7 +63,7 @@ def recv_from(src: int, rank_type: RankType = RankType.WORLD_RANK) -> Any:
         OptionError: There is no such rank, or it is this one.
         UnsentError: The sender could not pickle the object.
     """
-    return object_collectives.recv_object(_other(src, rank_type, "src"), current().mail)
+    return object_collectives.recv_object(_other(src, rank_type, "src"), current().message_group)
 
 
 def broadcast(obj: object, group: CommGroup = CommGroup.WORLD) -> None:
@@ -78,7 +77,7 @@ def broadcast(obj: object, group: CommGroup = CommGroup.WORLD) -> None:
     """
     session = current()
     others = [each for each in session.members(_axis(group)) if each != session.rank]
-    object_collectives.send_object(obj, others, session.mail)
+    object_collectives.send_object(obj, others, session.message_group)
 
 
 def allgather(obj: T, group: CommGroup = CommGroup.WORLD) -> list[T]:
@@ -108,28 +107,8 @@ def mp_barrier() -> None:
     barrier(CommGroup.MP_GROUP)
 
 
-def share(obj: T, source: int, group: CommGroup | dist.ProcessGroup = CommGroup.PP_GROUP) -> T:
-    """Broadcast an object of one rank to all ranks of a group; all of them have to call it.
-
-    Args:
-        obj: Object to send, on the source rank; objects of other ranks are ignored.
-        source: Number of the source rank in the group.
-        group: Group of this rank.
-
-    Returns:
-        The object of the source rank.
-
-    Raises:
-        OptionError: There is no such rank.
-        UnsentError: The source could not pickle the object.
-    """
-    process_group = _process_group(group)
-    _check("source", source, process_group.size())
-    return object_collectives.broadcast_object(obj, source, process_group)
-
-
-def _process_group(group: CommGroup | dist.ProcessGroup) -> dist.ProcessGroup:
-    return group if isinstance(group, dist.ProcessGroup) else current().group_of(_axis(group))
+def _process_group(group: CommGroup) -> dist.ProcessGroup:
+    return current().group_of(_axis(group))
 
 
 def _axis(group: object) -> Axis:

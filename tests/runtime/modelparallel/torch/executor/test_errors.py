@@ -16,7 +16,7 @@ from torch import nn
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.torch.capture import arguments_of
 from smdist.modelparallel.torch.executor import Fault, PassedOn, StepError
-from smdist.modelparallel.torch.executor.step_errors import said
+from smdist.modelparallel.torch.executor.step_errors import error_text
 
 RANKS, SECONDS = 3, 10
 BACKENDS = ["smdist", "gloo"]
@@ -134,15 +134,14 @@ def test_a_rank_is_killed(world, backend):
 
 
 def test_a_rank_is_killed_that_sends_nothing_to_others(world):
-    """Who waits for somebody else names it, too."""
+    """Ranks that wait for other ranks name the killed one, too."""
     outcomes = world.outcomes(summing_without_one, size=RANKS, deadline=120)
 
     assert "died with exit code -9" in outcomes[2][1]
     for rank in (0, 1):
         is_told, text = outcomes[rank]
         assert is_told, text
-        assert text.startswith(f"rank 2 is gone: rank {rank} (pipeline rank {rank}) missed it in ")
-        assert "Look at the end of the log of rank 2:" in text
+        assert ("lost", rank, 2, "the sum of gradients") == text
 
 
 def test_what_is_not_an_action_is_guarded(world):
@@ -166,9 +165,10 @@ def test_a_fault_travels_as_data():
     assert ("step", 5, None) == (error.kind, error.rank, error.gone)
     assert ("lost", 5, 2) == (StepError(lost).kind, StepError(lost).rank, StepError(lost).gone)
     assert (
-        "rank 2 is gone: rank 5 (pipeline rank 1) missed it in 1F3 of 'h.4': it's 'so':\nsee."
-        " Look at the end of the log of rank 2: it was killed, for memory perhaps, or it ended by"
-        " itself." == str(StepError(lost))
+        "rank 2 ended early, and rank 5 (pipeline rank 1) lost the connection to it in 1F3 of 'h.4'"
+        " (stage 1, forward pass, microbatch 3): it's 'so':\nsee. See the end of the log of rank 2:"
+        " the process exited, or it was killed, for example because its host had no memory left."
+        == str(StepError(lost))
     )
     assert str(error) == str(StepError(*error.args))
 
@@ -183,22 +183,24 @@ def test_a_long_reason_is_cut_to_what_travels(letter):
 
 @pytest.mark.parametrize(
     ("hint", "end"),
-    [("Pass an even number", "Pass an even number. The log"), ("Even?", "Even? The log")],
+    [("Pass an even number", "Pass an even number. See"), ("Even?", "Even? See")],
 )
 def test_sentences_of_a_cause_end_once(hint, end):
     cause = OptionError("width is 3", "heads are two", hint)
-    fault = Fault(rank=0, pipeline_rank=0, action="0F0", module="h", why=said(cause))
+    fault = Fault(rank=0, pipeline_rank=0, action="0F0", module="h", why=error_text(cause))
     texts = [str(StepError(each)) for each in (fault, Fault.decode(fault.encode()))]
 
-    assert {f"{fault.where}: OptionError: width is 3: heads are two. {end} of rank 0 has its"
-            " traceback."} == set(texts)  # fmt: skip
+    assert {
+        f"{fault.where}: OptionError: width is 3: heads are two. {end} the traceback in the log of"
+        " rank 0."
+    } == set(texts)
 
 
 def test_sentences_of_a_cause_end_once_on_all_ranks(world):
     found = world.run(failing, 1, "option", "smdist", size=RANKS, deadline=120)
 
     for told in found:
-        assert "it is 3: odd. Pass 4. The log of rank 1" in told["text"]
+        assert "it is 3: odd. Pass 4. See the traceback in the log of rank 1." in told["text"]
         assert ".." not in told["text"]
 
 
@@ -291,8 +293,8 @@ def summing_without_one(rank, size):
                 os.kill(os.getpid(), signal.SIGKILL)
             dist.all_reduce(torch.ones(4))
     except StepError as error:
-        return str(error)
-    return "no error"
+        return error.kind, error.rank, error.gone, error.action
+    return None
 
 
 def told_by(executor, feed):

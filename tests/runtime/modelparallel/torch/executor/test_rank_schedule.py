@@ -31,7 +31,7 @@ def test_windows_do_not_grow_with_microbatches(name, backward):
         found = RankSchedule.of(schedule, 1, edges, backward=backward)
         windows.append(found.window)
 
-        assert len(found.stops) == len(schedule.orders[1]) or not backward
+        assert len(found.actions) == len(schedule.orders[1]) or not backward
     few, many = windows
 
     assert many <= max(few, 12)

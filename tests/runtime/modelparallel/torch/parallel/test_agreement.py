@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from smdist.modelparallel.torch.parallel.rank_agreement import checksum, described
+from smdist.modelparallel.torch.program.pytree import checksum, described
 
 BATCH = {"x": torch.ones(2, 3), "n": 1, "of": object()}
 

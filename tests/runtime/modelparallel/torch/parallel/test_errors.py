@@ -57,7 +57,7 @@ WORDS = [
     ["no such file"],
     ["called inside another step"],
     ["Net is called outside of a step", "@smp.step"],
-    ["model.backward() outside of a step"],
+    ["model.backward() is called outside of a step"],
     ["there is a DistributedModel already"],
     ["in a model that is split into stages already"],
     ["Net changed after it was cut", "'head'"],
@@ -103,7 +103,7 @@ def fails(rank, size, what):
         ("error", ["ValueError: labels of no class"]),
         ("plain backward", ["Call model.backward(loss)"]),
         ("two calls", ["the model is called twice"]),
-        ("no gradient", ["without a gradient"]),
+        ("no gradient", ["requires no gradient"]),
         ("mean", ["shape (2,)", "mean or sum"]),
     ],
 )

@@ -9,7 +9,7 @@ from smp_nets import batch, loss_of, net, outcome, start, train_step
 from torch import nn
 
 import smdist.modelparallel.torch as smp
-from smdist.modelparallel.torch.parallel import partitioned_model as cutting
+from smdist.modelparallel.torch.parallel import first_step as cutting
 
 
 def told(function, *args):
@@ -155,7 +155,7 @@ def test_no_step_runs_while_something_that_waited_for_the_cut_has_not_run(world)
 
     assert ("RuntimeError", "bad weather") == first
     assert "OptionError" == second[0]
-    assert "2 of the functions that waited for its cut" in second[1]
+    assert "2 of the functions that run after its cut" in second[1]
     assert [] == ran
 
 
@@ -171,5 +171,5 @@ def test_batches_are_as_large_together_as_was_said(world):
     for kinds, text in world.run(sized, size=2):
         assert ["OptionError", "ok", "ok"] == kinds
         assert "global_batch_size is 16" in text
-        assert "12 samples on each of 2 replicas: 24" in text
+        assert "12 samples on each of 2 replicas, which is 24 in total" in text
         assert "global_batch_size=24, or batches of 8" in text

@@ -11,7 +11,7 @@ from torch import nn
 import smdist.modelparallel.torch as smp
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.torch.capture import signature
-from smdist.modelparallel.torch.parallel.skeleton_sync import SkeletonSync
+from smdist.modelparallel.torch.capture.signature import SkeletonSync
 
 
 class Rates:

@@ -99,7 +99,7 @@ def test_what_the_users_module_lost_is_refused_with_where_it_is(world):
     for before, after, state, none, has in world.run(of_module, size=2):
         for told, text in (before, after):
             assert "AttributeError" == told
-            assert "Net has: model.get_module().layers" in text
+            assert "use model.get_module().layers" in text
         assert "OptionError" == state[0]
         assert "Call state_dict() of the DistributedModel around it, or smp.export" in state[1]
         assert "get_module" not in none[1]

@@ -50,7 +50,7 @@ def counted(rank, size):
             model(x)
         split = model._state.split
         own = [each for each in model.modules() if isinstance(each, Counting)]
-        return len(split.known), [each.calls for each in own]
+        return len(split.captures), [each.calls for each in own]
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -67,9 +67,9 @@ def settings_followed(rank, size):
         x = torch.ones(4, 8)
         model.train_step(x, torch.Tensor.mean)
         model.module[2].slope = 2
-        before = len(model._state.split.known)
+        before = len(model._state.split.captures)
         model.train_step(x, torch.Tensor.mean)
-        return before, len(model._state.split.known)
+        return before, len(model._state.split.captures)
 
 
 def test_a_setting_that_the_script_changes_is_followed(world):

@@ -75,6 +75,6 @@ def test_options_that_differ_from_a_plan_are_refused(world, tmp_path):
     """Both values are named; what the planner may choose, and SMP's defaults, differ from none."""
     for (kind, text), (later, of_file) in world.run(contradicted, str(tmp_path), size=2):
         assert ("OptionErrors", "OptionError") == (kind, later)
-        assert "microbatches is 4 beside a plan: the plan decides it, and has 2" in text
-        assert "pipeline is 'simple' beside a plan: the plan decides it, and has '1f1b'" in text
+        assert "microbatches is 4, and a plan is given: the plan sets microbatches to 2" in text
+        assert "pipeline is 'simple', and a plan is given: the plan sets pipeline to '1f1b'" in text
         assert "microbatches is 4" in of_file

@@ -112,9 +112,9 @@ def _undecided(rank, size):
 def test_a_degree_that_is_auto_is_decided_later(world):
     """Until then the world alone is known; afterwards it does not change."""
     for rank, (early, before, late, after) in enumerate(world.run(_undecided, hosts="aabb")):
-        assert 3 == sum("'auto', which the planner decides at the first step" in e for e in early)
+        assert 3 == sum("'auto', and the planner chooses it in the first step" in e for e in early)
         assert (False, rank, 4, 2) == before
-        assert "this session has pipeline_parallel_degree 2" in late[0]
+        assert "the groups of this session have pipeline_parallel_degree 2" in late[0]
         assert late[1]
         assert (rank % 2, 2, rank // 2) == after
 
@@ -128,7 +128,7 @@ def _disagree(rank, size):
 def test_ranks_that_decide_differently_learn_it_and_so_they_do_where_it_does_not_divide(world):
     """The same error on both, and the session can still decide."""
     for differs, divides, pp_size in world.run(_disagree, size=2):
-        assert "ranks 0 and 1 have decided for pipelines of 1 and 2" in differs
+        assert "pipeline_parallel_degree is 1 on rank 0, 2 on rank 1" in differs
         assert "the world has 2 ranks and the model takes 3" in divides
         assert 2 == pp_size
 
@@ -166,8 +166,8 @@ def _differ(rank, size):
 def test_ranks_with_different_configurations_are_told_which(world):
     """Ranks, option and values."""
     expected = (
-        "smp.init was given different configurations on ranks 0 and 1:"
-        " microbatches is 1 and 2. Give every rank the same one."
+        "smp.init got different configurations on ranks 0 and 1: microbatches is 1 and 2."
+        " Pass the same configuration on every rank."
     )
 
     assert [expected] * 2 == world.run(_differ, size=2)
@@ -286,7 +286,7 @@ def test_plans_that_differ_and_degrees_that_no_plan_has_are_refused_everywhere(w
     same, other = (_saved(tmp_path / str(degree), degree=degree) for degree in (2, 1))
     for said in world.run(_by_other_plan, [same, same, other, same], "auto"):
         assert "on ranks 0 and 2: " in said
-        assert "the files of the plan say different things" in said
+        assert "the files of the plan have different contents" in said
     for said in world.run(_by_other_plan, [same] * 4, 4):
         assert "pipeline_parallel_degree is 4: the plan in" in said
 

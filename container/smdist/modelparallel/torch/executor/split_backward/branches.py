@@ -32,7 +32,13 @@ _RUNS_BACKWARD_ITSELF = "CheckpointFunctionBackward"
 
 
 class BranchEntry(NamedTuple):
-    """Entry from the trunk into a branch: the gradient of one argument of a trunk node."""
+    """Place where a branch begins: an argument of a node of the trunk.
+
+    Attributes:
+        node: Node of the trunk.
+        argument: Number of the argument.
+        target: Edge to the node of the branch that receives the argument's gradient.
+    """
 
     node: Node
     argument: int
@@ -44,8 +50,8 @@ class Branch:
     """Parameters that share parts of the graph, with the nodes that lead only to them.
 
     Attributes:
-        entries: Entries from the trunk.
-        leaves: The parameters.
+        entries: Places where the trunk leads into the branch.
+        leaves: Parameters whose gradients the branch computes.
     """
 
     entries: list[BranchEntry] = field(default_factory=list)
@@ -53,18 +59,19 @@ class Branch:
 
     @property
     def can_wait(self) -> bool:
-        """Tell whether all gradients at its entries can be computed in W."""
+        """True if the gradients at all entries can be computed later, in W."""
         return all(can_wait(entry.node, entry.argument) for entry in self.entries)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """Division of a graph.
+    """Division of an autograd graph into trunk and branches.
 
     Attributes:
         trunk: Nodes that lead to an input.
-        branch_of: The branch of every other node.
-        can_split: False if a node runs a backward pass of its own and refuses to run in parts.
+        branch_of: Branch of every other node.
+        can_split: False if a node runs a backward pass of its own, as reentrant checkpoints do, and
+            cannot compute some of its gradients alone.
     """
 
     trunk: frozenset[Node]
@@ -73,7 +80,12 @@ class Survey:
 
 
 def survey(starts: Iterable[Node], inputs: frozenset[Node]) -> Survey:
-    """Return the division of the graph that `starts` lead to."""
+    """Divide the autograd graph into trunk and branches.
+
+    Args:
+        starts: Nodes where the backward pass starts.
+        inputs: Nodes of the stage's inputs.
+    """
     edges = _edges(starts)
     trunk = _leading(edges, inputs)
     branch_of = _branches(edges, trunk)
@@ -90,7 +102,7 @@ def survey(starts: Iterable[Node], inputs: frozenset[Node]) -> Survey:
 
 
 def _edges(starts: Iterable[Node]) -> Edges:
-    """Return the successors of every node; each node comes after all nodes that it leads to."""
+    """Return the successors of every node, in an order in which successors precede a node."""
     edges: dict[Node, tuple[tuple[Node | None, int], ...]] = {}
     opened: dict[Node, tuple[tuple[Node | None, int], ...]] = {}
     stack = list(starts)
@@ -107,6 +119,7 @@ def _edges(starts: Iterable[Node]) -> Edges:
 
 
 def _leading(edges: Edges, inputs: frozenset[Node]) -> dict[Node, None]:
+    """Return the nodes that lead to an input, as the keys of a dict."""
     leading: dict[Node, None] = {}  # ordered as `edges`, so that the order of entries is fixed
     for node, after in edges.items():
         if node in inputs or any(each in leading for each, _ in after):
@@ -115,7 +128,10 @@ def _leading(edges: Edges, inputs: frozenset[Node]) -> dict[Node, None]:
 
 
 def _branches(edges: Edges, trunk: Mapping[Node, None]) -> dict[Node, Branch]:
-    """Return the branch of each node off the trunk; nodes joined by an edge share one."""
+    """Return the branch of each node outside the trunk; nodes joined by an edge share a branch.
+
+    Sets are joined by the union-find algorithm.
+    """
     above: dict[Node, Node] = {node: node for node in edges if node not in trunk}
     for node in above:
         for each, _ in edges[node]:
@@ -130,6 +146,7 @@ def _branches(edges: Edges, trunk: Mapping[Node, None]) -> dict[Node, Branch]:
 
 
 def _top(above: dict[Node, Node], node: Node) -> Node:
+    """Return the representative of a node's set, and shorten the path to it."""
     while above[node] is not node:
         above[node] = node = above[above[node]]
     return node

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients of products, computed by hand so that those of weights can wait.
+"""Gradients of matrix products and convolutions, computed apart from autograd, so later.
 
 A node of torch's graph computes the gradients of all arguments that are requested when it runs. It
 runs once, and then frees the tensors that it saved. This module computes the gradients that were
 left out later, from the same factors, with the same kernels and in the same memory layout as torch
 would.
 
-It covers operations whose gradients of weights take time, each by a kernel of its own. Nodes whose
-saved tensors have hooks (activation checkpoints, offloading) are left alone, since a hook may be
-called only once.
+It covers the operations whose gradients of weights take most time, each in a kernel of its own.
+Nodes whose saved tensors have hooks (activation checkpoints, offloading) are left to autograd,
+since a hook may be called only once.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
-Gradients = Callable[[], dict[int, Tensor]]  # by argument
+Gradients = Callable[[], dict[int, Tensor]]  # returns gradients by number of the argument
 
 
 class _Product(NamedTuple):
-    """Rule for the gradients of one kind of node.
+    """Rule for the gradients of one kind of autograd node.
 
     Attributes:
-        factors: Names of saved tensors that the gradient of an argument needs, by argument.
-        rule: Returns the gradients of some arguments, from the node and its saved tensors.
+        factors: Names of the saved tensors from which an argument's gradient is computed, by
+            number of the argument.
+        rule: Function from a node, the gradient of its result and numbers of arguments to a
+            function that computes these arguments' gradients.
     """
 
     factors: Mapping[int, tuple[str, ...]]
@@ -37,7 +39,7 @@ class _Product(NamedTuple):
 
 
 def can_wait(node: Node, argument: int) -> bool:
-    """Tell whether the gradient that a node sends for an argument can be computed by `later`."""
+    """Tell whether `later` can compute the gradient of this argument of a node."""
     product = _PRODUCTS.get(node.name())
     if product is None or argument not in product.factors:
         return False
@@ -45,10 +47,10 @@ def can_wait(node: Node, argument: int) -> bool:
 
 
 def later(node: Node, gradient: Tensor, arguments: Iterable[int]) -> Gradients:
-    """Return a function that computes gradients of some arguments; it holds no part of a graph.
+    """Return a function that computes gradients of some arguments; it keeps no autograd graph.
 
     Args:
-        node: A node that is about to run, so that its saved tensors still exist.
+        node: Node that autograd is about to run, so that its saved tensors still exist.
         gradient: Gradient of the node's result.
         arguments: Numbers of the arguments.
     """
@@ -57,23 +59,24 @@ def later(node: Node, gradient: Tensor, arguments: Iterable[int]) -> Gradients:
 
 
 def _is_plain(node: Node, name: str) -> bool:
-    """Tell whether a saved factor has no hook, so that it can be read any number of times."""
+    """Tell whether a saved tensor has no hook, so that it can be read more than once."""
     return getattr(node, f"_raw_saved_{name}").unpack_hook is None
 
 
 def _saved(node: Any, name: str) -> Tensor:
+    """Return a tensor that a node saved, without its autograd graph."""
     factor = getattr(node, f"_saved_{name}")
     assert isinstance(factor, Tensor)
     return factor.detach()
 
 
 def _mm(node: Any, gradient: Tensor, arguments: frozenset[int]) -> Gradients:
-    """Handle self @ mat2."""
+    """Return gradients of self @ mat2."""
     return _matrices(node, gradient, arguments, names=("self", "mat2"), first=0)
 
 
 def _addmm(node: Any, gradient: Tensor, arguments: frozenset[int]) -> Gradients:
-    """Handle beta self + alpha mat1 @ mat2."""
+    """Return gradients of beta * self + alpha * mat1 @ mat2."""
     products = _matrices(node, gradient, arguments - {0}, names=("mat1", "mat2"), first=1)
     return _scaled(products, gradient, arguments, (node._saved_alpha, node._saved_beta))
 
@@ -81,45 +84,53 @@ def _addmm(node: Any, gradient: Tensor, arguments: frozenset[int]) -> Gradients:
 def _matrices(
     node: Any, gradient: Tensor, arguments: frozenset[int], *, names: tuple[str, str], first: int
 ) -> Gradients:
+    """Return gradients of the factors of a matrix product.
+
+    Args:
+        names: Names of the saved left and right factor.
+        first: Number of the argument that is the left factor; the right one follows.
+    """
     rules: dict[int, Callable[[], Tensor]] = {}
     left, right = names
     if first in arguments:
         other = _saved(node, right)
-        is_turned = _is_turned(node, left)
-        rules[first] = partial(_left, gradient, other, is_turned=is_turned)
+        is_transposed = _is_transposed(node, left)
+        rules[first] = partial(_left_gradient, gradient, other, is_transposed=is_transposed)
     if first + 1 in arguments:
         other = _saved(node, left)
-        is_turned = _is_turned(node, right)
-        rules[first + 1] = partial(_right, other, gradient, is_turned=is_turned)
+        is_transposed = _is_transposed(node, right)
+        rules[first + 1] = partial(_right_gradient, other, gradient, is_transposed=is_transposed)
     return partial(_each, rules)
 
 
-def _is_turned(node: Any, name: str) -> bool:
-    """Tell whether a matrix is stored by columns, as `weight.t()` is; its gradient will be too."""
+def _is_transposed(node: Any, name: str) -> bool:
+    """Tell whether a matrix is stored by columns, as `weight.t()` is, and so its gradient, too."""
     rows, _ = getattr(node, f"_saved_{name}_sym_sizes")
     down, across = getattr(node, f"_saved_{name}_sym_strides")
     return bool(down == 1 and across == rows)
 
 
-def _left(gradient: Tensor, right: Tensor, *, is_turned: bool) -> Tensor:
-    if is_turned:
+def _left_gradient(gradient: Tensor, right: Tensor, *, is_transposed: bool) -> Tensor:
+    """Return the gradient of the left factor of a product."""
+    if is_transposed:
         return right.conj().mm(gradient.t()).t()
     return gradient.mm(right.t().conj())
 
 
-def _right(left: Tensor, gradient: Tensor, *, is_turned: bool) -> Tensor:
-    if is_turned:
+def _right_gradient(left: Tensor, gradient: Tensor, *, is_transposed: bool) -> Tensor:
+    """Return the gradient of the right factor of a product."""
+    if is_transposed:
         return gradient.t().mm(left.conj()).t()
     return left.t().conj().mm(gradient)
 
 
 def _bmm(node: Any, gradient: Tensor, arguments: frozenset[int]) -> Gradients:
-    """Handle self @ mat2, batch by batch."""
+    """Return gradients of the batched product self @ mat2."""
     return _batches(node, gradient, arguments, names=("self", "mat2"), first=0)
 
 
 def _baddbmm(node: Any, gradient: Tensor, arguments: frozenset[int]) -> Gradients:
-    """Handle beta self + alpha batch1 @ batch2."""
+    """Return gradients of beta * self + alpha * batch1 @ batch2, which are batched."""
     products = _batches(node, gradient, arguments - {0}, names=("batch1", "batch2"), first=1)
     return _scaled(products, gradient, arguments, (node._saved_alpha, node._saved_beta))
 
@@ -127,6 +138,7 @@ def _baddbmm(node: Any, gradient: Tensor, arguments: frozenset[int]) -> Gradient
 def _batches(
     node: Any, gradient: Tensor, arguments: frozenset[int], *, names: tuple[str, str], first: int
 ) -> Gradients:
+    """Return gradients of the factors of a batched matrix product; arguments as `_matrices`."""
     rules: dict[int, Callable[[], Tensor]] = {}
     if first in arguments:
         rules[first] = partial(_batches_left, gradient, _saved(node, names[1]))
@@ -136,21 +148,29 @@ def _batches(
 
 
 def _batches_left(gradient: Tensor, right: Tensor) -> Tensor:
+    """Return the gradient of the left factor of a batched product."""
     return gradient.bmm(right.transpose(1, 2).conj())
 
 
 def _batches_right(left: Tensor, gradient: Tensor) -> Tensor:
+    """Return the gradient of the right factor of a batched product."""
     return left.transpose(1, 2).conj().bmm(gradient)
 
 
 def _each(rules: Mapping[int, Callable[[], Tensor]]) -> dict[int, Tensor]:
+    """Call the function of each argument; return the gradients by argument."""
     return {argument: rule() for argument, rule in rules.items()}
 
 
 def _scaled(
     products: Gradients, gradient: Tensor, arguments: frozenset[int], scales: tuple[Any, Any]
 ) -> Gradients:
-    """Return the gradients times the scales of an addmm; argument 0 is the added tensor."""
+    """Multiply gradients of `beta * added + alpha * product` by these factors.
+
+    Args:
+        products: Function that computes the unscaled gradients of the product's factors.
+        scales: Alpha and beta. Argument 0 is the added tensor.
+    """
     alpha, beta = scales
     added = gradient if 0 in arguments else None
 
@@ -162,11 +182,12 @@ def _scaled(
 
 
 def _times(tensor: Tensor, factor: Any) -> Tensor:
+    """Multiply a tensor by a number; return the tensor itself if that is 1."""
     return tensor if factor == 1 else tensor * factor
 
 
 def _convolution(node: Any, gradient: Tensor, arguments: frozenset[int]) -> Gradients:
-    """Return the gradients of input, weight and bias; one kernel computes all requested ones."""
+    """Return gradients of a convolution's input, weight and bias, computed by one kernel."""
     return partial(
         _convolved,
         (gradient, _saved(node, "input"), _saved(node, "weight")),
@@ -183,12 +204,19 @@ _CONVOLUTION: Final = (
 def _convolved(
     tensors: tuple[Tensor, Tensor, Tensor], settings: tuple[Any, ...], arguments: frozenset[int]
 ) -> dict[int, Tensor]:
+    """Run torch's kernel for the gradients of a convolution.
+
+    Args:
+        tensors: Gradient of the result, input and weight.
+        settings: Settings of the convolution, in the order of the kernel's arguments.
+    """
     wanted = [argument in arguments for argument in range(3)]
     found = torch.ops.aten.convolution_backward(*tensors, *settings, wanted)
     return dict(_present(found))
 
 
 def _present(tensors: Iterable[Tensor | None]) -> Iterator[tuple[int, Tensor]]:
+    """Return the tensors that are not None, each with its index."""
     return ((at, each) for at, each in enumerate(tensors) if each is not None)
 
 

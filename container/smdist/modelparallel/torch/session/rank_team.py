@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks that do the same work; a failure of one rank is made known to all of them.
+
+A rank that continued alone would wait forever for the others in the next collective.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Self, TypeVar
+
+import torch.distributed as dist
+
+from sagemaker_dist.errors import DistError, OptionError
+from smdist.modelparallel.torch.session.object_collectives import (
+    all_gather_object,
+    broadcast_object,
+)
+
+T = TypeVar("T")
+
+
+class DisagreementError(OptionError):
+    """Ranks are about to do different things, or one of them has failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankTeam:
+    """All ranks of the world, or of a group, or this process alone.
+
+    Attributes:
+        rank: Number of this rank in the team.
+        size: Number of ranks in the team.
+        group: Process group of the team; None for torch.distributed's default group, and for a
+            process alone.
+    """
+
+    rank: int = 0
+    size: int = 1
+    group: dist.ProcessGroup | None = field(default=None, repr=False)
+
+    @classmethod
+    def here(cls) -> Self:
+        """Return all ranks of torch.distributed, or this process alone if that is not running."""
+        is_alone = not (dist.is_available() and dist.is_initialized())
+        return cls() if is_alone else cls(dist.get_rank(), dist.get_world_size())
+
+    @classmethod
+    def of(cls, group: dist.ProcessGroup) -> Self:
+        """Return the ranks of a process group that includes this rank."""
+        return cls(dist.get_rank(group), dist.get_world_size(group), group)
+
+    @property
+    def is_first(self) -> bool:
+        """True if this is rank 0 of the team."""
+        return self.rank == 0
+
+    def in_world(self, rank: int) -> int:
+        """Convert a rank's number in the team to its number in the world."""
+        return rank if self.group is None else dist.get_global_rank(self.group, rank)
+
+    def gather(self, value: T) -> list[T]:
+        """Return the values of all ranks, in the order of ranks; collective."""
+        if self.size == 1:
+            return [value]
+        if self.group is not None:
+            return all_gather_object(value, self.group)
+        found: list[Any] = [None] * self.size
+        dist.all_gather_object(found, value)
+        return found
+
+    def share(self, value: T | None) -> T:
+        """Return the value of the team's rank 0 on every rank; collective."""
+        if self.size == 1:
+            return value  # type: ignore[return-value]
+        if self.group is not None:
+            return broadcast_object(value, 0, self.group)  # type: ignore[return-value]
+        box: list[Any] = [value if self.is_first else None]
+        dist.broadcast_object_list(box, group_src=0)
+        found: T = box[0]
+        return found
+
+    def failures(
+        self, error: BaseException | None, describe: Callable[[BaseException], str]
+    ) -> dict[int, str]:
+        """Exchange the errors of all ranks; collective.
+
+        Args:
+            error: Error of this rank; None if its work succeeded.
+            describe: Function that converts an error to text.
+
+        Returns:
+            Text of each failed rank's error, by rank of the world; the same on all ranks.
+        """
+        texts = self.gather(None if error is None else describe(error))
+        return {self.in_world(at): text for at, text in enumerate(texts) if text is not None}
+
+    def run_on_first(
+        self,
+        run: Callable[[], T],
+        portable: Callable[[BaseException], OptionError],
+        *,
+        raises_own: bool = False,
+    ) -> T:
+        """Run a function on rank 0 of the team and return its result on all ranks; collective.
+
+        Args:
+            run: Function without arguments; it must not communicate with other ranks.
+            portable: Function that converts an error of `run` to one that can be pickled.
+            raises_own: True if rank 0 raises the error of `run` itself; False if it raises the
+                converted error as other ranks do, except for KeyboardInterrupt and SystemExit.
+
+        Raises:
+            OptionError: The function failed; this is the error that `portable` made.
+        """
+        value, error = caught(run) if self.is_first else (None, None)
+        result, failure = self.share((value, None if error is None else portable(error)))
+        if error is not None and (raises_own or isinstance(error, (KeyboardInterrupt, SystemExit))):
+            raise error
+        if failure is not None:
+            raise failure from (None if failure is error else error)
+        return result  # type: ignore[return-value]
+
+
+def caught(run: Callable[[], T]) -> tuple[T | None, BaseException | None]:
+    """Run a function; return its result and None, or None and the error that it raised."""
+    try:
+        return run(), None
+    except BaseException as error:
+        return None, error
+
+
+@contextmanager
+def raise_together(group: dist.ProcessGroup, doing: str) -> Iterator[None]:
+    """Run the block on all ranks of a group; raise on all of them if it failed on one; collective.
+
+    Args:
+        doing: Work of the block, for messages: "the capture of the model". Ranks must not
+            communicate in it.
+
+    Raises:
+        BaseException: The error of this rank.
+        DisagreementError: Another rank failed.
+    """
+    fault: BaseException | None = None
+    try:
+        yield
+    except BaseException as error:  # any error, since other ranks wait for this one
+        fault = error
+    failed = RankTeam.of(group).failures(fault, error_text)
+    if fault is not None:
+        raise fault
+    raise_first(failed, doing)
+
+
+def raise_first(failed: Mapping[int, str], doing: str) -> None:
+    """Raise an error for the first failed rank; do nothing if no rank failed.
+
+    Args:
+        failed: Text of each failed rank's error, by rank of the world.
+        doing: Work of that rank, for the message: "the capture of the model".
+
+    Raises:
+        DisagreementError: A rank failed.
+    """
+    for rank, text in failed.items():
+        raise rank_failure(rank, doing, text)
+
+
+def rank_failure(rank: int, doing: str, text: str) -> DisagreementError:
+    """Return the error that other ranks raise after a rank of the world has failed."""
+    return DisagreementError(
+        f"rank {rank} failed in {doing}", text.rstrip("."), "See the error of that rank"
+    )
+
+
+def error_text(error: BaseException) -> str:
+    """Return an error as text for other ranks: its message, after its type if it is not ours."""
+    text = str(error).strip()
+    if isinstance(error, DistError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
