@@ -13,12 +13,11 @@ from smdist.modelparallel.core.partition.manual import stages_of_marks
 from smdist.modelparallel.core.planner.candidates import Candidate
 from smdist.modelparallel.core.planner.cost_samples import Samples, View
 from smdist.modelparallel.core.planner.problem import Problem
-from smdist.modelparallel.core.schedule import Do, Schedule, Shape
+from smdist.modelparallel.core.schedule import Schedule, Shape, most_in_flight
 
 _BY_MEMORY: Final = 1.0
 _FELT: Final = 0.01  # least time of a message, relative to a stage's, for a second partition
 _MANY: Final = 256  # units: with more, stages are balanced well anyway and partitions take seconds
-_CHANGE: Final = {Do.F: 1, Do.B: -1, Do.I: 0, Do.W: -1}
 
 
 class Cuts:
@@ -132,13 +131,3 @@ def rank_of_stages(candidate: Candidate) -> tuple[int, ...]:
         virtual_stages=candidate.virtual_stages,
     )
     return candidate.kind.rank_of(shape)
-
-
-def most_in_flight(schedule: Schedule) -> tuple[int, ...]:
-    """Return the largest number of microbatches that each stage holds, by stage."""
-    held, most = [0] * schedule.num_stages, [0] * schedule.num_stages
-    for order in schedule.orders:
-        for action in order:
-            held[action.stage] += _CHANGE[action.do]
-            most[action.stage] = max(most[action.stage], held[action.stage])
-    return tuple(most)

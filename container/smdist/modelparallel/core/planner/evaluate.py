@@ -21,11 +21,11 @@ from smdist.modelparallel.core.planner.candidate_pipeline import (
 )
 from smdist.modelparallel.core.planner.candidates import Candidate
 from smdist.modelparallel.core.planner.cost_samples import Samples, View
-from smdist.modelparallel.core.planner.cuts import Cuts, most_in_flight, rank_of_stages
+from smdist.modelparallel.core.planner.cuts import Cuts, rank_of_stages
 from smdist.modelparallel.core.planner.memory_bounds import Room
 from smdist.modelparallel.core.planner.pipeline_layout import PipelineLayout, slowness
 from smdist.modelparallel.core.planner.problem import AUTO, Problem
-from smdist.modelparallel.core.schedule import Schedule, make_schedule
+from smdist.modelparallel.core.schedule import Schedule, make_schedule, most_in_flight
 from smdist.modelparallel.core.simulate import Timeline
 
 _HOPS: Final = 20  # latencies: a stage that takes less is too short for several stages a rank
