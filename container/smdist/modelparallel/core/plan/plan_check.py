@@ -50,12 +50,13 @@ def _size_faults(plan: PlanData) -> Iterator[OptionError]:
     """Yield faults of numbers with which the schedule would be too large to compute."""
     units, takes = sum(map(len, plan.stages)), plan.pipeline_parallel_degree * plan.virtual_stages
     if takes > max(units, len(plan.stages)):
+        larger = max("pipeline_parallel_degree", "virtual_stages", key=lambda n: getattr(plan, n))
         degree = f"pipeline_parallel_degree is {plan.pipeline_parallel_degree}"
         yield PlanError(
             f"{degree} and virtual_stages is {plan.virtual_stages}",
             f"this needs {takes} stages, and the plan has {units} modules",
             "Reduce one of the two numbers",
-            about="pipeline_parallel_degree",
+            about=larger,
         )
     elif takes * plan.num_microbatches > _MOST_PASSES:
         yield PlanError(

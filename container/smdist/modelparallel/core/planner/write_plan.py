@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Final
 
 from smdist.modelparallel.core.placement import placed_units
 from smdist.modelparallel.core.plan import (
@@ -18,6 +19,8 @@ from smdist.modelparallel.core.plan import (
 from smdist.modelparallel.core.planner.cost_samples import Samples, View
 from smdist.modelparallel.core.planner.evaluate import SimulatedCandidate
 from smdist.modelparallel.core.planner.problem import Problem
+
+UNKNOWN_MEMORY: Final = "The memory of a rank is unknown"  # beginning of a note
 
 
 def write(
@@ -87,8 +90,7 @@ def _notes(problem: Problem, trial: SimulatedCandidate) -> Iterator[str]:
         yield from _more_microbatches(trial)
     if problem.memory_limit_bytes is None:
         yield (
-            "The memory of a rank is unknown, so no plan was rejected for its memory. Pass "
-            "device_memory to limit it"
+            f"{UNKNOWN_MEMORY}, so no plan was rejected for its memory. Pass device_memory to limit it"
         )
 
 

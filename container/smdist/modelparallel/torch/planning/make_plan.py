@@ -24,6 +24,7 @@ from smdist.modelparallel.core.planner import Problem, find_plan
 from smdist.modelparallel.core.planner.candidates import degree_choices, microbatch_choices
 from smdist.modelparallel.core.planner.cost_samples import SizeError
 from smdist.modelparallel.core.planner.resimulate import renewed, replay
+from smdist.modelparallel.core.planner.write_plan import UNKNOWN_MEMORY
 from smdist.modelparallel.picture import Picture, sheet_of
 from smdist.modelparallel.torch.planning.plan_request import Request, read_request
 from smdist.modelparallel.torch.planning.sampler import Sampler
@@ -133,7 +134,7 @@ def forecast(
         cluster=asked.cluster, at=asked.sampler.at, batch_size=asked.batch_size,
         device_memory=asked.memory_bytes, state=state,
     )  # fmt: skip
-    gone = ("How fast", *["Nobody said how much memory"] * bool(problem.memory_limit_bytes))
+    gone = ("How fast", *[UNKNOWN_MEMORY] * bool(problem.memory_limit_bytes))
     kept = [] if plan.is_stale else [each for each in plan.notes if not each.startswith(gone)]
     return _finished(renewed(plan, problem), problem, asked.sampler, *kept)
 
