@@ -201,7 +201,7 @@ class Stubborn(nn.Module):
         ({"world": True}, OptionError, "world is True"),
         ({"world": "4"}, OptionError, "world is '4'"),
         ({"example": [1]}, OptionError, "example is list"),
-        ({"microbatches": 3}, OptionError, "a batch of 16 cannot be cut .* 1, 2, 4, 8, 16"),
+        ({"microbatches": 3}, OptionError, "cannot be divided .* 1, 2, 4, 8, 16"),
         ({"microbatches": "many"}, OptionError, "microbatches is 'many'"),
         ({"device_memory": "lots"}, OptionError, "device_memory is 'lots'"),
         ({"pipeline": "1f2b"}, OptionError, "pipeline is '1f2b': .* Did you mean '1f1b'"),
@@ -212,7 +212,7 @@ class Stubborn(nn.Module):
             "5 faults in this request",
         ),
         ({"costs": "guess"}, OptionError, "costs is 'guess'"),
-        ({"pipeline_parallel_degree": 3}, OptionError, "there are 4 ranks"),
+        ({"pipeline_parallel_degree": 3}, OptionError, "the cluster has 4 ranks"),
         ({"optimize": "both", "memory_weight": 7}, OptionError, "2 faults"),
         (
             {"costs": "", "pipeline": "", "microbatches": 3, "memory_weight": 5},
@@ -298,7 +298,7 @@ def test_forecast_of_a_plan_as_it_is_says_the_same(planned):
     ("change", "said"),
     [
         (lambda document: document["stages"].reverse(), "stage"),
-        (lambda document: document["stages"][0].append("7.linear"), "no such unit"),
+        (lambda document: document["stages"][0].append("7.linear"), "no such module"),
         (lambda document: document.update(data_parallel_degree=2), "the plan is for 8 ranks"),
         (lambda document: document.update(batch_size=32), "the example has 16 samples"),
     ],

@@ -90,7 +90,8 @@ def _notes(problem: Problem, trial: SimulatedCandidate) -> Iterator[str]:
         yield from _more_microbatches(trial)
     if problem.memory_limit_bytes is None:
         yield (
-            f"{UNKNOWN_MEMORY}, so no plan was rejected for its memory. Pass device_memory to limit it"
+            f"{UNKNOWN_MEMORY}, so no plan was rejected for its memory. "
+            "Pass device_memory to limit it"
         )
 
 
