@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Colours that can be told apart with colour blindness, too (Okabe and Ito, 2008)."""
+"""Colours that look different with colour blindness, too (Okabe and Ito, 2008)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LIMIT: Final = "#D55E00"
 UNITS: Final = (
     "#56B4E9",
     "#A9D8F3",
-)  # two shades in turn, so that neighbour units can be told apart
+)  # two shades in turn, so that neighbour units look different
 BETWEEN: Final = "#BBBBBB"
 LARGEST: Final = "#E69F00"
 STATE: Final = "#0072B2"
