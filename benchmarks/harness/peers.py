@@ -13,36 +13,49 @@ from pathlib import Path
 from benchmarks.harness.hosts import INTERFACE, NETWORK, Host
 
 ROOT = Path(__file__).parents[2]
-_RANK = [sys.executable, "-m", "benchmarks.harness.rank"]
-_PORTS = {"gloo": 29710, "bare": 29700, "smdist": 29720, "smdist-tf": 29730, "mirrored": 29740}
+_RANK = ["-m", "benchmarks.harness.rank"]
+_NAMES = ("bare", "gloo", "smdist", "smdist-tf", "mirrored", "before", "now", "again")
+_PORTS = {name: 29700 + 10 * number for number, name in enumerate(_NAMES)}
 
 
-def start(peer: str, places: list[Host], socket_path: str) -> list[subprocess.Popen[bytes]]:
-    """Start one rank on each host of `places`; each connects to the socket `socket_path`."""
+def start(
+    peer: str, places: list[Host], socket_path: str, tree: Path | None = None, name: str = ""
+) -> list[subprocess.Popen[bytes]]:
+    """Start one rank on each host of `places`; each connects to the socket `socket_path`.
+
+    Args:
+        tree: Checkout whose Python and packages the ranks use; None: this one.
+        name: Key of the port where ranks meet; by default the peer's.
+    """
     if peer == "openmpi":
         return [_start_openmpi(places, socket_path)]
-    return [_start_torch(peer, rank, places, socket_path) for rank in range(len(places))]
+    root = tree or ROOT
+    return [
+        _start_torch(peer, rank, places, socket_path, root, name or peer)
+        for rank in range(len(places))
+    ]
 
 
 def _start_torch(
-    peer: str, rank: int, places: list[Host], socket_path: str
+    peer: str, rank: int, places: list[Host], socket_path: str, root: Path, name: str
 ) -> subprocess.Popen[bytes]:
     host = places[rank]
     environment = {
-        **_common(),
+        **_common(root),
         "RANK": str(rank),
         "WORLD_SIZE": str(len(places)),
         "LOCAL_RANK": str(places[:rank].count(host)),
         "LOCAL_WORLD_SIZE": str(places.count(host)),
         "MASTER_ADDR": places[0].address,
-        "MASTER_PORT": str(_PORTS[peer] if host.namespace else _free_port(peer, rank)),
+        "MASTER_PORT": str(_PORTS[name] if host.namespace else _free_port(name, rank)),
     }
     if host.namespace:
         environment["GLOO_SOCKET_IFNAME"] = INTERFACE
     if peer == "mirrored":
         environment["TF_CONFIG"] = _tf_config(rank, places)
-    command = [*host.prefix, *_RANK, peer, socket_path]
-    return subprocess.Popen(command, env=environment, cwd=ROOT)
+    python = sys.executable if root == ROOT else str(root / ".venv/bin/python")
+    command = [*host.prefix, python, *_RANK, peer, socket_path]
+    return subprocess.Popen(command, env=environment, cwd=root)
 
 
 def _tf_config(rank: int, places: list[Host]) -> str:
@@ -60,12 +73,13 @@ def _start_openmpi(places: list[Host], socket_path: str) -> subprocess.Popen[byt
     assert all(place.namespace is None for place in places), f"no OpenMPI across {NETWORK}.0"
     options = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
     options += ["--mca", "mpi_yield_when_idle", "1", "--mca", "btl", "vader,self"]
-    command = ["mpirun", *options, "-n", str(len(places)), *_RANK, "openmpi", socket_path]
-    return subprocess.Popen(command, env=_common(), cwd=ROOT)
+    rank = [sys.executable, *_RANK, "openmpi", socket_path]
+    command = ["mpirun", *options, "-n", str(len(places)), *rank]
+    return subprocess.Popen(command, env=_common(ROOT), cwd=ROOT)
 
 
-def _common() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+def _common(root: Path) -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": str(root)}
 
 
 _chosen: dict[str, int] = {}

@@ -20,11 +20,17 @@ class Ranks:
     Attributes:
         peer: `smdist`, `gloo`, `openmpi` or `bare`; with TensorFlow `smdist-tf` or `mirrored`.
         places: The host of each rank.
+        tree: Checkout that the ranks run, set up by `make demo`; None: this one.
+        name: Name that tells apart groups of one peer which run at the same time.
     """
 
-    def __init__(self, peer: str, places: list[Host]) -> None:
+    def __init__(
+        self, peer: str, places: list[Host], tree: Path | None = None, name: str = ""
+    ) -> None:
         self.peer = peer
         self.places = places
+        self.tree = tree
+        self.name = name or peer
         self._calls: list[Connection] = []
 
     def __enter__(self) -> Ranks:
@@ -32,7 +38,7 @@ class Ranks:
         socket_path = str(Path(self._folder.name) / "socket")
         with Listener(socket_path, "AF_UNIX", backlog=len(self.places)) as listener:
             listener._listener._socket.settimeout(_REPLY_SECONDS)  # type: ignore[attr-defined]
-            self._processes = peers.start(self.peer, self.places, socket_path)
+            self._processes = peers.start(self.peer, self.places, socket_path, self.tree, self.name)
             calls = [listener.accept() for _ in self.places]
         self._calls = [call for _, call in sorted((call.recv(), call) for call in calls)]
         return self

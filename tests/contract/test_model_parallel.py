@@ -275,11 +275,8 @@ def test_documents_have_every_option():
 
 
 def test_schedules_are_those_of_the_runtime():
-    """By name, and what each takes."""
-    facts = [*PIPELINES["simple"].__dataclass_fields__]
-    theirs = {n: {f: getattr(each, f) for f in facts} for n, each in SCHEDULES.items()}
-
-    assert theirs == {n: {f: getattr(each, f) for f in facts} for n, each in PIPELINES.items()}
+    """By name: the runtime reads their limits from the contract."""
+    assert set(SCHEDULES) == set(PIPELINES)
     assert set(OPTIMIZE) == set(V1["optimize"].words)
 
 

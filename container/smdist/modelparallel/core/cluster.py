@@ -10,21 +10,22 @@ from sagemaker_dist.errors import require
 from smdist.modelparallel.core.cost import Link
 from smdist.modelparallel.core.quantities import require_amount, require_bytes, shown
 
-MOST_RANKS: Final = 1_000_000  # several times the size of the largest known machine
+MOST_RANKS: Final = 1_000_000  # far more than the largest known clusters have
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """Device that one rank computes with.
+    """Device (GPU or CPU) of one rank.
 
     Attributes:
         name: Name of the device, shown in reports.
         memory_bytes: Bytes of device memory that a rank may use; None if unknown.
-        flops_per_second: Peak operations per second in the model's dtype, used by estimates.
-        bytes_per_second: Memory bandwidth of the device, used by estimates.
+        flops_per_second: Peak floating-point operations per second in the model's dtype; None if
+            unknown. Estimates of costs use it.
+        bytes_per_second: Memory bandwidth; None if unknown. Estimates of costs use it.
 
     Raises:
-        OptionError: The memory is not a number of bytes, or a rate is not above 0.
+        OptionError: The memory is not a positive integer, or a rate is below 1.
     """
 
     name: str = "cpu"
@@ -34,12 +35,14 @@ class Device:
 
     def __post_init__(self) -> None:
         if self.memory_bytes is not None:
-            require_bytes("memory_bytes of a device", self.memory_bytes)
+            require_bytes("memory_bytes of a device", self.memory_bytes, about="memory_bytes")
         for name in ("flops_per_second", "bytes_per_second"):
             rate = getattr(self, name)
             if rate is not None:
-                why = "estimates divide by it"
-                require_amount(f"{name} of a device", rate, why=why, least=1.0, most=1e30)
+                why = "estimates of costs divide by it"
+                require_amount(
+                    f"{name} of a device", rate, why=why, least=1.0, most=1e30, about=name
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,12 +74,14 @@ class Cluster:
                 what=f"{name} is {shown(number)}",
                 why="a cluster has at least one rank",
                 hint="Pass an integer of at least 1",
+                about=name,
             )
         require(
             self.size <= MOST_RANKS,
-            what=f"the cluster has {shown(self.size)} ranks",
-            why=f"plans are for {MOST_RANKS:,} ranks at most",
-            hint="Use fewer num_hosts or ranks_per_host",
+            what=f"num_hosts times ranks_per_host is {shown(self.size)}",
+            why=f"a plan can have at most {MOST_RANKS:,} ranks",
+            hint="Pass a smaller num_hosts or ranks_per_host",
+            about="num_hosts",
         )
 
     @property
@@ -85,7 +90,10 @@ class Cluster:
         return self.num_hosts * self.ranks_per_host
 
     def link(self, rank: int, other: int) -> Link:
-        """Return the link between two ranks, numbered host by host; it is free within a rank."""
+        """Return the link between two ranks, numbered host by host.
+
+        A rank's link to itself takes no time.
+        """
         if rank == other:
             return Link()
         is_inside = rank // self.ranks_per_host == other // self.ranks_per_host

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Costs of parts of a model: seconds and bytes for one microbatch on one rank."""
+"""Costs of a model's parts: seconds and bytes for one microbatch on one rank."""
 
 from __future__ import annotations
 
@@ -9,22 +9,24 @@ from dataclasses import dataclass
 from smdist.modelparallel.core.graph import Parameter
 from smdist.modelparallel.core.quantities import require_amount
 
-_LEAST_SPEED = 1e-9  # bytes per second; a lower value is taken for a mistake
+_LEAST_SPEED = 1e-9  # bytes per second; a lower value is refused as a mistake
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCost:
-    """Cost of one node, or of several nodes together, for one microbatch.
+    """Cost of one node of the graph, or of several nodes together, for one microbatch.
 
     Attributes:
-        forward_seconds: F, the time of the forward pass.
-        input_gradient_seconds: I, the part of the backward pass that the previous stage waits for.
-        weight_gradient_seconds: W, the rest of the backward pass. The whole backward pass is
-            B = I + W.
-        saved_bytes: Bytes kept from the forward to the backward pass, without parameters.
-        workspace_bytes: Extra bytes at the peak of either pass, beyond the bytes that are kept.
-        keeps: Names of the graph's values that one node keeps. If several nodes keep one value, its
-            bytes count in `saved_bytes` of the first node only. A sum of nodes has no names.
+        forward_seconds: Time of the forward pass (F).
+        input_gradient_seconds: Time to compute the gradients of the inputs (I), the part of the
+            backward pass for which the previous stage waits.
+        weight_gradient_seconds: Time to compute the gradients of the weights (W), the rest of the
+            backward pass. The whole backward pass is B = I + W.
+        saved_bytes: Bytes of activations kept from the forward to the backward pass.
+        workspace_bytes: Bytes that are needed only while a pass runs, at its peak.
+        keeps: Names of the graph's values that a single node keeps for the backward pass. If
+            several nodes keep a value, its bytes are in `saved_bytes` of the first node only. The
+            cost of several nodes has no names.
     """
 
     forward_seconds: float = 0.0
@@ -45,7 +47,7 @@ class NodeCost:
         return self.forward_seconds + self.backward_seconds
 
     def __add__(self, other: NodeCost) -> NodeCost:
-        """Add the cost of a later node: times and saved bytes add up, workspaces do not."""
+        """Add the cost of another node: sums of times and saved bytes, and the larger workspace."""
         return NodeCost(
             forward_seconds=self.forward_seconds + other.forward_seconds,
             input_gradient_seconds=self.input_gradient_seconds + other.input_gradient_seconds,
@@ -61,7 +63,7 @@ class Costs:
 
     Attributes:
         nodes: Cost by the node's name; a node that is missing costs nothing.
-        source: "measured" on `device`, or "estimated" for it from operations and bytes.
+        source: "measured" on `device`, or "estimated" for it from numbers of operations and bytes.
         device: Name of the device, shown in reports: "cpu", "NVIDIA A100".
     """
 
@@ -70,21 +72,21 @@ class Costs:
     device: str
 
     def of(self, name: str) -> NodeCost:
-        """Return the cost of one node."""
+        """Return the cost of the node with this name."""
         return self.nodes.get(name, NodeCost())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateBytes:
-    """Memory that a trained parameter occupies all the time, in bytes per element.
+    """Memory of a trained parameter with its gradient and optimizer state, in bytes per element.
 
-    The defaults are for Adam in fp32: 16 bytes. bf16 with fp32 master weights needs 16 bytes as
-    well (2 + 2 + 12). A frozen parameter occupies only its own bytes.
+    The defaults are for Adam in fp32, 16 bytes in sum. Adam in bf16 with fp32 master weights needs
+    16 bytes, too (2 + 2 + 12). A frozen parameter needs only the bytes of its weight.
 
     Attributes:
         weight: Bytes of the weight.
-        gradient: Bytes of the gradient. Each element also sends as many bytes when gradients are
-            summed over replicas, so pass 2 if they are summed in bf16.
+        gradient: Bytes of the gradient, in memory and in the all-reduce over replicas: 2 if
+            gradients are summed in bf16.
         optimizer: Bytes of the optimizer's state.
 
     Raises:
@@ -96,9 +98,11 @@ class StateBytes:
     optimizer: float = 8.0
 
     def __post_init__(self) -> None:
-        why = "it is in bytes an element of a parameter"
+        why = "it is a number of bytes for each element of a parameter"
         for name in ("weight", "gradient", "optimizer"):
-            require_amount(f"{name} of the state", getattr(self, name), why=why, most=1e6)
+            require_amount(
+                f"{name} of the state", getattr(self, name), why=why, most=1e6, about=name
+            )
 
     def of(self, parameter: Parameter) -> int:
         """Return the bytes of weight, gradient and optimizer state of one parameter."""
@@ -109,7 +113,9 @@ class StateBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """Link between two ranks: a message of n bytes takes latency + n / bandwidth.
+    """Link between two ranks: a message of n bytes takes latency + n / bandwidth seconds.
+
+    By default, messages take no time.
 
     Raises:
         OptionError: The latency is negative or infinite, or the bandwidth is not above 0.
@@ -120,10 +126,10 @@ class Link:
 
     def __post_init__(self) -> None:
         latency, bandwidth = self.latency_seconds, self.bytes_per_second
-        name, why = "latency_seconds of a link", "messages take time"
-        require_amount(name, latency, why=why, most=1e6)
-        name, why = "bytes_per_second of a link", "bytes have to go through"
-        require_amount(name, bandwidth, why=why, least=_LEAST_SPEED)
+        name, why = "latency_seconds of a link", "it is the time that every message takes at least"
+        require_amount(name, latency, why=why, most=1e6, about="latency_seconds")
+        name, why = "bytes_per_second of a link", "it is the speed at which messages are sent"
+        require_amount(name, bandwidth, why=why, least=_LEAST_SPEED, about="bytes_per_second")
 
     def seconds(self, num_bytes: int) -> float:
         """Return the seconds that a message of `num_bytes` takes."""

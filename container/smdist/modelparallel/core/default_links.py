@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Default links between ranks, for a cluster whose links are unknown; slow, to keep plans safe."""
+"""Default links between ranks, for clusters whose links are unknown.
+
+They are as slow as the slowest common hardware, so that no forecast is too fast.
+"""
 
 from __future__ import annotations
 

@@ -3,9 +3,9 @@
 
     input ids ─> unit embed ─> unit layers.0 ─> glue add ─> unit layers.1 ─> output
 
-A unit is a module that is never cut. Glue is an operation between units, in the forward function
-of a module that contains them. Units and glue are nodes: a node reads values and writes new ones.
-Nodes are listed in an order in which they can run.
+A unit is a module that is never divided between stages. Glue is an operation between units, in the
+forward function of a module that contains them. Units and glue are nodes: a node reads values and
+writes new ones. Nodes are listed in an order in which they can run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sagemaker_dist.errors import require
 
 
 class NodeKind(str, Enum):
-    """Kind of a node: model input, unit or glue."""
+    """Kind of a node: model input, unit (undivided module) or glue (operation between units)."""
 
     INPUT = "input"
     UNIT = "unit"
@@ -28,14 +28,14 @@ class NodeKind(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
-    """Tensor that flows from the node that writes it to the nodes that read it.
+    """Tensor that one node of the graph writes and other nodes read.
 
     Attributes:
         name: Name that is unique in the graph.
-        shape: Shape for one microbatch, as captured.
-        dtype: The framework's name of the dtype, without a prefix: "float32".
+        shape: Shape for one microbatch.
+        dtype: Framework's name of the dtype, without a prefix: "float32".
         num_bytes: Bytes for one microbatch.
-        has_gradient: True if a gradient flows back along the value.
+        has_gradient: True if the backward pass computes a gradient for the value.
     """
 
     name: str
@@ -52,9 +52,9 @@ class Parameter:
     Attributes:
         name: First name of the parameter in the model, such as "transformer.wte.weight".
         shape: Shape of the whole parameter.
-        dtype: The framework's name of the dtype, without a prefix.
+        dtype: Framework's name of the dtype, without a prefix: "float32".
         num_elements: Number of elements of the whole parameter.
-        num_bytes: Bytes of the whole parameter in its own dtype.
+        num_bytes: Bytes of the whole parameter in its dtype.
         is_trained: True if the parameter gets a gradient.
         aliases: Other names of the parameter, such as "lm_head.weight" for tied weights.
     """
@@ -70,19 +70,19 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """Step of the forward pass.
+    """Computation in the forward pass: a call of a module (unit) or an operation between modules.
 
     Attributes:
         name: Name that is unique in the graph. A unit has its module's name, with "@2" appended for
             the module's second call.
-        kind: Input, unit or glue.
-        module: Name of the unit's module, or of the module whose forward function contains the
-            glue; "" is the model.
+        kind: Input of the model, unit, or glue (operation between units).
+        module: Name of the unit's module; for glue, name of the module whose forward function
+            contains the operation. "" is the model.
         reads: Names of the values that the node reads, each written by an earlier node.
         writes: Values that the node computes.
         parameters: Names (`Parameter.name`) of all parameters that the node uses.
         is_random: True if the node may draw random numbers.
-        has_state: True if the node changes buffers, and so must run exactly once.
+        has_state: True if the node changes buffers, so that it must run exactly once.
         type: Class of the module or name of the function, shown in reports.
     """
 
@@ -99,7 +99,7 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)  # no slots: the class has cached properties
 class Graph:
-    """Graph of the whole forward pass of one microbatch.
+    """Graph of a model's forward pass for one microbatch: nodes, and values between them.
 
     Attributes:
         model: Class of the model, shown in reports.
@@ -108,7 +108,8 @@ class Graph:
         parameters: All parameters of the model, used or not.
 
     Raises:
-        OptionError: Two nodes have the same name, or a value is read before it is written.
+        OptionError: Two nodes have the same name, or a node reads a value that no node before it
+            writes.
     """
 
     model: str
@@ -120,9 +121,10 @@ class Graph:
         names = [node.name for node in self.nodes]
         require(
             len(set(names)) == len(names),
-            what=f"nodes of {self.model} are {_repeated(names)!r}",
-            why="every node has a name of its own",
-            hint="Name each call once, with @2 for a second one",
+            what=f"several nodes of {self.model} are named {_repeated(names)!r}",
+            why="every node needs a unique name",
+            hint="Give each node its own name; append @2 for the second call of a module",
+            about="nodes",
         )
         written: set[str] = set()
         for node in self.nodes:
@@ -130,14 +132,15 @@ class Graph:
             require(
                 not missing,
                 what=f"{node.name!r} reads {missing!r}",
-                why="no node before it writes that",
-                hint="List nodes in the order of execution",
+                why="no node before it writes this value",
+                hint="List the nodes in the order of execution",
+                about="nodes",
             )
             written |= {value.name for value in node.writes}
 
     @cached_property
     def units(self) -> tuple[Node, ...]:
-        """Nodes that a partition assigns to stages."""
+        """Nodes that are calls of undivided modules, which a partition assigns to stages."""
         return tuple(node for node in self.nodes if node.kind is NodeKind.UNIT)
 
     @cached_property
@@ -147,7 +150,7 @@ class Graph:
 
     @cached_property
     def parameter(self) -> Mapping[str, Parameter]:
-        """Parameters by first name."""
+        """Parameters by `Parameter.name`, without aliases."""
         return {parameter.name: parameter for parameter in self.parameters}
 
     @cached_property
@@ -166,4 +169,5 @@ class Graph:
 
 
 def _repeated(names: list[str]) -> list[str]:
+    """Return the names that occur more than once, sorted."""
     return sorted({name for name in names if names.count(name) > 1})

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Manifest of a checkpoint, and checks that the checkpoint fits a model and an optimizer.
+"""Manifest (list of contents) of a checkpoint, and checks against a model and an optimizer.
 
-Everything is stored under its name in the whole model, so a manifest does not depend on stages. A
-tied parameter is stored once, under its first name, and can be read by any of its names.
+All values have their names in the whole model, so a manifest does not depend on stages. A tied
+parameter is stored once, under its first name, and can be read by any of its names.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Any
 
 from sagemaker_dist.errors import OptionError
 
-_SHOWN = 8
+_SHOWN = 8  # largest number of names in one error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestEntry:
-    """Entry for a parameter, a buffer or other state of a module.
+    """Entry of a manifest: a parameter, a buffer or another state of a module.
 
     Attributes:
-        name: First name in the model.
-        aliases: Other names in the model.
+        name: First name of the value in the model.
+        aliases: Other names of the same value in the model.
         shape: Shape of the whole tensor; None if the value is not a tensor.
-        dtype: PyTorch's name of the dtype, without a prefix.
+        dtype: PyTorch's name of the dtype, without a prefix: "float32"; "" if not a tensor.
     """
 
     name: str
@@ -44,14 +44,14 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerState:
-    """State of an optimizer.
+    """Contents of an optimizer's state: its groups, and the names of its values.
 
     Attributes:
         kind: Class of the optimizer.
-        options: Names of the options that each group has.
+        options: Names of the options that each parameter group has, such as "lr".
         groups: Parameter groups in the optimizer's order.
-        keys: Names of the state values of each parameter, by first name; a parameter without an
-            optimizer step is absent.
+        keys: Names of the state values of each parameter, such as "exp_avg", by the parameter's
+            first name. Parameters that the optimizer never updated are absent.
     """
 
     kind: str
@@ -62,14 +62,15 @@ class OptimizerState:
 
 @dataclass(frozen=True, kw_only=True)  # no slots: the class has cached properties
 class Manifest:
-    """Contents of a checkpoint.
+    """List of a checkpoint's contents.
 
     Attributes:
         model: Class of the model, shown in reports.
         entries: Entries in the model's order.
         state: State of the optimizer; None if the checkpoint has none.
-        layout: Layout of the ranks that wrote the checkpoint: size, degrees and strategy.
-        run: Seed and number of the step, if random numbers follow from them.
+        layout: Layout of the ranks that wrote the checkpoint: number of ranks, parallel degrees and
+            placement strategy, by name.
+        run: Seed and number of the step, if random numbers are computed from them; else empty.
     """
 
     model: str
@@ -80,21 +81,21 @@ class Manifest:
 
     @cached_property
     def named(self) -> Mapping[str, ManifestEntry]:
-        """Entries by each of their names, aliases included."""
+        """Entries by name; an entry with aliases is found under each of its names."""
         return {name: each for each in self.entries for name in (each.name, *each.aliases)}
 
     def found_for(self, entry: ManifestEntry) -> ManifestEntry | None:
-        """Return the entry with one of the names of another model's entry, or None."""
+        """Return this manifest's entry that shares a name with another model's `entry`, or None."""
         names = (entry.name, *entry.aliases)
         return next((self.named[name] for name in names if name in self.named), None)
 
     def document(self) -> dict[str, Any]:
-        """Return the manifest as plain types, which other versions of this class can read."""
+        """Return the manifest as a dict of JSON types; `from_document` reads it."""
         return asdict(self)
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Manifest:
-        """Return the manifest that `document` wrote."""
+        """Return the manifest from a dict that `document` returned."""
         entries = tuple(ManifestEntry(**each) for each in document["entries"])
         state = document["state"]
         if state is not None:
@@ -104,36 +105,41 @@ class Manifest:
 
 
 def model_faults(saved: Manifest, here: Manifest, *, strict: bool) -> Iterator[OptionError]:
-    """Return the faults that prevent a checkpoint from being loaded into a model.
+    """Yield the faults that prevent a checkpoint from being loaded into a model.
 
     Args:
         saved: Manifest of the checkpoint.
         here: Manifest of the model.
         strict: True if both must have the same names.
     """
-    other = f"of {saved.model}" + f", the model is {here.model}" * (saved.model != here.model)
-    whose = f"the checkpoint is {other}"
+    model = f"; the model is {here.model}" if saved.model != here.model else ""
+    origin = f"the checkpoint was saved from {saved.model}{model}"
     missing = [each.name for each in here.entries if saved.found_for(each) is None]
     surplus = [each.name for each in saved.entries if here.found_for(each) is None]
-    hint = "Load it into the model that it is of, or pass strict=False to load what both have"
+    hint = "Load it into the model that was saved, or pass strict=False to load what both have"
     if strict and missing:
-        yield OptionError(f"{_listed(missing)}: the checkpoint has no such values", whose, hint)
+        yield OptionError(f"the checkpoint lacks {_listed(missing)}", origin, hint, about="strict")
     if strict and surplus:
-        yield OptionError(f"{_listed(surplus)}: the model has nothing of that name", whose, hint)
+        yield OptionError(f"the model lacks {_listed(surplus)}", origin, hint, about="strict")
     pairs = [(each, saved.found_for(each)) for each in here.entries]
     wrong = [
-        f"{each.name} is {_shape(each.shape)} here and {_shape(found.shape)} there"
+        f"{each.name} has {_shape(each.shape)} in the model, "
+        f"and {_shape(found.shape)} in the checkpoint"
         for each, found in pairs
         if found is not None and found.shape != each.shape
     ]
     if wrong:
-        yield OptionError(_listed(wrong), whose, "Make the model with the sizes that were saved")
+        yield OptionError(_listed(wrong), origin, "Make the model with the sizes that were saved")
     if not strict and len(missing) == len(here.entries):
-        yield OptionError("nothing of the checkpoint fits", whose, "Load it into its own model")
+        yield OptionError(
+            "the checkpoint has no value of the model",
+            origin,
+            "Load it into the model that was saved",
+        )
 
 
 def state_faults(saved: Manifest, here: OptimizerState) -> Iterator[OptionError]:
-    """Return the faults that prevent an optimizer from loading the state in a checkpoint.
+    """Yield the faults that prevent an optimizer from loading its state from a checkpoint.
 
     Args:
         saved: Manifest of the checkpoint.
@@ -141,56 +147,66 @@ def state_faults(saved: Manifest, here: OptimizerState) -> Iterator[OptionError]
     """
     skip = "pass load_optimizer=False"
     if saved.state is None:
-        yield OptionError("the checkpoint has no optimizer", "none was saved", skip.capitalize())
+        yield OptionError(
+            "the checkpoint has no optimizer state",
+            "it was saved without an optimizer",
+            "Pass load_optimizer=False",
+            about="load_optimizer",
+        )
         return
     if set(saved.state.options) != set(here.options):
         differing = sorted(set(saved.state.options) ^ set(here.options))
         yield OptionError(
-            f"the checkpoint is of {saved.state.kind}, the optimizer is {here.kind}",
-            f"only one of them has {_listed(differing)}",
+            f"the checkpoint has the state of {saved.state.kind}, and the optimizer is {here.kind}",
+            f"only one of them has the options {_listed(differing)}",
             f"Use {saved.state.kind}, or {skip}",
+            about="load_optimizer",
         )
     known = {name for group in saved.state.groups for name in group.names}
     strange = [name for group in here.groups for name in group.names if name not in known]
     if strange:
         yield OptionError(
-            f"{_listed(strange)}: not trained in the checkpoint",
-            f"its {saved.state.kind} had no such parameters",
-            f"Give the optimizer the parameters that were trained, or {skip}",
+            f"the optimizer trains {_listed(strange)}",
+            f"the {saved.state.kind} of the checkpoint did not train these parameters",
+            f"Pass the optimizer the parameters that were trained, or {skip}",
+            about="load_optimizer",
         )
     for number, group in enumerate(here.groups):
         if options_for(saved.state, group, number, len(here.groups)) is None and group.names:
             yield OptionError(
-                f"group {number} of the optimizer has {_listed(group.names)}",
-                "in the checkpoint these had different options",
-                f"Group parameters as they were saved, or {skip}",
+                f"parameter group {number} of the optimizer has {_listed(group.names)}",
+                "in the checkpoint these parameters had different options",
+                f"Group the parameters as they were when saved, or {skip}",
+                about="load_optimizer",
             )
 
 
 def options_for(
     saved: OptimizerState, group: Group, number: int, num_groups: int
 ) -> Mapping[str, Any] | None:
-    """Return the saved options for a group: those that its parameters had, in any group.
+    """Return the saved options for one parameter group of an optimizer.
 
-    A group without parameters gets the options of the saved group with the same number, if both
-    optimizers have equally many groups. None is returned if parameters of the group were saved with
-    different options.
+    These are the options that the group's parameters were saved with, in any saved group. None is
+    returned if these parameters were saved with different options, or not at all. A group without
+    parameters gets the options of the saved group with the same number if both optimizers have
+    `num_groups` groups, and {} otherwise.
     """
     sources = [each for each in saved.groups if set(each.names) & set(group.names)]
     if not group.names:
         return saved.groups[number].options if num_groups == len(saved.groups) else {}
-    alike = bool(sources) and all(_same(each.options, sources[0].options) for each in sources)
+    alike = bool(sources) and all(_are_equal(each.options, sources[0].options) for each in sources)
     return sources[0].options if alike else None
 
 
-def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def _are_equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return repr(sorted(one.items())) == repr(sorted(other.items()))
 
 
 def _shape(shape: tuple[int, ...] | None) -> str:
-    return "no tensor" if shape is None else f"{tuple(shape)}"
+    return "no tensor" if shape is None else f"shape {tuple(shape)}"
 
 
 def _listed(names: Iterable[str]) -> str:
+    """Return up to 8 names, separated by commas, and the number of the others."""
     names = list(names)
     return ", ".join(names[:_SHOWN]) + f" and {len(names) - _SHOWN} more" * (len(names) > _SHOWN)

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Placement of a graph: stages of each node, and values that travel between stages.
+"""Placement of a graph: the stages of each node, and the values that are sent between stages.
 
-A unit runs on its stage. Glue runs on the stage of the last of its inputs. A node that depends on
-the model's inputs alone runs on every stage that reads it, since every stage has the inputs: masks
-and position ids never travel. A value goes directly from the stage that writes it to each stage
-that reads it, even if other stages lie between. The model's outputs go to the last stage, which
-computes the loss.
+A unit (a module that is never divided) runs on its stage. An operation between units (glue) runs on
+the latest stage that computes one of its inputs. A node that depends on the model's inputs alone
+runs on every stage that reads it, because every stage has the inputs; so masks and position ids are
+never sent. A value is sent directly from the stage that computes it to each stage that reads it,
+even if other stages lie between. The model's outputs are sent to the last stage, which computes the
+loss.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from smdist.modelparallel.core.graph import Graph, Node, NodeKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edge:
-    """Value that travels from one stage to another, and its gradient that travels back.
+    """Value that one stage sends to another; its gradient, if any, is sent back.
 
     Attributes:
         value: Name of the value in the graph.
         source: Stage that sends the value.
         target: Stage that receives the value.
-        num_bytes: Bytes for one microbatch, in one direction.
-        has_gradient: True if a gradient travels back.
+        num_bytes: Bytes of the value for one microbatch; its gradient has as many.
+        has_gradient: True if the gradient of the value is sent back.
     """
 
     value: str
@@ -38,7 +39,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tie:
-    """Tied parameter: several stages hold it, and sum its gradients before each update."""
+    """Parameter that several stages hold; they sum its gradients before each update."""
 
     parameter: str
     stages: tuple[int, ...]
@@ -50,9 +51,9 @@ class Placement:
 
     Attributes:
         num_stages: Number of stages.
-        stages: Stages of each node, by its name. A replicated node runs on several stages, or on
-            none if no node reads it.
-        edges: Values that travel, each edge once, ordered by source, target, then execution.
+        stages: Stages of each node, by its name. A node that depends on the model's inputs alone
+            may run on several stages, or on none if no node reads it.
+        edges: Values that stages send, ordered by sender, receiver, then order of execution.
         ties: Parameters that several stages hold.
     """
 
@@ -63,10 +64,10 @@ class Placement:
 
 
 def replicated(graph: Graph) -> frozenset[str]:
-    """Return the names of nodes that run on every stage that reads them.
+    """Return the names of nodes that run on every stage that reads their values.
 
-    These nodes depend on the model's inputs alone: they have no parameters, draw no random numbers
-    and change no buffers, so every copy computes the same values.
+    These nodes depend on the model's inputs alone. They have no parameters, draw no random numbers
+    and change no buffers, so each stage computes the same values.
     """
     names: set[str] = set()
     for node in graph.nodes:
@@ -79,29 +80,29 @@ def replicated(graph: Graph) -> frozenset[str]:
 
 
 def placed_units(graph: Graph) -> tuple[Node, ...]:
-    """Return the units that need a stage: all units that are not replicated."""
+    """Return the modules to place on stages: all units except those that every stage computes."""
     free = replicated(graph)
     return tuple(node for node in graph.units if node.name not in free)
 
 
 def place(graph: Graph, stage_of: Mapping[str, int], *, num_stages: int | None = None) -> Placement:
-    """Place the whole graph on stages, from the stage of each unit.
+    """Return the stages of all nodes of a graph, from the stage of each unit (undivided module).
 
     Args:
         graph: Graph to place.
-        stage_of: Stage of each unit, by the unit's name. Replicated units may be left out: they run
-            on the stages that read them, even if a stage is named here.
+        stage_of: Stage of each unit, by the unit's name. Units that depend on the model's inputs
+            alone may be left out: they run on every stage that reads them, in any case.
         num_stages: Number of stages. The default is one more than the largest stage in `stage_of`.
 
     Raises:
         OptionError: A unit has no stage, a name or stage does not exist, a stage has no unit, or
-            a value would have to go back to an earlier stage; all such faults at once.
+            a unit needs a value of a later stage; all such faults are reported at once.
     """
     free = replicated(graph)
     count = num_stages if num_stages is not None else max(_numbers(stage_of), default=0) + 1
     bad = list(_faults(graph, stage_of, count, free))
     known = {name: stage for name, stage in stage_of.items() if _is_stage(stage)}
-    where = _home(graph, known, count - 1)
+    where = _stage_of_nodes(graph, known, count - 1)
     raise_all([*bad, *_backward(graph, where, known)])
     stages = _with_replicas(graph, where, count - 1)
     return Placement(
@@ -112,11 +113,12 @@ def place(graph: Graph, stage_of: Mapping[str, int], *, num_stages: int | None =
     )
 
 
-def _home(graph: Graph, stage_of: Mapping[str, int], last: int) -> dict[str, int]:
-    """Return the stage of each node that is not replicated.
+def _stage_of_nodes(graph: Graph, stage_of: Mapping[str, int], last: int) -> dict[str, int]:
+    """Return the stage of each node that runs on one stage only.
 
-    Glue runs on the stage of the last of its inputs. Glue without an input from a unit, such as a
-    class token, runs on the first stage that reads it. A unit without a stage is treated as glue.
+    An operation between units runs on the latest stage of its inputs. If no input is from a unit,
+    as for a class token, it runs on the first stage that reads it. A unit without a stage is
+    treated like such an operation.
     """
     free = replicated(graph)
     where: dict[str, int] = {}
@@ -140,6 +142,7 @@ def _home(graph: Graph, stage_of: Mapping[str, int], last: int) -> dict[str, int
 
 
 def _first_readers(graph: Graph, where: Mapping[str, int], last: int) -> dict[str, int]:
+    """Return the first stage that reads each value, by name; outputs are read by `last`."""
     first = dict.fromkeys(graph.outputs, last)
     for node in graph.nodes:
         if node.name in where:
@@ -149,10 +152,12 @@ def _first_readers(graph: Graph, where: Mapping[str, int], last: int) -> dict[st
 
 
 def _writers(graph: Graph, node: Node) -> Iterator[str]:
+    """Return the names of the nodes that compute the values which a node reads."""
     return (graph.writer[value].name for value in node.reads)
 
 
 def _with_replicas(graph: Graph, where: Mapping[str, int], last: int) -> dict[str, tuple[int, ...]]:
+    """Return the stages of every node; a node without a stage runs where its values are read."""
     wanted: dict[str, set[int]] = {node.name: set() for node in graph.nodes}
     for value in graph.outputs:
         wanted[graph.writer[value].name].add(last)
@@ -181,10 +186,13 @@ def _edges(graph: Graph, stages: Mapping[str, tuple[int, ...]], last: int) -> li
         for value in node.writes
         for target in targets.get(value.name, set()) - set(stages[node.name])
     ]
-    return sorted(edges, key=lambda edge: (edge.source, edge.target))  # stable: execution is third
+    return sorted(
+        edges, key=lambda edge: (edge.source, edge.target)
+    )  # stable: keeps the order of execution
 
 
 def _ties(graph: Graph, stages: Mapping[str, tuple[int, ...]]) -> Iterator[Tie]:
+    """Yield the parameters that nodes of several stages use."""
     holders: dict[str, set[int]] = {}
     for node in graph.nodes:
         for name in node.parameters:
@@ -210,34 +218,40 @@ def _faults(
         if name not in units:
             yield OptionError(
                 f"{name!r} has stage {stage!r}",
-                f"{graph.model} has no unit of that name",
+                f"{graph.model} has no module of this name that can be placed",
                 closest(name, units),
+                about=("stage_of", name),
             )
         if not _is_stage(stage) or stage >= num_stages:
             yield OptionError(
                 f"stage of {name!r} is {stage!r}",
                 f"the stages are 0 to {num_stages - 1}",
-                "Name one of them",
+                "Pass one of these stages",
+                about=("stage_of", name),
             )
     for node in graph.units:
         if node.name not in stage_of and node.name not in free:
             yield OptionError(
-                f"unit {node.name!r} has no stage", "every unit runs somewhere", "Name its stage"
+                f"module {node.name!r} has no stage",
+                "every module needs a stage to run on",
+                "Add the module and its stage to stage_of",
+                about=("stage_of", node.name),
             )
     used = {stage for name, stage in stage_of.items() if name in units - free}
     for stage in sorted(set(range(num_stages)) - used):
         yield OptionError(
-            f"stage {stage} has no unit",
-            f"each of the {num_stages} stages needs one of its own",
-            "Move a unit to it or use fewer stages",
+            f"stage {stage} has no module",
+            f"each of the {num_stages} stages needs at least one module",
+            "Move a module to this stage, or use fewer stages",
+            about="num_stages",
         )
 
 
 def _backward(
     graph: Graph, where: Mapping[str, int], stage_of: Mapping[str, int]
 ) -> Iterator[OptionError]:
-    """Return one fault for each unit that reads a value of a later stage."""
-    origin: dict[str, str] = {}  # the unit that decided the stage of each node
+    """Yield one fault for each unit that needs a value of a later stage."""
+    origin: dict[str, str] = {}  # name of the unit that decided the stage of each node
     for node in graph.nodes:
         if node.name not in where:
             continue
@@ -250,7 +264,8 @@ def _backward(
             yield OptionError(
                 f"{node.name!r} is on stage {where[node.name]}",
                 f"it needs what {cause!r} computes on stage {where[latest]}, "
-                "and values only go forward",
+                "and values are sent to later stages only",
                 f"Move {node.name!r} to stage {where[latest]} or later, "
                 f"or {cause!r} to stage {where[node.name]} or earlier",
+                about=("stage_of", node.name),
             )

@@ -9,15 +9,15 @@ from sagemaker_dist.errors import OptionError, OptionErrors
 
 
 class PlanError(OptionError):
-    """Error of a plan that cannot be made as requested, or that does not fit its model."""
+    """Error of a plan that cannot be made as requested, or that does not match its model."""
 
 
-class PlanErrors(OptionErrors, PlanError):  # noqa: N818  several of them
-    """Several faults of one plan, in the order in which they were found."""
+class PlanErrors(OptionErrors, PlanError):  # noqa: N818  it holds several errors
+    """Several errors of one plan, in the order in which they were found."""
 
 
 def raise_faults(faults: Iterable[OptionError]) -> None:
-    """Raise all faults of a plan at once: one as PlanError, several as PlanErrors."""
+    """Raise all faults of a plan at once: nothing for none, PlanError for one, else PlanErrors."""
     flat = tuple(part for fault in faults for part in getattr(fault, "faults", (fault,)))
     if len(flat) == 1:
         one = flat[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of numbers that users pass for hardware and memory."""
+"""Checks of the numbers that users pass for hardware and memory."""
 
 from __future__ import annotations
 
@@ -8,31 +8,48 @@ from typing import Final
 
 from sagemaker_dist.errors import require
 
-MOST_BYTES: Final = 1 << 60  # for one rank: a larger number has the wrong unit
-_MOST_INTEGER: Final = 10**300  # largest integer that is as good as a float
+MOST_BYTES: Final = 1 << 60  # of one rank; a larger number is surely in a wrong unit
+_MOST_INTEGER: Final = 10**300  # a larger integer cannot be converted to a float
 
 
 def require_amount(
-    what: str, number: object, *, why: str, least: float = 0.0, most: float = inf
+    what: str,
+    number: object,
+    *,
+    why: str,
+    least: float = 0.0,
+    most: float = inf,
+    about: str = "",
 ) -> None:
-    """Raise OptionError unless `number` is a number from `least` to `most`, both included.
+    """Check that `number` is a number from `least` to `most`, both included.
+
+    Args:
+        what: Name of the number in the error.
+        number: Value to check.
+        why: Reason in the error.
+        least: Smallest valid number.
+        most: Largest valid number.
+        about: Name of the option for `OptionError.about`.
 
     Raises:
         OptionError: The value is not such a number.
     """
     is_number = isinstance(number, int | float) and not isinstance(number, bool)
     is_number = is_number and not (isinstance(number, int) and abs(number) > _MOST_INTEGER)
-    limit = f" to {most:g}" if most < inf else " on"
+    valid = f"from {least:g} to {most:g}" if most < inf else f"of at least {least:g}"
     require(
         is_number and least <= number <= most,  # type: ignore[operator]
         what=f"{what} is {shown(number)}",
         why=why,
-        hint=f"Pass a number from {least:g}{limit}",
+        hint=f"Pass a number {valid}",
+        about=(about,) if about else (),
     )
 
 
-def require_bytes(what: str, number: object) -> None:
-    """Raise OptionError unless `number` is a whole number of bytes that a rank can have.
+def require_bytes(what: str, number: object, *, about: str = "") -> None:
+    """Check that `number` is an integer from 1 to 2**60, the memory of a rank in bytes.
+
+    `what` names the number in the error, `about` is its option.
 
     Raises:
         OptionError: The value is not such a number.
@@ -41,14 +58,15 @@ def require_bytes(what: str, number: object) -> None:
     require(
         is_count and 1 <= number <= MOST_BYTES,  # type: ignore[operator]
         what=f"{what} is {shown(number)}",
-        why="it is a whole number of bytes",
+        why="it is a number of bytes",
         hint=f"Pass an integer from 1 to {MOST_BYTES:,}, such as 16 * 2**30 for 16 GiB",
+        about=(about,) if about else (),
     )
 
 
 def shown(value: object) -> str:
-    """Return the text of a value for an error, shortened if it is long."""
+    """Return the repr of a value for an error, shortened to 60 characters."""
     if isinstance(value, int) and abs(value) >= 10**40:
-        return "an integer of more than 40 digits"
+        return "an integer with more than 40 digits"
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layout of ranks: the stage and the replica of each rank, as a grid of three axes.
+"""Layout of ranks: a grid with the three axes pp, tp and rdp of SageMaker's library (SMP).
 
-Each rank has a stage of the pipeline (`pp`), a part of each of its tensors (`tp`) and a reduced
-data-parallel replica (`rdp`). A placement strategy is the order of the letters P, T and D; the
-rightmost letter varies fastest with the rank. For 8 ranks in pipelines of 2:
+The coordinates of a rank are its place in the pipeline (`pp`), its part of each tensor (`tp`), and
+its replica (`rdp`, reduced data parallelism). A placement strategy is an order of the letters P, T
+and D; the coordinate of the rightmost letter varies fastest with the rank. For 8 ranks and
+pipelines of 2:
 
     "cluster" = "DPT"   pipelines 0 1 | 2 3 | 4 5 | 6 7   a pipeline stays on a host
     "spread"  = "TPD"   pipelines 0 4 | 1 5 | 2 6 | 3 7   replicas of a stage stay on a host
 
-Groups are those of SMP: inside a PP, TP or RDP group one coordinate varies. A DP group has the
-ranks of one stage, TP x RDP. An MP group is a whole replica, PP x TP. Members of a group ascend by
-rank, as torch sorts them.
+Groups are those of SMP. In a PP, TP or RDP group, the coordinate with this name varies and the
+others are equal. A DP group has the ranks with the same pp coordinate. An MP group has the ranks of
+one replica. The ranks of a group are in ascending order.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ STRATEGIES: Final = (*_NAMED, *("".join(letters) for letters in permutations("DP
 
 
 class Axis(str, Enum):
-    """Axis along which ranks form groups."""
+    """Name of a kind of rank groups, as in SageMaker's library (SMP)."""
 
     WORLD = "world"
     MP = "mp"
@@ -40,7 +41,7 @@ class Axis(str, Enum):
     RDP = "rdp"
 
 
-_VARIES: Final = {  # coordinates that differ inside a group
+_VARIES: Final = {  # coordinates that differ between the ranks of a group
     Axis.WORLD: "PTD",
     Axis.MP: "PT",
     Axis.DP: "TD",
@@ -52,7 +53,7 @@ _VARIES: Final = {  # coordinates that differ inside a group
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Coordinates:
-    """Coordinates of a rank on each axis."""
+    """Coordinates of a rank: place in the pipeline, part of each tensor, and replica."""
 
     pp: int
     tp: int
@@ -65,13 +66,13 @@ class RankLayout:
 
     Attributes:
         size: Number of ranks.
-        pipeline_parallel_degree: Number of ranks that the stages of one replica are spread over.
+        pipeline_parallel_degree: Number of ranks of one pipeline.
         tensor_parallel_degree: Number of ranks that share each tensor of a stage.
-        placement_strategy: One of STRATEGIES.
+        placement_strategy: "cluster", "spread", or an order of the letters P, T and D.
 
     Raises:
-        OptionError: A degree is not a positive integer, the degrees do not divide the world, or the
-            strategy is unknown; all faults at once.
+        OptionError: A degree is not a positive integer, the product of the degrees does not divide
+            `size`, or the strategy is unknown; all wrong options are reported at once.
     """
 
     size: int
@@ -84,16 +85,20 @@ class RankLayout:
 
     @property
     def reduced_data_parallel_degree(self) -> int:
-        """Number of ranks that hold the same parameters."""
+        """Number of replicas: of ranks that hold the same part of the parameters."""
         return self.size // (self.pipeline_parallel_degree * self.tensor_parallel_degree)
 
     @property
     def data_parallel_degree(self) -> int:
-        """Number of ranks that compute the same stage."""
+        """Number of ranks with the same place in the pipeline: replicas times tensor degree."""
         return self.reduced_data_parallel_degree * self.tensor_parallel_degree
 
     def coordinates(self, rank: int) -> Coordinates:
-        """Return the coordinates of a rank of the world."""
+        """Return the coordinates of a rank.
+
+        Raises:
+            OptionError: The world has no such rank.
+        """
         self._check_rank(rank)
         found = {}
         for letter in reversed(self._letters):
@@ -101,16 +106,20 @@ class RankLayout:
         return Coordinates(pp=found["P"], tp=found["T"], rdp=found["D"])
 
     def rank(self, *, pp: int, tp: int = 0, rdp: int = 0) -> int:
-        """Return the rank at the given coordinates."""
+        """Return the rank with the given coordinates.
+
+        Raises:
+            OptionError: A coordinate is out of range.
+        """
         places = {"P": pp, "T": tp, "D": rdp}
-        raise_all(_misplaced(places, self._degrees))
+        raise_all(_coordinate_faults(places, self._degrees))
         rank = 0
         for letter in self._letters:
             rank = rank * self._degrees[letter] + places[letter]
         return rank
 
     def members(self, axis: Axis, rank: int) -> tuple[int, ...]:
-        """Return the group of an axis that contains a rank, in group order."""
+        """Return the ranks of the group along `axis` that contains `rank`, in ascending order."""
         self._check_rank(rank)
         members = [0]
         for letter, stride in self._strides():
@@ -120,7 +129,7 @@ class RankLayout:
         return tuple(members)
 
     def all_members(self, axis: Axis) -> tuple[tuple[int, ...], ...]:
-        """Return all groups of an axis, ordered by first rank; each rank is in one of them."""
+        """Return the ranks of all groups along `axis`; each rank is in exactly one group."""
         return tuple(sorted({self.members(axis, rank) for rank in range(self.size)}))
 
     @property
@@ -136,7 +145,7 @@ class RankLayout:
         }
 
     def _strides(self) -> list[tuple[str, int]]:
-        """Return the distance in ranks between neighbours on each axis, the widest axis first."""
+        """Return, for each letter, the difference in rank of neighbours along its axis."""
         stride, strides = self.size, []
         for letter in self._letters:
             stride //= self._degrees[letter]
@@ -146,9 +155,10 @@ class RankLayout:
     def _check_rank(self, rank: int) -> None:
         if not 0 <= rank < self.size:
             raise OptionError(
-                f"rank {rank!r} is asked for",
+                f"rank is {rank!r}",
                 f"the ranks of this world are 0 to {self.size - 1}",
-                "Name one of them",
+                "Pass one of these ranks",
+                about="rank",
             )
 
 
@@ -161,12 +171,15 @@ def _faults(layout: RankLayout) -> Iterator[OptionError]:
     wrong = {name: value for name, value in numbers.items() if not _is_count(value)}
     for name, value in wrong.items():
         yield OptionError(
-            f"{name} is {value!r}", "it counts ranks", "Give an integer of 1 or more", about=name
+            f"{name} is {value!r}",
+            "it is a number of ranks",
+            "Pass an integer of at least 1",
+            about=name,
         )
     if layout.placement_strategy not in STRATEGIES:
         yield OptionError(
             f"placement_strategy is {layout.placement_strategy!r}",
-            "it is the order in which ranks are laid out",
+            "no placement strategy has this name",
             closest(str(layout.placement_strategy), STRATEGIES),
             about="placement_strategy",
         )
@@ -183,24 +196,30 @@ def _indivisible(layout: RankLayout) -> Iterator[OptionError]:
     if tensor > 1:
         product += f" x tensor_parallel_degree {tensor}"
     replicas = layout.size // model
-    below = f"{model * replicas} ranks for {replicas}-way data parallelism, or " * bool(replicas)
+    below = f"{model * replicas} ranks for {_replicas(replicas)} or " if replicas else ""
     yield OptionError(
         f"the world has {layout.size} {'rank' if layout.size == 1 else 'ranks'} and the model"
         f" takes {model} ({product})",
-        "every replica of the model needs all of its ranks",
-        f"{replicas + 1}-way data x {model}-way model needs {model * (replicas + 1)} ranks: start"
-        f" {below}{model * (replicas + 1)}, or choose a degree that divides {layout.size}",
+        f"each replica of the model needs {model} ranks, and no rank may be left over",
+        f"Start {below}{model * (replicas + 1)} ranks for {_replicas(replicas + 1)}, or choose a "
+        f"degree that divides {layout.size}",
+        about="pipeline_parallel_degree",
     )
 
 
-def _misplaced(places: dict[str, int], degrees: dict[str, int]) -> Iterator[OptionError]:
+def _replicas(number: int) -> str:
+    return f"{number} replica{'s' * (number > 1)}"
+
+
+def _coordinate_faults(places: dict[str, int], degrees: dict[str, int]) -> Iterator[OptionError]:
     names = {"P": "pp", "T": "tp", "D": "rdp"}
     for letter, place in places.items():
         if not 0 <= place < degrees[letter]:
             yield OptionError(
                 f"{names[letter]} is {place!r}",
-                f"that axis has places 0 to {degrees[letter] - 1}",
-                "Name one of them",
+                f"the coordinates on this axis are 0 to {degrees[letter] - 1}",
+                "Pass one of these coordinates",
+                about=names[letter],
             )
 
 

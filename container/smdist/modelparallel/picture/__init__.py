@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pictures of plans and of recorded runs, drawn with matplotlib.
 
-Matplotlib is imported only when a picture is drawn.
+Matplotlib is imported when the first picture is drawn.
 """
 
 from smdist.modelparallel.picture.picture import Picture, check_path

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two bar charts above the timeline: seconds of each stage, and memory of each rank."""
+"""Drawing of two bar charts: seconds of each stage, and memory of each rank."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from smdist.modelparallel.core.plan.number_format import size_unit, time_unit
 from smdist.modelparallel.picture import palette
-from smdist.modelparallel.picture.axis_labels import endings, shortened, size_unit, time_unit
+from smdist.modelparallel.picture.module_labels import endings, shortened
 from smdist.modelparallel.picture.page_layout import inches_a_unit, width_of
 from smdist.modelparallel.picture.sheet import Sheet, StageBar
 
@@ -15,13 +16,13 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
-_WIDE: Final = 0.78  # width of a bar; bars are 1 apart
-_SMALL: Final = 7.0  # points
-_MARGIN: Final = 0.04  # inches
-_ROUNDED: Final = 1.06  # letters on a screen are up to this factor wider than their outline
-_INCHES_A_LINE: Final = 0.14
+_WIDE: Final = 0.78  # width of a bar; the distance of bars is 1
+_SMALL: Final = 7.0  # font size in points
+_MARGIN: Final = 0.04  # inches between a name and the sides of its bar
+_ROUNDED: Final = 1.06  # drawn letters are up to this factor wider than `width_of` returns
+_INCHES_A_LINE: Final = 0.14  # smallest height of a segment with a name
 _MOST_TICKS: Final = 16
-_FAR: Final = 6
+_FAR: Final = 6  # a limit above this multiple of the largest bar is not drawn to scale
 _PARTS: Final = (
     ("state_bytes", "weights, gradients, optimizer", palette.STATE),
     ("activation_bytes", "kept activations", palette.ACTIVATIONS),
@@ -31,7 +32,10 @@ _PARTS: Final = (
 
 
 def draw_stages(axes: Axes, sheet: Sheet) -> None:
-    """Draw the time of one microbatch by stage, one segment a unit, the largest unit coloured."""
+    """Draw the time of one microbatch on each stage as a bar, with one segment for each unit.
+
+    A unit is an undivided module. The largest one has its own colour.
+    """
     highest = max((stage.seconds for stage in sheet.stages), default=0.0)
     scale, unit = time_unit(highest)
     mean = sum(stage.seconds for stage in sheet.stages) / max(1, len(sheet.stages))
@@ -54,13 +58,13 @@ def draw_stages(axes: Axes, sheet: Sheet) -> None:
 def _draw_stage(axes: Axes, index: int, stage: StageBar, *, scale: float, largest: str) -> None:
     bottom = 0.0
     width, height = inches_a_unit(axes)
-    room = (_WIDE * width - _MARGIN) / _ROUNDED
+    available = (_WIDE * width - _MARGIN) / _ROUNDED
     for number, unit in enumerate(stage.units):
         tall = unit.seconds / scale
         colour = palette.LARGEST if unit.name == largest else palette.UNITS[number % 2]
         axes.bar(index, tall, _WIDE, bottom, color=colour, edgecolor="white", linewidth=0.4)
         if tall * height > _INCHES_A_LINE:
-            middle, name = bottom + tall / 2, _label(unit.name, room)
+            middle, name = bottom + tall / 2, _label(unit.name, available)
             axes.text(index, middle, name, ha="center", va="center", fontsize=_SMALL)
         bottom += tall
     between = stage.between_seconds / scale
@@ -69,21 +73,21 @@ def _draw_stage(axes: Axes, index: int, stage: StageBar, *, scale: float, larges
         axes.bar(index, between, _WIDE, bottom, color=colour, edgecolor="white", linewidth=0.4)
 
 
-def _label(name: str, room: float) -> str:
-    """Return the longest ending of a module's name that fits into `room` inches, or ""."""
-    fitting = (each for each in endings(name) if width_of(each, _SMALL) <= room)
+def _label(name: str, width: float) -> str:
+    """Return the longest ending of a module's name that fits into `width` inches, or ""."""
+    fitting = (each for each in endings(name) if width_of(each, _SMALL) <= width)
     return next(fitting, "")
 
 
 def draw_memory(axes: Axes, sheet: Sheet) -> None:
-    """Draw the peak memory of each rank by part, and a line at the limit of a rank."""
+    """Draw the largest memory of each rank as a bar, with its parts, and a line at the limit."""
     totals = [sum(getattr(bar, name) for name, _, _ in _PARTS) for bar in sheet.memory]
     limit, most = sheet.limit_bytes or 0, max(totals, default=0)
     highest = (
         max(limit, most) if limit <= most * _FAR else most
-    )  # a limit far above would make the bars flat
+    )  # with a limit far above, bars would be too low to read
     scale, unit = size_unit(highest)
-    axes.set_title("Memory of each rank, at its fullest", loc="left", fontsize=10)
+    axes.set_title("Largest memory of each rank", loc="left", fontsize=10)
     axes.set_ylabel(unit)
     axes.set_ylim(0, max(highest / scale, 1e-12) * 1.32)
     _columns(axes, len(sheet.memory), "rank")

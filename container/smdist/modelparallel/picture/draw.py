@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draw a whole picture: a plan's bars above its timeline, or the steps of a recorded run."""
+"""Drawing of a whole picture: a plan's bars above its timeline, or steps of a recorded run."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_WIDTH: Final = 13.0  # inches, as all lengths below
-_BARS: Final = 3.1
-_ROW: Final = 0.27
+_WIDTH: Final = 13.0  # of the picture in inches, like all lengths below
+_BARS: Final = 3.1  # height of the bar charts
+_ROW: Final = 0.27  # height of a rank's row in a timeline
 _LEAST, _MOST = 1.6, 11.0
 _TOP, _BETWEEN, _BOTTOM = 0.95, 0.95, 0.55
 _LEFT, _RIGHT, _MIDDLE = 0.75, 0.25, 0.75
 
 
 def draw(sheet: Sheet) -> Figure:
-    """Draw a plan as a matplotlib figure.
+    """Return a matplotlib figure of a plan: stages and memory as bars, and the timeline of a step.
 
     Raises:
         SetupError: matplotlib is not installed.
@@ -50,7 +50,7 @@ def draw(sheet: Sheet) -> Figure:
 
 
 def draw_run(sheet: RunSheet) -> Figure:
-    """Draw the steps of a recorded run, one below the other, on one scale of time.
+    """Return a matplotlib figure of a recorded run: steps below each other on the same time axis.
 
     Raises:
         SetupError: matplotlib is not installed.
@@ -84,17 +84,17 @@ def _write_titles(figure: Figure, sheet: Sheet | RunSheet) -> None:
 
 
 def figure_class() -> type[Figure]:
-    """Import and return matplotlib's Figure.
+    """Return matplotlib's class Figure, imported now.
 
     Raises:
         SetupError: matplotlib is not installed.
     """
     try:
-        from matplotlib.figure import Figure  # not pyplot: no window, no state of its own
+        from matplotlib.figure import Figure  # pyplot would open windows and keep global state
     except ImportError as error:
         raise SetupError(
-            "a plan cannot be drawn",
-            f"matplotlib is not installed here ({error})",
+            "the plan cannot be drawn",
+            f"matplotlib is not installed ({error})",
             "Run: pip install matplotlib, or install the runtime as sagemaker-dist-runtime[plot]",
         ) from error
     return Figure

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lengths on paper in inches, to decide which labels fit before they are drawn."""
+"""Sizes of panels and texts in inches, to find out which labels fit before they are drawn."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def inches_of(axes: Axes) -> tuple[float, float]:
     from matplotlib.figure import Figure
 
     figure = axes.get_figure()
-    assert isinstance(figure, Figure), "panels are of one figure"
+    assert isinstance(figure, Figure), "a panel belongs to one figure"
     box = axes.get_position()
     return box.width * figure.get_figwidth(), box.height * figure.get_figheight()
 
 
 def inches_a_unit(axes: Axes) -> tuple[float, float]:
-    """Return the length in inches of one unit of the x axis and of one unit of the y axis."""
+    """Return the lengths in inches of 1 on the x axis and of 1 on the y axis of a panel."""
     wide, high = inches_of(axes)
     left, right = axes.get_xlim()
     low, top = axes.get_ylim()
@@ -32,7 +32,7 @@ def inches_a_unit(axes: Axes) -> tuple[float, float]:
 
 @lru_cache(maxsize=4096)
 def width_of(text: str, size: float) -> float:
-    """Return the width in inches of `text` set in `size` points."""
+    """Return the width of a text in inches, with a font size in points."""
     from matplotlib.textpath import TextPath
 
     return float(TextPath((0, 0), text, size=size).get_extents().width) / _POINTS_AN_INCH

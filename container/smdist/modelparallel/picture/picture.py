@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The picture of a plan or of a run: saved as a file, or shown by a notebook."""
+"""Picture of a plan or of a run, which can be saved as a file or shown in a notebook."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _ENDINGS: Final = (".png", ".svg", ".pdf")
 
 
 class Picture:
-    """One drawn picture.
+    """Picture of a plan or of a recorded run, drawn with matplotlib.
 
     Attributes:
-        figure: The matplotlib figure; callers may change it.
+        figure: Matplotlib figure, which callers may change.
 
     Raises:
         SetupError: matplotlib is not installed.
@@ -31,36 +31,42 @@ class Picture:
         self.figure: Figure = draw_run(sheet) if isinstance(sheet, RunSheet) else draw(sheet)
 
     def save(self, path: str | Path) -> None:
-        """Write the picture to a file; the suffix chooses the format: .png, .svg or .pdf.
+        """Write the picture to a file whose suffix is the format: .png, .svg or .pdf.
 
         Raises:
-            OptionError: The suffix is none of these, or the file cannot be written.
+            OptionError: The suffix is another one, or the file cannot be written.
         """
         check_path(Path(path))
         try:
             self.figure.savefig(path)
         except OSError as error:
-            hint = "Pass a path in a folder that is writable"
-            raise OptionError(f"{path} cannot be written", str(error), hint) from error
+            hint = "Pass a path in a writable folder"
+            what = f"{path} cannot be written"
+            raise OptionError(what, str(error), hint, about="path") from error
 
     def _repr_png_(self) -> bytes:
-        """Return the PNG bytes that a notebook shows."""
-        held = BytesIO()
-        self.figure.savefig(held, format="png")
-        return held.getvalue()
+        """Return the picture as PNG, which a notebook shows."""
+        png = BytesIO()
+        self.figure.savefig(png, format="png")
+        return png.getvalue()
 
 
 def check_path(path: Path) -> None:
-    """Check a path before the plan is made, which may take minutes.
+    """Check that a picture can be written to a path, before a long computation.
 
     Raises:
-        OptionError: The suffix is not a picture's, or the folder does not exist.
+        OptionError: The suffix is not .png, .svg or .pdf, or the folder does not exist.
         SetupError: matplotlib is not installed.
     """
     figure_class()
     if path.suffix not in _ENDINGS:
-        why = f"a picture's name ends with one of {', '.join(_ENDINGS)}"
-        raise OptionError(f"{path} cannot be drawn", why, "Call it plan.png")
+        what, why = (
+            f"{path} cannot be written",
+            f"{path.suffix or 'no suffix'} is no picture format",
+        )
+        hint = f"Pass a file name with one of the suffixes {', '.join(_ENDINGS)}"
+        raise OptionError(what, why, hint, about="path")
     if not path.parent.is_dir():
-        why = f"there is no folder {path.parent}"
-        raise OptionError(f"{path} cannot be written", why, "Make it, or pass another path")
+        why = f"the folder {path.parent} does not exist"
+        hint = "Create the folder, or pass another path"
+        raise OptionError(f"{path} cannot be written", why, hint, about="path")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collect the data of a plan's picture from the plan, its costs and its simulated step."""
+"""Data of a plan's picture, collected from the plan, its costs and its simulated step."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from smdist.modelparallel.core.plan import Forecast, Plan
+from smdist.modelparallel.core.plan.number_format import number, time_unit
 from smdist.modelparallel.core.simulate import Timeline
-from smdist.modelparallel.picture.axis_labels import time_unit
 from smdist.modelparallel.picture.run_sheet import spans_of
 from smdist.modelparallel.picture.sheet import MemoryBar, Sheet, StageBar, UnitBar
 
-_VISIBLE: Final = 1e-6  # share of a stage; smaller differences come from the order of additions
-_ALIKE: Final = 0.01  # units whose times differ by less than this share count as equally large
+_VISIBLE: Final = 1e-6  # fraction of a stage's time; smaller differences are rounding errors
+_ALIKE: Final = 0.01  # modules whose times differ by less than this fraction count as equal
 
 
 def sheet_of(
     plan: Plan, forecast: Forecast, unit_seconds: Mapping[str, float], timeline: Timeline
 ) -> Sheet:
-    """Collect all data of a plan's picture.
+    """Return the data of a plan's picture.
 
     Args:
-        plan: The plan.
-        forecast: The forecast of this plan.
-        unit_seconds: Seconds of forward and backward of one microbatch, by unit.
-        timeline: One simulated step of the plan.
+        plan: Plan to draw.
+        forecast: Forecast of this plan.
+        unit_seconds: Seconds of the forward and backward pass of one microbatch, by name of the
+            unit (undivided module).
+        timeline: Simulated step of the plan.
     """
     rank_of = timeline.schedule.rank_of
     return Sheet(
@@ -53,7 +54,10 @@ def sheet_of(
 def _stage_bar(
     rank: int, units: Sequence[str], unit_seconds: Mapping[str, float], seconds: float
 ) -> StageBar:
-    """Make one stage's bar as high as its forecast; time that is no unit's is "between units"."""
+    """Return the bar of one stage, with `seconds` in total.
+
+    Time that belongs to no unit is its `between_seconds`.
+    """
     bars = tuple(UnitBar(name=unit, seconds=unit_seconds.get(unit, 0.0)) for unit in units)
     between = seconds - sum(bar.seconds for bar in bars)
     is_visible = between > _VISIBLE * seconds
@@ -61,13 +65,13 @@ def _stage_bar(
 
 
 def _title(plan: Plan) -> str:
-    parts = [f"{plan.model} on {_counted(plan.world_size, 'rank')}"]
-    parts.append(_counted(len(plan.stages), "stage"))
+    parts = [f"{plan.model} on {number(plan.world_size, 'rank')}"]
+    parts.append(number(len(plan.stages), "stage"))
     if plan.data_parallel_degree > 1:
         parts.append(f"{plan.data_parallel_degree} pipelines")
     parts.append(f"schedule {plan.schedule}")
     size = plan.microbatch_size
-    parts.append(f"{_counted(plan.num_microbatches, 'microbatch', 'es')} of {size}")
+    parts.append(f"{number(plan.num_microbatches, 'microbatch')} of {size}")
     return ", ".join(parts)
 
 
@@ -81,14 +85,10 @@ def _subtitle(forecast: Forecast) -> str:
 
 
 def _largest(unit_seconds: Mapping[str, float]) -> str:
-    """Name the unit that takes the most time; "" where several take as much."""
+    """Return the name of the slowest unit, or "" if several are equally slow."""
     ordered = sorted(unit_seconds, key=lambda name: unit_seconds[name], reverse=True)
     if not ordered or unit_seconds[ordered[0]] == 0:
         return ""
     first = unit_seconds[ordered[0]]
     is_alone = len(ordered) == 1 or unit_seconds[ordered[1]] < first * (1 - _ALIKE)
     return ordered[0] if is_alone else ""
-
-
-def _counted(number: int, what: str, plural: str = "s") -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}{plural}"

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collect the data of a run's picture: one step as measured, above the same step as predicted."""
+"""Data of a run's picture: a measured step, above the step that the simulator predicts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from sagemaker_dist.errors import OptionError
+from smdist.modelparallel.core.plan.number_format import time_unit
 from smdist.modelparallel.core.record import ACTIONS, Event, Track
 from smdist.modelparallel.core.schedule.actions import Do, Schedule
 from smdist.modelparallel.core.simulate import Timeline
 from smdist.modelparallel.core.simulate.replay_run import Replay
-from smdist.modelparallel.picture.axis_labels import time_unit
 from smdist.modelparallel.picture.sheet import RunSheet, Span, StepSheet
 
 
@@ -22,20 +22,21 @@ def sheet_of_run(
     replica: int = 0,
     step: int | None = None,
 ) -> RunSheet:
-    """Collect one step of one pipeline.
+    """Return the data of one recorded step of one pipeline, and of the predicted step.
 
     Args:
-        schedule: The schedule that ran.
-        tracks: The events of every rank.
-        replayed: The prediction from the measured parts, over all steps.
-        replica: Index of the pipeline.
-        step: Index from the first recorded step; None is the last one that every rank finished.
+        schedule: Schedule of the run.
+        tracks: Recorded events of all ranks.
+        replayed: Prediction from the measured times of all steps.
+        replica: Number of the pipeline.
+        step: Number of the step, counted from the first recorded one; None for the last complete
+            step.
 
     Raises:
         OptionError: The step was not recorded completely.
     """
     pipeline = [track for track in tracks if track.replica == replica]
-    number = _checked(schedule, pipeline, replica, step)
+    number = _complete_step(schedule, pipeline, replica, step)
     events = [
         (track.pipeline_rank, event)
         for track in pipeline
@@ -58,7 +59,7 @@ def sheet_of_run(
 
 
 def _title(schedule: Schedule, tracks: Sequence[Track], replica: int) -> str:
-    """Describe the run up to the step's number; the replica is named where there are several."""
+    """Return the beginning of the title: schedule, ranks, and the replica if there are several."""
     num_replicas = len({track.replica for track in tracks})
     which = f"replica {replica} of {num_replicas}, " if num_replicas > 1 else ""
     ranks = f"Schedule {schedule.name} on {schedule.num_ranks} ranks"
@@ -66,7 +67,7 @@ def _title(schedule: Schedule, tracks: Sequence[Track], replica: int) -> str:
 
 
 def _subtitle(replayed: Replay, seconds: float) -> str:
-    """Describe the drawn step's time, the mean of all steps, and the prediction of that mean."""
+    """Return a text with the time of the drawn step, the mean of all steps, and the prediction."""
     scale, unit = time_unit(replayed.measured_seconds)
     is_one = replayed.num_steps * replayed.num_replicas == 1
     drawn = f"this step took {seconds / scale:.3g} {unit}; "
@@ -74,13 +75,13 @@ def _subtitle(replayed: Replay, seconds: float) -> str:
     bubble = replayed.predicted.bubble_fraction
     return (
         f"{drawn}{mean}: {replayed.measured_seconds / scale:.3g} {unit}, ranks wait"
-        f" {replayed.measured_bubble:.1%}; predicted from their parts:"
+        f" {replayed.measured_bubble:.1%}; predicted from the times of actions:"
         f" {replayed.predicted_seconds / scale:.3g} {unit}, {bubble:.1%}"
     )
 
 
 def spans_of(timeline: Timeline) -> Iterator[Span]:
-    """Yield a span for each action and each gradient reduction of a simulated step."""
+    """Yield a bar for each action and each sum of gradients of a simulated step."""
     chunk_of = _chunks(timeline.schedule)
     for event in timeline.events():
         yield Span(
@@ -115,11 +116,13 @@ def _measured(schedule: Schedule, events: Sequence[tuple[int, Event]]) -> Iterat
 
 
 def _chunks(schedule: Schedule) -> dict[int, int]:
-    """Map each stage to its index among the stages of its rank."""
+    """Return, for each stage, its index among the stages of its rank."""
     return {stage: chunk for of in schedule.stages_of for chunk, stage in enumerate(of)}
 
 
-def _checked(schedule: Schedule, pipeline: Sequence[Track], replica: int, step: int | None) -> int:
+def _complete_step(
+    schedule: Schedule, pipeline: Sequence[Track], replica: int, step: int | None
+) -> int:
     wanted = [len(order) for order in schedule.orders]
     counts: dict[int, dict[int, int]] = {}
     for track in pipeline:
@@ -132,10 +135,14 @@ def _checked(schedule: Schedule, pipeline: Sequence[Track], replica: int, step: 
         for number, by_rank in sorted(counts.items())
         if [by_rank.get(rank, 0) for rank in range(schedule.num_ranks)] == wanted
     ]
+    steps = ", ".join(map(str, whole)) or "none"
     if not whole or (step is not None and step not in whole):
         raise OptionError(
-            f"step {'of' if step is None else f'{step} of'} pipeline {replica} cannot be drawn",
-            f"recorded whole, forward and backward, were {', '.join(map(str, whole)) or 'none'}",
-            "Pass one of these" if whole else "Record a whole step",
+            f"{'a step' if step is None else f'step {step}'} of pipeline {replica} cannot be drawn",
+            f"it was not recorded completely; complete steps are {steps}",
+            "Pass one of these steps"
+            if whole
+            else "Record a step with forward and backward passes",
+            about="step",
         )
     return whole[-1] if step is None else step

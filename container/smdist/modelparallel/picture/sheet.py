@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data of a picture as plain values; planning fills it, drawing reads it."""
+"""Data of a picture, as plain values without matplotlib."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from smdist.modelparallel.core.schedule.actions import Do
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitBar:
-    """Time of one unit: seconds of forward and backward of one microbatch."""
+    """Segment of a stage's bar: one unit (undivided module), and its seconds for one microbatch."""
 
     name: str
     seconds: float
@@ -18,10 +18,12 @@ class UnitBar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageBar:
-    """Time of one stage: its units in order, the first at the bottom of the bar.
+    """Bar of one stage: the time of its units, the first one at the bottom.
 
     Attributes:
-        between_seconds: Time outside of the units: glue code and the cost of the split.
+        rank: Rank of the stage.
+        units: Segments of the bar, one for each unit (undivided module).
+        between_seconds: Seconds of operations between units, and of split backward passes.
     """
 
     rank: int
@@ -30,13 +32,13 @@ class StageBar:
 
     @property
     def seconds(self) -> float:
-        """Return the time of the whole stage, in seconds."""
+        """Seconds of the whole stage for one microbatch."""
         return sum(unit.seconds for unit in self.units) + self.between_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBar:
-    """Peak memory of one rank, by part."""
+    """Bar of one rank: the parts of its largest memory, in bytes."""
 
     state_bytes: int
     activation_bytes: int
@@ -46,13 +48,15 @@ class MemoryBar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """One action of a step: its rank, its stage and its time.
+    """Bar in a timeline: one action, or one sum of gradients.
 
     Attributes:
+        rank: Rank in the pipeline.
+        do: Kind of action; None for a sum of gradients.
         chunk: Index of the stage among the stages of its rank.
-        do: The action; None for a sum of gradients over replicas or of tied weights.
-        start: Seconds since the step began.
-        end: Seconds since the step began.
+        microbatch: Number of the microbatch; 0 for a sum of gradients.
+        start: Start in seconds from the beginning of the step.
+        end: End in seconds from the beginning of the step.
     """
 
     rank: int
@@ -65,16 +69,16 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sheet:
-    """All data of a plan's picture.
+    """Data of a plan's picture.
 
     Attributes:
-        title: One line.
-        subtitle: One line, in smaller letters.
-        largest: Name of the unit to colour, or "".
-        stages: One bar per stage.
-        memory: One bar per rank of one pipeline.
-        limit_bytes: Memory that a rank may use, or None.
-        spans: Actions of the step, in any order.
+        title: Title of the picture, one line.
+        subtitle: Line below the title.
+        largest: Name of the unit (undivided module) with its own colour; "" for none.
+        stages: Bar of each stage.
+        memory: Bar of each rank of one pipeline.
+        limit_bytes: Bytes that a rank may use; None if unknown.
+        spans: Bars of the step's timeline, in any order.
     """
 
     title: str
@@ -87,12 +91,12 @@ class Sheet:
 
     @property
     def num_ranks(self) -> int:
-        """Return the number of ranks of one pipeline."""
+        """Number of ranks of one pipeline."""
         return len(self.memory)
 
     @property
     def end(self) -> float:
-        """Return the seconds at which the step ends."""
+        """Seconds from the beginning to the end of the step."""
         return max((span.end for span in self.spans), default=0.0)
 
 
@@ -101,9 +105,9 @@ class StepSheet:
     """Data of one step's timeline.
 
     Attributes:
-        title: One line.
+        title: Title of the panel, one line.
         num_ranks: Number of ranks of the pipeline.
-        spans: Actions of the step, in any order.
+        spans: Bars of the timeline, in any order.
     """
 
     title: str
@@ -112,18 +116,18 @@ class StepSheet:
 
     @property
     def end(self) -> float:
-        """Return the seconds at which the step ends."""
+        """Seconds from the beginning to the end of the step."""
         return max((span.end for span in self.spans), default=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSheet:
-    """Data of several steps' timelines, one below the other on one scale of time.
+    """Data of a run's picture: timelines below each other with the same time axis.
 
     Attributes:
-        title: One line.
-        subtitle: One line, in smaller letters.
-        panels: Steps from top to bottom.
+        title: Title of the picture, one line.
+        subtitle: Line below the title.
+        panels: Timelines from top to bottom.
     """
 
     title: str

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Command line of the planner: `python -m smdist.modelparallel.planner model.py`.
 
-The planner imports the framework and the user's file, so it is a process of its own:
-`sagemaker-dist plan model.py` starts it and imports neither.
+The planner imports torch and the user's file, so it is a process of its own, which
+`sagemaker-dist plan model.py` starts.
 
-arguments.py        command-line arguments
-cluster_json.py     the cluster, from JSON
-command.py          the run, up to the exit status
-model_file.py       the user's file
-stdout_redirect.py  keeps output of the user's file out of the plan's
+arguments.py        reads command-line arguments
+cluster_json.py     reads the cluster from JSON
+command.py          makes and prints the plan, and returns the exit status
+model_file.py       imports the user's file
+stdout_redirect.py  sends output of the user's file to standard error
 """

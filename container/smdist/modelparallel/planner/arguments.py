@@ -15,69 +15,97 @@ AUTO: Final = "auto"
 
 
 class _Parser(argparse.ArgumentParser):
+    """Parser that raises OptionError for wrong arguments."""
+
     def error(self, message: str) -> Any:
-        """Raise OptionError in place of argparse's exit."""
+        """Raise OptionError instead of exiting the process, as argparse does."""
         message = message.removeprefix("argument ")
-        raise OptionError(message, f"{self.prog} cannot read it", f"Run {self.prog} --help")
+        why = f"{self.prog} does not accept these arguments"
+        raise OptionError(message, why, f"Run {self.prog} --help to see all arguments")
 
 
 def read_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line; --program is the command that help texts name.
+    """Return the parsed command line.
+
+    `--program` is the name of the command in help texts and errors.
 
     Raises:
-        OptionError: An argument is wrong.
+        OptionError: An argument is unknown or has a wrong value.
     """
-    asked = _Parser(add_help=False, allow_abbrev=False)
-    asked.add_argument("--program", default=_PROGRAM)
-    known, rest = asked.parse_known_args(arguments)
+    first = _Parser(add_help=False, allow_abbrev=False)
+    first.add_argument("--program", default=_PROGRAM)
+    known, rest = first.parse_known_args(arguments)
     parser = _Parser(prog=known.program, description=__doc__, allow_abbrev=False)
     parser.description = (
-        "Say how a model is split over a cluster. FILE has the functions model() and example(), the"
-        ' batch of one replica. model() is called under torch.device("meta"), so that no weights'
-        " are made, unless --measure is given."
+        "Plan how a model is divided over a cluster. FILE defines the functions model(), which"
+        " returns the model, and example(), which returns the batch of one replica. Unless"
+        ' --measure is given, model() is called under torch.device("meta"), so that no weights are'
+        " allocated."
     )
     parser.add_argument("file", type=Path, metavar="FILE")
-    _add_cluster(parser.add_argument_group("what it is split over"))
-    _add_constraints(parser.add_argument_group("what is decided already"))
-    output = parser.add_argument_group("what comes out")
-    output.add_argument("--json", action="store_true", help="the plan as it would be saved")
-    output.add_argument("--save", type=Path, metavar="FILE", help="write the plan, to be edited")
-    output.add_argument("--plot", type=Path, metavar="FILE", help="draw it: .png, .svg or .pdf")
+    _add_cluster(parser.add_argument_group("cluster"))
+    _add_constraints(
+        parser.add_argument_group(
+            "options of the plan; the planner chooses those that are left out"
+        )
+    )
+    output = parser.add_argument_group("output")
+    output.add_argument("--json", action="store_true", help="print the plan as JSON")
+    output.add_argument(
+        "--save", type=Path, metavar="FILE", help="save the plan as JSON, which can be edited"
+    )
+    output.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw the plan into a .png, .svg or .pdf file"
+    )
     return parser.parse_args(rest)
 
 
 def _add_cluster(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--cluster", metavar="JSON", help="as sagemaker-dist plan writes it")
-    group.add_argument("--hosts", type=_count, metavar="N", help="instead of --cluster; default 1")
-    group.add_argument("--ranks-per-host", type=_count, metavar="N", help="likewise, default 1")
-    group.add_argument("--device-memory", metavar="SIZE", help="of a rank, such as 16GiB or 16GB")
+    group.add_argument("--cluster", metavar="JSON", help="hosts, links and device as JSON")
+    group.add_argument("--hosts", type=_count, metavar="N", help="number of hosts; default 1")
     group.add_argument(
-        "--device-flops", type=_number, metavar="N", help="operations a second of a rank"
+        "--ranks-per-host", type=_count, metavar="N", help="ranks on each host; default 1"
+    )
+    group.add_argument(
+        "--device-memory", metavar="SIZE", help="memory of a rank, such as 16GiB or 16GB"
+    )
+    group.add_argument(
+        "--device-flops",
+        type=_number,
+        metavar="N",
+        help="floating-point operations per second of a rank",
     )
 
 
 def _add_constraints(group: argparse._ArgumentGroup) -> None:
     for name in ("microbatches", "pipeline-parallel-degree", "data-parallel-degree"):
         group.add_argument(f"--{name}", type=_count_or_auto, default=AUTO, metavar="N")
-    group.add_argument("--pipeline", default=AUTO, metavar="NAME", help="the schedule")
+    group.add_argument("--pipeline", default=AUTO, metavar="NAME", help="pipeline schedule")
     group.add_argument("--active-microbatches", type=_count, metavar="N")
     group.add_argument("--virtual-stages", type=_count, metavar="N")
     group.add_argument("--optimize", metavar="speed|memory")
     group.add_argument("--memory-weight", type=float, metavar="0..1")
-    group.add_argument("--no-auto-partition", action="store_true", help="smp.partition() decides")
+    group.add_argument(
+        "--no-auto-partition", action="store_true", help="smp.partition() chooses stages"
+    )
     group.add_argument("--default-partition", type=_from_zero, metavar="STAGE")
     group.add_argument(
         "--state-bytes",
         type=_state,
         metavar="W,G,O",
-        help="bytes of weight, gradient and optimizer for each element; default 4,4,8",
+        help="bytes of weight, gradient and optimizer state for each element; default 4,4,8",
     )
     group.add_argument(
-        "--measure", action="store_true", help="build the model and measure what its parts take"
+        "--measure", action="store_true", help="build the model and measure its costs"
     )
 
 
 def _read_as(convert: Callable[[str], Any], is_valid: Callable[[Any], bool], what: str) -> Any:
+    """Return a function that converts and checks the text of an argument.
+
+    `what` describes valid values in the error.
+    """
+
     def read(text: str) -> Any:
         try:
             value = convert(text)
@@ -91,15 +119,15 @@ def _read_as(convert: Callable[[str], Any], is_valid: Callable[[Any], bool], wha
 
 
 _count: Final = _read_as(int, lambda value: value >= 1, "an integer of at least 1")
-_from_zero: Final = _read_as(int, lambda value: value >= 0, "integer from 0 on")
+_from_zero: Final = _read_as(int, lambda value: value >= 0, "an integer of at least 0")
 _number: Final = _read_as(float, lambda value: 0 < value < float("inf"), "a number above 0")
 _count_or_auto: Final = _read_as(
     lambda text: text if text == AUTO else int(text),
     lambda value: value == AUTO or value >= 1,
-    "an integer of at least 1, nor auto",
+    "an integer of at least 1, or auto",
 )
 _state: Final = _read_as(
     lambda text: tuple(map(float, text.split(","))),
     lambda value: len(value) == 3 and all(0 <= each < float("inf") for each in value),
-    "three numbers such as 4,4,8",
+    "three numbers of at least 0, such as 4,4,8",
 )

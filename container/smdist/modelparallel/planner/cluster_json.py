@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read a cluster from JSON, the form in which another process describes it.
+"""Read a cluster from JSON, for the argument `--cluster`.
 
     {"num_hosts": 2, "ranks_per_host": 8,
      "inside": {"latency_seconds": 1e-5, "bytes_per_second": 3e11},
@@ -28,38 +28,42 @@ _FROM_ZERO: Final = frozenset({"latency_seconds"})
 
 
 def read_cluster(text: str) -> Cluster:
-    """Read a cluster from JSON text.
+    """Return the cluster that a JSON text describes.
 
     Raises:
-        OptionError: The text is not JSON, or keys are unknown, or values have other types; all
-            faults are reported at once.
+        OptionError: The text is not JSON, keys are unknown, or values are wrong; all wrong keys and
+            values are reported at once.
     """
     try:
         document = json.loads(text)
     except json.JSONDecodeError as error:
-        why = f"it is not JSON: {error.msg} at column {error.colno}"
-        raise OptionError("--cluster", why, 'Pass JSON such as {"num_hosts": 2}') from error
-    raise_all(_faults(document, Cluster, "--cluster"))
+        why = f"column {error.colno}: {error.msg}"
+        hint = 'Pass JSON such as {"num_hosts": 2}'
+        raise OptionError("--cluster is not JSON", why, hint, about="cluster") from error
+    raise_all(_faults(document, Cluster, ("cluster",)))
     parts = {name: kind(**document[name]) for name, kind in _PARTS.items() if name in document}
     return Cluster(**{**document, **parts})
 
 
-def _faults(document: Any, kind: type[Any], where: str) -> Iterator[OptionError]:
+def _faults(document: Any, kind: type[Any], path: tuple[str, ...]) -> Iterator[OptionError]:
+    """Yield the wrong keys and values of an object; `path` has the keys that lead to it."""
+    where = ", ".join(["--cluster", *path[1:]])
     if not isinstance(document, dict):
-        yield OptionError(f"{where} is {document!r}", "it must be an object with keys", "Write {…}")
+        what, hint = f"{where} is {document!r}", 'Write an object such as {"name": "cpu"}'
+        yield OptionError(what, "it must be a JSON object with keys", hint, about=path)
         return
     known = [field.name for field in fields(kind)]
     for name, value in document.items():
+        about = (*path, name)
         if name not in known:
             what = f"{where} has the key {name!r}"
-            yield OptionError(what, "no such key exists", closest(name, known))
+            yield OptionError(what, "no such key exists", closest(name, known), about=about)
         elif name in _PARTS:
-            yield from _faults(value, _PARTS[name], f"{where}, {name}")
+            yield from _faults(value, _PARTS[name], about)
         elif not _is_valid(name, value):
-            why = f"it must be {_expected(name)}"
-            yield OptionError(
-                f"{where}, {name} is {value!r}", why, "Write such a value, or leave the key out"
-            )
+            what, why = f"{where}, {name} is {value!r}", f"it must be {_expected(name)}"
+            hint = f"Write {_expected(name)}, or leave the key out"
+            yield OptionError(what, why, hint, about=about)
 
 
 def _is_valid(name: str, value: object) -> bool:

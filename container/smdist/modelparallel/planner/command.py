@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the planner from its arguments to an exit status.
+"""Run of the planner, from its command line to the exit status.
 
-Exit status: 0 success; 1 this machine lacks something; 2 the request or the model file is wrong;
-130 interrupted by Ctrl-C.
+The exit status is 0 for success, 1 if this machine lacks something, 2 if the request or the model
+file is wrong, and 130 after an interrupt by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -36,106 +36,111 @@ _TORCH: Final = "2.13"
 _PROGRESS: Final = "smdist.modelparallel.torch.planning.sampler"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Make and print a plan; return the exit status."""
+def main(command_line: Sequence[str] | None = None) -> int:
+    """Make a plan, print it, and return the exit status."""
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     logging.getLogger(_PROGRESS).setLevel(logging.INFO)
     is_json = False
     try:
-        said = read_arguments(arguments)
-        is_json = said.json
-        _run(said)
+        arguments = read_arguments(command_line)
+        is_json = arguments.json
+        _run(arguments)
     except OptionError as error:
-        return _say(error, _USAGE, is_json=is_json)
+        return _report(error, _USAGE, is_json=is_json)
     except DistError as error:
-        return _say(error, _FAILED, is_json=is_json)
+        return _report(error, _FAILED, is_json=is_json)
     except KeyboardInterrupt:
         sys.stderr.write("planner: interrupted\n")
         return _INTERRUPTED
     return 0
 
 
-def _run(said: argparse.Namespace) -> None:
-    cluster = _cluster(said)
+def _run(arguments: argparse.Namespace) -> None:
+    cluster = _cluster(arguments)
     _require_torch()
-    _check_paths(said)
-    with stdout_to_stderr():  # output of the model is kept out of the plan
-        found = _planned(ModelFile(said.file), cluster, said)
-    if said.save is not None:
-        found.save(said.save)
-    if said.plot is not None:
-        found.plot(said.plot)
-    if said.json:
-        sys.stdout.write(json.dumps(found.document(), indent=2) + "\n")
+    _check_paths(arguments)
+    with stdout_to_stderr():  # standard output has the plan only
+        plan = _make_plan(ModelFile(arguments.file), cluster, arguments)
+    if arguments.save is not None:
+        plan.save(arguments.save)
+    if arguments.plot is not None:
+        plan.plot(arguments.plot)
+    if arguments.json:
+        sys.stdout.write(json.dumps(plan.document(), indent=2) + "\n")
     else:
-        sys.stdout.write(found.explain().rstrip("\n") + "\n")
+        sys.stdout.write(plan.explain().rstrip("\n") + "\n")
 
 
-def _planned(file: ModelFile, cluster: Cluster, said: argparse.Namespace) -> Plan:
+def _make_plan(file: ModelFile, cluster: Cluster, arguments: argparse.Namespace) -> Plan:
     from smdist.modelparallel.torch.planning.make_plan import plan
 
-    weight, gradient, optimizer = said.state_bytes or (4.0, 4.0, 8.0)
+    weight, gradient, optimizer = arguments.state_bytes or (4.0, 4.0, 8.0)
     here = _fastest_device()
     return plan(
-        file.model(here if said.measure else "meta"),
-        file.example(here if said.measure else "cpu"),
+        file.model(here if arguments.measure else "meta"),
+        file.example(here if arguments.measure else "cpu"),
         cluster,
-        device_memory=said.device_memory,
-        microbatches=said.microbatches,
-        pipeline_parallel_degree=said.pipeline_parallel_degree,
-        data_parallel_degree=said.data_parallel_degree,
-        pipeline=said.pipeline,
-        active_microbatches=said.active_microbatches,
-        virtual_stages=said.virtual_stages,
-        optimize=said.optimize,
-        memory_weight=said.memory_weight,
-        auto_partition=not said.no_auto_partition,
-        default_partition=said.default_partition,
-        costs="measure" if said.measure else "estimate",
+        device_memory=arguments.device_memory,
+        microbatches=arguments.microbatches,
+        pipeline_parallel_degree=arguments.pipeline_parallel_degree,
+        data_parallel_degree=arguments.data_parallel_degree,
+        pipeline=arguments.pipeline,
+        active_microbatches=arguments.active_microbatches,
+        virtual_stages=arguments.virtual_stages,
+        optimize=arguments.optimize,
+        memory_weight=arguments.memory_weight,
+        auto_partition=not arguments.no_auto_partition,
+        default_partition=arguments.default_partition,
+        costs="measure" if arguments.measure else "estimate",
         state=StateBytes(weight=weight, gradient=gradient, optimizer=optimizer),
     )
 
 
-def _cluster(said: argparse.Namespace) -> Cluster:
-    counts = {"--hosts": said.hosts, "--ranks-per-host": said.ranks_per_host}
+def _cluster(arguments: argparse.Namespace) -> Cluster:
+    counts = {"--hosts": arguments.hosts, "--ranks-per-host": arguments.ranks_per_host}
     given = [name for name, count in counts.items() if count is not None]
-    if said.cluster is not None and given:
-        what, why = f"{given[0]} is given beside --cluster", "the cluster has this number too"
-        raise OptionError(what, why, f"Leave {given[0]} out")
-    if said.cluster is None and not given:
+    if arguments.cluster is not None and given:
+        what = f"{given[0]} and --cluster are both given"
+        why = "--cluster already has this number"
+        about = given[0].removeprefix("--").replace("-", "_")
+        raise OptionError(what, why, f"Leave {given[0]} out", about=about)
+    if arguments.cluster is None and not given:
         what, why = (
             "--cluster is missing",
-            "the planner needs the cluster that the model is split over",
+            "the planner needs to know the cluster for the model",
         )
-        hint = "Pass it, or --hosts and --ranks-per-host"
-        raise OptionError(what, why, hint)
-    if said.cluster is not None:
-        cluster = read_cluster(said.cluster)
+        hint = "Pass --cluster, or --hosts and --ranks-per-host"
+        raise OptionError(what, why, hint, about="cluster")
+    if arguments.cluster is not None:
+        cluster = read_cluster(arguments.cluster)
     else:
         cluster = Cluster(
-            num_hosts=said.hosts or 1,
-            ranks_per_host=said.ranks_per_host or 1,
+            num_hosts=arguments.hosts or 1,
+            ranks_per_host=arguments.ranks_per_host or 1,
             inside=PROCESSES,
             across=PROCESSES,
         )
-    if said.device_flops is None:
+    if arguments.device_flops is None:
         return cluster
-    return replace(cluster, device=replace(cluster.device, flops_per_second=said.device_flops))
+    return replace(cluster, device=replace(cluster.device, flops_per_second=arguments.device_flops))
 
 
-def _check_paths(said: argparse.Namespace) -> None:
-    """Check output paths before any work, since a plan may take minutes."""
-    if said.plot is not None:
-        check_path(said.plot)
-    if said.save is not None and not said.save.parent.is_dir():
-        why = f"the folder {said.save.parent} does not exist"
-        raise OptionError(
-            f"{said.save} cannot be written", why, "Create the folder, or pass another path"
-        )
+def _check_paths(arguments: argparse.Namespace) -> None:
+    """Check that output files can be written, before the plan is made, which may take minutes.
+
+    Raises:
+        OptionError: A folder does not exist, or the suffix of the picture is wrong.
+    """
+    if arguments.plot is not None:
+        check_path(arguments.plot)
+    if arguments.save is not None and not arguments.save.parent.is_dir():
+        why = f"the folder {arguments.save.parent} does not exist"
+        hint = "Create the folder, or pass another path"
+        raise OptionError(f"{arguments.save} cannot be written", why, hint, about="save")
 
 
 def _fastest_device() -> str:
-    """Return the device to measure on: this machine's accelerator, or "cpu"."""
+    """Return the name of this machine's accelerator for measurements, or "cpu"."""
     import torch
 
     found = torch.accelerator.current_accelerator(check_available=True)
@@ -144,19 +149,23 @@ def _fastest_device() -> str:
 
 def _require_torch() -> None:
     try:
-        import torch  # noqa: F401 - whether it is there
+        import torch  # noqa: F401 - checks only that torch is installed
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         raise SetupError(
-            f"{Path(sys.executable)} has no torch",
-            "torch captures the model",
+            f"torch is not installed for {Path(sys.executable)}",
+            "the planner captures the model with torch",
             f"Run: pip install torch=={_TORCH}.0",
         ) from error
 
 
-def _say(error: DistError, status: int, *, is_json: bool) -> int:
-    """People read the sentence on stderr; with --json, programs read the fields on stdout."""
+def _report(error: DistError, status: int, *, is_json: bool) -> int:
+    """Report an error and return `status`.
+
+    The text is written to standard error. With --json, the error's fields are written as JSON to
+    standard output, too.
+    """
     if is_json:
         sys.stdout.write(json.dumps({"error": error.as_dict()}, indent=2) + "\n")
     sys.stderr.write(f"planner: {error}\n")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Import the user's file: `model()` makes the model, `example()` the batch of one replica.
+"""Import the user's file, whose functions `model()` and `example()` return model and batch.
 
-An exception in the file becomes an OptionError that names the file's own line.
+An exception in the file becomes an OptionError that names the line of the file.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
     from torch import nn
 
 _COLLECT: Final = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-_NAME: Final = "model_file"  # name in sys.modules, whatever the file's own name is
+_NAME: Final = "model_file"  # name of the module in sys.modules, for any file name
 _FUNCTIONS: Final = {
     "model": "return nn.Sequential(…)",
     "example": "return torch.zeros(32, 512, dtype=torch.long)",
 }
-_HINT: Final = "Fix it there"
+_HINT: Final = "Correct the file there"
 _OF_META: Final = (
     "meta",
     "item()",
     "data-dependent",
     "_local_scalar_dense",
-)  # words of torch's errors about tensors without values
+)  # words in torch's errors about tensors without values
 _ON_META: Final = (
-    'The model is built under torch.device("meta"), without values: build it without reading any,'
-    " or pass --measure"
+    'The model is built under torch.device("meta"), where tensors have no values: build it without'
+    " reading values of tensors, or pass --measure"
 )
 
 
 class ModelFile:
-    """A Python file that defines `model()` and `example()`.
+    """Python file of the user that defines `model()` and `example()`.
 
     Raises:
         OptionError: The file cannot be read or run, or lacks one of the two functions.
@@ -53,54 +53,55 @@ class ModelFile:
         raise_all(self._faults())
 
     def model(self, device: str) -> nn.Module:
-        """Make the model on a device; on meta it has shapes and no values.
+        """Return the model, built on a device; on "meta" its parameters have no values.
 
         Raises:
-            OptionError: The function fails, or returns no module.
+            OptionError: `model()` raises an exception, or does not return a module.
         """
         import torch
 
-        with self._blamed("model()", on_meta=device == "meta"), torch.device(device):
+        with self._wrapped_errors("model()", on_meta=device == "meta"), torch.device(device):
             made = self._module.model()
         if not isinstance(made, torch.nn.Module):
             what = f"model() of {self._path} returned {_shown(made)}"
-            raise OptionError(what, "it must return a torch.nn.Module", "Return the model")
+            why = "it must return a torch.nn.Module"
+            raise OptionError(what, why, "Return the model", about="model")
         return made
 
     def example(self, device: str = "cpu") -> Any:
-        """Make the batch of one replica.
+        """Return the batch of one replica, built on a device.
 
         Raises:
-            OptionError: The function fails, or returns no batch.
+            OptionError: `example()` raises an exception, or does not return a batch.
         """
         import torch
 
-        with self._blamed("example()"), torch.device(device):
+        with self._wrapped_errors("example()"), torch.device(device):
             made = self._module.example()
         parts = made.values() if isinstance(made, dict) else made
         is_batch = isinstance(made, torch.Tensor | dict) or type(made) is tuple
         if not is_batch or not any(isinstance(part, torch.Tensor) for part in parts):
             raise OptionError(
                 f"example() of {self._path} returned {_shown(made)}",
-                "the batch of one replica is a tensor, a tuple of positional arguments or a dict of"
-                " keyword arguments, with a tensor among them",
+                "a batch is a tensor, a tuple of positional arguments or a dict of keyword"
+                " arguments, with at least one tensor",
                 "Return the arguments of the model, such as torch.zeros(32, 512)",
+                about="example",
             )
         return made
 
     def _imported(self) -> ModuleType:
         if not self._path.is_file():
             what = f"{self._path} cannot be read"
-            raise OptionError(what, "the file does not exist", "Pass the path of a Python file")
+            why, hint = "the file does not exist", "Pass the path of a Python file"
+            raise OptionError(what, why, hint, about="file")
         spec = spec_from_file_location(_NAME, self._path)
         assert spec is not None
         assert spec.loader is not None
         module = module_from_spec(spec)
-        sys.modules[_NAME] = module  # dataclasses and pickle look modules up there
-        sys.path.insert(
-            0, str(self._path.resolve().parent)
-        )  # the same search path as `python model.py`
-        with self._blamed("the file"):
+        sys.modules[_NAME] = module  # dataclasses and pickle search modules there
+        sys.path.insert(0, str(self._path.resolve().parent))  # as `python model.py` does
+        with self._wrapped_errors("the file"):
             spec.loader.exec_module(module)
         return module
 
@@ -110,17 +111,27 @@ class ModelFile:
             if found is None:
                 others = [each for each in vars(self._module) if not each.startswith("_")]
                 meant = closest(name, others) if others else ""
-                hint = f"Write one: def {name}(): {body}"
+                hint = f"Define it: def {name}(): {body}"
                 hint = f"{meant} {hint}" if meant.startswith("Did") else hint
-                yield OptionError(f"{self._path} has no {name}()", "the planner calls it", hint)
+                what, why = (
+                    f"{self._path} does not define {name}()",
+                    "the planner calls this function",
+                )
+                yield OptionError(what, why, hint, about=name)
             elif not _is_function(found):
                 what = f"{name} of {self._path} is {_kind(found)}"
-                why = "the planner calls it without arguments"
-                yield OptionError(what, why, f"Write a function: def {name}(): {body}")
+                why = "the planner calls it as a function without arguments"
+                hint = f"Define a function: def {name}(): {body}"
+                yield OptionError(what, why, hint, about=name)
 
     @contextmanager
-    def _blamed(self, part: str, *, on_meta: bool = False) -> Iterator[None]:
-        """Turn any exception raised within into an OptionError that names the file's own line."""
+    def _wrapped_errors(self, part: str, *, on_meta: bool = False) -> Iterator[None]:
+        """Turn an exception of the user's code into an OptionError that names the file's line.
+
+        Args:
+            part: Called function, for the error's text.
+            on_meta: True if tensors are built without values.
+        """
         try:
             yield
         except KeyboardInterrupt:
@@ -135,13 +146,16 @@ class ModelFile:
 
 
 def _is_of_meta(error: BaseException) -> bool:
-    """Tell whether the error comes from tensors without values on the meta device."""
+    """Return True if an error is torch's, about tensors without values on the meta device."""
     is_torchs = isinstance(error, NotImplementedError | RuntimeError)
     return is_torchs and any(word in str(error) for word in _OF_META)
 
 
 def _line_of(error: BaseException, path: Path) -> str:
-    """Return the user's last line in the traceback, such as "model.py, line 3 (1 / 0)", or ""."""
+    """Return the last line of the user's code in the traceback: "model.py, line 3 (1 / 0)".
+
+    The result is "" if the traceback has no such line.
+    """
     folder = path.resolve().parent
     if isinstance(error, SyntaxError) and _is_users(error.filename or "", folder):
         return f"{_near(error.filename or '')}, line {error.lineno} ({(error.text or '').strip()})"
@@ -153,20 +167,20 @@ def _line_of(error: BaseException, path: Path) -> str:
 
 
 def _is_users(name: str, folder: Path) -> bool:
-    """Tell whether a source file is the user's: beside the model file, not in site-packages."""
+    """Return True if a source file is in the folder of the model file, and not a library's."""
     path = Path(name)
     is_below = path.is_absolute() and path.is_relative_to(folder)
     return is_below and "site-packages" not in path.parts and path != Path(__file__)
 
 
 def _near(name: str) -> str:
-    """Return a path relative to the current folder, where it lies below that."""
+    """Return a path relative to the current folder, or the path itself if it is elsewhere."""
     path = Path(name)
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def _is_function(found: object) -> bool:
-    """Tell whether it can be called without arguments and is neither a class nor a module."""
+    """Return True if an object can be called without arguments, and is no class or nn.Module."""
     import torch
 
     if not callable(found) or isinstance(found, type | torch.nn.Module):
@@ -181,7 +195,7 @@ def _is_function(found: object) -> bool:
 
 
 def _kind(found: object) -> str:
-    """Describe an object that is no function without arguments."""
+    """Return a description of an object that is not a function without arguments."""
     if isfunction(found):
         needed = [
             name
@@ -193,5 +207,5 @@ def _kind(found: object) -> str:
 
 
 def _shown(value: object) -> str:
-    said = repr(value).replace("\n", " ")
-    return said if len(said) <= 80 else f"an object of {type(value).__name__}"
+    text = repr(value).replace("\n", " ")
+    return text if len(text) <= 80 else f"an object of {type(value).__name__}"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Redirect everything that the user's model prints to standard error.
+"""Redirection of standard output to standard error, while the user's code runs.
 
-Standard output carries the plan alone.
+So standard output has only the plan, for programs that read it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _STDERR: Final = 2
 
 @contextmanager
 def stdout_to_stderr() -> Iterator[None]:
-    """Redirect output of Python, of C libraries and of child processes to standard error."""
+    """Redirect standard output of Python, C libraries and child processes to standard error."""
     sys.stdout.flush()
     kept = os.dup(_STDOUT)
     try:

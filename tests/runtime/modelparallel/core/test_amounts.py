@@ -15,46 +15,85 @@ HUGE = 10**400
 @pytest.mark.parametrize("name", ["weight", "gradient", "optimizer"])
 @pytest.mark.parametrize("number", [nan, inf, -1, "4", None, True, HUGE])
 def test_state_is_bytes_an_element(name, number):
-    with pytest.raises(OptionError, match=rf"{name} of the state is .*bytes an element"):
+    with pytest.raises(OptionError) as caught:
         StateBytes(**{name: number})
+
+    assert (name,) == caught.value.about
 
 
 @pytest.mark.parametrize("number", [0, -1, nan, "1e9", None, True, HUGE])
 def test_link_lets_bytes_through(number):
-    with pytest.raises(OptionError, match="bytes_per_second of a link is"):
+    with pytest.raises(OptionError) as caught:
         Link(bytes_per_second=number)
+
+    assert ("bytes_per_second",) == caught.value.about
 
 
 @pytest.mark.parametrize("number", [-1e-9, nan, inf, "1ms", None, HUGE])
 def test_latency_is_a_time(number):
-    with pytest.raises(OptionError, match="latency_seconds of a link is"):
+    with pytest.raises(OptionError) as caught:
         Link(latency_seconds=number)
+
+    assert ("latency_seconds",) == caught.value.about
 
 
 @pytest.mark.parametrize("number", [0, -1, "16GiB", 1.5, True, nan, HUGE])
 def test_memory_of_a_device_is_a_number_of_bytes(number):
-    with pytest.raises(OptionError, match=r"memory_bytes of a device is .* 16 GiB"):
+    with pytest.raises(OptionError) as caught:
         Device(memory_bytes=number)
+
+    assert ("memory_bytes",) == caught.value.about
 
 
 @pytest.mark.parametrize("name", ["flops_per_second", "bytes_per_second"])
 @pytest.mark.parametrize("number", [0, -1, "x", nan, inf, True, HUGE])
 def test_rates_of_a_device_are_above_zero(name, number):
-    with pytest.raises(OptionError, match=rf"{name} of a device is .*estimates divide"):
+    with pytest.raises(OptionError) as caught:
         Device(**{name: number})
+
+    assert (name,) == caught.value.about
 
 
 @pytest.mark.parametrize("name", ["num_hosts", "ranks_per_host"])
 @pytest.mark.parametrize("number", [0, -1, True, 1.0, "2", None])
 def test_ranks_are_counted(name, number):
-    with pytest.raises(OptionError, match=rf"{name} is .*at least one rank"):
+    with pytest.raises(OptionError) as caught:
         Cluster(**{name: number})
+
+    assert (name,) == caught.value.about
 
 
 @pytest.mark.parametrize("hosts", [10**30, HUGE, 1_000_001])
 def test_a_cluster_has_an_end(hosts):
-    with pytest.raises(OptionError, match="1,000,000 ranks at most"):
+    with pytest.raises(OptionError) as caught:
         Cluster(num_hosts=hosts)
+
+    assert ("num_hosts",) == caught.value.about
+
+
+def test_an_error_says_the_number_and_what_is_valid():
+    with pytest.raises(OptionError) as caught:
+        Link(bytes_per_second=-1)
+
+    assert (
+        "bytes_per_second of a link is -1: it is the speed at which messages are sent."
+        " Pass a number of at least 1e-09." == str(caught.value)
+    )
+    with pytest.raises(OptionError) as caught:
+        Device(memory_bytes=HUGE)
+
+    assert (
+        "memory_bytes of a device is an integer with more than 40 digits: it is a number of bytes."
+        " Pass an integer from 1 to 1,152,921,504,606,846,976, such as 16 * 2**30 for 16 GiB."
+        == str(caught.value)
+    )
+    with pytest.raises(OptionError) as caught:
+        Cluster(num_hosts=1_000_001)
+
+    assert (
+        "num_hosts times ranks_per_host is 1000001: a plan can have at most 1,000,000 ranks."
+        " Pass a smaller num_hosts or ranks_per_host." == str(caught.value)
+    )
 
 
 def test_what_makes_sense_passes():

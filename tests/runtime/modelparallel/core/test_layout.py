@@ -154,10 +154,10 @@ def test_two_way_data_of_a_four_way_model_needs_eight_ranks():
 
     assert str(caught.value) == (
         "the world has 6 ranks and the model takes 4 (pipeline_parallel_degree 4):"
-        " every replica of the model needs all of its ranks."
-        " 2-way data x 4-way model needs 8 ranks: start 4 ranks for 1-way data parallelism, or 8,"
-        " or choose a degree that divides 6."
+        " each replica of the model needs 4 ranks, and no rank may be left over."
+        " Start 4 ranks for 1 replica or 8 ranks for 2 replicas, or choose a degree that divides 6."
     )
+    assert ("pipeline_parallel_degree",) == caught.value.about
 
 
 def test_a_degree_above_the_world_says_how_many_ranks_it_takes():
@@ -167,7 +167,7 @@ def test_a_degree_above_the_world_says_how_many_ranks_it_takes():
 
     assert "the world has 1 rank and the model takes 6" in str(caught.value)
     assert "pipeline_parallel_degree 2 x tensor_parallel_degree 3" in str(caught.value)
-    assert "1-way data x 6-way model needs 6 ranks: start 6, or" in str(caught.value)
+    assert "Start 6 ranks for 1 replica, or" in str(caught.value)
 
 
 def test_all_faults_come_at_once():
@@ -181,18 +181,20 @@ def test_all_faults_come_at_once():
         )
 
     assert [
-        "pipeline_parallel_degree is 0",
-        "tensor_parallel_degree is True",
-        "placement_strategy is 'clusters'",
-    ] == [fault.what for fault in caught.value.faults]
+        ("pipeline_parallel_degree",),
+        ("tensor_parallel_degree",),
+        ("placement_strategy",),
+    ] == [fault.about for fault in caught.value.faults]
     assert "Did you mean 'cluster'?" in str(caught.value)
 
 
 @pytest.mark.parametrize("ask", [lambda it: it.coordinates(4), lambda it: it.members(Axis.PP, -1)])
 def test_a_rank_outside_the_world_is_refused(ask):
     """Instead of wrapping around."""
-    with pytest.raises(OptionError, match="the ranks of this world are 0 to 3"):
+    with pytest.raises(OptionError, match="the ranks of this world are 0 to 3") as caught:
         ask(RankLayout(size=4, pipeline_parallel_degree=2))
+
+    assert ("rank",) == caught.value.about
 
 
 def test_a_place_outside_the_grid_is_refused():
@@ -200,4 +202,4 @@ def test_a_place_outside_the_grid_is_refused():
     with pytest.raises(OptionErrors) as caught:
         RankLayout(size=4, pipeline_parallel_degree=2).rank(pp=2, rdp=-1)
 
-    assert ["pp is 2", "rdp is -1"] == [fault.what for fault in caught.value.faults]
+    assert [("pp",), ("rdp",)] == [fault.about for fault in caught.value.faults]

@@ -12,11 +12,12 @@ from torch import nn
 
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core.cost import NodeCost
+from smdist.modelparallel.core.plan.number_format import size_unit, time_unit
 from smdist.modelparallel.core.schedule import make_schedule
 from smdist.modelparallel.core.schedule.actions import Do
 from smdist.modelparallel.core.simulate import simulate
 from smdist.modelparallel.picture import Picture
-from smdist.modelparallel.picture.axis_labels import shortened, size_unit, time_unit
+from smdist.modelparallel.picture.module_labels import shortened
 from smdist.modelparallel.picture.palette import ACTIONS, tinted
 from smdist.modelparallel.picture.sheet import MemoryBar, Sheet, Span, StageBar, UnitBar
 from smdist.modelparallel.torch.planning.make_plan import plan
@@ -333,7 +334,7 @@ def test_without_matplotlib():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
-    assert "SetupError: a plan cannot be drawn: matplotlib is not installed here" in done.stderr
+    assert "SetupError: the plan cannot be drawn: matplotlib is not installed" in done.stderr
     assert "pip install matplotlib" in done.stderr
 
 

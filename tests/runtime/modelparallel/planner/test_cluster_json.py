@@ -44,15 +44,15 @@ def test_defaults():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "it is not JSON"),
-        ("[]", r"--cluster is \[\]: it must be an object with keys"),
+        ("{", "--cluster is not JSON"),
+        ("[]", r"--cluster is \[\]: it must be a JSON object with keys"),
         ('{"hosts": 2}', "has the key 'hosts': no such key exists. Did you mean 'num_hosts'"),
         ('{"num_hosts": 0}', "num_hosts is 0: it must be an integer of at least 1"),
         ('{"num_hosts": true}', "num_hosts is True"),
         ('{"num_hosts": 1.5}', "num_hosts is 1.5"),
         ('{"device": {"memory_bytes": "16GiB"}}', "device, memory_bytes is '16GiB'"),
         ('{"device": {"name": null}}', "device, name is None: it must be text"),
-        ('{"inside": 3}', "--cluster, inside is 3: it must be an object"),
+        ('{"inside": 3}', "--cluster, inside is 3: it must be a JSON object"),
         ('{"across": {"bytes_per_second": 0}}', "it must be a number above 0"),
         ('{"num_hosts": -1, "inside": {"speed": 1}}', "2 faults in this request"),
     ],

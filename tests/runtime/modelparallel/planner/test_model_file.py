@@ -64,8 +64,14 @@ def test_batches(read, batch):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (("def model", "def Model"), r"model.py has no model\(\): .* Did you mean 'Model'"),
-        (("def example", "def sample"), r"has no example\(\): the planner calls it"),
+        (
+            ("def model", "def Model"),
+            r"model.py does not define model\(\): .* Did you mean 'Model'",
+        ),
+        (
+            ("def example", "def sample"),
+            r"does not define example\(\): the planner calls this function",
+        ),
         (("def model()", "def model(size)"), r"is a function with the parameters size: "),
         (
             ("def model():\n        return nn.Linear(4, 2)", "class model: pass"),
@@ -89,9 +95,9 @@ def test_functions_that_are_missing(read, change, said):
         ("return deep()", r"model.py, line 7 \(return nn.Linear\(-1, 2\)\)"),
         ("return nn.Linear(torch.zeros(1).item(), 2)", "pass --measure"),
         ("return nn.Linear(len(torch.ones(2).nonzero()), 2)", "pass --measure"),
-        ("raise RuntimeError('no vocabulary')", "no vocabulary. Fix it there"),
-        ("raise OSError('gpt2 needs the network')", "network. Fix it there"),
-        ("return undefined", "is not defined. Fix it there"),
+        ("raise RuntimeError('no vocabulary')", "no vocabulary. Correct the file there"),
+        ("raise OSError('gpt2 needs the network')", "network. Correct the file there"),
+        ("return undefined", "is not defined. Correct the file there"),
     ],
 )
 def test_faults_of_model(read, body, said):
@@ -113,7 +119,7 @@ def test_faults_of_model(read, body, said):
     ("batch", "said"),
     [
         ("[torch.zeros(2)]", "is a tensor, a tuple"),
-        ("{}", "with a tensor among them"),
+        ("{}", "with at least one tensor"),
         ("3", "returned 3"),
         ("None", "returned None"),
         ("1 / 0", r"line 6 \(return 1 / 0\) in example\(\): ZeroDivisionError"),
@@ -131,7 +137,7 @@ def test_faults_of_example(read, batch, said):
         ("import torch\n1 / 0\n", r"model.py, line 2 \(1 / 0\): ZeroDivisionError: division"),
         ("import not_there\n", r"line 1 \(import not_there\): ModuleNotFoundError"),
         ("raise SystemExit", r"line 1 \(raise SystemExit\): SystemExit"),
-        ("", r"2 faults in this request(.|\n)*no model\(\)(.|\n)*no example\(\)"),
+        ("", r"2 faults in this request(.|\n)*define model\(\)(.|\n)*define example\(\)"),
         ("model = example = 3\n", "2 faults"),
     ],
 )

@@ -297,7 +297,7 @@ def test_forecast_of_a_plan_as_it_is_says_the_same(planned):
     ("change", "words"),
     [
         (lambda document: document["stages"].reverse(), "stage"),
-        (lambda document: document["stages"][0].append("7.linear"), "no such unit"),
+        (lambda document: document["stages"][0].append("7.linear"), "no such module"),
         (lambda document: document.update(data_parallel_degree=2), "the plan is for 8 ranks"),
         (lambda document: document.update(batch_size=32), "the example has 16 samples"),
     ],

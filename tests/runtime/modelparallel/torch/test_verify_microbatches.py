@@ -136,5 +136,5 @@ def test_a_plan_for_another_model_is_refused_as_such():
     plan = find(layers(), BATCH, 2, pipeline_parallel_degree=2, costs="estimate")
     other = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 4))
 
-    with pytest.raises(ValueError, match="is not the Sequential of the plan"):
+    with pytest.raises(ValueError, match="differs from the Sequential of the plan"):
         verify(other, BATCH, plan=plan)

@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Partition of a model into stages: `partition` finds the cuts, `assigned` takes given stages.
+"""Partition of a model into pipeline stages.
 
-The load of a stage is the time of one microbatch, forward and backward, with the communication
-that is not hidden: messages that enter and leave the stage, both ways, over the link. The slowest
-stage limits the pipeline's speed, so the largest load is minimized, within each rank's memory.
-Among equally good cuts, those that send the fewest bytes win, then those that hold the fewest.
+`partition` searches for the best stages; `assigned` computes the costs of stages that the caller
+chose. A unit is a module that is never divided; a stage has consecutive units.
 
-With one stage a rank and no objective from the caller, these cuts are optimal. Otherwise cuts are
-moved from there, as long as that improves the result. A unit that shares a parameter with a unit of
-another stage is then moved to that stage, if this costs nothing.
+The load of a stage is its time for one microbatch: forward pass, backward pass, and the messages
+that enter and leave the stage. The slowest stage limits the pipeline's speed, so the search
+minimizes the largest load, within each rank's memory. Among equal loads, the partition that sends
+the fewest bytes wins, then the one whose fullest rank holds the fewest bytes.
+
+The result is optimal with one stage on each rank and without an `objective` of the caller.
+Otherwise a local search improves it by moving single units across stage boundaries. Finally, a unit
+that shares a parameter with a unit of another stage is moved to that stage, if the load and the
+memory do not grow.
 """
 
 from __future__ import annotations
@@ -23,10 +27,10 @@ from smdist.modelparallel.core.note import Note
 from smdist.modelparallel.core.partition.bottleneck import advice, bottleneck_of, next_to_open
 from smdist.modelparallel.core.partition.chain import Chain, chain_of
 from smdist.modelparallel.core.partition.memory_limit import best_cuts
-from smdist.modelparallel.core.partition.objective import Aim, Wish
-from smdist.modelparallel.core.partition.refine import join_ties
+from smdist.modelparallel.core.partition.partition_options import PartitionOptions, PartitionRequest
+from smdist.modelparallel.core.partition.refine import join_tied_units
 from smdist.modelparallel.core.partition.result import Bottleneck, Partition
-from smdist.modelparallel.core.partition.scoring import Judge, Objective
+from smdist.modelparallel.core.partition.scoring import Objective, Scorer
 from smdist.modelparallel.core.placement import Placement, placed_units
 
 __all__ = ["Bottleneck", "Objective", "Partition", "assigned", "next_to_open", "partition"]
@@ -41,35 +45,40 @@ def partition(
     link: Link = NO_LINK, state: StateBytes = ADAM, memory_weight: float | None = None,
     optimize: str | None = None, objective: Objective | None = None,
 ) -> Partition:  # fmt: skip
-    """Cut a model into stages: runs of units in the order of execution.
+    """Return the best partition of a model into stages of consecutive units.
+
+    A unit is a module that is never divided between stages.
 
     Args:
         graph: Graph of the model.
         costs: Costs of the graph's nodes for one microbatch.
-        num_stages: Number of stages: ranks times the stages of each rank.
+        num_stages: Number of stages: number of ranks times stages on each rank.
         device_bytes: Bytes that a rank may hold; None means no limit.
-        in_flight: Largest number of microbatches that each stage holds, by stage. The default is 1.
-        rank_of: Rank of each stage. The default is one stage a rank.
-        link: Link between stages; the default costs no time.
-        state: Memory of a trained parameter; the default is Adam in fp32.
-        memory_weight: Weight of memory in a load, from 0 (time alone) to 1 (memory alone), each as
-            a fraction of the whole model's on one stage. The default is `optimize`'s weight, or 0.
-        optimize: "memory" for a weight of 0.8, "speed" for 0.2, as in SageMaker's library.
-        objective: Function that returns the seconds of a step from the costs by stage and the
-            placement, such as a simulation.
+        in_flight: For each stage, the largest number of microbatches whose activations it keeps at
+            the same time. The default is 1 for every stage.
+        rank_of: Rank of each stage. The default is one stage on each rank.
+        link: Link between stages; messages take no time by default.
+        state: Bytes of weight, gradient and optimizer state for each element of a trained
+            parameter; the default is Adam in fp32.
+        memory_weight: Weight of memory in the load that is minimized, from 0 (time alone) to 1
+            (memory alone). Time and memory are fractions of those of the whole model. The default
+            is the weight of `optimize`, or 0.
+        optimize: "memory" for a memory weight of 0.8, "speed" for 0.2, as in SageMaker's library.
+        objective: Function that returns the seconds of a step from the cost of each stage and the
+            placement, such as a simulation. It replaces the largest load as the value to minimize.
 
     Raises:
         OptionError: A number is out of range, there are more stages than units, or the model
-            does not fit in `device_bytes`; all faults of the request at once.
+            does not fit in `device_bytes`; all wrong options are reported at once.
     """
-    wish = Wish(
+    request = PartitionRequest(
         num_stages=num_stages, device_bytes=device_bytes, in_flight=in_flight, rank_of=rank_of,
         link=link, state=state, memory_weight=memory_weight, optimize=optimize,
     )  # fmt: skip
-    raise_all([*wish.faults(), *_too_many_stages(graph, num_stages)])
-    judge = _judge(graph, costs, wish.aim(), objective)
-    stage_of, moved = join_ties(judge, judge.assign(best_cuts(judge)))
-    return _result(judge, judge.place(stage_of), moved)
+    raise_all([*request.faults(), *_too_many_stages(graph, num_stages)])
+    scorer = _scorer(graph, costs, request.options(), objective)
+    stage_of, moved = join_tied_units(scorer, scorer.assign(best_cuts(scorer)))
+    return _result(scorer, scorer.place(stage_of), moved)
 
 
 def assigned(
@@ -77,19 +86,21 @@ def assigned(
     in_flight: Sequence[int] | None = None, rank_of: Sequence[int] | None = None,
     link: Link = NO_LINK, state: StateBytes = ADAM,
 ) -> Partition:  # fmt: skip
-    """Return the partition with the given stages, with the same data as `partition` returns.
+    """Return the partition that has the given stages, with the costs and memory of each stage.
 
     Args:
         stage_of: Stage of each unit, by the unit's name.
         graph, costs, num_stages, in_flight, rank_of, link, state: Same meaning as in `partition`.
 
     Raises:
-        OptionError: A number is out of range, or the stages do not fit the graph (see `place`).
+        OptionError: A number is out of range, or the stages cannot run this graph (see `place`).
     """
-    wish = Wish(num_stages=num_stages, in_flight=in_flight, rank_of=rank_of, link=link, state=state)
-    raise_all(wish.faults())
-    judge = _judge(graph, costs, wish.aim(), None)
-    return _result(judge, judge.place(stage_of), ())
+    request = PartitionRequest(
+        num_stages=num_stages, in_flight=in_flight, rank_of=rank_of, link=link, state=state
+    )
+    raise_all(request.faults())
+    scorer = _scorer(graph, costs, request.options(), None)
+    return _result(scorer, scorer.place(stage_of), ())
 
 
 def _too_many_stages(graph: Graph, num_stages: int) -> list[OptionError]:
@@ -99,49 +110,56 @@ def _too_many_stages(graph: Graph, num_stages: int) -> list[OptionError]:
     return [
         OptionError(
             f"num_stages is {num_stages}",
-            f"{graph.model} has {units} units to put on stages",
-            f"Use at most {units} stages, or open modules into finer units",
+            f"each stage needs a module of its own, and {graph.model} has {units} such modules",
+            f"Use at most {units} stages, or divide modules of the model into smaller ones",
             about="num_stages",
         )
     ]
 
 
-def _judge(graph: Graph, costs: Costs, aim: Aim, objective: Objective | None) -> Judge:
-    chain = chain_of(graph, costs, aim.state)
-    return Judge(
-        graph=graph, costs=costs, chain=chain, aim=_scaled(aim, chain), objective=objective
+def _scorer(
+    graph: Graph, costs: Costs, options: PartitionOptions, objective: Objective | None
+) -> Scorer:
+    chain = chain_of(graph, costs, options.state)
+    return Scorer(
+        graph=graph, costs=costs, chain=chain, options=_scaled(options, chain), objective=objective
     )
 
 
-def _scaled(aim: Aim, chain: Chain) -> Aim:
-    """Return the aim with time and memory as fractions of the whole model's, on one stage."""
-    if not aim.memory_weight:
-        return aim
+def _scaled(options: PartitionOptions, chain: Chain) -> PartitionOptions:
+    """Return the options with the divisors of time and memory, if memory has a weight in the load.
+
+    The divisors are the time and the bytes of the whole model as one stage.
+    """
+    if not options.memory_weight:
+        return options
     whole = chain.span(0, len(chain.names))
-    memory = whole.memory_bytes(max(aim.in_flight))
-    return replace(aim, seconds_unit=whole.seconds or 1.0, bytes_unit=memory or 1.0)
+    memory = whole.memory_bytes(max(options.in_flight))
+    return replace(options, seconds_unit=whole.seconds or 1.0, bytes_unit=memory or 1.0)
 
 
-def _result(judge: Judge, placement: Placement, notes: tuple[Note, ...]) -> Partition:
-    shares = judge.shares(placement)
-    loads = judge.seconds(shares)
-    bottleneck = bottleneck_of(judge, loads)
+def _result(scorer: Scorer, placement: Placement, notes: tuple[Note, ...]) -> Partition:
+    """Return the partition of a placement; a note on its bottleneck comes before `notes`."""
+    stage_costs = scorer.stage_costs(placement)
+    loads = scorer.seconds(stage_costs)
+    bottleneck = bottleneck_of(scorer, loads)
     if bottleneck:
-        notes = (advice(bottleneck, judge.aim.num_ranks), *notes)
+        notes = (advice(bottleneck, scorer.options.num_ranks), *notes)
     return Partition(
-        stages=_names(judge.graph, placement),
-        rank_of=judge.aim.rank_of,
+        stages=_unit_names(scorer.graph, placement),
+        rank_of=scorer.options.rank_of,
         placement=placement,
-        costs=tuple(share.cost for share in shares),
+        costs=tuple(stage_cost.cost for stage_cost in stage_costs),
         loads=loads,
-        state_bytes=tuple(share.state_bytes for share in shares),
-        peak_bytes=judge.peaks(shares, placement),
+        state_bytes=tuple(stage_cost.state_bytes for stage_cost in stage_costs),
+        peak_bytes=scorer.peaks(stage_costs, placement),
         bottleneck=bottleneck,
         notes=notes,
     )
 
 
-def _names(graph: Graph, placement: Placement) -> tuple[tuple[str, ...], ...]:
+def _unit_names(graph: Graph, placement: Placement) -> tuple[tuple[str, ...], ...]:
+    """Return the names of each stage's units; a unit on several stages is listed on its first."""
     stages: list[list[str]] = [[] for _ in range(placement.num_stages)]
     for node in graph.units:
         first = placement.stages[node.name][:1] or (0,)

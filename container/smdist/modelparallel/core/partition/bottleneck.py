@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bottleneck unit, which alone limits a pipeline's speed, and the unit to open next."""
+"""Bottleneck of a pipeline: the unit (undivided module) that limits its speed.
+
+The planner divides such a unit into the modules inside it, if that can make the pipeline faster.
+"""
 
 from __future__ import annotations
 
@@ -10,28 +13,28 @@ from smdist.modelparallel.core.graph import Graph
 from smdist.modelparallel.core.note import BOTTLENECK, Note
 from smdist.modelparallel.core.partition.dynamic_programming import stages_needed
 from smdist.modelparallel.core.partition.result import Bottleneck, Partition
-from smdist.modelparallel.core.partition.scoring import Judge
+from smdist.modelparallel.core.partition.scoring import Scorer
 
 WORTHWHILE = 1.02
-"""Smallest speedup that counts: 2 % justifies another stage, or another opened unit."""
+"""Smallest speedup, 2 %, that justifies one more stage, or dividing a unit."""
 
 
-def bottleneck_of(judge: Judge, loads: tuple[float, ...]) -> Bottleneck | None:
-    """Return the unit that takes more than an even share of the time, or None."""
-    chain, aim = judge.chain, judge.aim
+def bottleneck_of(scorer: Scorer, loads: tuple[float, ...]) -> Bottleneck | None:
+    """Return the slowest unit if it takes more than its even share of the time, otherwise None."""
+    chain, options = scorer.chain, scorer.options
     end = len(chain.names)
     seconds = [chain.span(at, at + 1).seconds for at in range(end)]
     total, slowest = chain.span(0, end).seconds, max(seconds)
-    if slowest * aim.num_ranks <= total * WORTHWHILE:
+    if slowest * options.num_ranks <= total * WORTHWHILE:
         return None
-    sums = [0.0] * aim.num_ranks
-    for rank, load in zip(aim.rank_of, loads, strict=True):
+    sums = [0.0] * options.num_ranks
+    for rank, load in zip(options.rank_of, loads, strict=True):
         sums[rank] += load
-    needed = stages_needed(chain, aim, max(sums) * WORTHWHILE)
+    needed = stages_needed(chain, options, max(sums) * WORTHWHILE)
     return Bottleneck(
         unit=chain.names[seconds.index(slowest)],
         share=slowest / total,
-        useful_stages=min(aim.num_ranks, needed),
+        useful_stages=min(options.num_ranks, needed),
     )
 
 
@@ -39,21 +42,23 @@ def advice(bottleneck: Bottleneck, num_ranks: int) -> Note:
     """Return a note with advice about a bottleneck."""
     useful, gain = bottleneck.useful_stages, 1 / bottleneck.share
     cap = f"more than {gain:.1f} times as fast as" if gain >= 1.05 else "noticeably faster than"
-    told = (
+    finding = (
         f"{bottleneck.unit} takes {bottleneck.share:.0%} of the time, so no pipeline is {cap} "
         "one rank"
     )
     hint = (
-        "open it into finer units, or split it over several devices (a head: compute its loss in "
-        "chunks)"
+        "divide it into smaller modules, or split it over several devices (an output layer can "
+        "compute its loss in chunks)"
     )
     if useful >= num_ranks:
-        return _note(bottleneck, f"{told}. {hint[0].upper()}{hint[1:]}")
+        return _note(bottleneck, f"{finding}. {hint[0].upper()}{hint[1:]}")
     if useful == 1:
-        same = f"; split as it can be now, {num_ranks} ranks are no faster than one. Use one rank"
+        same = (
+            f"; with its modules of today, {num_ranks} ranks are no faster than one. Use one rank"
+        )
     else:
         same = f", and {num_ranks} ranks are no faster than {useful}. Use {useful} ranks"
-    return _note(bottleneck, f"{told}{same}, or {hint}")
+    return _note(bottleneck, f"{finding}{same}, or {hint}")
 
 
 def _note(bottleneck: Bottleneck, text: str) -> Note:
@@ -63,18 +68,19 @@ def _note(bottleneck: Bottleneck, text: str) -> Note:
 def next_to_open(
     graph: Graph, costs: Costs, partition: Partition, *, closed: Collection[str] = ()
 ) -> str | None:
-    """Return the module that should become several units: the slowest one of the slowest stage.
+    """Return the module to divide next into the modules inside it.
 
-    Among equally slow modules, the one next to the lighter neighbour stage wins.
+    The slowest module of the slowest stage is chosen; among equally slow modules, the one next to
+    the faster neighbour stage.
 
     Args:
         graph: Graph that was partitioned.
         costs: Costs that the partition was made with.
         partition: Best partition so far.
-        closed: Modules that cannot be opened, or that gave no gain when opened.
+        closed: Modules that cannot be divided, or whose division gave no gain.
 
     Returns:
-        The module's name, or None if less than 2 % can be gained.
+        Name of the module; None if a division can gain less than 2 %.
     """
     if partition.imbalance <= WORTHWHILE:
         return None
@@ -88,4 +94,5 @@ def next_to_open(
 
 
 def _load_at(loads: tuple[float, ...], stage: int) -> float:
+    """Return the load of a stage, or infinity if the stage does not exist."""
     return loads[stage] if 0 <= stage < len(loads) else float("inf")

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Model as a chain of units, and the cost of any run of neighbouring units as one stage.
+"""Model as a chain of units, and the cost of consecutive units as one stage.
 
-`place` puts every unit on a stage of its own, and so gives the place of glue and the messages. A
-stage is a run of such units: messages between two of its units stay inside, and anything that they
-share (a parameter, a mask that both compute) counts once. Runs that end at the same unit are grown
-from their end towards the front, one unit at a time, so each run costs only the work for its newest
-unit.
+A unit is a module that is never divided. `place` puts every unit on a stage of its own, which shows
+the unit of each operation between modules, and the messages between units. In a stage of several
+consecutive units, messages between two of them are not sent, and things that they share (a
+parameter, a mask that both compute) count once.
+
+The costs of all spans (consecutive units) that end at the same unit are computed together: each
+span extends the previous one by one unit at the front, so only the new unit is added.
 """
 
 from __future__ import annotations
@@ -17,15 +19,17 @@ from typing import NamedTuple
 
 from smdist.modelparallel.core.cost import Costs, NodeCost, StateBytes
 from smdist.modelparallel.core.graph import Graph
-from smdist.modelparallel.core.partition.shared_activations import SharedActivations, common_values
+from smdist.modelparallel.core.partition.shared_activations import SharedActivations, shared_values
 from smdist.modelparallel.core.placement import Edge, Placement, place, placed_units
 
 
-class StageCost(NamedTuple):
-    """Cost of a run of units as one stage, for one microbatch.
+class SpanCost(NamedTuple):
+    """Cost of consecutive units as one stage, for one microbatch.
 
-    Messages and their bytes count both directions if a gradient comes back. A value counts once on
-    the stage that it leaves, even if several stages read it, and once on each stage that it enters.
+    A message whose gradient is sent back counts twice, and so do its bytes. A value counts once at
+    the stage that sends it, even if several stages receive it, and once at each receiving stage.
+    `wire_bytes` has the bytes of all sent and received messages, `received_bytes` those of values
+    that enter the stage.
     """
 
     seconds: float
@@ -42,35 +46,37 @@ class StageCost(NamedTuple):
 
 
 class Message(NamedTuple):
-    """Value that leaves the unit that writes it."""
+    """Value that one unit computes and a later unit reads, with the bytes in both directions."""
 
     value: str
     num_messages: int
     wire_bytes: int
-    last: int  # the last unit that reads it
+    last: int  # position of the last unit that reads it
 
 
 @dataclass(slots=True, kw_only=True)
 class ChainUnit:
-    """Unit of the chain, with its glue.
+    """Unit of the chain, with the operations between modules that run on its stage.
 
     Attributes:
-        cost: Cost of the unit and its glue, without replicated nodes.
-        parameters: Bytes of each parameter with its state.
-        replicas: Costs of replicated nodes, which other units compute too, by name.
+        cost: Cost of the unit and these operations, without `replicas`.
+        parameters: Bytes of each parameter with its gradient and optimizer state, by name.
+        replicas: Costs of nodes that every stage computes which reads them, by name.
         sends: Values that leave the unit.
-        wants: Values that the unit receives from earlier units.
-        counted: Bytes of values in the unit's saved bytes that other units keep too.
-        kept: Bytes of values that the unit keeps and that count in other units' saved bytes.
+        receives: Values that the unit receives from earlier units.
+        counted_here: Bytes of activations that other units keep too and that are part of this
+            unit's saved bytes, by name.
+        counted_elsewhere: Bytes of activations that this unit keeps and that are part of another
+            unit's saved bytes, by name.
     """
 
     cost: NodeCost = field(default_factory=NodeCost)
     parameters: dict[str, int] = field(default_factory=dict)
     replicas: dict[str, NodeCost] = field(default_factory=dict)
     sends: list[Message] = field(default_factory=list)
-    wants: list[Message] = field(default_factory=list)
-    counted: dict[str, int] = field(default_factory=dict)
-    kept: dict[str, int] = field(default_factory=dict)
+    receives: list[Message] = field(default_factory=list)
+    counted_here: dict[str, int] = field(default_factory=dict)
+    counted_elsewhere: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,62 +84,65 @@ class Chain:
     """Units of a graph in the order of execution.
 
     Attributes:
-        names: Names of the units that need a stage.
-        pieces: Cost and messages of each unit.
+        names: Names of the units, without replicated ones.
+        units: Cost and messages of each unit.
     """
 
     names: tuple[str, ...]
-    pieces: tuple[ChainUnit, ...]
+    units: tuple[ChainUnit, ...]
 
-    def spans_ending(self, end: int) -> Iterator[StageCost]:
-        """Yield the cost of units start to end - 1 as one stage, for start = end - 1 down to 0."""
+    def spans_ending(self, end: int) -> Iterator[SpanCost]:
+        """Yield the costs of all spans that end before unit `end`, the shortest span first.
+
+        A span has the units start, ..., end - 1 as one stage, for start = end - 1 down to 0.
+        """
         seconds, saved, workspace, state = 0.0, 0, 0, 0
         held: set[str] = set()
         copied: set[str] = set()
-        open_ends, again = _OpenEnds(end), SharedActivations()
-        for piece in self.pieces[end - 1 :: -1] if end else ():
-            new = [cost for name, cost in piece.replicas.items() if name not in copied]
-            for cost in (piece.cost, *new):
+        crossing, shared = _CrossingMessages(end), SharedActivations()
+        for unit in self.units[end - 1 :: -1] if end else ():
+            new = [cost for name, cost in unit.replicas.items() if name not in copied]
+            for cost in (unit.cost, *new):
                 seconds += cost.seconds
                 saved += cost.saved_bytes
                 workspace = max(workspace, cost.workspace_bytes)
-            state += sum(n for name, n in piece.parameters.items() if name not in held)
-            held.update(piece.parameters)
-            copied.update(piece.replicas)
-            open_ends.add(piece)
-            again.add(piece.counted, piece.kept)
-            yield StageCost(
+            state += sum(n for name, n in unit.parameters.items() if name not in held)
+            held.update(unit.parameters)
+            copied.update(unit.replicas)
+            crossing.add(unit)
+            shared.add(unit.counted_here, unit.counted_elsewhere)
+            yield SpanCost(
                 seconds,
                 state,
-                saved + again.num_bytes,
+                saved + shared.num_bytes,
                 workspace,
-                open_ends.num_messages,
-                open_ends.wire_bytes,
-                open_ends.entering_bytes,
+                crossing.num_messages,
+                crossing.wire_bytes,
+                crossing.entering_bytes,
             )
 
-    def span(self, start: int, end: int) -> StageCost:
-        """Return the cost of units start to end - 1 as one stage."""
+    def span(self, start: int, end: int) -> SpanCost:
+        """Return the cost of the units start, ..., end - 1 as one stage."""
         return next(islice(self.spans_ending(end), end - start - 1, None))
 
 
-class _OpenEnds:
-    """Messages that enter and leave a run of units that grows towards the front."""
+class _CrossingMessages:
+    """Messages that enter or leave a span of units, while units are added at its front."""
 
     def __init__(self, end: int) -> None:
         self.num_messages = self.wire_bytes = self.entering_bytes = 0
         self._end = end
         self._entering: set[str] = set()
 
-    def add(self, piece: ChainUnit) -> None:
-        """Add the unit before the run: values that it sends to the run no longer enter the run."""
-        for message in piece.sends:
+    def add(self, unit: ChainUnit) -> None:
+        """Add the unit before the span; what it sends to the span no longer counts as entering."""
+        for message in unit.sends:
             if message.value in self._entering:
                 self._entering.remove(message.value)
                 self._enter(message, -1)
             if message.last >= self._end:
                 self._count(message, 1)
-        for message in piece.wants:
+        for message in unit.receives:
             if message.value not in self._entering:
                 self._entering.add(message.value)
                 self._enter(message, 1)
@@ -148,30 +157,30 @@ class _OpenEnds:
 
 
 def chain_of(graph: Graph, costs: Costs, state: StateBytes) -> Chain:
-    """Return the chain of a graph's units."""
+    """Return the units of a graph with their costs and messages, in the order of execution."""
     names = tuple(node.name for node in placed_units(graph))
     alone = place(graph, {name: number for number, name in enumerate(names)})
-    pieces = tuple(ChainUnit() for _ in names)
+    units = tuple(ChainUnit() for _ in names)
     for node in graph.nodes:
         cost, where = costs.of(node.name), alone.stages[node.name]
         for number in where:
-            piece = pieces[number]
+            unit = units[number]
             if len(where) == 1:
-                piece.cost = piece.cost + cost
+                unit.cost = unit.cost + cost
             elif cost != NodeCost():
-                piece.replicas[node.name] = cost
+                unit.replicas[node.name] = cost
             for name in node.parameters:
-                piece.parameters[name] = state.of(graph.parameter[name])
-    for value, common in common_values(graph, costs).items():
+                unit.parameters[name] = state.of(graph.parameter[name])
+    for value, common in shared_values(graph, costs).items():
         for number in alone.stages[common.first]:
-            pieces[number].counted[value] = common.num_bytes
+            units[number].counted_here[value] = common.num_bytes
         for number in {each for name in common.others for each in alone.stages[name]}:
-            pieces[number].kept[value] = common.num_bytes
-    _join(pieces, alone)
-    return Chain(names=names, pieces=pieces)
+            units[number].counted_elsewhere[value] = common.num_bytes
+    _connect(units, alone)
+    return Chain(names=names, units=units)
 
 
-def _join(pieces: tuple[ChainUnit, ...], alone: Placement) -> None:
+def _connect(units: tuple[ChainUnit, ...], alone: Placement) -> None:
     farthest: dict[str, Edge] = {}
     for edge in alone.edges:
         if edge.value not in farthest or edge.target > farthest[edge.value].target:
@@ -181,11 +190,11 @@ def _join(pieces: tuple[ChainUnit, ...], alone: Placement) -> None:
         for value, edge in farthest.items()
     }
     for edge in alone.edges:
-        pieces[edge.target].wants.append(messages[edge.value])
+        units[edge.target].receives.append(messages[edge.value])
     for value, edge in farthest.items():
-        pieces[edge.source].sends.append(messages[value])
+        units[edge.source].sends.append(messages[value])
 
 
 def ways_of(edge: Edge) -> int:
-    """Return 2 if a gradient comes back along the edge, otherwise 1."""
+    """Return the number of messages of an edge: 2 if a gradient is sent back, otherwise 1."""
     return 2 if edge.has_gradient else 1

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimal cuts of a chain: the largest load of a stage is least, by dynamic programming.
+"""Division of a chain of units into stages with the least largest load, by dynamic programming.
 
-With load(i, j) for units i to j - 1 on one stage, the best cut of the units before j into s stages
-has the largest load
+A unit is a module that is never divided, a span is consecutive units as one stage. With load(i, j)
+for the span of units i to j - 1, the best division of the first j units into s stages has the
+largest load
 
     f[s][j] = min over i of max(f[s - 1][i], load(i, j))
 
-Among equally good cuts, a second pass chooses those that send the fewest bytes, then those whose
-fullest stage is emptiest. Time and memory only grow with a run of units, so runs that are too long
-for a good answer are skipped: a guess bounds the load, and is raised until an answer lies below it.
-No run below the bound was skipped, so the answer is exact.
+Among divisions with equal largest load, a second pass chooses the one that sends the fewest bytes,
+then the one whose fullest stage holds the fewest bytes.
+
+Time and memory of a span only grow with its length. So spans whose load is above a guessed bound
+are skipped, and the bound is raised until the result lies below it. The result is exact, because no
+span with a load below the bound was skipped.
 """
 
 from __future__ import annotations
@@ -19,111 +22,118 @@ from dataclasses import dataclass, field
 from math import inf
 from operator import add
 
-from smdist.modelparallel.core.partition.chain import Chain, StageCost
-from smdist.modelparallel.core.partition.objective import Aim
+from smdist.modelparallel.core.partition.chain import Chain, SpanCost
+from smdist.modelparallel.core.partition.partition_options import PartitionOptions
 
-Prices = tuple[list[float], list[int]]
+RunBytes = tuple[list[float], list[int]]
 
-SLACK = 1 + 1e-9  # loads that differ by less are equal up to rounding
+SLACK = 1 + 1e-9  # loads whose ratio is smaller are treated as equal (rounding errors)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Runs of units that end at one unit, from the longest run within the bounds on.
+    """Spans (consecutive units as one stage) that end at the same unit, the longest first.
+
+    Lists have one entry for each first unit of a span, in ascending order.
 
     Attributes:
-        start: First unit of the longest run.
-        spans: Cost of each run, by start.
-        loads: Load of each run by start, for each number of microbatches in flight.
-        fits_from: First start whose run fits in memory, for each number in flight.
+        start: Position of the longest span's first unit.
+        spans: Cost of each span.
+        loads: Loads of the spans, by number of microbatches in flight.
+        fits_from: Position of the first unit of the longest span that fits in memory, by number of
+            microbatches in flight.
     """
 
     start: int
-    spans: list[StageCost]
+    spans: list[SpanCost]
     loads: dict[int, list[float]] = field(default_factory=dict)
     fits_from: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Runs of units whose load may be within the bound and whose memory may be within the limit.
+    """Spans whose load may be within the bound and whose memory may be within the limit.
 
     Attributes:
-        rows: Rows by the end of the run; row 0 is empty.
-        is_whole: True if the bound excluded no run.
+        rows: Row j has the spans that end before unit j; row 0 is empty.
+        is_whole: True if no span was skipped because of the bound.
     """
 
     rows: list[Row]
     is_whole: bool
 
 
-def cut(chain: Chain, aim: Aim, limit: int | None) -> tuple[int, ...] | None:
-    """Return the ends of the stages, or None if no cut fits within `limit` bytes a stage."""
-    bound = _guess(chain, aim)
+def cut(chain: Chain, options: PartitionOptions, limit: int | None) -> tuple[int, ...] | None:
+    """Return the best ends of the stages; None if no division fits in `limit` bytes a stage.
+
+    Stage s has the units from the end of stage s - 1 to its own end, its own end excluded. A limit
+    of None means unlimited memory.
+    """
+    bound = _guess(chain, options)
     while True:
-        table = _table(chain, aim, limit, bound)
-        least = _least_load(table, aim)
+        table = _table(chain, options, limit, bound)
+        least = _least_load(table, options)
         if least <= bound:
-            return _cheapest(table, aim, least * SLACK)
+            return _cut_with_least_traffic(table, options, least * SLACK)
         if table.is_whole:
-            return None if least == inf else _cheapest(table, aim, least * SLACK)
-        bound = least if least < inf else bound * 2  # no run above `least` can improve it
+            return None if least == inf else _cut_with_least_traffic(table, options, least * SLACK)
+        bound = least if least < inf else bound * 2  # no span above `least` can improve the result
 
 
-def _guess(chain: Chain, aim: Aim) -> float:
-    """Return a bound a little above the least load that any partition can have."""
-    few, end = min(aim.in_flight), len(chain.names)
+def _guess(chain: Chain, options: PartitionOptions) -> float:
+    """Return a bound that is 20 % above a lower bound on the largest load of any partition."""
+    fewest_in_flight, end = min(options.in_flight), len(chain.names)
     whole = chain.span(0, end)
-    alone = max(_load(chain.span(at, at + 1), aim, few) for at in range(end))
-    even = aim.load(whole.seconds, whole.memory_bytes(few)) / aim.num_stages
+    alone = max(_load(chain.span(at, at + 1), options, fewest_in_flight) for at in range(end))
+    even = options.load(whole.seconds, whole.memory_bytes(fewest_in_flight)) / options.num_stages
     return max(even, alone, 1e-300) * 1.2
 
 
-def _load(span: StageCost, aim: Aim, in_flight: int) -> float:
-    seconds = span.seconds + aim.wire_seconds(span.num_messages, span.wire_bytes)
-    return aim.load(seconds, span.memory_bytes(in_flight))
+def _load(span: SpanCost, options: PartitionOptions, in_flight: int) -> float:
+    seconds = span.seconds + options.wire_seconds(span.num_messages, span.wire_bytes)
+    return options.load(seconds, span.memory_bytes(in_flight))
 
 
-def _table(chain: Chain, aim: Aim, limit: int | None, bound: float) -> Table:
+def _table(chain: Chain, options: PartitionOptions, limit: int | None, bound: float) -> Table:
     rows, is_whole = [Row(start=0, spans=[])], True
-    few = min(aim.in_flight)
+    fewest_in_flight = min(options.in_flight)
     for end in range(1, len(chain.names) + 1):
         spans = []
         for span in chain.spans_ending(end):
-            memory = span.memory_bytes(few)
+            memory = span.memory_bytes(fewest_in_flight)
             if limit is not None and memory > limit:
                 break
-            if aim.load(span.seconds, memory) > bound * SLACK:
+            if options.load(span.seconds, memory) > bound * SLACK:
                 is_whole = False
                 break
             spans.append(span)
-        rows.append(_row(end, spans[::-1], aim, limit))
+        rows.append(_row(end, spans[::-1], options, limit))
     return Table(rows=rows, is_whole=is_whole)
 
 
-def _row(end: int, spans: list[StageCost], aim: Aim, limit: int | None) -> Row:
+def _row(end: int, spans: list[SpanCost], options: PartitionOptions, limit: int | None) -> Row:
     row = Row(start=end - len(spans), spans=spans)
     loads: list[float] = []
-    for number in sorted(set(aim.in_flight)):
-        if not loads or aim.memory_weight:  # without memory, the load is the same for all numbers
-            loads = [_load(span, aim, number) for span in spans]
+    for number in sorted(set(options.in_flight)):
+        if not loads or options.memory_weight:  # a load of time alone is the same for all numbers
+            loads = [_load(span, options, number) for span in spans]
         row.loads[number] = loads
         row.fits_from[number] = row.start + _num_too_full(spans, number, limit)
     return row
 
 
-def _num_too_full(spans: list[StageCost], in_flight: int, limit: int | None) -> int:
+def _num_too_full(spans: list[SpanCost], in_flight: int, limit: int | None) -> int:
     if limit is None:
         return 0
     return bisect_left(spans, -limit, key=lambda span: -span.memory_bytes(in_flight))
 
 
-def _least_load(table: Table, aim: Aim) -> float:
+def _least_load(table: Table, options: PartitionOptions) -> float:
     size = len(table.rows)
     before = [0.0] + [inf] * (size - 1)
-    for stage, number in enumerate(aim.in_flight):
+    for stage, number in enumerate(options.in_flight):
         now = [inf] * size
-        for end in range(stage + 1, size - (aim.num_stages - 1 - stage)):
+        for end in range(stage + 1, size - (options.num_stages - 1 - stage)):
             row = table.rows[end]
             first = max(row.fits_from[number], stage)
             if first < end:
@@ -132,18 +142,21 @@ def _least_load(table: Table, aim: Aim) -> float:
     return before[-1]
 
 
-def _cheapest(table: Table, aim: Aim, cap: float) -> tuple[int, ...]:
-    """Return the cut within the cap that sends the fewest bytes; among equals, the least full."""
+def _cut_with_least_traffic(table: Table, options: PartitionOptions, cap: float) -> tuple[int, ...]:
+    """Return the ends of the stages that send the fewest bytes, with loads of at most `cap`.
+
+    Among equals, the fullest stage holds the fewest bytes.
+    """
     size = len(table.rows)
     sent, fullest = [0.0] + [inf] * (size - 1), [0.0] + [inf] * (size - 1)
     choices: list[list[int]] = []
-    priced, prices = 0, list[Prices]()
-    for stage, number in enumerate(aim.in_flight):
-        if number != priced:
-            priced, prices = number, [_prices(row, number, cap) for row in table.rows]
+    computed_for, run_bytes = 0, list[RunBytes]()
+    for stage, number in enumerate(options.in_flight):
+        if number != computed_for:
+            computed_for, run_bytes = number, [_run_bytes(row, number, cap) for row in table.rows]
         now, full, choice = [inf] * size, [inf] * size, [0] * size
-        for end in range(stage + 1, size - (aim.num_stages - 1 - stage)):
-            row, (received, memory) = table.rows[end], prices[end]
+        for end in range(stage + 1, size - (options.num_stages - 1 - stage)):
+            row, (received, memory) = table.rows[end], run_bytes[end]
             first = max(row.fits_from[number], stage)
             if first < end:
                 now[end], full[end], choice[end] = min(
@@ -159,8 +172,11 @@ def _cheapest(table: Table, aim: Aim, cap: float) -> tuple[int, ...]:
     return _walk_back(choices, size - 1)
 
 
-def _prices(row: Row, in_flight: int, cap: float) -> Prices:
-    """Return the bytes that each run receives (infinite above the cap) and that it holds."""
+def _run_bytes(row: Row, in_flight: int, cap: float) -> RunBytes:
+    """Return the bytes that each span receives, and the bytes that it holds, by first unit.
+
+    Received bytes are infinite for spans whose load is above `cap`, so that none is chosen.
+    """
     if not row.spans:
         return [], []
     pairs = zip(row.spans, row.loads[in_flight], strict=True)
@@ -168,20 +184,20 @@ def _prices(row: Row, in_flight: int, cap: float) -> Prices:
     return received, [span.memory_bytes(in_flight) for span in row.spans]
 
 
-def stages_needed(chain: Chain, aim: Aim, cap: float) -> int:
-    """Return the smallest number of stages whose times are all within the cap; memory is ignored.
+def stages_needed(chain: Chain, options: PartitionOptions, cap: float) -> int:
+    """Return the smallest number of stages that take at most `cap` seconds each; ignore memory.
 
-    A unit that exceeds the cap alone gets a stage of its own.
+    A unit that takes longer than `cap` gets a stage of its own.
     """
     fewest = [0]
     for end in range(1, len(chain.names) + 1):
-        options = [fewest[end - 1]]
+        counts = [fewest[end - 1]]
         for length, span in enumerate(chain.spans_ending(end), start=1):
             if span.seconds > cap:
                 break
-            if span.seconds + aim.wire_seconds(span.num_messages, span.wire_bytes) <= cap:
-                options.append(fewest[end - length])
-        fewest.append(min(options) + 1)
+            if span.seconds + options.wire_seconds(span.num_messages, span.wire_bytes) <= cap:
+                counts.append(fewest[end - length])
+        fewest.append(min(counts) + 1)
     return fewest[-1]
 
 

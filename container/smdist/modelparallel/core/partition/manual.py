@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stages that users choose by marks on modules.
+"""Stages that users choose with `smp.partition()` (marks), for `auto_partition=False`.
 
-A unit goes to the stage of its own mark; without one, to the stage of the nearest marked module
-around it; otherwise to `default_partition`.
+A unit is a module that is never divided. Its stage is that of its own mark; otherwise that of the
+nearest marked module that contains it; otherwise `default_partition`.
 """
 
 from __future__ import annotations
@@ -21,38 +21,43 @@ _SHOWN: Final = 6  # largest number of names in one error
 def stages_of_marks(
     graph: Graph, marks: Mapping[str, int], *, num_stages: int, default_partition: int | None
 ) -> dict[str, int]:
-    """Return the stage of each unit, by its name, for `auto_partition=False`.
+    """Return the stage of each unit (undivided module) by its name, from the user's marks.
 
-    Stages need not follow the order of execution, as long as values only go forward: `place`
-    checks that.
+    The result may still send a value to an earlier stage; `place` checks that.
 
     Args:
         graph: Graph of the model.
-        marks: Stages by names of modules; "" is the model.
+        marks: Stage of each marked module, by the module's name; "" is the model.
         num_stages: Number of stages.
         default_partition: Stage of units without a mark; required if such units exist.
 
     Raises:
         OptionError: A mark or the default is not a stage, a unit has neither, a stage gets no
-            unit, or a mark cuts a unit in two; all such faults at once.
+            unit, or a mark would divide a unit; all such faults are reported at once.
     """
     units = placed_units(graph)
     nearest = {unit.name: _nearest(marks, unit.module, default_partition) for unit in units}
-    bare = [name for name, stage in nearest.items() if stage is None]
-    raise_all([*_number_faults(marks, num_stages, default_partition), *_bare(bare, num_stages)])
+    unmarked = [name for name, stage in nearest.items() if stage is None]
+    raise_all(
+        [
+            *_number_faults(marks, num_stages, default_partition),
+            *_missing_marks(unmarked, num_stages),
+        ]
+    )
     stage_of = {name: stage for name, stage in nearest.items() if stage is not None}
-    raise_all([*_cut_units(units, stage_of, marks), *_unused(graph, stage_of, num_stages)])
+    raise_all([*_divided_units(units, stage_of, marks), *_unused(graph, stage_of, num_stages)])
     return stage_of
 
 
 def note_on_marks(marks: Mapping[str, int]) -> Note | None:
-    """Return the note that `auto_partition` ignores the marks, or None if there are no marks."""
+    """Return the note that `auto_partition` ignores the marks; None if there are no marks."""
     if not marks:
         return None
     return Note(
         IGNORED_MARKS,
-        f"{len(marks)} modules are marked for stages, such as {next(iter(marks))!r}: the marks "
-        "have no effect with auto_partition. Pass auto_partition=False to place units by them",
+        f"modules are marked for stages ({len(marks)}, such as {next(iter(marks))!r}). "
+        "With auto_partition the marks have no effect: pass "
+        "auto_partition=False to place modules by their marks",
     )
 
 
@@ -70,7 +75,7 @@ def _number_faults(
         yield OptionError(
             f"default_partition is {default!r}",
             stages,
-            "Name one of them",
+            "Pass one of these stages",
             about="default_partition",
         )
     for module, stage in marks.items():
@@ -78,18 +83,19 @@ def _number_faults(
             yield OptionError(
                 f"{module or 'the model'!r} is marked for stage {stage!r}",
                 stages,
-                "Mark it for one of them, or use more stages",
+                "Mark the module for one of these stages, or use more stages",
+                about=("marks", module),
             )
 
 
-def _bare(units: list[str], num_stages: int) -> Iterator[OptionError]:
+def _missing_marks(units: list[str], num_stages: int) -> Iterator[OptionError]:
     if units:
         more = f" and {len(units) - _SHOWN} more" if len(units) > _SHOWN else ""
         last = f" to {num_stages - 1}" if num_stages > 1 else ""
         yield OptionError(
             "auto_partition is False without a default_partition",
-            f"units without a mark need a stage: {', '.join(units[:_SHOWN])}{more}",
-            f"Mark them, or pass default_partition: a stage from 0{last}",
+            f"these modules have no mark and need a stage: {', '.join(units[:_SHOWN])}{more}",
+            f"Mark them, or pass a stage from 0{last} as default_partition",
             about="auto_partition",
         )
 
@@ -98,7 +104,7 @@ def _is_stage(stage: object, num_stages: int) -> bool:
     return isinstance(stage, int) and not isinstance(stage, bool) and 0 <= stage < num_stages
 
 
-def _cut_units(
+def _divided_units(
     units: tuple[Node, ...], stage_of: Mapping[str, int], marks: Mapping[str, int]
 ) -> Iterator[OptionError]:
     for unit in units:
@@ -106,16 +112,19 @@ def _cut_units(
             if module.startswith(f"{unit.module}.") and stage != stage_of[unit.name]:
                 yield OptionError(
                     f"{module!r} is marked for stage {stage}",
-                    f"it is inside of the unit {unit.name!r}, which is not cut and is on stage "
-                    f"{stage_of[unit.name]}",
-                    f"Give both one stage, or open {unit.module!r} into finer units",
+                    f"it is inside the module {unit.name!r}, which cannot be divided and is on "
+                    f"stage {stage_of[unit.name]}",
+                    f"Mark both for the same stage, or divide {unit.module!r} into smaller modules",
+                    about=("marks", module),
                 )
 
 
 def _unused(graph: Graph, stage_of: Mapping[str, int], num_stages: int) -> Iterator[OptionError]:
     for stage in sorted(set(range(num_stages)) - set(stage_of.values())):
         yield OptionError(
-            f"stage {stage} has no unit",
-            f"no mark on a unit of {graph.model}, and not default_partition, puts one there",
-            "Mark a module for it or use fewer stages",
+            f"stage {stage} has no module",
+            f"no mark on a module of {graph.model} names this stage, and default_partition is "
+            "another stage",
+            "Mark a module for this stage, or use fewer stages",
+            about="marks",
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cuts that fit in memory, and the error if no cuts fit."""
+"""Division of a chain of units into stages that fit in memory, and the error if none fits."""
 
 from __future__ import annotations
 
@@ -8,85 +8,104 @@ from dataclasses import replace
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core.partition.chain import Chain
 from smdist.modelparallel.core.partition.dynamic_programming import cut
-from smdist.modelparallel.core.partition.objective import Aim
+from smdist.modelparallel.core.partition.partition_options import PartitionOptions
 from smdist.modelparallel.core.partition.refine import improve
-from smdist.modelparallel.core.partition.scoring import Judge
+from smdist.modelparallel.core.partition.scoring import Scorer
 
-STEPS = 8
-"""Number of bisection steps in the search for the best memory limit of a stage."""
+BISECTION_STEPS = 8
+"""Number of bisection steps in the search for the memory limit of a stage."""
 
 
-def best_cuts(judge: Judge) -> tuple[int, ...]:
-    """Return the best cuts that fit in memory.
+class DoesNotFitError(OptionError):
+    """Error of a model that does not fit in the memory of the ranks.
+
+    Attributes:
+        least_bytes: Smallest memory of a rank that was found to be enough.
+    """
+
+    least_bytes = 0
+
+
+def best_cuts(scorer: Scorer) -> tuple[int, ...]:
+    """Return the ends of the best stages that fit in memory, as positions in the chain.
 
     Raises:
-        OptionError: No cuts fit; the error names the least memory that would be enough.
+        DoesNotFitError: No stages fit in `device_bytes`.
     """
-    chain, aim = judge.chain, judge.aim
-    ends = cut(chain, aim, aim.device_bytes)
-    if ends is not None and aim.shares_ranks and judge.score_cuts(ends).excess_bytes:
-        ends = _within_ranks(judge)
+    chain, options = scorer.chain, scorer.options
+    ends = cut(chain, options, options.device_bytes)
+    if ends is not None and options.has_virtual_stages and scorer.score_cuts(ends).excess_bytes:
+        ends = _cuts_within_ranks(scorer)
     if ends is None:
-        ends = _emptiest(chain, aim)
-        if aim.shares_ranks:
-            ends = improve(judge, ends)
-        if judge.score_cuts(ends).excess_bytes:
-            raise _too_small(judge, ends)
-    if aim.shares_ranks or judge.objective is not None:
-        ends = improve(judge, ends)
+        ends = _least_memory_cuts(chain, options)
+        if options.has_virtual_stages:
+            ends = improve(scorer, ends)
+        if scorer.score_cuts(ends).excess_bytes:
+            raise _does_not_fit(scorer, ends)
+    if options.has_virtual_stages or scorer.objective is not None:
+        ends = improve(scorer, ends)
     return ends
 
 
-def _within_ranks(judge: Judge) -> tuple[int, ...] | None:
-    """Return the best cuts for a common limit of all stages with which every rank fits as well."""
-    aim = judge.aim
-    assert aim.device_bytes is not None
-    most = max(aim.rank_of.count(rank) for rank in range(aim.num_ranks))
-    low, high = aim.device_bytes // most, aim.device_bytes
-    best = cut(judge.chain, aim, low)
-    for _ in range(STEPS):
+def _cuts_within_ranks(scorer: Scorer) -> tuple[int, ...] | None:
+    """Return the ends of the best stages, for ranks with several stages.
+
+    One limit for all stages is found by bisection: the largest with which every rank fits. None is
+    returned if no such division was found.
+    """
+    options = scorer.options
+    assert options.device_bytes is not None
+    most = max(options.rank_of.count(rank) for rank in range(options.num_ranks))
+    low, high = options.device_bytes // most, options.device_bytes
+    best = cut(scorer.chain, options, low)
+    for _ in range(BISECTION_STEPS):
         middle = (low + high) // 2
-        ends = cut(judge.chain, aim, middle)
+        ends = cut(scorer.chain, options, middle)
         if ends is None:
             low = middle
-        elif judge.score_cuts(ends).excess_bytes:
+        elif scorer.score_cuts(ends).excess_bytes:
             high = middle
         else:
             low, best = middle, ends
     return best
 
 
-def _emptiest(chain: Chain, aim: Aim) -> tuple[int, ...]:
-    """Return the cuts whose fullest stage holds the fewest bytes."""
-    ends = cut(chain, replace(aim, memory_weight=1.0, bytes_unit=1.0), None)
-    assert ends is not None  # without a limit, any cut fits
+def _least_memory_cuts(chain: Chain, options: PartitionOptions) -> tuple[int, ...]:
+    """Return the ends of the stages whose fullest stage holds the fewest bytes."""
+    ends = cut(chain, replace(options, memory_weight=1.0, bytes_unit=1.0), None)
+    assert ends is not None  # without a limit, every division fits
     return ends
 
 
-def _too_small(judge: Judge, ends: tuple[int, ...]) -> OptionError:
-    aim = judge.aim
-    assert aim.device_bytes is not None
-    placement = judge.place(judge.assign(ends))
-    shares = judge.shares(placement)
-    peaks = judge.peaks(shares, placement)
+def _does_not_fit(scorer: Scorer, ends: tuple[int, ...]) -> DoesNotFitError:
+    """Return the error that no partition fits; `ends` are the stages with the least memory."""
+    options = scorer.options
+    assert options.device_bytes is not None
+    placement = scorer.place(scorer.assign(ends))
+    stage_costs = scorer.stage_costs(placement)
+    peaks = scorer.peaks(stage_costs, placement)
     rank = peaks.index(max(peaks))
     sizes = [
-        share.memory_bytes(number) if of == rank else -1
-        for share, number, of in zip(shares, aim.in_flight, aim.rank_of, strict=True)
+        stage_cost.memory_bytes(number) if of == rank else -1
+        for stage_cost, number, of in zip(
+            stage_costs, options.in_flight, options.rank_of, strict=True
+        )
     ]
     stage = sizes.index(max(sizes))
     start, end = ends[stage - 1] if stage else 0, ends[stage]
-    number = aim.in_flight[stage]
-    unit = max(range(start, end), key=lambda at: judge.chain.span(at, at + 1).memory_bytes(number))
-    alone = judge.chain.span(unit, unit + 1).memory_bytes(number)
-    least = "the least found is" if aim.shares_ranks else "the least that would do is"
-    return OptionError(
-        f"device_bytes is {aim.device_bytes:,}",
-        f"{judge.graph.model} does not fit on {aim.num_ranks} ranks of that size: {least} "
-        f"{peaks[rank]:,} bytes, for stage {stage} ({judge.chain.names[start]!r} to "
-        f"{judge.chain.names[end - 1]!r}), of which {judge.chain.names[unit]!r} alone "
-        f"holds {alone:,}",
-        f"Allow {peaks[rank]:,} bytes, use more stages, keep fewer microbatches in flight, or "
-        f"open {judge.chain.names[unit]!r} into finer units",
+    number = options.in_flight[stage]
+    unit = max(range(start, end), key=lambda at: scorer.chain.span(at, at + 1).memory_bytes(number))
+    alone = scorer.chain.span(unit, unit + 1).memory_bytes(number)
+    least = "the least that was found is" if options.has_virtual_stages else "it needs at least"
+    error = DoesNotFitError(
+        f"device_bytes is {options.device_bytes:,}",
+        f"{scorer.graph.model} does not fit on {options.num_ranks} ranks with so much memory: "
+        f"{least} {peaks[rank]:,} bytes on a rank, for stage {stage} "
+        f"({scorer.chain.names[start]!r} to {scorer.chain.names[end - 1]!r}), of which "
+        f"{scorer.chain.names[unit]!r} alone needs {alone:,}",
+        f"Pass device_bytes of at least {peaks[rank]:,}, use more stages, keep fewer microbatches "
+        f"in flight, or divide {scorer.chain.names[unit]!r} into smaller modules",
         about="device_bytes",
     )
+    error.least_bytes = peaks[rank]
+    return error

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Local search that improves a partition: several stages on one rank, and tied parameters.
+"""Local search that improves a partition, for several stages on one rank and for tied parameters.
 
-Dynamic programming sees neither. Memory and time of a rank are sums over its stages, which need not
-be neighbours. So cuts are moved by one unit at a time while that improves the partition. If a unit
-shares a parameter with a unit of another stage, it is moved to that stage if this costs nothing.
+Dynamic programming handles neither: memory and time of a rank are sums over its stages, which need
+not be neighbours, and stages with the same parameter need not be neighbours either. So single units
+(undivided modules) are moved across stage boundaries while that improves the partition. Then a unit
+that shares a parameter with a unit of another stage is moved to that stage, if neither load nor
+memory grows.
 """
 
 from __future__ import annotations
@@ -13,21 +15,24 @@ from collections.abc import Iterator
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core.note import MOVED_UNIT, Note
 from smdist.modelparallel.core.partition.dynamic_programming import SLACK
-from smdist.modelparallel.core.partition.scoring import Judge
+from smdist.modelparallel.core.partition.scoring import Scorer
 from smdist.modelparallel.core.placement import Placement
 
 MAX_TRIALS = 400
-"""Largest number of scores in one local search; each may need a simulation."""
+"""Largest number of partitions that one local search compares; each may need a simulation."""
 
 
-def improve(judge: Judge, ends: tuple[int, ...]) -> tuple[int, ...]:
-    """Move cuts by one unit, taking the first improvement each time, until no move improves."""
-    best, trials, moved = judge.score_cuts(ends), 0, True
+def improve(scorer: Scorer, ends: tuple[int, ...]) -> tuple[int, ...]:
+    """Return better ends of the stages, reached by moving one end by one unit at a time.
+
+    The first move that improves the score is taken. The search ends when no move improves it.
+    """
+    best, trials, moved = scorer.score_cuts(ends), 0, True
     while moved and trials < MAX_TRIALS:
         moved = False
         for other in _neighbours(ends):
             trials += 1
-            score = judge.score_cuts(other)
+            score = scorer.score_cuts(other)
             if score < best:
                 ends, best, moved = other, score, True
                 break
@@ -42,48 +47,60 @@ def _neighbours(ends: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
                 yield (*ends[:at], end, *ends[at + 1 :])
 
 
-def join_ties(judge: Judge, stage_of: dict[str, int]) -> tuple[dict[str, int], tuple[Note, ...]]:
-    """Move units to stages that hold their tied parameter, if it costs nothing; note each move."""
+def join_tied_units(
+    scorer: Scorer, stage_of: dict[str, int]
+) -> tuple[dict[str, int], tuple[Note, ...]]:
+    """Move units to stages that hold the same tied parameter, where load and memory allow it.
+
+    Returns:
+        Stage of each unit by name, and one note for each move.
+    """
     notes: list[Note] = []
     found = True
     while found:
         found = False
-        for name, stage, parameter in _moves(judge, judge.place(stage_of)):
-            if _is_free(judge, stage_of, {**stage_of, name: stage}):
-                moved = f"{name} moved from stage {stage_of[name]} to {stage}"
-                notes.append(Note(MOVED_UNIT, f"{moved}, where {parameter} is too", name))
+        for name, stage, parameter in _moves(scorer, scorer.place(stage_of)):
+            if _costs_nothing(scorer, stage_of, {**stage_of, name: stage}):
+                text = (
+                    f"{name} was moved from stage {stage_of[name]} to stage {stage}, which "
+                    f"holds the same parameter {parameter}"
+                )
+                notes.append(Note(MOVED_UNIT, text, name))
                 stage_of, found = {**stage_of, name: stage}, True
                 break
     return stage_of, tuple(notes)
 
 
-def _moves(judge: Judge, placement: Placement) -> Iterator[tuple[str, int, str]]:
+def _moves(scorer: Scorer, placement: Placement) -> Iterator[tuple[str, int, str]]:
+    """Yield possible moves: unit, new stage, and tied parameter that this stage holds already."""
     for tie in placement.ties:
-        for name in judge.chain.names:
-            if tie.parameter in judge.graph.node[name].parameters:
+        for name in scorer.chain.names:
+            if tie.parameter in scorer.graph.node[name].parameters:
                 for stage in tie.stages:
                     if stage not in placement.stages[name]:
                         yield name, stage, tie.parameter
 
 
-def _is_free(judge: Judge, now: dict[str, int], then: dict[str, int]) -> bool:
-    before = judge.place(now)
+def _costs_nothing(scorer: Scorer, now: dict[str, int], then: dict[str, int]) -> bool:
+    """Return True if `then` has fewer duplicates of parameters and no larger load or memory."""
+    before = scorer.place(now)
     try:
-        after = judge.place(then)
-    except OptionError:  # a value would go back, or a stage would be empty
+        after = scorer.place(then)
+    except OptionError:  # a value would be sent to an earlier stage, or a stage would be empty
         return False
-    if _held_twice(judge, after) >= _held_twice(judge, before):
+    if _duplicate_bytes(scorer, after) >= _duplicate_bytes(scorer, before):
         return False
-    old, new = judge.score(before), judge.score(after)
+    old, new = scorer.score(before), scorer.score(after)
     return (
         new.excess_bytes <= old.excess_bytes
-        and new.price <= old.price * SLACK
+        and new.objective <= old.objective * SLACK
         and new.load <= old.load * SLACK
     )
 
 
-def _held_twice(judge: Judge, placement: Placement) -> int:
+def _duplicate_bytes(scorer: Scorer, placement: Placement) -> int:
+    """Return the bytes of all copies of tied parameters but the first."""
     return sum(
-        (len(tie.stages) - 1) * judge.graph.parameter[tie.parameter].num_bytes
+        (len(tie.stages) - 1) * scorer.graph.parameter[tie.parameter].num_bytes
         for tie in placement.ties
     )

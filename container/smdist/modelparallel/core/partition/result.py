@@ -13,12 +13,15 @@ from smdist.modelparallel.core.placement import Placement
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bottleneck:
-    """Unit that takes longer than an even share, and so alone limits the pipeline's speed.
+    """Unit (undivided module) that takes more than its rank's even share of the model's time.
+
+    No partition can make the pipeline faster than this unit.
 
     Attributes:
         unit: Name of the unit.
-        share: Fraction of the whole model's time, from 0 to 1.
-        useful_stages: Number of stages beyond which the slowest rank gains less than 2 %.
+        share: Time of the unit as a fraction of the whole model's time, from 0 to 1.
+        useful_stages: Smallest number of stages with which the slowest stage is at most 2 % slower
+            than in the partition.
     """
 
     unit: str
@@ -28,20 +31,20 @@ class Bottleneck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """Units on stages, and the costs of these stages.
+    """Partition of a model: the units (undivided modules) of each stage, and the stages' costs.
 
     Attributes:
         stages: Names of units by stage, in the order of execution. Each unit is listed once; a
             replicated unit is listed on its first stage.
         rank_of: Rank of each stage.
-        placement: Stages of all other nodes, and the values that travel.
-        costs: Cost of one microbatch, by stage.
-        loads: Seconds of each stage with its exposed communication, by stage.
+        placement: Stages of all nodes of the graph, and the values sent between stages.
+        costs: Cost of one microbatch on each stage.
+        loads: Seconds of one microbatch on each stage, including the time of its messages.
         state_bytes: Bytes of parameters, gradients and optimizer state, by stage.
-        peak_bytes: Bytes of state, of the saved values of all microbatches in flight, and of
-            workspace, by rank.
-        bottleneck: Unit that limits the gain, or None.
-        notes: Notes on the bottleneck and on units that were moved.
+        peak_bytes: Largest number of bytes that each rank holds: state, activations of all
+            microbatches in flight, and workspace.
+        bottleneck: Unit that takes more than an even share of the time; None if there is none.
+        notes: Notes for users, such as advice about the bottleneck.
     """
 
     stages: tuple[tuple[str, ...], ...]
@@ -61,6 +64,6 @@ class Partition:
 
     @property
     def imbalance(self) -> float:
-        """Largest load divided by the mean load: 1 is even. Stages that cost nothing are even."""
+        """Largest load divided by the mean load: 1.0 if all loads are equal, or all are 0."""
         mean = sum(self.loads) / len(self.loads)
         return max(self.loads) / mean if mean else 1.0

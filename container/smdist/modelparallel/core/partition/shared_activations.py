@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Activations that several nodes keep for the backward pass: each stage that keeps one holds it.
+"""Memory of activations that several nodes of a graph keep for the backward pass.
 
-    ReLU ─> r ─> Linear      both keep r, and it counts at the ReLU. On one stage r is there once;
-                             with a cut between them both stages hold it, the second as received.
+    ReLU ─> r ─> Linear      Both nodes keep r. The costs count its bytes at the ReLU only. If both
+                             are on one stage, r is in memory once. If they are on different stages,
+                             each stage holds a copy, and the Linear's stage needs these bytes too.
 
-Two stages of one rank count such a value twice, though they may share it.
+For two stages of the same rank, such a value counts twice, although the rank may hold it once.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from smdist.modelparallel.core.graph import Graph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Common:
-    """Value that more than one node keeps.
+class SharedValue:
+    """Activation that several nodes keep for the backward pass.
 
     Attributes:
         first: Name of the node whose saved bytes include the value.
@@ -31,47 +32,50 @@ class Common:
     num_bytes: int
 
 
-def common_values(graph: Graph, costs: Costs) -> Mapping[str, Common]:
-    """Return the values that more than one node keeps, by name."""
+def shared_values(graph: Graph, costs: Costs) -> Mapping[str, SharedValue]:
+    """Return the activations that more than one node keeps for the backward pass, by name."""
     keepers: dict[str, list[str]] = {}
     for node in graph.nodes:
         for value in costs.of(node.name).keeps:
             keepers.setdefault(value, []).append(node.name)
     sizes = {value.name: value.num_bytes for node in graph.nodes for value in node.writes}
-    left: dict[str, int] = {}
+    uncounted: dict[str, int] = {}  # bytes of a node's saved values without its shared ones
     found = {}
     for value, (first, *others) in keepers.items():
         if others:
-            room = left.get(first, costs.of(first).saved_bytes)
-            num_bytes = min(sizes[value], room)
-            left[first] = room - num_bytes
-            found[value] = Common(first=first, others=tuple(others), num_bytes=num_bytes)
+            remaining = uncounted.get(first, costs.of(first).saved_bytes)
+            num_bytes = min(sizes[value], remaining)
+            uncounted[first] = remaining - num_bytes
+            found[value] = SharedValue(first=first, others=tuple(others), num_bytes=num_bytes)
     return found
 
 
 class SharedActivations:
-    """Bytes that a growing stage keeps of values which count at nodes of other stages.
+    """Sum of activations that a stage keeps but whose bytes are counted at another stage's node.
+
+    Nodes are added to the stage one after another.
 
     Attributes:
-        num_bytes: Bytes of all these values.
+        num_bytes: Bytes of all these activations.
     """
 
     def __init__(self) -> None:
         self.num_bytes = 0
-        self._counted: set[str] = set()
-        self._again: dict[str, int] = {}
+        self._counted_here: set[str] = set()
+        self._counted_elsewhere: dict[str, int] = {}
 
-    def add(self, counted: Mapping[str, int], kept: Mapping[str, int]) -> None:
-        """Add nodes to the stage.
+    def add(self, counted_here: Mapping[str, int], counted_elsewhere: Mapping[str, int]) -> None:
+        """Add nodes to the stage, and update `num_bytes`.
 
         Args:
-            counted: Bytes of the shared values that are in the saved bytes of these nodes.
-            kept: Bytes of the values that these nodes keep and that count at other nodes.
+            counted_here: Bytes of shared activations that the nodes' saved bytes include, by name.
+            counted_elsewhere: Bytes of activations that the nodes keep and that other nodes' saved
+                bytes include, by name.
         """
-        for value in counted.keys() - self._counted:
-            self._counted.add(value)
-            self.num_bytes -= self._again.pop(value, 0)
-        for value, num_bytes in kept.items():
-            if value not in self._counted and value not in self._again:
-                self._again[value] = num_bytes
+        for value in counted_here.keys() - self._counted_here:
+            self._counted_here.add(value)
+            self.num_bytes -= self._counted_elsewhere.pop(value, 0)
+        for value, num_bytes in counted_elsewhere.items():
+            if value not in self._counted_here and value not in self._counted_elsewhere:
+                self._counted_elsewhere[value] = num_bytes
                 self.num_bytes += num_bytes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Costs of each stage of a placement, with units in any order."""
+"""Costs of each stage of a placement; the units of a stage need not be consecutive."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from dataclasses import dataclass, replace
 from smdist.modelparallel.core.cost import Costs, NodeCost
 from smdist.modelparallel.core.graph import Graph
 from smdist.modelparallel.core.partition.chain import ways_of
-from smdist.modelparallel.core.partition.objective import Aim
-from smdist.modelparallel.core.partition.shared_activations import common_values
+from smdist.modelparallel.core.partition.partition_options import PartitionOptions
+from smdist.modelparallel.core.partition.shared_activations import shared_values
 from smdist.modelparallel.core.placement import Placement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class StageCost:
     """Cost of one stage for one microbatch.
 
     Attributes:
-        cost: Sum of the costs of its nodes.
+        cost: Sum of the costs of the stage's nodes.
         state_bytes: Bytes of parameters, gradients and optimizer state; each parameter once.
-        num_messages: Messages out and in, both directions; a value counts once where it leaves.
-        wire_bytes: Bytes of these messages.
+        num_messages: Number of sent and received messages, gradients included. A value that
+            several stages receive counts once at its sender.
+        wire_bytes: Bytes of all these messages.
     """
 
     cost: NodeCost
@@ -34,20 +35,22 @@ class Share:
         return self.state_bytes + in_flight * self.cost.saved_bytes + self.cost.workspace_bytes
 
 
-def shares_of(graph: Graph, costs: Costs, placement: Placement, aim: Aim) -> tuple[Share, ...]:
-    """Return the cost of each stage."""
+def costs_of_stages(
+    graph: Graph, costs: Costs, placement: Placement, options: PartitionOptions
+) -> tuple[StageCost, ...]:
+    """Return the cost of each stage of a placement, by stage."""
     sums = [NodeCost() for _ in range(placement.num_stages)]
     held: list[set[str]] = [set() for _ in sums]
     for node in graph.nodes:
         for stage in placement.stages[node.name]:
             sums[stage] = sums[stage] + costs.of(node.name)
             held[stage].update(node.parameters)
-    messages, wire = _wires(placement)
-    again = _kept_again(graph, costs, placement)
+    messages, wire = _traffic(placement)
+    shared = _shared_bytes(graph, costs, placement)
     return tuple(
-        Share(
-            cost=replace(cost, saved_bytes=cost.saved_bytes + again[stage]),
-            state_bytes=sum(aim.state.of(graph.parameter[name]) for name in held[stage]),
+        StageCost(
+            cost=replace(cost, saved_bytes=cost.saved_bytes + shared[stage]),
+            state_bytes=sum(options.state.of(graph.parameter[name]) for name in held[stage]),
             num_messages=messages[stage],
             wire_bytes=wire[stage],
         )
@@ -55,17 +58,18 @@ def shares_of(graph: Graph, costs: Costs, placement: Placement, aim: Aim) -> tup
     )
 
 
-def _kept_again(graph: Graph, costs: Costs, placement: Placement) -> list[int]:
-    """Return the bytes that each stage keeps and that count at nodes of other stages."""
+def _shared_bytes(graph: Graph, costs: Costs, placement: Placement) -> list[int]:
+    """Return, for each stage, the bytes of activations that it keeps and another stage counts."""
     found = [0] * placement.num_stages
-    for value in common_values(graph, costs).values():
-        keeping = {stage for name in value.others for stage in placement.stages[name]}
-        for stage in keeping.difference(placement.stages[value.first]):
+    for value in shared_values(graph, costs).values():
+        keepers = {stage for name in value.others for stage in placement.stages[name]}
+        for stage in keepers.difference(placement.stages[value.first]):
             found[stage] += value.num_bytes
     return found
 
 
-def _wires(placement: Placement) -> tuple[list[int], list[int]]:
+def _traffic(placement: Placement) -> tuple[list[int], list[int]]:
+    """Return the numbers of messages and of bytes that each stage sends and receives, by stage."""
     messages, wire = [0] * placement.num_stages, [0] * placement.num_stages
     sent: set[str] = set()
     for edge in placement.edges:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan of a model's split over ranks: made by the planner or by hand, saved as an editable file."""
+"""Plan that divides a model over ranks: made by the planner or by hand, saved as a JSON file."""
 
 from smdist.modelparallel.core.plan.fingerprint import Fingerprint, UnitPrint
 from smdist.modelparallel.core.plan.forecast import Forecast, RankMemory, Rejected, StageForecast

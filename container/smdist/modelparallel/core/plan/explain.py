@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Explanation of a plan in words, for readers who are new to pipeline parallelism."""
+"""Explanation of a plan as text, for readers who are new to pipeline parallelism."""
 
 from __future__ import annotations
 
@@ -22,33 +22,34 @@ from smdist.modelparallel.core.plan.text_table import table
 from smdist.modelparallel.core.schedule import SCHEDULES
 
 WIDTH: Final = 100
-_VARIES: Final = 1.05  # factor by which measured times differ between runs
+_VARIES: Final = 1.05  # measured times differ between runs by up to this factor
 _GROUPS: Final = {
-    "slower": "Slower, or no faster:",
-    "memory": "Too large:",
-    "impossible": "Not possible, or not worth it:",
+    "slower": "Slower, or not faster:",
+    "memory": "Too large for memory:",
+    "impossible": "Not possible, or not useful:",
 }
 _DECISIONS: Final = {
-    "degrees": "How many ranks a pipeline has",
-    "schedule": "The schedule",
-    "microbatches": "How many microbatches",
+    "degrees": "Ranks of a pipeline",
+    "schedule": "Schedule",
+    "microbatches": "Microbatches",
 }
 
 
 def explain(plan: PlanData) -> str:
-    """Return the whole explanation, with lines of up to 100 columns."""
+    """Return the explanation of a plan as text, with at most 100 letters on a line."""
     sections = [_head(plan), _why(plan), _stages(plan), _memory(plan), _time(plan)]
     sections += [_ties(plan), _rejected(plan), _notes(plan)]
     return "\n\n".join("\n".join(lines) for lines in map(list, sections) if lines) + "\n"
 
 
 def summary(plan: PlanData) -> str:
-    """Return the head and the stages alone."""
+    """Return a short text: degrees, schedule, time of a step, and the table of stages."""
     sections = [_head(plan), _stages(plan)]
     return "\n\n".join("\n".join(lines) for lines in map(list, sections) if lines) + "\n"
 
 
 def _fresh(plan: PlanData) -> Forecast | None:
+    """Return the forecast; None if there is none or the plan was edited after it."""
     return None if plan.is_stale else plan.forecast
 
 
@@ -67,13 +68,13 @@ def _head(plan: PlanData) -> Iterator[str]:
         source = "was measured" if forecast.source == "measured" else "was estimated"
         yield from _text(
             f"A step takes {seconds(forecast.step_seconds)}, which is "
-            f"{digits(forecast.samples_per_second)} samples per second. What a unit costs "
+            f"{digits(forecast.samples_per_second)} samples per second. The cost of each module "
             f"{source} for {forecast.device}; the rest is a simulation."
         )
     elif plan.forecast is not None:
         yield from _text(
-            "This plan was edited after it was made: its forecast, ties, notes and what it was "
-            "compared with no longer hold, and are not shown."
+            "This plan was edited after it was made. Its forecast, ties, notes and rejected "
+            "alternatives are no longer valid, and are not shown."
         )
 
 
@@ -89,24 +90,24 @@ def _why(plan: PlanData) -> Iterator[str]:
 
 
 def _close(plan: PlanData) -> Iterable[str]:
-    """Return a note on rejected plans that may be as fast as this one, since measurements vary."""
+    """Return lines about rejected plans that are within 5 %, the accuracy of measured times."""
     forecast = plan.forecast
     assert forecast is not None
     fast = [each.samples_per_second or 0.0 for each in plan.rejected]
     near = sum(each * _VARIES >= forecast.samples_per_second for each in fast)
     if forecast.source != "measured" or not near:
         return ()
-    which = "One plan that was not chosen is" if near == 1 else f"{near} that were not chosen are"
+    which = "One rejected plan is" if near == 1 else f"{near} rejected plans are"
     return _item(
         f"{which} within {100 * (_VARIES - 1):.0f} % of this one. Measured times differ by as much "
-        "from one run to the next, so another measurement may choose otherwise."
+        "from one run to the next, so after another measurement another plan may be chosen."
     )
 
 
 def _chosen(plan: PlanData, differs: str) -> str:
     if differs == "degrees":
         if plan.pipeline_parallel_degree == 1:
-            return "1, for the whole model fits on one and without a pipeline nobody waits"
+            return "1, because the whole model fits on one rank, and no rank waits for another"
         pipelines = number(plan.data_parallel_degree, "such pipeline")
         return f"{plan.pipeline_parallel_degree}, and {pipelines}"
     if differs == "schedule":
@@ -118,21 +119,21 @@ def _chosen(plan: PlanData, differs: str) -> str:
 def _next_best(others: Sequence[Rejected]) -> str:
     full = [each for each in others if each.group == "memory"]
     fast = [each for each in others if each.samples_per_second is not None]
-    told = []
+    sentences = []
     if fast:
         best = max(fast, key=lambda each: each.samples_per_second or 0.0)
-        told.append(f"Next best is {best.what}: {best.why}.")
+        sentences.append(f"The next best is {best.what}: {best.why}.")
     if len(full) == 1:
-        told.append(f"Too large for memory is {full[0].what}: {full[0].why}.")
+        sentences.append(f"Too large for memory is {full[0].what}: {full[0].why}.")
     elif full:
-        told.append(f"{len(full)} others do not fit in memory.")
-    return " ".join(told) or "The others that were tried are not possible."
+        sentences.append(f"{len(full)} others do not fit in memory.")
+    return " ".join(sentences) or "The others that were tried are not possible."
 
 
 def _stages(plan: PlanData) -> Iterator[str]:
     yield "Stages"
     forecast = _fresh(plan)
-    head = ["stage", "rank", "units", "first", "last"]
+    head = ["stage", "rank", "modules", "first", "last"]
     rows = [
         [str(stage), str(rank), str(len(units)), units[0] if units else "", _last(units)]
         for stage, (rank, units) in enumerate(zip(_ranks(plan), plan.stages, strict=False))
@@ -151,8 +152,8 @@ def _memory(plan: PlanData) -> Iterator[str]:
     if forecast is None:
         return
     limit = forecast.memory_limit_bytes
-    allowed = f", of {size(limit)} that it may use" if limit else ""
-    yield f"Memory of each rank of a pipeline at its fullest{allowed}"
+    allowed = f" (limit {size(limit)})" if limit else ""
+    yield f"Largest memory of each rank of a pipeline{allowed}"
     head = ["rank", "state", "activations", "received", "workspace", "total"]
     rows = [
         [
@@ -171,8 +172,8 @@ def _memory(plan: PlanData) -> Iterator[str]:
             row.append(share(each.total_bytes / limit))
     yield from table(head, rows, left=(), width=WIDTH)
     yield from _text(
-        "State is weights, gradients and what the optimizer keeps; activations are kept from "
-        "forward to backward passes, of all microbatches under way.",
+        "State is weights, gradients and optimizer state. Activations are those of all "
+        "microbatches in flight, kept from forward to backward passes.",
         indent="  ",
     )
 
@@ -184,27 +185,29 @@ def _time(plan: PlanData) -> Iterator[str]:
     yield "Time"
     if plan.pipeline_parallel_degree > 1:
         yield from _item(
-            f"Bubble: ranks wait {share(forecast.bubble_fraction)} of the pipeline's time, for "
-            "the first microbatch to reach them, for the last one's gradients to leave the others, "
-            "and for stages that take longer than theirs."
+            f"Bubble: ranks wait {share(forecast.bubble_fraction)} of the pipeline's time: for the "
+            "first microbatch, for slower stages, and at the end for other ranks."
         )
         loads = _loads(plan, forecast)
         slowest = loads.index(max(loads))
         over = max(loads) * len(loads) / sum(loads) - 1 if sum(loads) else 0.0
-        uneven = f"{share(over)} longer than an even share" if over > 0.0005 else "all are as slow"
+        uneven = (
+            f"{share(over)} longer than an even share"
+            if over > 0.0005
+            else "all ranks take the same time"
+        )
         yield from _item(
-            f"Slowest rank: {slowest}, {uneven}. The unit that takes longest is "
-            f"{forecast.bottleneck}."
+            f"Slowest rank: {slowest}, {uneven}. The slowest module is {forecast.bottleneck}."
         )
     if plan.data_parallel_degree > 1:
         yield from _item(
-            f"Reduction: {seconds(forecast.reduce_seconds)} of a step are spent on summing "
-            f"gradients over {plan.data_parallel_degree} pipelines after the last backward pass."
+            f"Reduction: {seconds(forecast.reduce_seconds)} of a step, after the last backward "
+            f"pass, for summing gradients over {plan.data_parallel_degree} pipelines."
         )
 
 
 def _loads(plan: PlanData, forecast: Forecast) -> list[float]:
-    """Return the seconds of one microbatch on each rank of a pipeline."""
+    """Return the seconds of one microbatch on each rank of a pipeline, by rank."""
     loads = [0.0] * plan.pipeline_parallel_degree
     for rank, stage in zip(plan.actions.rank_of, forecast.stages, strict=True):
         loads[rank] += stage.seconds
@@ -219,10 +222,10 @@ def _ties(plan: PlanData) -> Iterator[str]:
         stages = ", ".join(map(str, tie.stages))
         ranks = {plan.actions.rank_of[stage] for stage in tie.stages}
         kept = (
-            f"All of them are on rank {min(ranks)}, which holds it once."
+            f"All these stages are on rank {min(ranks)}, which holds the parameter once."
             if len(ranks) == 1
-            else "Each starts with the same values, and their gradients are summed before every "
-            "update, so they stay equal."
+            else "All copies start with the same values, and their gradients are summed before "
+            "every update, so the copies stay equal."
         )
         yield from _item(f"{tie.parameter} is on stages {stages}. {kept}")
 
@@ -230,7 +233,7 @@ def _ties(plan: PlanData) -> Iterator[str]:
 def _rejected(plan: PlanData) -> Iterator[str]:
     if not plan.rejected or plan.is_stale:
         return
-    yield "Not chosen"
+    yield "Rejected"
     for group, head in _GROUPS.items():
         found = [each for each in plan.rejected if each.group == group]
         if found:
@@ -254,7 +257,7 @@ def _schedule(plan: PlanData) -> str:
 
 
 def _ranks(plan: PlanData) -> tuple[int, ...]:
-    """Return the rank of each stage, then -1 for surplus stages, which an edited plan may have."""
+    """Return the rank of each stage; -1 for stages beyond the schedule, in an edited plan."""
     return (*plan.actions.rank_of, *[-1] * len(plan.stages))
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fingerprint of a plan's model, which shows if another model differs and how.
+"""Fingerprint of a plan's model, which shows whether and how another model differs.
 
-A plan stores one short line per unit, so that people can read the file: the unit's class, the
-number of elements of its parameters, and a digest of their names, shapes and dtypes. Shapes of
-values have a digest of their own: with inputs of other shapes a plan still works, but its forecast
-no longer holds.
+A plan stores one short line for each unit (undivided module), so that users can read the file: its
+class, the number of elements of its parameters, and a digest of their names, shapes and dtypes. The
+shapes of values have a separate digest: with inputs of other shapes a plan still works, but its
+forecast is wrong.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DIGITS: Final = 12  # 48 bits: enough against accidental collisions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitPrint:
-    """Fingerprint of one unit: its class, its number of parameter elements, and their digest."""
+    """Fingerprint of one module: class, number of parameter elements, digest of the parameters."""
 
     type: str
     num_elements: int
@@ -33,9 +33,9 @@ class Fingerprint:
     """Fingerprint of a model.
 
     Attributes:
-        units: Fingerprint of each unit, by name.
+        units: Fingerprint of each unit (undivided module), by name.
         others: Digest of the parameters that no unit uses.
-        shapes: Digest of the shapes and dtypes of all values.
+        shapes: Digest of the shapes and dtypes of all values between nodes.
     """
 
     units: Mapping[str, UnitPrint]
@@ -44,7 +44,7 @@ class Fingerprint:
 
     @classmethod
     def of(cls, graph: Graph) -> Fingerprint:
-        """Return the fingerprint of a captured model."""
+        """Return the fingerprint of a model, from its graph."""
         used = {name for unit in graph.units for name in unit.parameters}
         others = [each.name for each in graph.parameters if each.name not in used]
         values = (value for node in graph.nodes for value in node.writes)
@@ -55,17 +55,20 @@ class Fingerprint:
         )
 
     def differences(self, graph: Graph) -> Iterator[str]:
-        """Describe changed units and parameters; units in only one of the two are left out."""
+        """Yield one clause for each difference of a model from this fingerprint.
+
+        Modules that only one of the two has are not reported.
+        """
         now = Fingerprint.of(graph)
         for name, before in self.units.items():
             if name in now.units and now.units[name] != before:
                 yield _difference(name, before, now.units[name])
         if self.others != now.others:
-            yield "parameters outside of its units are others"
+            yield "other parameters than those of its modules differ"
 
 
 def digest(parts: Iterator[str] | list[str]) -> str:
-    """Return the digest of a list of strings, which depends on their order."""
+    """Return 12 hexadecimal digits that identify a list of strings, in this order."""
     return sha256("\n".join(parts).encode()).hexdigest()[:_DIGITS]
 
 
@@ -86,8 +89,8 @@ def _parameters(graph: Graph, names: list[str]) -> str:
 
 def _difference(name: str, before: UnitPrint, now: UnitPrint) -> str:
     if before.type != now.type:
-        return f"{name!r} is a {now.type}, and was a {before.type}"
+        return f"{name!r} is of class {now.type}, and was of class {before.type}"
     if before.num_elements != now.num_elements:
         was = f"{before.num_elements:,}"
-        return f"{name!r} has {now.num_elements:,} elements of parameters, and had {was}"
-    return f"{name!r} has parameters of other names, shapes, dtypes or ties"
+        return f"{name!r} has {now.num_elements:,} parameter elements, and had {was}"
+    return f"{name!r} has parameters with other names, shapes, dtypes or ties"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forecast of a plan, and the rejected plans: numbers for reports and plots."""
+"""Forecast of a plan, and the rejected plans: data for reports and pictures."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageForecast:
-    """Forecast for one microbatch on one stage.
+    """Forecast of one stage for one microbatch.
 
     Attributes:
-        forward_seconds: Time of the forward pass.
-        backward_seconds: Time of the backward pass.
-        num_parameters: Elements of the parameters that the stage holds, tied ones included.
+        forward_seconds: Seconds of the forward pass.
+        backward_seconds: Seconds of the backward pass.
+        num_parameters: Number of elements of the parameters that the stage holds, including tied
+            parameters.
     """
 
     forward_seconds: float
@@ -22,7 +23,7 @@ class StageForecast:
 
     @property
     def seconds(self) -> float:
-        """Time of the forward and the backward pass."""
+        """Seconds of the forward and the backward pass."""
         return self.forward_seconds + self.backward_seconds
 
 
@@ -33,7 +34,7 @@ class RankMemory:
     Attributes:
         state_bytes: Bytes of weights, gradients and optimizer state.
         activation_bytes: Bytes kept from forward to backward passes, of all microbatches in flight.
-        receive_bytes: Bytes of received values and gradients that are not used yet.
+        receive_bytes: Bytes of buffers for values and gradients from other ranks.
         workspace_bytes: Bytes that a forward or backward pass needs while it runs.
     """
 
@@ -54,17 +55,18 @@ class Forecast:
     """Forecast for one training step.
 
     Attributes:
-        step_seconds: Time from the first forward pass to the end of the last reduction.
+        step_seconds: Seconds from the first forward pass to the end of the last sum of gradients.
         samples_per_second: Throughput of all replicas together.
-        bubble_fraction: Fraction of the pipeline's time that its ranks wait, from 0 to 1.
-        reduce_seconds: Time of a step that is spent on summing gradients over replicas.
+        bubble_fraction: Fraction of the pipeline's time in which its ranks wait, from 0 to 1.
+        reduce_seconds: Seconds of a step after the last backward pass, in which gradients are
+            summed over replicas.
         stages: Forecast of each stage.
         memory: Peak memory of each rank of one pipeline.
         memory_limit_bytes: Bytes that a rank may use; None if unknown.
-        bottleneck: Name of the unit that takes the most time.
+        bottleneck: Name of the undivided module that takes the most time.
         source: Source of the costs: "measured" or "estimated".
-        device: Device that the costs are for: "cpu", "NVIDIA A100".
-        basis: Digest of the decisions that the forecast is for (`Plan.basis`).
+        device: Device of the costs: "cpu", "NVIDIA A100".
+        basis: `Plan.basis` of the plan for which the forecast was made.
     """
 
     step_seconds: float
@@ -82,15 +84,16 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejected:
-    """Plan that the planner did not choose.
+    """Alternative to a plan that the planner did not choose, with the reason.
 
     Attributes:
-        what: Degrees, schedule and number of microbatches, as text.
+        what: Degrees, schedule and number of microbatches of the alternative, as text.
         differs: Difference from the chosen plan: "degrees", "schedule" or "microbatches".
         group: Kind of rejection: "slower", "memory" or "impossible".
-        why: Reason, as one sentence without its full stop.
-        step_seconds: Predicted time of a step; None if it was not simulated.
-        samples_per_second: Predicted throughput of all replicas together; None likewise.
+        why: Reason, as a clause without full stop.
+        step_seconds: Predicted seconds of a step; None if it was not simulated.
+        samples_per_second: Predicted throughput of all replicas together; None if it was not
+            simulated.
     """
 
     what: str

@@ -1,33 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Formats of numbers for people: three digits and a suitable unit."""
+"""Formats of numbers for reports and pictures: three digits and a suitable unit."""
 
 from __future__ import annotations
 
 from typing import Final
 
 _BYTES: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
-_SECONDS: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+_SECONDS: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _COUNTS: Final = ((10**9, "B"), (10**6, "M"), (10**3, "k"))
+
+
+def size_unit(num_bytes: float) -> tuple[int, str]:
+    """Return the bytes and the name of the largest unit that is at most `num_bytes`."""
+    return next(((unit, name) for unit, name in _BYTES if num_bytes >= unit), (1, "bytes"))
+
+
+def time_unit(seconds: float) -> tuple[float, str]:
+    """Return the seconds and the name of the largest unit that is at most `seconds`.
+
+    The unit of 0 is a second; that of a time below a nanosecond is a nanosecond.
+    """
+    if not seconds:
+        return _SECONDS[0]
+    return next(((unit, name) for unit, name in _SECONDS if seconds >= unit), _SECONDS[-1])
 
 
 def size(num_bytes: float) -> str:
     """Format a number of bytes: "31.0 GiB"."""
-    for unit, name in _BYTES:
-        if num_bytes >= unit:
-            return f"{digits(num_bytes / unit)} {name}"
-    return f"{num_bytes:.0f} B"
+    unit, name = size_unit(num_bytes)
+    return f"{num_bytes:.0f} B" if unit == 1 else f"{digits(num_bytes / unit)} {name}"
 
 
 def seconds(number: float) -> str:
     """Format a time in seconds: "12.3 ms"."""
-    for unit, name in _SECONDS:
-        if number >= unit:
-            return f"{digits(number / unit)} {name}"
-    return f"{digits(number / 1e-9)} ns" if number else "0 s"
+    unit, name = time_unit(number)
+    return f"{digits(number / unit)} {name}" if number else "0 s"
 
 
 def count(number: int) -> str:
-    """Format a count: "7.09 M"."""
+    """Format a count with the suffix k, M or B: "7.09 M"."""
     for unit, name in _COUNTS:
         if number >= unit:
             return f"{digits(number / unit)} {name}"
@@ -35,26 +46,26 @@ def count(number: int) -> str:
 
 
 def number(many: int, what: str) -> str:
-    """Format a number of things: "1 pipeline", "2 microbatches"."""
+    """Format a number with its noun in singular or plural: "1 pipeline", "2 microbatches"."""
     ending = "" if many == 1 else "es" if what.endswith("ch") else "s"
     return f"{many} {what}{ending}"
 
 
 def way(schedule: str, virtual_stages: int, active_microbatches: int | None) -> str:
-    """Format a schedule with its options: "interleaved_1f1b (4 stages a rank)"."""
-    extra = [f"{virtual_stages} stages a rank"] if virtual_stages > 1 else []
+    """Format a schedule with its options: "interleaved_1f1b (4 stages on each rank)"."""
+    extra = [f"{virtual_stages} stages on each rank"] if virtual_stages > 1 else []
     if active_microbatches is not None:
-        extra.append(f"at most {number(active_microbatches, 'microbatch')} under way")
+        extra.append(f"at most {number(active_microbatches, 'microbatch')} in flight")
     return schedule + (f" ({', '.join(extra)})" if extra else "")
 
 
 def slower(factor: float) -> str:
-    """Format a slowdown: `factor` is the ratio of the slower time to the faster one."""
+    """Format a slowdown, the ratio of two times: "it is 4.0 % slower per sample"."""
     if factor < 1.0005:
-        return "as fast"
+        return "it is as fast"
     if factor >= 2:
-        return f"takes {factor:.1f} times as long a sample"
-    return f"{100 * (factor - 1):.1f} % slower a sample"
+        return f"it takes {factor:.1f} times as long per sample"
+    return f"it is {100 * (factor - 1):.1f} % slower per sample"
 
 
 def share(fraction: float) -> str:
@@ -63,6 +74,6 @@ def share(fraction: float) -> str:
 
 
 def digits(number: float) -> str:
-    """Format a number with three digits, never with an exponent."""
+    """Format a number with three significant digits and without an exponent."""
     places = 2 if number < 9.995 else 1 if number < 99.95 else 0
     return f"{number:,.{places}f}"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan of a pipeline: the units of each stage, the schedule of microbatches, and the reasons.
+"""Plan of a pipeline: the modules of each stage, the schedule of microbatches, and the reasons.
 
-A plan decides everything that a run needs before the run starts; the forecast, the notes and the
-rejected plans are for readers. Nothing in a plan depends on a framework.
+A run needs the decisions of a plan; the forecast, the notes and the rejected alternatives are for
+readers. Nothing in a plan depends on a framework.
 """
 
 from __future__ import annotations
@@ -19,48 +19,51 @@ from smdist.modelparallel.core.plan.plan_data import PlanData
 
 @dataclass(frozen=True, kw_only=True)  # no slots: the class has cached properties
 class Plan(PlanData):
-    """Plan that splits one model over the ranks of one cluster.
+    """Plan that divides one model over the ranks of one cluster.
 
-    Its fields are those of `PlanData`.
+    The fields are documented at `PlanData`.
 
     Raises:
-        OptionError: A number is invalid for every plan, the batch cannot be cut into equal
-            microbatches, or the forecast or the ties belong to other stages.
+        OptionError: A number is out of range, the batch cannot be divided into equal microbatches,
+            or the forecast or the ties have wrong stages.
     """
 
     def __post_init__(self) -> None:
         raise_all([*plan_check.number_faults(self)] or [*plan_check.forecast_faults(self)])
 
     def check(self, graph: Graph) -> Placement:
-        """Check that a model can run as planned, and return the stages of its nodes.
+        """Check that a model can run with this plan, and return the stages of all its nodes.
 
-        The returned ties are those of the current plan, even if it was edited.
+        The returned ties (parameters of several stages) are correct for an edited plan, too.
 
         Raises:
-            PlanError: The plan does not fit the model; all faults at once, by names of units and
-                numbers of stages.
+            PlanError: The plan does not match the model. All wrong modules and stages are reported
+                at once.
         """
         return plan_check.check(self, graph)
 
     def explain(self) -> str:
-        """Return a text that says what was decided, and why."""
+        """Return a text for users that describes the decisions and their reasons."""
         return explain.explain(self)
 
     def document(self) -> plan_json.Document:
-        """Return the plan as JSON types, with a version."""
+        """Return the plan as a dict of JSON types, with a format version."""
         return plan_json.write(self)
 
     @classmethod
     def from_document(cls, found: object, *, where: str = "this plan") -> Plan:
-        """Read a plan that `document` wrote, edited or not.
+        """Return the plan from a dict that `document` returned, which may have been edited.
+
+        Errors name the dict as `where`.
 
         Raises:
-            PlanError: Keys are missing, unknown or of another type; all faults at once.
+            PlanError: Keys are missing or unknown, or values have wrong types; all are reported at
+                once.
         """
         return plan_json.read(cls, found, where)
 
     def save(self, path: str | Path) -> None:
-        """Write the plan to a file atomically: the whole plan or nothing.
+        """Write the plan to a JSON file; an existing file is replaced atomically.
 
         Raises:
             PlanError: The file cannot be written.
@@ -69,7 +72,9 @@ class Plan(PlanData):
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
-        """Read a plan from a file, which may have been edited; then `check` it with its model.
+        """Return the plan in a JSON file, which may have been edited.
+
+        Call `check` with the model afterwards.
 
         Raises:
             PlanError: The file cannot be read, is not JSON, or is not a complete plan.

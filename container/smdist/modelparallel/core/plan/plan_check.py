@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of a plan that was edited by hand, or made for another model."""
+"""Checks of a plan that may have been edited by hand, or made for another model."""
 
 from __future__ import annotations
 
@@ -23,64 +23,70 @@ _NUMBERS = (
 )
 _MOST = 10**9  # largest valid count of any kind
 _MOST_PASSES = 10**7  # largest number of passes of microbatches through stages
-_FEW = 3  # number of units named as examples
-_SHOWN = 6  # number of faults of one kind that are reported one by one
+_FEW = 3  # largest number of modules named as examples
+_SHOWN = 6  # largest number of faults of one kind that are reported one by one
 
 
 def number_faults(plan: PlanData) -> Iterator[OptionError]:
-    """Return faults of numbers that are invalid for every model."""
+    """Yield faults of numbers that are wrong for every model."""
     for name in _NUMBERS:
         number = getattr(plan, name)
         is_count = isinstance(number, int) and not isinstance(number, bool)
         if not is_count or not 1 <= number <= _MOST:
-            what, why = f"{name} is {shown(number)}", "it counts something that is there"
-            yield PlanError(what, why, f"Use an integer from 1 to {_MOST:,}", about=name)
+            what, why = f"{name} is {shown(number)}", "it is a number that is at least 1"
+            yield PlanError(what, why, f"Write an integer from 1 to {_MOST:,}", about=name)
             return
     if plan.batch_size % plan.num_microbatches:
         yield PlanError(
             f"num_microbatches is {plan.num_microbatches}",
-            f"a batch of {plan.batch_size} cannot be cut into so many equal microbatches",
-            f"Use one of {', '.join(map(str, divisors(plan.batch_size)))}",
+            f"a batch of {plan.batch_size} samples cannot be divided into so many equal parts",
+            f"Write one of {', '.join(map(str, divisors(plan.batch_size)))}",
             about="num_microbatches",
         )
     yield from _size_faults(plan)
 
 
 def _size_faults(plan: PlanData) -> Iterator[OptionError]:
-    """Return faults of a schedule that would be too large for memory, before it is made."""
+    """Yield faults of numbers with which the schedule would be too large to compute."""
     units, takes = sum(map(len, plan.stages)), plan.pipeline_parallel_degree * plan.virtual_stages
     if takes > max(units, len(plan.stages)):
+        larger = max("pipeline_parallel_degree", "virtual_stages", key=lambda n: getattr(plan, n))
         degree = f"pipeline_parallel_degree is {plan.pipeline_parallel_degree}"
         yield PlanError(
             f"{degree} and virtual_stages is {plan.virtual_stages}",
-            f"that takes {takes} stages, and the plan has {units} units",
-            "Make one of the two smaller",
+            f"this needs {takes} stages, and the plan has {units} modules",
+            "Reduce one of the two numbers",
+            about=larger,
         )
     elif takes * plan.num_microbatches > _MOST_PASSES:
         yield PlanError(
-            f"num_microbatches is {plan.num_microbatches} on {takes} stages",
-            f"a step has {_MOST_PASSES:,} passes of a microbatch through a stage at most",
-            "Cut the batch into fewer microbatches",
+            f"num_microbatches is {plan.num_microbatches} with {takes} stages",
+            f"their product must be at most {_MOST_PASSES:,}",
+            "Use fewer microbatches or fewer stages",
             about="num_microbatches",
         )
 
 
 def forecast_faults(plan: PlanData) -> Iterator[OptionError]:
-    """Return faults of a forecast or ties that do not match the plan; ignore stale ones."""
+    """Yield faults of a forecast or of ties that do not match the plan's stages.
+
+    Those of a plan that was edited after its forecast are not checked, because they are not used.
+    """
     forecast, count = plan.forecast, len(plan.stages)
     if plan.is_stale:
         return
-    hint = "Take it out, with null for the forecast and [] for ties, and forecast the plan anew"
+    hint = "Write null for forecast and [] for ties, and compute the forecast again"
     for tie in plan.ties:
         if any(not 0 <= stage < count for stage in tie.stages):
-            what = f"the tie of {tie.parameter!r} is on stages {shown(list(tie.stages))}"
-            yield PlanError(what, f"the stages are 0 to {count - 1}", hint)
+            what = f"the tie of {tie.parameter!r} has the stages {shown(list(tie.stages))}"
+            yield PlanError(what, f"the stages are 0 to {count - 1}", hint, about="ties")
     if forecast is None:
         return
     for name, wanted in (("stages", count), ("memory", plan.pipeline_parallel_degree)):
         if len(getattr(forecast, name)) != wanted:
             what = f"{name} of the forecast has {len(getattr(forecast, name))} entries"
-            yield PlanError(what, f"the plan has {wanted} of that", hint)
+            kind = "stages" if name == "stages" else "ranks in a pipeline"
+            yield PlanError(what, f"the plan has {wanted} {kind}", hint, about=("forecast", name))
 
 
 def divisors(number: int) -> tuple[int, ...]:
@@ -90,11 +96,11 @@ def divisors(number: int) -> tuple[int, ...]:
 
 
 def check(plan: PlanData, graph: Graph) -> Placement:
-    """Check a plan for this model, and return the stages of the model's nodes.
+    """Check that a model can run with a plan, and return the stages of the model's nodes.
 
     Raises:
-        PlanError: The plan does not fit the model; all faults at once. A plan for another class of
-            model has only one fault, which says so.
+        PlanError: The plan does not match the model; all faults are reported at once. For a model
+            of another class, this is the only fault.
     """
     units = {unit.name for unit in graph.units}
     raise_faults(other_model(plan, graph.model, units))
@@ -112,30 +118,32 @@ def check(plan: PlanData, graph: Graph) -> Placement:
 
 
 def other_model(plan: PlanData, model: str, units: Collection[str]) -> Iterator[OptionError]:
-    """Return the single fault of a plan for another class of model; details would not help."""
+    """Yield one fault if the plan is for another class of model, and its modules are missing."""
     lost = [unit for unit in plan.fingerprint.units if unit not in units]
     if model == plan.model or not lost:
         return
     more = f" and {len(lost) - _FEW} more" if len(lost) > _FEW else ""
     named = ", ".join(map(repr, lost[:_FEW]))
-    what = f"this plan is for {plan.model}, the model is {model}"
-    yield PlanError(what, f"it has no {named}{more}", "Pass its own plan, or plan this model anew")
+    what = f"this plan is for {plan.model}, and the model is {model}"
+    why = f"the model lacks {named}{more}"
+    hint = "Pass the plan of this model, or make a new plan for it"
+    yield PlanError(what, why, hint, about="model")
 
 
 def opened_faults(plan: PlanData) -> Iterator[OptionError]:
-    """Return faults of names in an edited `opened` that are neither units nor contain units."""
+    """Yield a fault for each name in an edited `opened` that is not a module of the model."""
     if not plan.is_stale:
         return
     listed = {*plan.stage_of, *plan.fingerprint.units}
     known = {around for unit in listed for around in [unit, *_around(unit)]}
     for name in plan.opened:
         if name not in known and not any(around in listed for around in _around(name)):
-            why = f"{plan.model} had no such unit when this plan was made, and none in it"
+            why = f"{plan.model} had no module of this name when the plan was made"
             yield PlanError(f"opened has {name!r}", why, closest(name, known), about="opened")
 
 
 def _around(unit: str) -> list[str]:
-    """Return the modules around a unit, the innermost first."""
+    """Return the names of the modules that contain a unit, the innermost first."""
     parts = unit.split(".")
     return [".".join(parts[:end]) for end in range(len(parts) - 1, 0, -1)]
 
@@ -150,17 +158,19 @@ def _schedule_faults(plan: PlanData) -> Iterator[OptionError]:
         degrees = f"pipeline_parallel_degree is {plan.pipeline_parallel_degree}"
         yield PlanError(
             f"the plan has {len(plan.stages)} stages",
-            f"{degrees} and virtual_stages is {plan.virtual_stages}, which takes "
+            f"{degrees} and virtual_stages is {plan.virtual_stages}, which needs "
             f"{schedule.num_stages}",
-            "Add or remove a list of units, or change one of the two",
+            "Add or remove lists of modules in stages, or change one of these two numbers",
+            about="stages",
         )
 
 
 def _stage_faults(plan: PlanData) -> Iterator[OptionError]:
     for stage, units in enumerate(plan.stages):
         if not units:
-            what, why = f"stage {stage} has no units", "every stage computes something"
-            yield PlanError(what, why, "Move a unit there, or plan with fewer stages")
+            what, why = f"stage {stage} has no module", "each stage needs at least one module"
+            hint = "Move a module to this stage, or make a plan with fewer stages"
+            yield PlanError(what, why, hint, about=("stages", stage))
 
 
 def _unit_faults(plan: PlanData, graph: Graph) -> Iterator[OptionError]:
@@ -170,33 +180,39 @@ def _unit_faults(plan: PlanData, graph: Graph) -> Iterator[OptionError]:
     unknown = [(unit, stage) for unit, stage in listed if unit not in names]
     yield from _few(_replaced(unit, stage, moved) for unit, stage in unknown if unit in moved)
     unknown = [(unit, stage) for unit, stage in unknown if unit not in moved]
-    told = {name for inner in moved.values() for name in inner}
+    reported = {name for inner in moved.values() for name in inner}
     counts = Counter(unit for unit, _ in listed)
-    free = names - set(counts) or names  # a misspelt name is probably one of the missing names
+    free = names - set(counts) or names  # a misspelt name is probably a missing one
     yield from _few(_unknown(unit, stage, plan, free) for unit, stage in unknown)
     yield from _few(_twice(unit, listed) for unit, count in counts.items() if count > 1)
     needed = [unit.name for unit in placed_units(graph)]
-    yield from _few(_missing(unit, plan) for unit in needed if unit not in {*counts, *told})
+    yield from _few(_missing(unit, plan) for unit in needed if unit not in {*counts, *reported})
 
 
 def _few(faults: Iterator[OptionError]) -> Iterator[OptionError]:
+    """Yield the first 6 faults of one kind, and one fault for all others."""
     found = list(faults)
     yield from found[:_SHOWN]
     if len(found) > _SHOWN:
-        rest = f"{len(found) - _SHOWN} more units"
-        yield PlanError(rest, "the same is wrong with them", "Plan this model anew")
+        what = f"{len(found) - _SHOWN} more modules have the same fault"
+        why = f"only the first {_SHOWN} are listed"
+        yield PlanError(what, why, "Make a new plan for this model", about="stages")
 
 
 def _unknown(unit: str, stage: int, plan: PlanData, names: set[str]) -> PlanError:
-    what = f"stage {stage} has the unit {unit!r}"
+    what, about = f"stage {stage} has the module {unit!r}", ("stages", stage, unit)
     if unit in plan.fingerprint.units:
-        why = f"{plan.model} had it when this plan was made and has it no more"
-        return PlanError(what, why, "Plan this model anew")
-    return PlanError(what, f"{plan.model} has no such unit", closest(unit, names))
+        why = f"{plan.model} had this module when the plan was made, and no longer has it"
+        return PlanError(what, why, "Make a new plan for this model", about=about)
+    return PlanError(what, f"{plan.model} has no such module", closest(unit, names), about=about)
 
 
 def _opened_or_closed(plan: PlanData, names: set[str]) -> dict[str, tuple[str, ...]]:
-    """Return units that the model lost when `opened` was edited, with the units in their place."""
+    """Return units that are missing because `opened` was edited, with the units that replace them.
+
+    A unit that is now divided is replaced by the modules inside it. A unit whose containing module
+    is no longer divided is replaced by that module.
+    """
     found: dict[str, tuple[str, ...]] = {}
     for unit in plan.stage_of:
         if unit in names or unit not in plan.fingerprint.units:
@@ -211,27 +227,32 @@ def _opened_or_closed(plan: PlanData, names: set[str]) -> dict[str, tuple[str, .
 
 
 def _replaced(unit: str, stage: int, moved: Mapping[str, tuple[str, ...]]) -> PlanError:
-    what, now = f"stage {stage} has the unit {unit!r}", moved[unit]
+    what, now = f"stage {stage} has the module {unit!r}", moved[unit]
+    about = ("stages", stage, unit)
     if unit.startswith(f"{now[0]}."):
-        why = f"it is in {now[0]!r}, which `opened` does not go into, so that this is one unit"
-        return PlanError(what, why, f"List {now[0]!r} instead, or add it to opened")
+        why = f"it is inside {now[0]!r}, which is not divided, because opened does not list it"
+        hint = f"Write {now[0]!r} instead, or add it to opened"
+        return PlanError(what, why, hint, about=about)
     more = f" and {len(now) - _SHOWN} more" if len(now) > _SHOWN else ""
-    why = f"`opened` goes into it: its units are {', '.join(now[:_SHOWN])}{more}"
-    return PlanError(what, why, "Replace it by them, or take it out of opened")
+    why = f"opened lists it, so it is divided into {', '.join(now[:_SHOWN])}{more}"
+    hint = "Replace it by these modules, or remove it from opened"
+    return PlanError(what, why, hint, about=about)
 
 
 def _twice(unit: str, listed: list[tuple[str, int]]) -> PlanError:
     stages = [stage for each, stage in listed if each == unit]
     places = " and ".join(f"stage {stage}" for stage in stages)
-    return PlanError(f"the unit {unit!r} is on {places}", "a unit runs once", "Keep one of them")
+    what, why = f"the module {unit!r} is on {places}", "a module runs on one stage only"
+    return PlanError(what, why, "Remove it from all stages but one", about=("stages", unit))
 
 
 def _missing(unit: str, plan: PlanData) -> PlanError:
-    what = f"the unit {unit!r} is on no stage"
+    what, about = f"the module {unit!r} is on no stage", ("stages", unit)
     if unit not in plan.fingerprint.units:
-        why = f"{plan.model} had none of that name when this plan was made"
-        return PlanError(what, why, "Plan this model anew")
-    return PlanError(what, "every unit runs somewhere", "Add it to the list of a stage")
+        why = f"{plan.model} had no such module when the plan was made"
+        return PlanError(what, why, "Make a new plan for this model", about=about)
+    why = "each module needs a stage to run on"
+    return PlanError(what, why, "Add it to the list of a stage", about=about)
 
 
 def _model_faults(plan: PlanData, graph: Graph) -> Iterator[OptionError]:
@@ -239,6 +260,6 @@ def _model_faults(plan: PlanData, graph: Graph) -> Iterator[OptionError]:
     if not differences:
         return
     more = f" and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
-    told = "; ".join(differences[:_SHOWN])
-    what = f"this {graph.model} is not the {plan.model} of the plan"
-    yield PlanError(what, f"{told}{more}", "Plan this model anew")
+    why = "; ".join(differences[:_SHOWN])
+    what = f"this {graph.model} differs from the {plan.model} of the plan"
+    yield PlanError(what, f"{why}{more}", "Make a new plan for this model", about="fingerprint")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data of a plan: its decisions, its forecast, and values derived from the decisions alone."""
+"""Data of a plan: its decisions, its forecast, and values that follow from the decisions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from smdist.modelparallel.core.schedule.actions import Schedule
 
 @dataclass(frozen=True, kw_only=True)  # no slots: the class has cached properties
 class PlanData:
-    """Unchecked fields of a plan; `Plan` checks, explains, reads and writes them.
+    """Fields of a plan, unchecked; the subclass `Plan` checks, explains, reads and writes them.
 
     Attributes:
         model: Class of the model, shown in reports.
@@ -24,17 +24,18 @@ class PlanData:
         data_parallel_degree: Number of parallel pipelines, each with a batch of its own.
         schedule: Name of the schedule.
         batch_size: Number of samples of one pipeline in one step.
-        num_microbatches: Number of microbatches that a batch is cut into; divides `batch_size`.
-        stages: Names of units, by stage. There are p times `virtual_stages` stages.
-        active_microbatches: Largest number of microbatches in flight; None if the schedule
-            decides it.
+        num_microbatches: Number of microbatches of a batch; divides `batch_size`.
+        stages: Names of each stage's units (undivided modules). There are p times `virtual_stages`
+            stages.
+        active_microbatches: Largest number of microbatches in flight, for the schedule
+            "interleaved"; None for others.
         virtual_stages: Number of stages on each rank.
-        opened: Modules that were replaced by the modules in them before the model was cut.
+        opened: Modules that were divided, so that the modules inside them are units.
         ties: Parameters that several stages hold.
         forecast: Forecast of a step; None if there is none.
         notes: Notes on limits of the gain and possible improvements.
-        rejected: Plans that were not chosen, with reasons.
-        fingerprint: Fingerprint of the plan's model.
+        rejected: Alternatives that were not chosen, with reasons.
+        fingerprint: Classes and digests of the model's units, to recognize the model.
     """
 
     model: str
@@ -55,7 +56,7 @@ class PlanData:
 
     @property
     def world_size(self) -> int:
-        """Number of ranks that the plan is for."""
+        """Number of ranks of all pipelines."""
         return self.pipeline_parallel_degree * self.data_parallel_degree
 
     @property
@@ -65,10 +66,10 @@ class PlanData:
 
     @cached_property
     def actions(self) -> Schedule:
-        """Actions of each rank of a pipeline, in order.
+        """Schedule of one pipeline: the actions of each rank, in order.
 
         Raises:
-            OptionError: The schedule does not exist, or not with these numbers.
+            OptionError: The schedule does not exist, or does not support these numbers.
         """
         return make_schedule(
             self.schedule,
@@ -84,16 +85,19 @@ class PlanData:
         return {unit: stage for stage, units in enumerate(self.stages) for unit in units}
 
     def rank(self, pipeline: int, pipeline_rank: int) -> int:
-        """Return the global rank of a pipeline's rank; ranks of one pipeline are neighbours."""
+        """Return the rank in the world of rank `pipeline_rank` of a pipeline."""
         return pipeline * self.pipeline_parallel_degree + pipeline_rank
 
     def replicas(self, pipeline_rank: int) -> tuple[int, ...]:
-        """Return the ranks that hold the same stages and sum their gradients."""
+        """Return the ranks in the world that have place `pipeline_rank` in their pipelines.
+
+        They hold the same stages, and sum their gradients.
+        """
         return tuple(self.rank(each, pipeline_rank) for each in range(self.data_parallel_degree))
 
     @property
     def basis(self) -> str:
-        """Digest of all decisions and ties; a forecast with another basis is for another plan."""
+        """Digest of all decisions and ties, which shows whether a forecast is for this plan."""
         decided = (self.schedule, self.active_microbatches, self.virtual_stages, self.opened)
         tied = [(tie.parameter, tie.stages) for tie in self.ties]
         sizes = (self.pipeline_parallel_degree, self.data_parallel_degree, self.batch_size)
@@ -101,5 +105,5 @@ class PlanData:
 
     @property
     def is_stale(self) -> bool:
-        """True if the decisions or the ties were edited after the forecast was made."""
+        """True if decisions or ties were edited after the forecast was made."""
         return self.forecast is not None and self.forecast.basis != self.basis

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""File of a plan: JSON for editing by hand, with one unit per line."""
+"""JSON file of a plan, formatted for editing by hand, with one module on each line."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from smdist.modelparallel.core.quantities import shown
 
 _WIDTH: Final = 100
 _INDENT: Final = "  "
-_FILE: Final = "file"  # kind of a fault that names the file itself
-_SAVED: Final = "Pass the path of a plan that was saved"
-_SPREAD: Final = ("stages",)  # lists with one entry per line, so that lines can be moved
+_FILE: Final = "file"  # kind of errors whose text names the file already
+_SAVED: Final = "Pass the path of a saved plan"
+_SPREAD: Final = ("stages",)  # lists with one entry on each line, so that users can move lines
 
 
 def path_of(path: object) -> Path:
@@ -29,7 +29,7 @@ def path_of(path: object) -> Path:
     if not isinstance(path, str | os.PathLike):
         raise PlanError(
             f"path is {shown(path)}",
-            "plans are files",
+            "it is not the path of a file",
             "Pass a str or a pathlib.Path",
             about="path",
         )
@@ -37,7 +37,7 @@ def path_of(path: object) -> Path:
 
 
 def write(path: Path, document: object) -> None:
-    """Write a document atomically: the whole document or nothing.
+    """Write a JSON document to a file; an existing file is replaced atomically.
 
     Raises:
         PlanError: The folder does not exist or cannot be written to.
@@ -55,33 +55,32 @@ def write(path: Path, document: object) -> None:
                 raise
     except (OSError, ValueError) as error:  # ValueError is raised for a NUL in the name
         what, why = f"{path} cannot be written", _why_not(path.parent, error)
-        raise PlanError(what, why, "Pass a path in a folder that is writable") from error
+        raise PlanError(what, why, "Pass a path in a writable folder", about="path") from error
 
 
 def read(path: Path) -> object:
-    """Read the JSON in a file.
+    """Return the JSON value in a file.
 
     Raises:
-        PlanError: The file does not exist, its JSON is invalid or cannot be a plan, or a key is
-            repeated.
+        PlanError: The file cannot be read, is not JSON, is nested too deep, or repeats a key.
     """
     text = _text(path)
     try:
         return json.loads(text, object_pairs_hook=_unique)
     except json.JSONDecodeError as error:
         raise PlanError(
-            f"{path}, line {error.lineno}, column {error.colno}",
-            f"this is no JSON: {error.msg}",
-            "Look for a comma or bracket that is missing or too many, there or on the line before",
+            f"{path} is not JSON",
+            f"line {error.lineno}, column {error.colno}: {error.msg}",
+            "Look for a missing or superfluous comma or bracket there, or on the line before",
             kind=_FILE,
         ) from error
     except RecursionError as error:
-        what, why = f"{path} is no plan", "its brackets stand within each other too deep"
+        what, why = f"{path} is not a plan", "its brackets are nested too deep"
         raise PlanError(what, why, _SAVED, kind=_FILE) from error
     except OptionError:
         raise
     except ValueError as error:
-        what, why = f"{path} is no plan", "a number in it has thousands of digits"
+        what, why = f"{path} is not a plan", "it contains a number with thousands of digits"
         raise PlanError(what, why, _SAVED, kind=_FILE) from error
 
 
@@ -90,7 +89,7 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         what = f"{path} cannot be read"
-        raise PlanError(what, "it is no text in UTF-8", _SAVED, kind=_FILE) from error
+        raise PlanError(what, "it is not a text file in UTF-8", _SAVED, kind=_FILE) from error
     except (OSError, ValueError) as error:
         raise PlanError(
             f"{path} cannot be read", _why_not(path, error), _SAVED, kind=_FILE
@@ -98,27 +97,33 @@ def _text(path: Path) -> str:
 
 
 def _why_not(path: Path, error: Exception) -> str:
-    """Return the reason in plain words, without the name of a temporary file."""
+    """Return the reason of an error of the file system, without the name of a temporary file."""
     if isinstance(error, FileNotFoundError):
-        return f"there is no {path}"
+        return f"{path} does not exist"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror[0].lower() + error.strerror[1:]
     return str(error)
 
 
 def named(path: Path, error: OptionError) -> PlanError:
-    """Return the error with the file's path in its text."""
+    """Return the error of a plan with the path of the plan's file in its text."""
     faults = getattr(error, "faults", (error,))
-    told = [
+    errors = [
         PlanError(each.what if each.kind == _FILE else f"{path}, {each.what}", *rest)
         for each in faults
         for rest in [(each.why, each.hint, each.about, each.kind)]
     ]
-    return told[0] if len(told) == 1 else PlanErrors(tuple(told))
+    return errors[0] if len(errors) == 1 else PlanErrors(tuple(errors))
 
 
 def spell(value: object, indent: str = "", *, spread: bool = False) -> str:
-    """Format a value as JSON: on one line if it fits, otherwise one entry per line."""
+    """Return a value as JSON text: on one line if it fits, otherwise with one entry on each line.
+
+    Args:
+        value: Value of JSON types.
+        indent: Spaces before the first line.
+        spread: True if lists have one entry on each line in any case.
+    """
     line = json.dumps(value, ensure_ascii=False)
     is_list = isinstance(value, list)
     if not value or not isinstance(value, dict | list) or _fits(line, indent, value, spread):
@@ -138,14 +143,21 @@ def spell(value: object, indent: str = "", *, spread: bool = False) -> str:
 
 
 def _fits(line: str, indent: str, value: object, spread: bool) -> bool:
+    """Return True if a value stays on one line; the outermost value never does."""
     if not indent or (spread and isinstance(value, list)):
         return False
     return len(indent) + len(line) <= _WIDTH
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the dict of a JSON object, or raise PlanError if a key is repeated."""
     keys = [key for key, _ in pairs]
     for key in keys:
         if keys.count(key) > 1:
-            raise PlanError(f"the key {key!r}", "it stands twice", "Keep one of the two")
+            raise PlanError(
+                f"the key {key!r} is repeated",
+                "an object can have each key once only",
+                "Remove one of the two",
+                about=key,
+            )
     return dict(pairs)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Conversion of a plan to JSON types and back; all faults of an edited plan are reported at once.
 
-Keys are the names of the attributes, and their annotations define the valid values, so neither is
-listed a second time.
+The keys are the names of the attributes of the plan's dataclasses, and the annotations define the
+valid values.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, asdict, fields, is_dataclass
 from types import NoneType, UnionType
-from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Final, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
-from sagemaker_dist.errors import OptionError, closest
+from sagemaker_dist.errors import KeyPath, OptionError, closest
+from smdist.modelparallel.core.note import OTHER
 from smdist.modelparallel.core.plan_errors import PlanError, raise_faults
 from smdist.modelparallel.core.quantities import shown
 
@@ -23,8 +24,23 @@ _T = TypeVar("_T")
 _NAMES: Final = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
 
 
+class _Place(NamedTuple):
+    """Place of a value in a document: text for errors, and path of keys."""
+
+    text: str
+    path: KeyPath
+
+    def key(self, name: str) -> _Place:
+        """Return the place of the value with this key."""
+        return _Place(f"{self.text}, {name}", (*self.path, name))
+
+    def item(self, key: str | int) -> _Place:
+        """Return the place of an entry of a list or a mapping."""
+        return _Place(f"{self.text}[{key!r}]", (*self.path, key))
+
+
 def write(plan: object) -> Document:
-    """Return a dataclass and everything in it as JSON types, after a version."""
+    """Return a dataclass as a dict of JSON types, with the format version as first key."""
     assert is_dataclass(plan)
     assert not isinstance(plan, type)
     spelled = _listed(asdict(plan))
@@ -33,27 +49,40 @@ def write(plan: object) -> Document:
 
 
 def read(cls: type[_T], found: object, where: str) -> _T:
-    """Read the dataclass that `write` wrote.
+    """Return the dataclass from a dict that `write` returned.
+
+    Args:
+        cls: Class of the result.
+        found: Value to read.
+        where: Name of the value in errors.
 
     Raises:
-        PlanError: Keys are missing, unknown or of another type (all faults at once), or the version
-            is another one.
+        PlanError: The format version is another one, keys are missing or unknown, or values have
+            wrong types; all faults but the version are reported at once.
     """
     if not isinstance(found, dict):
-        raise _wrong(where, "an object with keys", found)
+        raise _wrong(_Place(where, ()), "an object with keys", found)
     version = found.get("version")
     if version != VERSION or isinstance(version, bool):
-        why = f"this release reads version {VERSION}"
-        hint = "Plan anew, or use the release that wrote it"
-        raise PlanError(f"{where} has version {shown(version)}", why, hint)
+        why = f"this release reads version {VERSION} of plans"
+        hint = "Make a new plan, or use the release that wrote this one"
+        raise PlanError(f"{where} has version {shown(version)}", why, hint, about="version")
     rest = {key: value for key, value in found.items() if key != "version"}
+    if isinstance(rest.get("notes"), list):
+        rest["notes"] = [_note(each) for each in rest["notes"]]
     faults: list[OptionError] = []
-    made: _T = _read(cls, rest, where, faults)
+    made: _T = _read(cls, rest, _Place(where, ()), faults)
     raise_faults(faults)
     return made
 
 
+def _note(found: Any) -> Any:
+    """Return a note as `write` spells it; earlier releases wrote its sentence alone."""
+    return {"kind": OTHER, "text": found} if isinstance(found, str) else found
+
+
 def _listed(value: Any) -> Any:
+    """Return a value with all tuples in it replaced by lists."""
     if isinstance(value, dict):
         return {key: _listed(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -61,37 +90,38 @@ def _listed(value: Any) -> Any:
     return value
 
 
-def _read(hint: Any, found: Any, where: str, faults: list[OptionError]) -> Any:
+def _read(hint: Any, found: Any, place: _Place, faults: list[OptionError]) -> Any:
+    """Return `found` as a value of the annotation `hint`; append faults to `faults`."""
     if get_origin(hint) is UnionType:
         if found is None:
             return None
         (hint,) = (each for each in get_args(hint) if each is not NoneType)
     if is_dataclass(hint):
-        return _read_dataclass(hint, found, where, faults)
+        return _read_dataclass(hint, found, place, faults)
     if get_origin(hint) is tuple:
-        return _read_list(hint, found, where, faults)
+        return _read_list(hint, found, place, faults)
     if get_origin(hint) is Mapping:
-        return _read_mapping(hint, found, where, faults)
+        return _read_mapping(hint, found, place, faults)
     is_number = hint is float and isinstance(found, int)
     if not (isinstance(found, hint) or is_number) or isinstance(found, bool) != (hint is bool):
-        faults.append(_wrong(where, _NAMES[hint], found))
+        faults.append(_wrong(place, _NAMES[hint], found))
         return None
     if hint in (int, float) and not (abs(found) <= _MOST):
-        faults.append(_wrong(where, f"{_NAMES[hint]} of at most {_MOST:.0e}", found))
+        faults.append(_wrong(place, f"{_NAMES[hint]} of at most {_MOST:.0e}", found))
         return None
     return float(found) if hint is float else found
 
 
-def _read_dataclass(hint: Any, found: Any, where: str, faults: list[OptionError]) -> Any:
+def _read_dataclass(hint: Any, found: Any, place: _Place, faults: list[OptionError]) -> Any:
     if not isinstance(found, dict):
-        faults.append(_wrong(where, "an object with keys", found))
+        faults.append(_wrong(place, "an object with keys", found))
         return None
     known = {each.name: each for each in fields(hint)}
     before = len(faults)
-    faults.extend(_key_faults(known, found, where))
+    faults.extend(_key_faults(known, found, place))
     hints = get_type_hints(hint)
     values = {
-        name: _read(hints[name], found[name], f"{where}, {name}", faults)
+        name: _read(hints[name], found[name], place.key(name), faults)
         for name in known
         if name in found
     }
@@ -105,37 +135,41 @@ def _read_dataclass(hint: Any, found: Any, where: str, faults: list[OptionError]
 
 
 def _key_faults(
-    known: Mapping[str, Field[Any]], found: Mapping[str, Any], where: str
+    known: Mapping[str, Field[Any]], found: Mapping[str, Any], place: _Place
 ) -> Iterator[OptionError]:
     for key in found:
         if key not in known:
-            what = f"{where} has the key {key!r}"
-            yield PlanError(what, "nothing reads it", closest(key, known))
+            what = f"{place.text} has the key {key!r}"
+            yield PlanError(
+                what, "a plan has no such key here", closest(key, known), about=(*place.path, key)
+            )
     for name, field in known.items():
         is_needed = field.default is MISSING and field.default_factory is MISSING
         if is_needed and name not in found:
-            what = f"{where} lacks the key {name!r}"
-            yield PlanError(what, "it has no default", "Take it from the plan you began with")
+            what = f"{place.text} lacks the key {name!r}"
+            hint = "Copy the key and its value from the original plan"
+            about = (*place.path, name)
+            yield PlanError(what, "this key is required", hint, about=about)
 
 
-def _read_list(hint: Any, found: Any, where: str, faults: list[OptionError]) -> Any:
+def _read_list(hint: Any, found: Any, place: _Place, faults: list[OptionError]) -> Any:
     if not isinstance(found, list):
-        faults.append(_wrong(where, "a list", found))
+        faults.append(_wrong(place, "a list", found))
         return ()
     inner = get_args(hint)[0]
-    return tuple(
-        _read(inner, each, f"{where}[{index}]", faults) for index, each in enumerate(found)
-    )
+    return tuple(_read(inner, each, place.item(index), faults) for index, each in enumerate(found))
 
 
-def _read_mapping(hint: Any, found: Any, where: str, faults: list[OptionError]) -> Any:
+def _read_mapping(hint: Any, found: Any, place: _Place, faults: list[OptionError]) -> Any:
     if not isinstance(found, dict):
-        faults.append(_wrong(where, "an object with keys", found))
+        faults.append(_wrong(place, "an object with keys", found))
         return {}
     inner = get_args(hint)[1]
-    return {key: _read(inner, each, f"{where}[{key!r}]", faults) for key, each in found.items()}
+    return {key: _read(inner, each, place.item(key), faults) for key, each in found.items()}
 
 
-def _wrong(where: str, expected: str, found: object) -> PlanError:
-    said = "null" if found is None else shown(found)
-    return PlanError(f"{where} is {said}", f"this has to be {expected}", "Write one there")
+def _wrong(place: _Place, expected: str, found: object) -> PlanError:
+    value = "null" if found is None else shown(found)
+    hint = f"Write {expected} instead"
+    what = f"{place.text} is {value}"
+    return PlanError(what, f"it must be {expected}", hint, about=place.path)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Planner: finds the fastest plan for a model on a cluster, and explains the choice."""
+"""Planner: finds the fastest division of a model over a cluster, and explains the choice."""
 
 from smdist.modelparallel.core.planner.plan_search import find_plan
 from smdist.modelparallel.core.planner.problem import Problem

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pipeline of one candidate: the model cut into stages, costs of stages and memory of ranks."""
+"""Pipeline of one candidate: stages of the model, costs of stages, and memory of ranks."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from smdist.modelparallel.core.simulate import Timeline, all_reduce_seconds, sim
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidatePipeline:
-    """Stages of one pipeline, for one size of microbatch.
+    """Stages of one pipeline with their parameters, for one microbatch size.
 
     Attributes:
         graph: Graph of the model.
-        partition: Units of each stage, and costs.
+        partition: Modules of each stage, and costs of the stages.
         parameters: Names of the parameters that each stage holds.
     """
 
@@ -31,7 +31,7 @@ class CandidatePipeline:
 
 
 def split(graph: Graph, partition: Partition) -> CandidatePipeline:
-    """Return the stages of a partition, with the parameters that each stage holds."""
+    """Return a partition together with the parameters that each stage holds."""
     parameters: list[set[str]] = [set() for _ in partition.stages]
     for node in graph.nodes:
         for stage in partition.placement.stages[node.name]:
@@ -45,17 +45,18 @@ def split(graph: Graph, partition: Partition) -> CandidatePipeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """Stages of one pipeline on the ranks of a cluster.
+    """Stages of one pipeline, placed on the ranks of a cluster.
 
     Attributes:
-        split: Stages of the pipeline.
-        layout: Positions of all pipelines on the cluster.
+        split: Stages of the pipeline, with graph and parameters.
         rank_of: Rank of each stage.
         num_microbatches: Number of microbatches of a step.
         splits_backward: True if the schedule computes weight gradients separately.
-        link: Function that returns the link of two ranks of a pipeline (`PipelineLayout.links`).
-        state: Memory of a trained parameter.
-        split_overhead: Extra time of a backward pass in two parts, as a fraction of a whole one.
+        layout: Positions of all pipelines on the cluster.
+        link: Function that returns the link between two ranks of a pipeline.
+        state: Bytes of weight, gradient and optimizer state for each parameter element.
+        split_overhead: Additional time of a backward pass whose input and weight gradients are
+            computed separately, as a fraction of the whole pass.
     """
 
     split: CandidatePipeline
@@ -69,14 +70,14 @@ class Pipeline:
 
     @property
     def stages_of(self) -> tuple[tuple[int, ...], ...]:
-        """Stages on each rank."""
+        """Stages on each rank of the pipeline, by rank."""
         return tuple(
             tuple(stage for stage, of in enumerate(self.rank_of) if of == rank)
             for rank in range(max(self.rank_of) + 1)
         )
 
     def costs(self) -> tuple[NodeCost, ...]:
-        """Return the cost of each stage, as this schedule runs it."""
+        """Return the cost of each stage; split backward passes are longer by `split_overhead`."""
         if not self.splits_backward:
             return self.split.partition.costs
         factor = 1 + self.split_overhead
@@ -90,12 +91,15 @@ class Pipeline:
         )
 
     def state_bytes(self) -> tuple[int, ...]:
-        """Return the bytes of parameters with their state that each rank of the pipeline holds."""
+        """Return the bytes of weights, gradients and optimizer state of each rank, by rank."""
         parameter, held = self.split.graph.parameter, self._held()
         return tuple(sum(self.state.of(parameter[name]) for name in names) for names in held)
 
     def reduce_seconds(self) -> tuple[float, ...]:
-        """Return each stage's time to sum gradients over replicas, and over tied stages."""
+        """Return the seconds in which each stage sums its gradients, by stage.
+
+        Gradients are summed over replicas, and those of tied parameters over their stages.
+        """
         takes = [0.0] * len(self.split.parameters)
         for rank, stages in enumerate(self.stages_of):
             replicas = self.layout.replicas(rank)
@@ -107,12 +111,12 @@ class Pipeline:
                 takes[stage] += all_reduce_seconds(
                     self._gradient_bytes(fresh), replicas, element_bytes=size
                 )
-        for stage, seconds in self._tie_seconds():
+        for stage, seconds in self._tied_seconds():
             takes[stage] += seconds
         return tuple(takes)
 
     def simulate(self, schedule: Schedule) -> Timeline:
-        """Simulate one step."""
+        """Simulate one step with the given schedule."""
         return simulate(
             schedule,
             self.costs(),
@@ -123,20 +127,19 @@ class Pipeline:
         )
 
     def least_seconds(self) -> float:
-        """Return a lower bound on the time of a step, by arithmetic alone.
+        """Return a lower bound on the seconds of a step, without a simulation.
 
-        The rank of stage s waits for one forward pass of the stages before it, along the longest
-        path. Then it computes all microbatches. After its last backward pass, the stages that
-        receive its gradients compute their own backward passes.
+        A rank first waits for the forward passes of the stages before it. Then it computes all
+        microbatches. After its last backward pass, the earlier stages still compute theirs.
         """
         costs, reduced = self.costs(), self.reduce_seconds()
         edges = self.split.partition.placement.edges
-        fills = _ways([cost.forward_seconds for cost in costs], edges)
+        fills = _longest_paths([cost.forward_seconds for cost in costs], edges)
         back = [edge for edge in edges if edge.has_gradient]
         if self.splits_backward:
-            drains = _ways([cost.input_gradient_seconds for cost in costs], back)
+            drains = _longest_paths([cost.input_gradient_seconds for cost in costs], back)
         else:
-            drains = _ways([cost.backward_seconds for cost in costs], back)
+            drains = _longest_paths([cost.backward_seconds for cost in costs], back)
         return max(
             self._least(
                 [costs[stage] for stage in stages],
@@ -149,6 +152,14 @@ class Pipeline:
         )
 
     def _least(self, mine: list[NodeCost], *, fill: float, drain: float, reduced: float) -> float:
+        """Return the lower bound on the seconds of a step for one rank.
+
+        Args:
+            mine: Costs of the rank's stages.
+            fill: Seconds before its first forward pass.
+            drain: Seconds of other stages after its last backward pass.
+            reduced: Seconds to sum its gradients.
+        """
         count = self.num_microbatches
         whole = count * sum(cost.seconds for cost in mine) + reduced
         if self.splits_backward:
@@ -157,17 +168,22 @@ class Pipeline:
         return fill + max(whole, count * sum(cost.seconds for cost in mine) + drain)
 
     def _held(self) -> Iterator[frozenset[str]]:
+        """Yield the names of the parameters that each rank holds, by rank."""
         for stages in self.stages_of:
             yield frozenset().union(*(self.split.parameters[stage] for stage in stages))
 
     def _gradient_bytes(self, names: frozenset[str]) -> int:
+        """Return the bytes of the gradients of these parameters."""
         parameters = (self.split.graph.parameter[name] for name in names)
         return round(
             sum(each.num_elements for each in parameters if each.is_trained) * self.state.gradient
         )
 
-    def _tie_seconds(self) -> Iterator[tuple[int, float]]:
-        """Yield each stage's time to sum gradients of a tied parameter: all send, all receive."""
+    def _tied_seconds(self) -> Iterator[tuple[int, float]]:
+        """Yield (stage, seconds) for each tied parameter and each of its stages.
+
+        Each rank that holds the parameter sends its gradient to all others.
+        """
         for tie in self.split.partition.placement.ties:
             size = self._gradient_bytes(frozenset([tie.parameter]))
             for stage in tie.stages:
@@ -176,25 +192,24 @@ class Pipeline:
                 yield stage, sum(self.link(mine, other).seconds(size) for other in sorted(others))
 
 
-def _ways(seconds: Sequence[float], edges: Sequence[Edge]) -> list[float]:
-    """Return, for each stage, the time of the longest path of stages that leads to it."""
-    ways = [0.0] * len(seconds)
+def _longest_paths(seconds: Sequence[float], edges: Sequence[Edge]) -> list[float]:
+    """Return, for each stage, the seconds of the slowest path of stages that leads to it."""
+    paths = [0.0] * len(seconds)
     for edge in edges:  # edges are ordered by source, so the path to each source is complete
-        ways[edge.target] = max(ways[edge.target], ways[edge.source] + seconds[edge.source])
-    return ways
+        paths[edge.target] = max(paths[edge.target], paths[edge.source] + seconds[edge.source])
+    return paths
 
 
-def longest_line(graph: Graph, costs: Costs) -> float:
-    """Return the time of the longest chain of nodes in which each node waits for the previous one.
+def longest_chain(graph: Graph, costs: Costs) -> float:
+    """Return the seconds of the slowest chain of nodes in which each node needs the previous one.
 
-    Gradients flow through the same chain in the opposite direction. Each stage waits for the
-    previous nodes of the chain, in any assignment of nodes to stages.
+    Forward and backward passes are included. These nodes run one after another in any partition.
     """
-    free, ways, longest = replicated(graph), dict[str, float](), 0.0
+    free, paths, longest = replicated(graph), dict[str, float](), 0.0
     for node in graph.nodes:
         if node.name not in free:
-            line = max((ways[value] for value in node.reads if value in ways), default=0.0)
+            line = max((paths[value] for value in node.reads if value in paths), default=0.0)
             line += costs.of(node.name).seconds
-            ways.update((value.name, line) for value in node.writes if value.has_gradient)
+            paths.update((value.name, line) for value in node.writes if value.has_gradient)
             longest = max(longest, line)
     return longest

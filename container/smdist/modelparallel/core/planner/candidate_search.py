@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Search for the fastest candidate, which evaluates most candidates only roughly.
+"""Search for the fastest candidate, which simulates as few candidates as possible.
 
-Candidates wait in a queue, ordered by a lower bound on their time: first a bound for all
-partitions, then a bound for the candidate's partition, then the simulated time. The first candidate
-that leaves the queue with a simulated time is the fastest: no candidate behind it can take less.
-Equal times are decided by fewer ranks in a pipeline, then fewer microbatches, then the order of
-`candidates`, so the same problem always gets the same plan.
+Candidates are in a priority queue, ordered by a lower bound on their time: first a bound for all
+partitions, then a bound for one partition, then the simulated time. The first candidate that leaves
+the queue with a simulated time is the fastest, because the bounds of all others are larger. Of
+equally fast candidates, the one with fewer ranks in a pipeline wins, then with fewer microbatches,
+then the first in the order of `candidates`. So the same problem always has the same plan.
 """
 
 from __future__ import annotations
@@ -28,7 +28,14 @@ _Heap = list[tuple[_Key, int, _Step]]
 
 
 class Search:
-    """Search for the fastest of several candidates of one problem."""
+    """Search for the fastest of several candidates of one problem.
+
+    Attributes:
+        evaluator: Evaluator of candidates.
+        misfits: Candidates that cannot run, with reasons.
+        trials: Fastest simulation of each candidate that was simulated.
+        least: Last lower bound on the seconds per sample of each candidate, or its simulated time.
+    """
 
     def __init__(self, problem: Problem, samples: Samples) -> None:
         self.evaluator = Evaluator(problem, samples)
@@ -39,7 +46,7 @@ class Search:
         self._serial = count()
 
     def best(self, candidates: Iterable[Candidate]) -> SimulatedCandidate | None:
-        """Return the fastest candidate that fits in memory, or None (see `misfits`)."""
+        """Return the fastest candidate that fits in memory; None if no candidate can run."""
         heap: _Heap = []
         for candidate in candidates:
             self._push(heap, candidate, self.evaluator.at_least(candidate), candidate)
@@ -49,12 +56,19 @@ class Search:
                 return step
             candidate = step if isinstance(step, Candidate) else step[0]
             try:
-                self._go_on(heap, step)
+                self._advance(heap, step)
             except OptionError as error:
                 self.misfits[candidate] = Misfit(candidate=candidate, why=error)
         return None
 
-    def _go_on(self, heap: _Heap, step: Candidate | tuple[Candidate, CandidatePipeline]) -> None:
+    def _advance(self, heap: _Heap, step: Candidate | tuple[Candidate, CandidatePipeline]) -> None:
+        """Evaluate an entry of the queue more precisely, and put the results into the queue.
+
+        A candidate is replaced by its partitions, and a partition by its simulation.
+
+        Raises:
+            OptionError: The candidate cannot run.
+        """
         if isinstance(step, Candidate):
             splits = list(self.evaluator.splits(step))
             if not splits:
@@ -74,7 +88,7 @@ class Search:
         self._push(heap, candidate, trial.seconds_per_sample, trial)
 
     def forget(self, num_microbatches: int) -> None:
-        """Drop the results for this number of microbatches, because it was captured meanwhile."""
+        """Delete all results for this number of microbatches, whose costs have changed."""
         for known in (self.misfits, self.trials, self.least):
             for candidate in [c for c in known if c.num_microbatches == num_microbatches]:
                 del known[candidate]
@@ -94,5 +108,5 @@ class Search:
 
 
 def rounded(seconds: float) -> float:
-    """Round a time, so that times which differ by rounding errors alone are equal."""
+    """Return a time rounded to 9 digits, so that rounding errors do not decide between times."""
     return float(f"{seconds:.9g}")

@@ -9,13 +9,12 @@ from typing import Final
 
 from smdist.modelparallel.core.plan.number_format import number, way
 from smdist.modelparallel.core.plan.plan_check import divisors
-from smdist.modelparallel.core.planner.manual_stages import num_stages_by_hand
 from smdist.modelparallel.core.planner.problem import AUTO, Problem
 from smdist.modelparallel.core.schedule import SCHEDULES, ScheduleKind
 
-# Schedules that "auto" tries, in order of preference among equals: least memory first. Two
-# schedules are missing: "looped_bfs" keeps as many microbatches as "simple", and "dualpipe_v" as
-# many as "zero_bubble_v", so both run only if requested by name.
+# Schedules that "auto" tries. Of equally fast ones, the first wins: it needs the least memory.
+# "looped_bfs" holds as many microbatches as "simple", and "dualpipe_v" as many as "zero_bubble_v",
+# so both are used only if requested by name.
 _AUTO: Final = (
     "1f1b",
     "zero_bubble",
@@ -24,15 +23,15 @@ _AUTO: Final = (
     "zero_bubble_v",
     "simple",
 )
-LEAN: Final = ("1f1b", "zero_bubble")  # schedules that hold the least
+LEAN: Final = ("1f1b", "zero_bubble")  # schedules that hold the fewest microbatches
 _EXTRA_ACTIVE: Final = range(5)  # active microbatches beyond the number of ranks
-_VIRTUAL: Final = (2, 4)
-_MOST_PER_RANK: Final = 16  # microbatches: with more, the bubble is below 6 % and overheads grow
+_VIRTUAL: Final = (2, 4)  # numbers of stages on each rank that are tried
+_MOST_PER_RANK: Final = 16  # microbatches; with more, the bubble is below 6 % and overheads grow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """Combination of degrees, schedule and number of microbatches, not evaluated yet.
+    """Combination of degrees, schedule and number of microbatches that the planner may choose.
 
     Attributes:
         pipeline: Number of ranks of one pipeline.
@@ -40,8 +39,9 @@ class Candidate:
         schedule: Name of the schedule.
         num_microbatches: Number of microbatches of a step.
         virtual_stages: Number of stages on each rank.
-        active_microbatches: Largest number of microbatches in flight; None if the schedule decides.
-        preference: Position in the order of preference; among equals, the lowest wins.
+        active_microbatches: Largest number of microbatches in flight, for the schedule
+            "interleaved"; None for others.
+        preference: Number that decides between equally fast candidates; the lowest wins.
     """
 
     pipeline: int
@@ -69,7 +69,7 @@ class Candidate:
 
 
 def microbatch_choices(problem: Problem) -> tuple[int, ...]:
-    """Return the numbers of microbatches that may be tried."""
+    """Return the numbers of microbatches to try."""
     if problem.microbatches:
         return (problem.microbatches,)
     most = _MOST_PER_RANK * (problem.pipeline_parallel_degree or problem.cluster.size)
@@ -78,10 +78,10 @@ def microbatch_choices(problem: Problem) -> tuple[int, ...]:
 
 
 def degree_choices(problem: Problem) -> tuple[int, ...]:
-    """Return the pipeline degrees that may be tried, for any number of units.
+    """Return the numbers of ranks of a pipeline to try.
 
-    A request for several stages a rank, or for a limit of microbatches in flight, is a request for
-    a pipeline: the degree is then at least 2, if the cluster has 2 ranks.
+    If the user requests several stages on each rank, or a number of active microbatches, the
+    degree 1 is left out on clusters with several ranks, because the user wants a pipeline.
     """
     if problem.pipeline_parallel_degree:
         return (problem.pipeline_parallel_degree,)
@@ -93,16 +93,17 @@ def degree_choices(problem: Problem) -> tuple[int, ...]:
 
 
 def candidates(problem: Problem, num_units: int) -> Iterator[Candidate]:
-    """Yield all candidates that may be tried with this number of units."""
+    """Yield all candidates to try for a model with this number of units (undivided modules)."""
     for pipeline in degree_choices(problem):
         for count in microbatch_choices(problem):
             yield from _of(problem, pipeline, count, num_units)
 
 
 def _of(problem: Problem, pipeline: int, count: int, num_units: int) -> Iterator[Candidate]:
+    """Yield the candidates with `pipeline` ranks in a pipeline and `count` microbatches."""
     preference, stages = 0, range(1, num_units + 1)
     if not problem.auto_partition:
-        stages = range(num_stages_by_hand(problem), num_stages_by_hand(problem) + 1)
+        stages = range(problem.num_marked_stages, problem.num_marked_stages + 1)
     for name in _names(problem, pipeline):
         for virtual in _virtual(problem, SCHEDULES[name]):
             if pipeline * virtual not in stages:
@@ -121,6 +122,7 @@ def _of(problem: Problem, pipeline: int, count: int, num_units: int) -> Iterator
 
 
 def _names(problem: Problem, pipeline: int) -> tuple[str, ...]:
+    """Return the names of the schedules to try."""
     if problem.schedule != AUTO:
         return (problem.schedule,)
     if problem.active_microbatches:
@@ -131,16 +133,18 @@ def _names(problem: Problem, pipeline: int) -> tuple[str, ...]:
 
 
 def _virtual(problem: Problem, kind: ScheduleKind) -> tuple[int, ...]:
+    """Return the numbers of stages on each rank to try with a schedule."""
     least, most = kind.least_virtual_stages, kind.most_virtual_stages
     wanted = (problem.virtual_stages,) if problem.virtual_stages else (least, *_VIRTUAL)
     if problem.schedule == AUTO and not problem.virtual_stages and least == 1:
-        wanted = (1,)  # schedules of their own use several stages a rank
+        wanted = (1,)  # other schedules are for several stages on each rank
     return tuple(sorted({each for each in wanted if least <= each <= (most or each)}))
 
 
 def _active(
     problem: Problem, kind: ScheduleKind, pipeline: int, count: int
 ) -> tuple[int | None, ...]:
+    """Return the values of `active_microbatches` to try; None for schedules without it."""
     if not kind.takes_active_microbatches:
         return (None,)
     if problem.active_microbatches:

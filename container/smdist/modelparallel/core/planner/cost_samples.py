@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Costs of one microbatch for every number of microbatches, from as few captures as possible.
+"""Graph and costs of a microbatch for any number of microbatches, from few captures of the model.
 
-A capture takes about a second and a measurement longer. The largest and the smallest microbatch are
-captured; values for sizes between them are interpolated linearly. The size that the planner finally
-chooses is captured as well, so no plan rests on interpolation.
+A capture takes about a second, and a measurement of costs longer. So only the largest and the
+smallest microbatch are captured. Values for sizes between them are interpolated linearly. The size
+of the chosen plan is captured as well, so no plan is based on interpolated values.
 """
 
 from __future__ import annotations
@@ -18,20 +18,24 @@ from smdist.modelparallel.core.planner.problem import Problem
 
 
 class SizeError(OptionError):
-    """Microbatches of one size cannot be captured or measured; other sizes may be possible."""
+    """Error of a microbatch size at which the model cannot be captured or measured.
 
-    num_microbatches = 0  # number of microbatches at that size
+    Attributes:
+        num_microbatches: Number of microbatches of a batch at this size.
+    """
+
+    num_microbatches = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """Model at one size of microbatch.
+    """Graph and costs of the model at one microbatch size.
 
     Attributes:
-        num_microbatches: Number of microbatches that a batch is cut into.
-        graph: Graph with the bytes of this size.
-        costs: Costs at this size.
-        is_exact: True if the model was captured at this size, not interpolated.
+        num_microbatches: Number of microbatches of a batch at this size.
+        graph: Graph of the model, with the bytes of values at this size.
+        costs: Costs of the graph's nodes at this size.
+        is_exact: True if captured at this size, False if interpolated.
     """
 
     num_microbatches: int
@@ -41,7 +45,11 @@ class View:
 
 
 class Samples:
-    """Model at all sizes of microbatches, with certain units opened."""
+    """Graphs and costs of a model at all microbatch sizes.
+
+    Attributes:
+        opened: Modules that are divided into the modules inside them.
+    """
 
     def __init__(self, problem: Problem, opened: frozenset[str], choices: tuple[int, ...]) -> None:
         self._problem = problem
@@ -52,7 +60,7 @@ class Samples:
         self._seconds: dict[tuple[int, bool], tuple[float, float]] = {}
 
     def exact(self, num_microbatches: int) -> View:
-        """Return the model captured at this size; it is captured once.
+        """Return graph and costs captured at this size; the first call captures the model.
 
         Raises:
             SizeError: The model cannot be captured or measured at this size.
@@ -66,7 +74,7 @@ class Samples:
         return self._exact[num_microbatches]
 
     def seconds(self, num_microbatches: int) -> tuple[float, float]:
-        """Return the seconds of one microbatch in the whole model, and in the slowest unit."""
+        """Return the seconds of one microbatch in the whole model, and in its slowest module."""
         view = self.view(num_microbatches)
         key = (num_microbatches, view.is_exact)
         if key not in self._seconds:
@@ -77,28 +85,29 @@ class Samples:
 
     @property
     def smallest(self) -> View:
-        """Model at its smallest size of microbatch."""
+        """Graph and costs of the smallest microbatch."""
         return self.exact(self._ends[1])
 
     def view(self, num_microbatches: int) -> View:
-        """Return the model at this size, captured or interpolated between two captured sizes."""
+        """Return graph and costs at this size, captured or interpolated between two captures."""
         if num_microbatches in self._exact:
             return self._exact[num_microbatches]
         if num_microbatches not in self._between:
             large, small = (self.exact(each) for each in self._ends)
             if num_microbatches in self._ends or not _alike(large.graph, small.graph):
                 return self.exact(num_microbatches)
-            line = _between(large, small, self._share(num_microbatches))
+            line = _between(large, small, self._position(num_microbatches))
             self._between[num_microbatches] = replace(line, num_microbatches=num_microbatches)
         return self._between[num_microbatches]
 
-    def _share(self, num_microbatches: int) -> float:
+    def _position(self, num_microbatches: int) -> float:
         """Return the position of a size between the smallest (0) and the largest (1)."""
         few, many = self._ends
         return (1 / num_microbatches - 1 / many) / (1 / few - 1 / many)
 
 
 def _alike(one: Graph, other: Graph) -> bool:
+    """Return True if two graphs have the same nodes and values; only these are interpolated."""
     return [_outline(each) for each in one.nodes] == [_outline(each) for each in other.nodes]
 
 
@@ -106,11 +115,12 @@ def _outline(node: Node) -> tuple[str, tuple[str, ...], list[str]]:
     return node.name, node.reads, [value.name for value in node.writes]
 
 
-def _between(large: View, small: View, share: float) -> View:
+def _between(large: View, small: View, position: float) -> View:
+    """Return the linear interpolation of two sizes; `position` is 0 for small, 1 for large."""
     nodes = zip(large.graph.nodes, small.graph.nodes, strict=True)
-    graph = replace(large.graph, nodes=tuple(_node(*pair, share) for pair in nodes))
+    graph = replace(large.graph, nodes=tuple(_node(*pair, position) for pair in nodes))
     names = {**large.costs.nodes, **small.costs.nodes}
-    costs = {name: _cost(large.costs.of(name), small.costs.of(name), share) for name in names}
+    costs = {name: _cost(large.costs.of(name), small.costs.of(name), position) for name in names}
     return View(
         num_microbatches=0,
         graph=graph,
@@ -119,29 +129,29 @@ def _between(large: View, small: View, share: float) -> View:
     )
 
 
-def _node(large: Node, small: Node, share: float) -> Node:
+def _node(large: Node, small: Node, position: float) -> Node:
     values = zip(large.writes, small.writes, strict=True)
     writes = tuple(
-        replace(most, num_bytes=round(_line(most.num_bytes, least.num_bytes, share)))
+        replace(most, num_bytes=round(_line(most.num_bytes, least.num_bytes, position)))
         for most, least in values
     )
     return replace(large, writes=writes)
 
 
-def _cost(large: NodeCost, small: NodeCost, share: float) -> NodeCost:
+def _cost(large: NodeCost, small: NodeCost, position: float) -> NodeCost:
     return NodeCost(
-        forward_seconds=_line(large.forward_seconds, small.forward_seconds, share),
+        forward_seconds=_line(large.forward_seconds, small.forward_seconds, position),
         input_gradient_seconds=_line(
-            large.input_gradient_seconds, small.input_gradient_seconds, share
+            large.input_gradient_seconds, small.input_gradient_seconds, position
         ),
         weight_gradient_seconds=_line(
-            large.weight_gradient_seconds, small.weight_gradient_seconds, share
+            large.weight_gradient_seconds, small.weight_gradient_seconds, position
         ),
-        saved_bytes=round(_line(large.saved_bytes, small.saved_bytes, share)),
-        workspace_bytes=round(_line(large.workspace_bytes, small.workspace_bytes, share)),
+        saved_bytes=round(_line(large.saved_bytes, small.saved_bytes, position)),
+        workspace_bytes=round(_line(large.workspace_bytes, small.workspace_bytes, position)),
         keeps=large.keeps,
     )
 
 
-def _line(large: float, small: float, share: float) -> float:
-    return small + (large - small) * share
+def _line(large: float, small: float, position: float) -> float:
+    return small + (large - small) * position

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Partitions of a model for a candidate, from the partitioner or from the user's marks."""
+"""Partitions of a model for a candidate: computed, or from the user's marks on modules."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ from smdist.modelparallel.core.partition.manual import stages_of_marks
 from smdist.modelparallel.core.planner.candidates import Candidate
 from smdist.modelparallel.core.planner.cost_samples import Samples, View
 from smdist.modelparallel.core.planner.problem import Problem
-from smdist.modelparallel.core.schedule import Do, Schedule, Shape
+from smdist.modelparallel.core.schedule import Schedule, Shape, most_in_flight
 
 _BY_MEMORY: Final = 1.0
-_FELT: Final = 0.01  # least time of a message, relative to a stage's, for a second partition
-_MANY: Final = 256  # units: with more, stages are balanced well anyway and partitions take seconds
-_CHANGE: Final = {Do.F: 1, Do.B: -1, Do.I: 0, Do.W: -1}
+_NOTICEABLE: Final = 0.01  # a message above 1 % of a stage's time justifies a second partition
+_MANY: Final = (
+    256  # units; with more, stages are balanced in any case, and a partition takes seconds
+)
 
 
 class Cuts:
-    """Partitions of one model, each computed once.
+    """Partitions of one model for different candidates, each computed once.
 
-    At a size of microbatches that was not captured, the cuts of the smallest size are used, because
-    the costs of units grow alike. The size that is finally chosen is captured, and cut for itself.
+    For a microbatch size that was not captured, the stages of the smallest size are used, because
+    the costs of all modules grow alike. The size of the chosen plan is captured, and has a
+    partition of its own.
     """
 
     def __init__(self, problem: Problem, samples: Samples) -> None:
@@ -35,20 +37,22 @@ class Cuts:
     def find(
         self, view: View, candidate: Candidate, schedule: Callable[[], Schedule], link: Link
     ) -> list[Partition]:
-        """Return the partitions to simulate, without a limit of memory.
+        """Return one or two partitions to simulate, computed without a memory limit.
 
-        One assumes that all communication is hidden, the other that none is; the simulation shows
-        which is faster. If the user placed the units, there is only one partition.
+        The first one assumes that messages take no time, because they overlap with computation; the
+        second one adds their time. The simulation shows which is faster. Stages of the user are
+        the only partition.
 
         Raises:
-            OptionError: There are more stages than units, or the user's stages are not a pipeline.
+            OptionError: There are more stages than modules, or a stage of the user would send a
+                value to an earlier stage.
         """
         if not self._problem.auto_partition:
-            return [self._by_hand(view, candidate)]
+            return [self._marked_partition(view, candidate)]
         in_flight = most_in_flight(schedule()) if self._weighs_memory else None
         cut = partial(self._cut, view, candidate, in_flight=in_flight, **self._weights)
         hidden = cut(link=Link())
-        if len(hidden.stage_of) > _MANY or not _is_felt(link, hidden):
+        if len(hidden.stage_of) > _MANY or not _is_noticeable(link, hidden):
             return [hidden]
         exposed = cut(link=link)
         return [hidden] if exposed.stages == hidden.stages else [hidden, exposed]
@@ -56,13 +60,15 @@ class Cuts:
     def within(
         self, view: View, candidate: Candidate, schedule: Schedule, device_bytes: int
     ) -> Partition:
-        """Return the best partition that fits in `device_bytes` a rank, without receive buffers.
+        """Return the best partition that fits in `device_bytes` on each rank.
+
+        Receive buffers are not counted.
 
         Raises:
             OptionError: No such partition exists.
         """
         if not self._problem.auto_partition:
-            return self._by_hand(view, candidate)
+            return self._marked_partition(view, candidate)
         in_flight = most_in_flight(schedule)
         limits = {"device_bytes": device_bytes, "in_flight": in_flight, **self._weights}
         return self._cut(view, candidate, **limits)
@@ -70,11 +76,11 @@ class Cuts:
     def leanest(self, view: View, candidate: Candidate, schedule: Schedule) -> Partition:
         """Return the partition whose fullest rank holds the fewest bytes."""
         if not self._problem.auto_partition:
-            return self._by_hand(view, candidate)
+            return self._marked_partition(view, candidate)
         in_flight = most_in_flight(schedule)
         return self._cut(view, candidate, in_flight=in_flight, memory_weight=_BY_MEMORY)
 
-    def _by_hand(self, view: View, candidate: Candidate) -> Partition:
+    def _marked_partition(self, view: View, candidate: Candidate) -> Partition:
         stage_of = stages_of_marks(
             view.graph,
             self._problem.marks,
@@ -82,17 +88,17 @@ class Cuts:
             default_partition=self._problem.default_partition,
         )
         solve = partial(assigned, view.graph, view.costs, stage_of)
-        return self._once(solve, view, candidate)
+        return self._cached(solve, view, candidate)
 
     def _cut(self, view: View, candidate: Candidate, **options: Any) -> Partition:
         if view.is_exact or "device_bytes" in options:
             solve = partial(partition, view.graph, view.costs)
-            return self._once(solve, view, candidate, **options)
+            return self._cached(solve, view, candidate, **options)
         known = self._cut(self._samples.smallest, candidate, **options)
         solve = partial(assigned, view.graph, view.costs, known.stage_of)
-        return self._once(solve, view, candidate, stages=known.stages)
+        return self._cached(solve, view, candidate, stages=known.stages)
 
-    def _once(
+    def _cached(
         self, solve: Callable[..., Partition], view: View, candidate: Candidate, **options: Any
     ) -> Partition:
         rank_of = rank_of_stages(candidate)
@@ -118,27 +124,18 @@ class Cuts:
         return bool(self._problem.memory_weight) or self._problem.optimize is not None
 
 
-def _is_felt(link: Link, found: Partition) -> bool:
+def _is_noticeable(link: Link, found: Partition) -> bool:
+    """Return True if the longest message takes more than 1 % of the slowest stage's time."""
     edges = found.placement.edges
     longest = max((link.seconds(edge.num_bytes) for edge in edges), default=0.0)
-    return longest > _FELT * max(found.loads)
+    return longest > _NOTICEABLE * max(found.loads)
 
 
 def rank_of_stages(candidate: Candidate) -> tuple[int, ...]:
-    """Return the rank of each stage."""
+    """Return the rank of each stage of a candidate, by stage."""
     shape = Shape(
         num_ranks=candidate.pipeline,
         num_microbatches=candidate.num_microbatches,
         virtual_stages=candidate.virtual_stages,
     )
     return candidate.kind.rank_of(shape)
-
-
-def most_in_flight(schedule: Schedule) -> tuple[int, ...]:
-    """Return the largest number of microbatches that each stage holds, by stage."""
-    held, most = [0] * schedule.num_stages, [0] * schedule.num_stages
-    for order in schedule.orders:
-        for action in order:
-            held[action.stage] += _CHANGE[action.do]
-            most[action.stage] = max(most[action.stage], held[action.stage])
-    return tuple(most)

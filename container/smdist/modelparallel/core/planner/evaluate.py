@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluation of one candidate: first a lower bound by arithmetic, then a simulation."""
+"""Evaluation of candidates: lower bounds on time and memory first, then a simulation."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from typing import Final
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core.cost import Link
 from smdist.modelparallel.core.partition import Partition
-from smdist.modelparallel.core.plan.number_format import seconds as told
+from smdist.modelparallel.core.plan.number_format import seconds as format_seconds
 from smdist.modelparallel.core.plan_errors import PlanError
 from smdist.modelparallel.core.planner.candidate_pipeline import (
     CandidatePipeline,
     Pipeline,
-    longest_line,
+    longest_chain,
     split,
 )
 from smdist.modelparallel.core.planner.candidates import Candidate
 from smdist.modelparallel.core.planner.cost_samples import Samples, View
-from smdist.modelparallel.core.planner.cuts import Cuts, most_in_flight, rank_of_stages
-from smdist.modelparallel.core.planner.memory_bounds import Room
+from smdist.modelparallel.core.planner.cuts import Cuts, rank_of_stages
+from smdist.modelparallel.core.planner.memory_bounds import MemoryBounds
 from smdist.modelparallel.core.planner.pipeline_layout import PipelineLayout, slowness
 from smdist.modelparallel.core.planner.problem import AUTO, Problem
-from smdist.modelparallel.core.schedule import Schedule, make_schedule
+from smdist.modelparallel.core.schedule import Schedule, make_schedule, most_in_flight
 from smdist.modelparallel.core.simulate import Timeline
 
-_HOPS: Final = 20  # latencies: a stage that takes less is too short for several stages a rank
-_TIGHTER: Final = 4  # cuts with a limit lowered by the bytes of receive buffers
+_HOPS: Final = 20  # a rank has several stages only if a stage takes longer than 20 latencies
+_TIGHTER: Final = 4  # largest number of partitions with a limit lowered for receive buffers
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: the class has cached properties
 class SimulatedCandidate:
-    """Candidate with its simulated step."""
+    """Candidate with the timeline of its simulated step."""
 
     candidate: Candidate
     batch_size: int
@@ -43,27 +43,27 @@ class SimulatedCandidate:
 
     @cached_property
     def seconds_per_sample(self) -> float:
-        """Seconds per sample, over all replicas; candidates are compared by it."""
+        """Seconds per sample of all replicas together; the planner minimizes this number."""
         return self.timeline.step_seconds / (self.batch_size * self.candidate.data)
 
     @cached_property
     def peak_bytes(self) -> int:
-        """Bytes that the fullest rank holds."""
+        """Largest number of bytes that a rank of the pipeline holds."""
         return max(self.timeline.peak_bytes)
 
     @cached_property
     def fullest_rank(self) -> int:
-        """Rank of the pipeline that holds the most bytes."""
+        """Rank of the pipeline that holds `peak_bytes`."""
         return self.timeline.peak_bytes.index(self.peak_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misfit:
-    """Candidate that cannot run, or is not worth trying.
+    """Candidate that cannot run, or cannot be the fastest.
 
     Attributes:
-        candidate: The candidate.
-        why: Reason; None if it does not fit in memory.
+        candidate: Degrees, schedule and number of microbatches.
+        why: Error that explains it; None if the candidate does not fit in memory.
     """
 
     candidate: Candidate
@@ -71,7 +71,7 @@ class Misfit:
 
 
 class Evaluator:
-    """Evaluator of the candidates of one problem, with certain units opened."""
+    """Evaluator of the candidates of one problem, for one division of the model into units."""
 
     def __init__(self, problem: Problem, samples: Samples) -> None:
         self._problem, self._samples = problem, samples
@@ -79,55 +79,59 @@ class Evaluator:
         self._links: dict[int, tuple[PipelineLayout, Callable[[int, int], Link]]] = {}
         self._schedules: dict[Candidate, Schedule] = {}
         self._in_flight: dict[Candidate, tuple[int, ...]] = {}
-        self._lines: dict[tuple[int, bool], float] = {}
+        self._chain_seconds: dict[tuple[int, bool], float] = {}
         limit = problem.memory_limit_bytes
-        self._room = None if limit is None else Room(limit_bytes=limit, state=problem.state)
+        self._memory = (
+            None if limit is None else MemoryBounds(limit_bytes=limit, state=problem.state)
+        )
 
     def is_exact(self, candidate: Candidate) -> bool:
-        """Tell whether the candidate's size of microbatches was captured."""
+        """Return True if the candidate's microbatch size was captured, False if interpolated."""
         return self._view(candidate).is_exact
 
     def at_least(self, candidate: Candidate) -> float:
-        """Return a lower bound on the seconds per sample, for all partitions.
+        """Return a lower bound on the seconds per sample that holds for every partition.
 
-        With m microbatches and one stage of load x on each rank, a rank finishes after the loads
-        before it and m times its own load. No loads x make the last rank finish earlier than at
-        total / (1 - (1 - 1 / m) ** ranks), where all ranks finish together. Parallel branches of
-        the model need not wait for each other, so the total is that of the longest chain of nodes
-        that do.
+        With m microbatches and one stage on each rank, a rank finishes after one microbatch on each
+        stage before it, and m microbatches on its own stage. The last rank finishes at the earliest
+        at total / (1 - (1 - 1 / m) ** ranks), if all ranks finish together. The total is the time
+        of the slowest chain of nodes that need each other, because parallel branches of the model
+        need not wait for each other.
         """
         total, slowest = self._samples.seconds(candidate.num_microbatches)
         count, ranks = candidate.num_microbatches, candidate.pipeline
         least = count * max(total / ranks, slowest)
         if candidate.virtual_stages == 1 and not candidate.kind.splits_backward:
-            least = max(least, self._in_line(candidate) / (1 - (1 - 1 / count) ** ranks))
+            least = max(least, self._longest_chain(candidate) / (1 - (1 - 1 / count) ** ranks))
         return self._per_sample(candidate, least)
 
-    def _in_line(self, candidate: Candidate) -> float:
-        """Return the seconds of the longest chain of dependent nodes, forward and backward."""
+    def _longest_chain(self, candidate: Candidate) -> float:
+        """Return the seconds of the slowest chain of nodes that need each other, both passes."""
         view = self._view(candidate)
         key = (view.num_microbatches, view.is_exact)
-        if key not in self._lines:
-            self._lines[key] = longest_line(view.graph, view.costs)
-        return self._lines[key]
+        if key not in self._chain_seconds:
+            self._chain_seconds[key] = longest_chain(view.graph, view.costs)
+        return self._chain_seconds[key]
 
     def splits(self, candidate: Candidate) -> Iterator[tuple[float, CandidatePipeline]]:
-        """Yield the partitions to simulate, each with a lower bound on its seconds per sample.
+        """Yield the partitions to simulate: (lower bound on the seconds per sample, partition).
+
+        Nothing is yielded if the candidate cannot fit in memory.
 
         Raises:
-            OptionError: No partition or no schedule exists, or it is not worth trying.
+            OptionError: No partition or no schedule exists, or stages would be too short.
         """
         view, joined = self._view(candidate), self._slowest_link(candidate)
         if self._cannot_fit(candidate):
             return
         for found in self._cuts.find(view, candidate, partial(self.schedule, candidate), joined):
-            self._refuse_short_stages(candidate, found)
+            self._check_stage_length(candidate, found)
             cut = split(view.graph, found)
             least = self._pipeline(candidate, cut).least_seconds()
             yield self._per_sample(candidate, least), cut
 
     def simulate(self, candidate: Candidate, cut: CandidatePipeline) -> SimulatedCandidate:
-        """Simulate one step, without a limit of memory.
+        """Simulate one step of a candidate, without checking memory.
 
         Raises:
             OptionError: The schedule cannot be made with these numbers.
@@ -141,7 +145,9 @@ class Evaluator:
         )
 
     def fit(self, candidate: Candidate, cut: CandidatePipeline) -> SimulatedCandidate | None:
-        """Simulate one step, with another cut if this one holds too much; None if no cut fits.
+        """Simulate one step of a candidate within the memory limit.
+
+        If the given partition does not fit, another one is used. None is returned if none fits.
 
         Raises:
             OptionError: The schedule cannot be made with these numbers.
@@ -158,57 +164,68 @@ class Evaluator:
         return self._cut_for(candidate, limit)
 
     def least_bytes(self, candidate: Candidate) -> int:
-        """Return a lower bound on the fullest rank's bytes, from sums; 0 if memory is unlimited."""
-        if self._room is None:
+        """Return a lower bound on the bytes of the fullest rank; 0 if memory is unlimited.
+
+        It is computed from the sums over the model, without a partition.
+        """
+        if self._memory is None:
             return 0
-        return self._room.least_bytes(self._view(candidate), candidate.pipeline)
+        return self._memory.least_bytes(self._view(candidate), candidate.pipeline)
 
     def may_fit(self, candidate: Candidate) -> bool:
-        """Tell whether the candidate may fit in memory, judged by sums alone."""
+        """Return False if the model's total memory shows that the candidate cannot fit."""
         view = self._view(candidate)
-        return self._room is None or self._room.may_fit(view, candidate.pipeline)
+        return self._memory is None or self._memory.may_fit(view, candidate.pipeline)
 
     def may_fit_finer(self, candidate: Candidate) -> bool:
-        """Tell whether the candidate might fit in memory if units were arbitrarily fine.
+        """Return False if the candidate cannot fit in memory even if modules could be divided.
 
-        If the user placed the units, stages need not be runs in the order of execution, so the
-        answer is always True.
+        True is returned for stages of the user, which need not be consecutive modules, and for
+        several stages on each rank.
         """
-        if self._room is None or candidate.virtual_stages > 1:
+        if self._memory is None or candidate.virtual_stages > 1:
             return True
         if not self._problem.auto_partition:
             return True
         in_flight = self._most_in_flight(candidate)
-        return self._room.may_fit_cut_anywhere(self._view(candidate), in_flight)
+        return self._memory.may_fit_if_divisible(self._view(candidate), in_flight)
 
     def leanest(self, candidate: Candidate) -> SimulatedCandidate:
-        """Simulate a candidate that is cut for the least memory."""
+        """Simulate a candidate with the partition that needs the least memory."""
         view = self._view(candidate)
         found = self._cuts.leanest(view, candidate, self.schedule(candidate))
         return self.simulate(candidate, split(view.graph, found))
 
     def _cut_for(self, candidate: Candidate, limit: int) -> SimulatedCandidate | None:
-        """Cut for a lower limit, which leaves memory for the last cut's receive buffers."""
-        view, schedule, room = self._view(candidate), self.schedule(candidate), limit
+        """Simulate partitions for lowered memory limits, until receive buffers fit as well.
+
+        None is returned if no partition fits.
+        """
+        view, schedule, lowered = self._view(candidate), self.schedule(candidate), limit
         for _ in range(_TIGHTER):
             try:
-                found = self._cuts.within(view, candidate, schedule, room)
+                found = self._cuts.within(view, candidate, schedule, lowered)
             except OptionError:
                 break
             trial = self.simulate(candidate, split(view.graph, found))
             if trial.peak_bytes <= limit:
                 return trial
-            room -= trial.peak_bytes - limit
-        if room == limit and candidate.virtual_stages == 1:  # too full even without receive buffers
-            if self._room is not None:
+            lowered -= trial.peak_bytes - limit
+        if (
+            lowered == limit and candidate.virtual_stages == 1
+        ):  # too full even without receive buffers
+            if self._memory is not None:
                 in_flight = self._most_in_flight(candidate)
-                self._room.did_not_fit(view, rank_of_stages(candidate), in_flight)
+                self._memory.record_misfit(view, rank_of_stages(candidate), in_flight)
             return None
         trial = self.leanest(candidate)
         return trial if trial.peak_bytes <= limit else None
 
     def _least_peak(self, candidate: Candidate, cut: CandidatePipeline) -> int:
-        """Return a lower bound on the fullest rank's bytes; 0 if a rank has several stages."""
+        """Return a lower bound on the bytes of the partition's fullest rank.
+
+        It is 0 if ranks have several stages, because then it would have to be simulated.
+        """
         if candidate.virtual_stages > 1:
             return 0
         found, in_flight = cut.partition, self._most_in_flight(candidate)
@@ -218,14 +235,18 @@ class Evaluator:
         )
 
     def _cannot_fit(self, candidate: Candidate) -> bool:
-        if self._room is None:
+        """Return True if bounds or an earlier candidate show that memory is too small."""
+        if self._memory is None:
             return False
         view, rank_of = self._view(candidate), rank_of_stages(candidate)
-        if not self._room.may_fit(view, candidate.pipeline) or not self.may_fit_finer(candidate):
+        if not self._memory.may_fit(view, candidate.pipeline) or not self.may_fit_finer(candidate):
             return True
-        return self._room.is_worse(view, rank_of, partial(self._most_in_flight, candidate))
+        return self._memory.needs_more_than_a_misfit(
+            view, rank_of, partial(self._most_in_flight, candidate)
+        )
 
     def _most_in_flight(self, candidate: Candidate) -> tuple[int, ...]:
+        """Return the largest number of microbatches that each stage holds, by stage."""
         if candidate not in self._in_flight:
             self._in_flight[candidate] = most_in_flight(self.schedule(candidate))
         return self._in_flight[candidate]
@@ -247,7 +268,14 @@ class Evaluator:
             )
         return self._schedules[key]
 
-    def _refuse_short_stages(self, candidate: Candidate, cut: Partition) -> None:
+    def _check_stage_length(self, candidate: Candidate, cut: Partition) -> None:
+        """Check that stages are long enough for several stages on each rank.
+
+        Only schedules that the planner chose are checked, not requested ones.
+
+        Raises:
+            PlanError: A stage takes less than 20 times the latency of a message.
+        """
         if self._problem.schedule != AUTO or candidate.virtual_stages == 1:
             return
         if self._problem.virtual_stages:
@@ -256,11 +284,13 @@ class Evaluator:
         seconds = sum(cost.seconds for cost in costs) / len(costs)
         hop = self._slowest_link(candidate).latency_seconds
         if seconds <= _HOPS * hop:
-            what = f"a stage takes {told(seconds)} and sending a message {told(hop)}"
-            why = f"several stages a rank gain only where a stage takes {_HOPS} times as long"
-            raise PlanError(what, why, "Ask for the schedule by name to have it all the same")
+            what = f"a stage takes {format_seconds(seconds)}, and a message {format_seconds(hop)}"
+            why = f"with several stages on each rank, a stage must take {_HOPS} times as long"
+            hint = f"Request the schedule {candidate.schedule!r} by name to use it in any case"
+            raise PlanError(what, why, hint)
 
     def _slowest_link(self, candidate: Candidate) -> Link:
+        """Return the slowest link between neighbour ranks of the candidate's pipelines."""
         link = self._layout(candidate)[1]
         neighbours = (link(rank, rank + 1) for rank in range(candidate.pipeline - 1))
         return max(neighbours, key=slowness, default=Link())

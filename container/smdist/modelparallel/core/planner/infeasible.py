@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of requests without a possible plan, with the nearest alternatives."""
+"""Errors of requests for which no plan is possible, with the nearest alternatives."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from smdist.modelparallel.core.planner.candidates import (
 )
 from smdist.modelparallel.core.planner.cost_samples import Samples
 from smdist.modelparallel.core.planner.evaluate import Misfit, SimulatedCandidate
-from smdist.modelparallel.core.planner.manual_stages import num_stages_by_hand
 from smdist.modelparallel.core.planner.problem import Problem
 
 _NEAREST: Final = 3
@@ -37,13 +36,13 @@ def impossible(
     full = [each.candidate for each in misfits if each.why is None]
     trials = list(leanest(search, full))
     if trials:
-        return _too_full(problem, trials)
+        return _out_of_memory(problem, trials)
     reasons = [search.misfits[each].why for each in tried]
     return _refused([each for each in reasons if each is not None])
 
 
 def memory_sentence(trial: SimulatedCandidate) -> str:
-    """Return a sentence on the memory that the fullest rank would need."""
+    """Return a clause with the memory that the fullest rank needs, and its largest part."""
     rank, split = trial.fullest_rank, trial.pipeline.split
     peak = trial.timeline.peaks[rank]
     stages = trial.pipeline.stages_of[rank]
@@ -68,51 +67,62 @@ def _span(stages: tuple[tuple[str, ...], ...], stage: int) -> str:
     return f"stage {stage}: {units[0]} to {units[-1]}"
 
 
+def _requested(problem: Problem) -> str:
+    """Return the name of the option that asks for too many stages."""
+    for name in ("pipeline_parallel_degree", "virtual_stages", "data_parallel_degree"):
+        if getattr(problem, name):
+            return name
+    return "schedule"
+
+
 def _too_few_units(problem: Problem, samples: Samples) -> PlanError:
     graph = samples.exact(max(microbatch_choices(problem))).graph
     units, least = len(placed_units(graph)), min(degree_choices(problem))
     if not units:
         return _no_units(graph.model)
     virtual = problem.virtual_stages or 1
-    asked = [f"pipeline_parallel_degree {least}"] if problem.pipeline_parallel_degree else []
-    asked += [f"data_parallel_degree {problem.data_parallel_degree}"] * bool(
+    requested = [f"pipeline_parallel_degree {least}"] if problem.pipeline_parallel_degree else []
+    requested += [f"data_parallel_degree {problem.data_parallel_degree}"] * bool(
         problem.data_parallel_degree
     )
-    asked += [f"virtual_stages {problem.virtual_stages}"] * bool(problem.virtual_stages)
-    asked += [f"the schedule {problem.schedule!r}"]
+    requested += [f"virtual_stages {problem.virtual_stages}"] * bool(problem.virtual_stages)
+    requested += [f"the schedule {problem.schedule!r}"]
     return PlanError(
-        " and ".join(asked),
-        f"that takes at least {least * virtual} stages, and {graph.model} has {units} units",
-        f"Ask for at most {units} stages, or open modules into finer units",
+        " and ".join(requested),
+        f"this needs at least {least * virtual} stages, each with a module of its own, and "
+        f"{graph.model} has {units} such modules",
+        f"Request at most {units} stages, or divide modules of the model into smaller ones",
+        about=_requested(problem),
     )
 
 
 def _no_units(model: str) -> PlanError:
     return PlanError(
         f"{model} cannot be planned",
-        "no module inside of it has parameters or state, so there is nothing to put on stages",
-        "If the model itself has parameters, pass it inside of another one, such as "
+        "no module inside it has parameters or state, so no module can be placed on a stage",
+        "If the model itself has parameters, pass it inside another module, such as "
         "nn.Sequential(model)",
+        about="model",
     )
 
 
 def _other_marks(problem: Problem) -> PlanError:
-    asked = [f"schedule {problem.schedule!r}", f"{problem.cluster.size} ranks"]
+    requested = [f"schedule {problem.schedule!r}", f"{problem.cluster.size} ranks"]
     for name in ("pipeline_parallel_degree", "data_parallel_degree", "virtual_stages"):
         number = getattr(problem, name)
-        asked += [f"{name} {number}"] if number else []
+        requested += [f"{name} {number}"] if number else []
     return PlanError(
-        f"marks are for {num_stages_by_hand(problem)} stages",
-        f"no pipeline has so many with {', '.join(asked)}",
-        "Mark modules for as many stages as pipeline_parallel_degree times virtual_stages",
+        f"marks name {problem.num_marked_stages} stages",
+        f"no pipeline has so many stages with {', '.join(requested)}",
+        "Mark modules for pipeline_parallel_degree times virtual_stages stages",
         about="marks",
     )
 
 
 def leanest(search: Search, full: list[Candidate]) -> Iterator[SimulatedCandidate]:
-    """Yield the simulated candidates that need the least memory, for a few pipeline degrees."""
+    """Yield the simulated candidates that need the least memory, for up to 3 pipeline degrees."""
     seen: set[int] = set()
-    for candidate in sorted(full, key=lambda each: _leanness(search, each)):
+    for candidate in sorted(full, key=lambda each: _memory_key(search, each)):
         if candidate.pipeline not in seen and len(seen) < _NEAREST:
             try:
                 yield search.evaluator.leanest(candidate)
@@ -122,30 +132,31 @@ def leanest(search: Search, full: list[Candidate]) -> Iterator[SimulatedCandidat
                 seen.add(candidate.pipeline)
 
 
-def _too_full(problem: Problem, trials: list[SimulatedCandidate]) -> PlanError:
-    """Return the error that no plan fits in memory; it lists candidates, the leanest first."""
+def _out_of_memory(problem: Problem, trials: list[SimulatedCandidate]) -> PlanError:
+    """Return the error that no plan fits in memory, with the candidates that need the least."""
     trials.sort(key=lambda trial: (trial.peak_bytes, trial.candidate.pipeline))
     limit = problem.memory_limit_bytes
     assert limit is not None
-    told = "; ".join(f"{trial.candidate}: {memory_sentence(trial)}" for trial in trials)
+    nearest = "; ".join(f"{trial.candidate}: {memory_sentence(trial)}" for trial in trials)
     least = trials[0].peak_bytes
     return PlanError(
         f"device_memory is {size(limit)}",
-        f"no plan fits in that. Nearest are {told}",
-        f"The least found that would do is {size(least)} ({least:,} bytes). Or use more ranks in "
-        "a pipeline, smaller microbatches, activation checkpointing in the model, fewer samples a "
-        "replica, or a leaner optimizer state",
+        f"no plan fits in so much memory. The nearest are: {nearest}",
+        f"Use ranks with at least {size(least)} ({least:,} bytes), more ranks in a pipeline, "
+        "smaller microbatches, activation checkpointing in the model, a smaller batch, or an "
+        "optimizer with less state",
         about="device_memory",
     )
 
 
-def _leanness(search: Search, candidate: Candidate) -> tuple[int, int, int]:
-    """Return the sort key of memory needs: sums, then small microbatches, then preference."""
+def _memory_key(search: Search, candidate: Candidate) -> tuple[int, int, int]:
+    """Return a sort key: least memory first, then small microbatches, then preference."""
     least = search.evaluator.least_bytes(candidate)
     return least, -candidate.num_microbatches, candidate.preference
 
 
 def _refused(reasons: list[OptionError]) -> PlanError:
+    """Return the error with up to 8 different reasons why candidates cannot run."""
     flat = [part for each in reasons for part in getattr(each, "faults", (each,))]
     unique = {str(each): each for each in flat}
     faults = [PlanError(each.what, each.why, each.hint, each.about) for each in unique.values()]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lower bounds on memory, which exclude candidates without a partition of each."""
+"""Lower bounds on memory, which exclude candidates before a partition is computed for them."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from smdist.modelparallel.core.placement import placed_units
 from smdist.modelparallel.core.planner.cost_samples import View
 
 Ranks = tuple[int, ...]
-_Size = tuple[int, bool]
+_Size = tuple[int, bool]  # number of microbatches, True if captured at this size
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: the class has cached properties
-class Weight:
-    """Memory of the whole model at one size of microbatches."""
+class ModelMemory:
+    """Memory of the whole model at one microbatch size."""
 
     view: View
     state: StateBytes
 
     @cached_property
     def saved_bytes(self) -> int:
-        """Bytes of one microbatch that all nodes keep from forward to backward."""
+        """Bytes of activations that all nodes together keep for one microbatch."""
         nodes = self.view.graph.nodes
         return sum(self.view.costs.of(node.name).saved_bytes for node in nodes)
 
     @cached_property
     def total_bytes(self) -> int:
-        """Bytes of all parameters with state, plus saved bytes: the least for all ranks."""
+        """Bytes of all weights, gradients, optimizer state, and one microbatch's activations."""
         graph = self.view.graph
         used = {name for node in graph.nodes for name in node.parameters}
         return self.saved_bytes + sum(self.state.of(graph.parameter[name]) for name in used)
 
     @cached_property
     def largest_bytes(self) -> int:
-        """Bytes that the largest unit needs alone."""
+        """Bytes that the largest unit (undivided module) needs for one microbatch."""
         graph, costs = self.view.graph, self.view.costs
         return max(
             (
@@ -52,7 +52,7 @@ class Weight:
 
     @cached_property
     def chain(self) -> tuple[tuple[int, int], ...]:
-        """State bytes and saved bytes of each node; a parameter counts at its first node."""
+        """(state bytes, activation bytes) of each node; a parameter counts at its first node."""
         seen: set[str] = set()
         found = []
         for node in self.view.graph.nodes:
@@ -63,69 +63,81 @@ class Weight:
         return tuple(found)
 
 
-_SLACK: Final = 1.05  # tolerance: stages do not follow the order of nodes exactly
+_SLACK: Final = 1.05  # tolerance, because the nodes of a stage need not be consecutive
 
 
 @dataclass(slots=True, kw_only=True)
-class Room:
-    """Memory limit, and pipelines that exceeded it, so that larger pipelines are skipped."""
+class MemoryBounds:
+    """Lower bounds for one memory limit, and a record of pipelines that exceeded the limit.
+
+    Attributes:
+        limit_bytes: Bytes that a rank may use.
+        state: Bytes of weight, gradient and optimizer state for each parameter element.
+    """
 
     limit_bytes: int
     state: StateBytes
-    _weights: dict[_Size, Weight] = field(default_factory=dict)
+    _model_memories: dict[_Size, ModelMemory] = field(default_factory=dict)
     _full: dict[tuple[_Size, Ranks], list[tuple[int, ...]]] = field(default_factory=dict)
 
     def least_bytes(self, view: View, num_ranks: int) -> int:
-        """Return a lower bound on the fullest rank's bytes: its even share, or the largest unit."""
-        weight = self._weight(view)
-        return max(weight.total_bytes // num_ranks, weight.largest_bytes)
+        """Return a lower bound on the bytes of the fullest rank.
+
+        It is the larger of an even share of the model, and the largest undivided module.
+        """
+        memory = self._model_memory(view)
+        return max(memory.total_bytes // num_ranks, memory.largest_bytes)
 
     def may_fit(self, view: View, num_ranks: int) -> bool:
-        """Tell whether the candidate may fit in memory, judged by sums."""
+        """Return True if `least_bytes` is within the limit."""
         return self.least_bytes(view, num_ranks) <= self.limit_bytes
 
-    def may_fit_cut_anywhere(self, view: View, in_flight: tuple[int, ...]) -> bool:
-        """Tell whether runs of nodes would fit, one stage a rank, if nodes could be cut.
+    def may_fit_if_divisible(self, view: View, in_flight: tuple[int, ...]) -> bool:
+        """Return True if the model would fit with one stage on each rank if nodes could be divided.
 
-        Each stage takes as many of the remaining nodes as fit, from the front: no other cut leaves
-        less to the later stages.
+        Stages are filled one after another with the next nodes, each up to the limit. No other
+        partition leaves less to the later stages.
+
+        Args:
+            view: Graph and costs at the microbatch size.
+            in_flight: Largest number of microbatches that each stage holds, by stage.
         """
         limit = self.limit_bytes * _SLACK
-        stage, room = 0, limit
-        for state, saved in self._weight(view).chain:
-            left = 1.0
-            while (needs := (state + in_flight[stage] * saved) * left) > room:
-                left -= room / (state + in_flight[stage] * saved)
-                stage, room = stage + 1, limit
+        stage, free = 0, limit
+        for state, saved in self._model_memory(view).chain:
+            rest = 1.0
+            while (needs := (state + in_flight[stage] * saved) * rest) > free:
+                rest -= free / (state + in_flight[stage] * saved)
+                stage, free = stage + 1, limit
                 if stage == len(in_flight):
                     return False
-            room -= needs
+            free -= needs
         return True
 
-    def is_worse(
+    def needs_more_than_a_misfit(
         self, view: View, rank_of: Ranks, in_flight: Callable[[], tuple[int, ...]]
     ) -> bool:
-        """Tell whether every stage keeps at least as much as in a pipeline that did not fit.
+        """Return True if every stage holds at least as many microbatches as one that did not fit.
 
-        Only pipelines with the same size of microbatch are compared, because workspaces depend on
-        the size.
+        Only recorded pipelines with the same microbatch size and the same `rank_of` are compared.
+        `in_flight` returns the largest number of microbatches that each stage holds.
         """
         known = self._full.get((_size(view), rank_of))
         if not known:
             return False
         return any(all(map(int.__ge__, in_flight(), less)) for less in known)
 
-    def did_not_fit(self, view: View, rank_of: Ranks, in_flight: tuple[int, ...]) -> None:
-        """Record a pipeline for which no partition fits."""
+    def record_misfit(self, view: View, rank_of: Ranks, in_flight: tuple[int, ...]) -> None:
+        """Record that no partition fits for this size, these ranks and microbatches in flight."""
         self._full.setdefault((_size(view), rank_of), []).append(in_flight)
 
-    def _weight(self, view: View) -> Weight:
+    def _model_memory(self, view: View) -> ModelMemory:
         key = _size(view)
-        if key not in self._weights:
-            self._weights[key] = Weight(view=view, state=self.state)
-        return self._weights[key]
+        if key not in self._model_memories:
+            self._model_memories[key] = ModelMemory(view=view, state=self.state)
+        return self._model_memories[key]
 
 
 def _size(view: View) -> _Size:
-    """Return the size of the microbatches, and True if it was captured."""
+    """Return the number of microbatches, and True if this size was captured."""
     return view.num_microbatches, view.is_exact

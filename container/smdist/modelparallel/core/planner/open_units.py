@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choice of units to open for a faster pipeline, and how far to open them.
+"""Choice of units to divide into the modules inside them, for a faster pipeline.
 
-The ranking with whole units decides little: a pipeline that one large unit slows down may become
-the fastest once that unit is split, perhaps with another number of microbatches. So each pipeline
-degree is tried whose even split would be faster than the best plan so far. This rule keeps the work
-small: if one rank holds the model and sums gradients quickly, no pipeline qualifies.
+A unit is a module that is not divided between stages. A pipeline that one large unit slows down may
+become the fastest when this unit is divided, perhaps with another number of microbatches. So units
+are divided for each pipeline degree whose even division of the model would be faster than the best
+plan so far. If one rank can hold the model and sums its gradients quickly, there is no such degree,
+and nothing is captured again.
 """
 
 from __future__ import annotations
@@ -29,15 +30,23 @@ from smdist.modelparallel.core.planner.evaluate import SimulatedCandidate
 from smdist.modelparallel.core.planner.problem import Problem
 
 ANY_NUMBER: Final = 1 << 30
-_WORTHWHILE: Final = 1.02  # required speedup: a finer model has to be 2 % faster
-_MOST_DEGREES: Final = 4  # pipeline degrees that are tried with finer units
-_MOST_OPENED: Final = 8
-_MOST_CLOSED: Final = 2  # units that could not be opened, before the search stops
+_WORTHWHILE: Final = 1.02  # required speedup, 2 %, of a plan with divided units
+_MOST_DEGREES: Final = 4  # largest number of pipeline degrees for which units are divided
+_MOST_OPENED: Final = 8  # largest number of divided units for one degree
+_MOST_CLOSED: Final = 2  # number of units that cannot be divided after which the search stops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestCandidate:
-    """Best of the candidates that were tried with certain units opened."""
+    """Best of the candidates that were tried with one division of the model into units.
+
+    Attributes:
+        problem: Problem of the planner.
+        samples: Graphs and costs of the model with these units.
+        search: Search with the results of all candidates.
+        tried: Candidates that were tried.
+        best: Fastest candidate; None if none can run.
+    """
 
     problem: Problem
     samples: Samples
@@ -47,14 +56,20 @@ class BestCandidate:
 
     @property
     def seconds(self) -> float:
-        """Seconds per sample; infinite if no candidate is possible."""
+        """Seconds per sample of the fastest candidate; infinite if none can run."""
         return self.best.seconds_per_sample if self.best else float("inf")
 
 
-def look(
+def search_best(
     problem: Problem, samples: Samples, is_wanted: Callable[[Candidate], bool] | None = None
 ) -> BestCandidate:
-    """Search with certain units opened, until the best candidate was captured at its own size."""
+    """Return the best candidate for a model with these units, with costs captured at its size.
+
+    Args:
+        problem: Problem of the planner.
+        samples: Graphs and costs of the model.
+        is_wanted: Function that returns True for candidates to try; None for all.
+    """
     search = Search(problem, samples)
     tried = tuple(candidates(problem, len(placed_units(samples.smallest.graph))))
     tried = tuple(filter(is_wanted, tried))
@@ -69,7 +84,15 @@ def look(
 def try_open(
     found: BestCandidate, names: frozenset[str], choices: tuple[int, ...]
 ) -> Samples | None:
-    """Return the model with these units opened; None if impossible or if nothing changes."""
+    """Return graphs and costs of the model with these units divided into their modules.
+
+    None is returned if that is impossible, or if the number of units does not grow.
+
+    Args:
+        found: Result before the division.
+        names: Modules to divide.
+        choices: Numbers of microbatches to capture.
+    """
     finer = Samples(found.problem, found.samples.opened | names, choices)
     try:
         units = len(finer.smallest.graph.units)
@@ -78,8 +101,8 @@ def try_open(
     return finer if units > len(found.samples.view(max(choices)).graph.units) else None
 
 
-def open_what_caps(found: BestCandidate) -> BestCandidate:
-    """Open the units that limit the gain of a pipeline, as long as that gains 2 %."""
+def open_bottlenecks(found: BestCandidate) -> BestCandidate:
+    """Divide the units that limit a pipeline's speed, as long as each makes it 2 % faster."""
     if not found.problem.auto_partition:
         return found
     best = found
@@ -90,36 +113,38 @@ def open_what_caps(found: BestCandidate) -> BestCandidate:
     if best is found:
         return found
     samples = Samples(found.problem, best.samples.opened, microbatch_choices(found.problem))
-    return look(found.problem, samples)
+    return search_best(found.problem, samples)
 
 
 def _starts(found: BestCandidate) -> list[BestCandidate]:
-    """Return the best candidate of each promising pipeline degree, fastest first."""
+    """Return the best candidate of each pipeline degree that may become the fastest.
+
+    The fastest comes first; at most 4 degrees are returned.
+    """
     starts = []
     for degree in degree_choices(found.problem):
-        if degree > 1 and _promising(found, degree, found.seconds):
+        if degree > 1 and _promising_microbatches(found, degree, found.seconds):
             tried = tuple(each for each in found.tried if each.pipeline == degree)
             starts.append(replace(found, tried=tried, best=found.search.best(tried)))
     possible = (start for start in starts if start.best is not None)
     return sorted(possible, key=lambda start: start.seconds)[:_MOST_DEGREES]
 
 
-def _promising(found: BestCandidate, degree: int, seconds: float) -> tuple[int, ...]:
-    """Return the numbers of microbatches whose even split is 2 % faster than `seconds` a sample."""
+def _promising_microbatches(found: BestCandidate, degree: int, seconds: float) -> tuple[int, ...]:
+    """Return the numbers of microbatches with which a pipeline degree may become the fastest.
+
+    An even division of the model must be 2 % faster than `seconds` per sample.
+    """
     wanted = (
         each.num_microbatches
         for each in candidates(found.problem, ANY_NUMBER)
-        if each.pipeline == degree and _split_evenly(found, each) * _WORTHWHILE < seconds
+        if each.pipeline == degree and _seconds_if_even(found, each) * _WORTHWHILE < seconds
     )
     return tuple(sorted(set(wanted)))
 
 
-def _split_evenly(found: BestCandidate, candidate: Candidate) -> float:
-    """Return a lower bound on the seconds per sample, for arbitrarily fine units.
-
-    A microbatch goes through the whole model, and each rank does an even share of the work for all
-    microbatches.
-    """
+def _seconds_if_even(found: BestCandidate, candidate: Candidate) -> float:
+    """Return a lower bound on the seconds per sample if the model could be divided evenly."""
     total, _ = found.samples.seconds(candidate.num_microbatches)
     count, ranks = candidate.num_microbatches, candidate.pipeline
     least = total * max(count / ranks, 1)
@@ -129,25 +154,25 @@ def _split_evenly(found: BestCandidate, candidate: Candidate) -> float:
 
 
 def _open(start: BestCandidate, seconds: float) -> BestCandidate:
-    """Open one unit after another, and try every schedule and number of microbatches each time.
+    """Divide one unit after another, and search all schedules and microbatches each time.
 
     Args:
-        start: Best pipeline of one degree, with the current units.
+        start: Best candidate of one pipeline degree, with the units before.
         seconds: Seconds per sample of the best plan so far.
     """
     assert start.best is not None
     degree = start.best.candidate.pipeline
-    choices = _promising(start, degree, seconds)
+    choices = _promising_microbatches(start, degree, seconds)
     now, closed, opened = start, set[str](), 0
     while choices and opened < _MOST_OPENED and len(closed) < _MOST_CLOSED:
-        name = _next(now, closed)
+        name = _next_unit(now, closed)
         if name is None:
             break
         samples = try_open(now, frozenset([name]), choices)
         if samples is None:
             closed.add(name)
             continue
-        finer = look(start.problem, samples, partial(_is_one_of, degree, choices))
+        finer = search_best(start.problem, samples, partial(_is_one_of, degree, choices))
         if finer.seconds * _WORTHWHILE > now.seconds:
             break
         now, opened = finer, opened + 1
@@ -158,7 +183,7 @@ def _is_one_of(degree: int, choices: tuple[int, ...], candidate: Candidate) -> b
     return candidate.pipeline == degree and candidate.num_microbatches in choices
 
 
-def _next(found: BestCandidate, closed: set[str]) -> str | None:
+def _next_unit(found: BestCandidate, closed: set[str]) -> str | None:
     assert found.best is not None
     view = found.samples.view(found.best.candidate.num_microbatches)
     best = found.best.pipeline.split.partition

@@ -5,8 +5,8 @@
     pipeline                                  0  0  1  1          2  2  3  3
     rank of the pipeline                      0  1  0  1          0  1  0  1
 
-Ranks of one pipeline are neighbours, so its traffic stays on a host if possible: it flows for every
-microbatch, while gradients are summed over pipelines only once per step.
+Ranks of one pipeline are neighbours, so that its messages stay on a host if possible: they are sent
+for every microbatch, while gradients are summed over pipelines only once in a step.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from smdist.modelparallel.core.simulate import ReplicaLinks, replicas_on
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineLayout:
-    """Pipelines on a cluster.
+    """Positions of equal pipelines on a cluster.
 
     Attributes:
-        cluster: The cluster.
+        cluster: Cluster whose ranks the pipelines use.
         pipeline_size: Number of ranks of one pipeline.
         num_pipelines: Number of parallel pipelines.
     """
@@ -34,11 +34,11 @@ class PipelineLayout:
     num_pipelines: int
 
     def rank(self, pipeline: int, pipeline_rank: int) -> int:
-        """Return the global rank of a pipeline's rank."""
+        """Return the rank in the cluster of rank `pipeline_rank` of a pipeline."""
         return pipeline * self.pipeline_size + pipeline_rank
 
     def link(self, rank: int, other: int) -> Link:
-        """Return the link between two ranks of a pipeline; the slowest one over all pipelines."""
+        """Return the link between two ranks of a pipeline: the slowest one among all pipelines."""
         links = (
             self.cluster.link(self.rank(each, rank), self.rank(each, other))
             for each in range(self._num_kinds)
@@ -46,7 +46,7 @@ class PipelineLayout:
         return max(links, key=slowness)
 
     def links(self) -> Callable[[int, int], Link]:
-        """Return a function like `link` that computes the link of each pair once."""
+        """Return a function equal to `link` that computes each pair of ranks only once."""
         known: dict[tuple[int, int], Link] = {}
 
         def find(rank: int, other: int) -> Link:
@@ -57,16 +57,16 @@ class PipelineLayout:
         return find
 
     def replicas(self, pipeline_rank: int) -> ReplicaLinks:
-        """Return the links between this rank and its replicas, which sum gradients together."""
+        """Return the links between the ranks that hold the same stages and sum their gradients."""
         ranks = [self.rank(each, pipeline_rank) for each in range(self.num_pipelines)]
         return replicas_on(self.cluster, ranks)
 
     @property
     def _num_kinds(self) -> int:
-        """Number of pipelines after which their positions on hosts repeat."""
+        """Number of pipelines that must be examined: later ones have the same links."""
         return min(self.num_pipelines, self.cluster.ranks_per_host)
 
 
 def slowness(link: Link) -> tuple[float, float]:
-    """Return the sort key of links: time per byte, then latency."""
+    """Return a sort key for links, larger for slower ones: seconds per byte, then latency."""
     return 1 / link.bytes_per_second, link.latency_seconds

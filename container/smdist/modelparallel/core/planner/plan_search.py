@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Search for a plan: capture, search, open the units that limit the gain, and write the plan."""
+"""Search for a plan: captures the model, searches the fastest candidate, and returns its plan."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from smdist.modelparallel.core.planner.infeasible import impossible
 from smdist.modelparallel.core.planner.open_units import (
     ANY_NUMBER,
     BestCandidate,
-    look,
-    open_what_caps,
+    open_bottlenecks,
+    search_best,
     try_open,
 )
 from smdist.modelparallel.core.planner.problem import AUTO, Problem
@@ -32,37 +32,38 @@ def find_plan(problem: Problem) -> Plan:
     """Return the plan with the most samples per second that fits in memory.
 
     Raises:
-        PlanError: No candidate is possible; the error names the nearest ones and their obstacles.
+        PlanError: No candidate can run; the error names the nearest ones and the reasons.
     """
-    problem = replace(problem, at=cache(problem.at))  # captures take time, so none is repeated
-    found = look(problem, Samples(problem, problem.opened, microbatch_choices(problem)))
-    found = _open_until_possible(found) if found.best is None else open_what_caps(found)
+    problem = replace(problem, at=cache(problem.at))  # a capture takes long, so none is repeated
+    found = search_best(problem, Samples(problem, problem.opened, microbatch_choices(problem)))
+    found = _open_until_possible(found) if found.best is None else open_bottlenecks(found)
     assert found.best is not None
     others = rejected(found.search, found.tried, found.best)
     return write(problem, found.samples, found.best, others)
 
 
 def _open_until_possible(found: BestCandidate) -> BestCandidate:
-    """Open all units of the class that takes the most memory, if no plan fits otherwise.
+    """Divide all modules of the class that takes the most memory, because no plan fits otherwise.
 
-    The model then has many units and memory is short, so schedules that hold more are not tried.
+    "auto" then tries only the schedules that need the least memory.
 
     Raises:
-        PlanError: No plan fits with opened units either.
+        PlanError: No plan fits with divided modules either.
     """
-    if _would_finer_help(found):
+    if _may_smaller_units_help(found):
         names = _largest_class(found.problem, found.samples.smallest)
         samples = try_open(found, names, microbatch_choices(found.problem))
-        asked = found.problem.virtual_stages or found.problem.active_microbatches
-        is_open = found.problem.schedule == AUTO and not asked
+        is_requested = found.problem.virtual_stages or found.problem.active_microbatches
+        is_open = found.problem.schedule == AUTO and not is_requested
         if samples is not None:
-            found = look(found.problem, samples, _is_lean if is_open else None)
+            found = search_best(found.problem, samples, _is_lean if is_open else None)
     if found.best is None:
         raise impossible(found.problem, found.samples, found.search, found.tried)
     return found
 
 
-def _would_finer_help(found: BestCandidate) -> bool:
+def _may_smaller_units_help(found: BestCandidate) -> bool:
+    """Return True if a candidate may fit in memory when modules are divided."""
     if not found.problem.auto_partition:
         return False
     wanted = list(candidates(found.problem, ANY_NUMBER))
@@ -75,7 +76,7 @@ def _is_lean(candidate: Candidate) -> bool:
 
 
 def _largest_class(problem: Problem, view: View) -> frozenset[str]:
-    """Return the modules of the class whose units take the most memory together."""
+    """Return the names of all modules of the class that needs the most memory in total."""
     total: dict[str, int] = {}
     for unit in placed_units(view.graph):
         state = sum(problem.state.of(view.graph.parameter[name]) for name in unit.parameters)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Problem of the planner: a model, a cluster, a batch, and the options that the user decided."""
+"""Input of the planner: a model, a cluster, a batch, and the options that the user chose."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from smdist.modelparallel.core.plan.plan_check import divisors
 from smdist.modelparallel.core.plan_errors import PlanError, raise_faults
 from smdist.modelparallel.core.quantities import MOST_BYTES, shown
 from smdist.modelparallel.core.schedule import SCHEDULES
+from smdist.modelparallel.core.schedule.schedule_factory import option_faults
 
 AUTO: Final = "auto"
 OPTIMIZE: Final = ("speed", "memory")
@@ -33,33 +34,38 @@ Sample = Callable[[int, frozenset[str]], tuple[Graph, Costs]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Problem to plan. The planner decides each option that is None.
+    """Model, cluster, batch and options for which a plan is searched.
+
+    The planner chooses each option that is None. A unit is a module that is not divided.
 
     Attributes:
-        cluster: Cluster to run on. All its ranks are used.
-        at: Function that captures and measures one microbatch. Its arguments are the number of
-            microbatches that a batch is cut into, and the modules to open. It is called rarely.
+        cluster: Cluster to run on; the plan uses all its ranks.
+        at: Function that returns the graph and the costs of one microbatch. Its arguments are the
+            number of microbatches of a batch, and the modules to divide into the modules inside
+            them. A call takes seconds to minutes.
         batch_size: Number of samples of one pipeline in one step.
         pipeline_parallel_degree: Number of ranks of one pipeline.
         data_parallel_degree: Number of parallel pipelines.
         microbatches: Number of microbatches of a batch; divides the batch size.
-        dropped: Numbers of microbatches that are not tried, because the model cannot run with them.
+        dropped: Numbers of microbatches with which the model cannot run; they are not tried.
         schedule: Name of the schedule, or "auto".
         active_microbatches: Largest number of microbatches in flight, for "interleaved".
         virtual_stages: Number of stages on each rank.
-        optimize: Balance of stages: "speed" or "memory".
-        memory_weight: Balance of stages as a number, from 0 (time alone) to 1 (memory alone).
-        auto_partition: True if the planner places the units, False if marks do.
-        default_partition: Stage of units without a mark, if marks place the units.
-        marks: Stage of each marked module, by name.
-        opened: Modules to open from the start: the modules in them are the units.
-        state: Memory of a trained parameter.
+        optimize: "speed" to balance mainly the time of stages, "memory" to balance their memory.
+        memory_weight: Weight of memory in this balance, from 0 (time alone) to 1 (memory alone).
+        auto_partition: True if the planner chooses the stage of each unit, False if marks do.
+        default_partition: Stage of units without a mark, if `auto_partition` is False.
+        marks: Stage of each module that the user marked with `smp.partition()`, by name.
+        opened: Modules that are divided from the start, into the modules inside them.
+        state: Bytes of weight, gradient and optimizer state for each parameter element.
         device_memory: Bytes that a rank may use; the default is the memory of the cluster's device.
-        split_overhead: Extra time of a backward pass in two parts, as a fraction of a whole one.
-            Measured: 7 % at a width of 384, 11 % at 768.
+        split_overhead: Additional time of a backward pass that computes input and weight gradients
+            separately, as a fraction of the whole pass. Measured values are 7 % (model width 384)
+            and 11 % (width 768).
 
     Raises:
-        PlanError: Options are invalid, or contradict each other; all faults at once.
+        PlanError: Options are invalid or contradict each other; all wrong options are reported at
+            once.
     """
 
     cluster: Cluster
@@ -84,12 +90,19 @@ class Problem:
 
     def __post_init__(self) -> None:
         faults = [*_value_faults(self)]
-        raise_faults(faults or [*_count_faults(self), *_schedule_faults(self), *_hand_faults(self)])
+        raise_faults(
+            faults or [*_count_faults(self), *_schedule_faults(self), *_placement_faults(self)]
+        )
 
     @property
     def memory_limit_bytes(self) -> int | None:
         """Bytes that a rank may use; None if unknown."""
         return self.device_memory or self.cluster.device.memory_bytes
+
+    @property
+    def num_marked_stages(self) -> int:
+        """Number of stages that the user's marks and `default_partition` need."""
+        return max([self.default_partition or 0, *self.marks.values()]) + 1
 
 
 def _value_faults(problem: Problem) -> Iterator[OptionError]:
@@ -97,79 +110,88 @@ def _value_faults(problem: Problem) -> Iterator[OptionError]:
         number = getattr(problem, name)
         is_count = isinstance(number, int) and not isinstance(number, bool) and number >= 1
         if not is_count and not (number is None and name != "batch_size"):
-            what, why = f"{name} is {shown(number)}", "it counts something that is there"
-            yield PlanError(what, why, "Pass an integer of at least 1, or leave it out", about=name)
+            what, why = f"{name} is {shown(number)}", "it is a number that is at least 1"
+            optional = "" if name == "batch_size" else ", or leave it out"
+            hint = f"Pass an integer of at least 1{optional}"
+            yield PlanError(what, why, hint, about=name)
         elif is_count and number > MOST_BYTES:
-            what, why = f"{name} is {shown(number)}", "there is nothing of which there are so many"
-            yield PlanError(what, why, f"Pass an integer of {MOST_BYTES:,} at most", about=name)
+            what, why = (
+                f"{name} is {shown(number)}",
+                f"it is above the largest valid value, {MOST_BYTES:,}",
+            )
+            yield PlanError(what, why, f"Pass an integer of at most {MOST_BYTES:,}", about=name)
     if problem.schedule not in [AUTO, *SCHEDULES]:
-        what, why = f"schedule is {problem.schedule!r}", "there is none of this name"
-        yield PlanError(what, why, closest(str(problem.schedule), [AUTO, *SCHEDULES]), about=name)
+        what, why = f"schedule is {problem.schedule!r}", "no schedule has this name"
+        hint = closest(str(problem.schedule), [AUTO, *SCHEDULES])
+        yield PlanError(what, why, hint, about="schedule")
     if problem.optimize not in (None, *OPTIMIZE):
-        what, why = f"optimize is {problem.optimize!r}", "it is one of two words"
-        yield PlanError(what, why, closest(str(problem.optimize), OPTIMIZE), about=name)
+        what, why = f"optimize is {problem.optimize!r}", "it must be 'speed' or 'memory'"
+        hint = closest(str(problem.optimize), OPTIMIZE)
+        yield PlanError(what, why, hint, about="optimize")
     stage = problem.default_partition
     if stage is not None and (not isinstance(stage, int) or isinstance(stage, bool) or stage < 0):
-        what, why = f"default_partition is {shown(stage)}", "it is the number of a stage, from 0"
-        yield PlanError(what, why, "Pass an integer of 0 or more, or leave it out", about=name)
-    yield from _share_faults("memory_weight", problem.memory_weight)
-    yield from _share_faults("split_overhead", problem.split_overhead)
+        what, why = (
+            f"default_partition is {shown(stage)}",
+            "it is the number of a stage, counted from 0",
+        )
+        hint = "Pass an integer of at least 0, or leave it out"
+        yield PlanError(what, why, hint, about="default_partition")
+    yield from _fraction_faults("memory_weight", problem.memory_weight)
+    yield from _fraction_faults("split_overhead", problem.split_overhead)
 
 
-def _share_faults(name: str, number: object) -> Iterator[OptionError]:
+def _fraction_faults(name: str, number: object) -> Iterator[OptionError]:
     is_number = isinstance(number, int | float) and not isinstance(number, bool)
     if number is not None and not (is_number and 0 <= number <= 1):  # type: ignore[operator]
-        what, why = f"{name} is {number!r}", "it is a share, from 0 to 1"
-        yield PlanError(what, why, "Pass such a number, or leave it out", about=name)
+        what, why = f"{name} is {number!r}", "it is a fraction"
+        yield PlanError(what, why, "Pass a number from 0 to 1, or leave it out", about=name)
 
 
 def _count_faults(problem: Problem) -> Iterator[OptionError]:
     pipeline, data = problem.pipeline_parallel_degree, problem.data_parallel_degree
     size, given = problem.cluster.size, (pipeline or 1) * (data or 1)
     if given != size if pipeline and data else size % given:
-        told = " and ".join(
-            f"{name} {number}"
+        requested = " and ".join(
+            f"{name} is {number}"
             for name, number in [
                 ("pipeline_parallel_degree", pipeline),
                 ("data_parallel_degree", data),
             ]
             if number
         )
-        why = f"there are {size} ranks, and pipelines take all of them"
+        why = f"the cluster has {size} ranks, and the pipelines must use all of them"
         fitting = ", ".join(map(str, divisors(size)))
-        yield PlanError(
-            told,
-            why,
-            f"Use degrees whose product is {size}: of {fitting}",
-            "pipeline_parallel_degree",
-        )
+        hint = f"Pass degrees whose product is {size}; the divisors of {size} are {fitting}"
+        about = "pipeline_parallel_degree" if pipeline else "data_parallel_degree"
+        yield PlanError(requested, why, hint, about=about)
     if problem.microbatches and problem.batch_size % problem.microbatches:
         yield PlanError(
             f"microbatches is {problem.microbatches}",
-            f"a batch of {problem.batch_size} cannot be cut into so many equal parts",
-            f"Use one of {', '.join(map(str, divisors(problem.batch_size)))}",
+            f"a batch of {problem.batch_size} samples cannot be divided into so many equal parts",
+            f"Pass one of {', '.join(map(str, divisors(problem.batch_size)))}",
             about="microbatches",
         )
 
 
-def _hand_faults(problem: Problem) -> Iterator[OptionError]:
-    """Return faults of options that would have no effect with this value of `auto_partition`."""
-    by_hand = {"marks": problem.marks, "default_partition": problem.default_partition is not None}
+def _placement_faults(problem: Problem) -> Iterator[OptionError]:
+    """Yield a fault for each option without effect at this value of `auto_partition`."""
+    by_marks = {"marks": problem.marks, "default_partition": problem.default_partition is not None}
     by_planner = {"memory_weight": problem.memory_weight is not None, "optimize": problem.optimize}
-    for name, is_given in (by_hand if problem.auto_partition else by_planner).items():
+    for name, is_given in (by_marks if problem.auto_partition else by_planner).items():
         if is_given:
-            what = f"{name} is given and auto_partition is {problem.auto_partition}"
-            who = "the planner places" if problem.auto_partition else "marks place"
-            hint = f"Leave it out, or pass auto_partition={not problem.auto_partition}"
-            yield PlanError(what, f"{who} all units", hint, about=name)
+            what = f"{name} is passed and auto_partition is {problem.auto_partition}"
+            who = "the planner chooses" if problem.auto_partition else "marks choose"
+            why = f"{name} has no effect, because {who} the stages of all modules"
+            hint = f"Leave {name} out, or pass auto_partition={not problem.auto_partition}"
+            yield PlanError(what, why, hint, about=name)
     if not problem.auto_partition:
         yield from _default_faults(problem)
 
 
 def _default_faults(problem: Problem) -> Iterator[OptionError]:
-    """Return the fault of a default stage that is too large, so that a stage would have no unit.
+    """Yield a fault if `default_partition` is so large that a stage would have no module.
 
-    The search checks if a pipeline exists with the number of stages that the marks name.
+    The search checks later that a pipeline with so many stages exists.
     """
     stage, marked = problem.default_partition, max(problem.marks.values(), default=-1)
     ranks = problem.pipeline_parallel_degree or problem.cluster.size
@@ -179,40 +201,17 @@ def _default_faults(problem: Problem) -> Iterator[OptionError]:
         count = min(stages, marked + 2)
         valid = f"0 to {count - 1}" if count > 1 else "0"
         why = (
-            f"there are {stages} stages, from 0"
+            f"the stages are 0 to {stages - 1}"
             if is_beyond
-            else f"stage {marked + 1} would have no units: no module is marked for it"
+            else f"stage {marked + 1} would have no module, because no module is marked for it"
         )
-        yield PlanError(
-            f"default_partition is {stage}", why, f"Pass {valid}", about="default_partition"
-        )
+        hint = f"Pass a stage from {valid}" if count > 1 else f"Pass {valid}"
+        yield PlanError(f"default_partition is {stage}", why, hint, about="default_partition")
 
 
 def _schedule_faults(problem: Problem) -> Iterator[OptionError]:
-    if problem.schedule == AUTO:
-        return
-    kind = SCHEDULES[problem.schedule]
-    if problem.active_microbatches and not kind.takes_active_microbatches:
-        takers = " or ".join(
-            repr(name) for name, each in SCHEDULES.items() if each.takes_active_microbatches
-        )
-        yield PlanError(
-            f"active_microbatches is {problem.active_microbatches}",
-            f"the schedule {problem.schedule!r} knows itself how many are under way",
-            f"Leave it out, or use the schedule {takers}",
-            about="active_microbatches",
-        )
-    yield from _virtual_faults(problem)
-
-
-def _virtual_faults(problem: Problem) -> Iterator[OptionError]:
-    kind, number = SCHEDULES[problem.schedule], problem.virtual_stages
-    least, most = kind.least_virtual_stages, kind.most_virtual_stages
-    if number and (number < least or (most is not None and number > most)):
-        valid = f"{least}" if most == least else f"{least} or more"
-        yield PlanError(
-            f"virtual_stages is {number}",
-            f"the schedule {problem.schedule!r} takes {valid} on each rank",
-            "Leave it out, or use another schedule",
-            about="virtual_stages",
-        )
+    """Yield a fault for each option that the requested schedule does not support."""
+    if problem.schedule != AUTO:
+        kind = SCHEDULES[problem.schedule]
+        for fault in option_faults(kind, problem.virtual_stages, problem.active_microbatches):
+            yield PlanError(fault.what, fault.why, fault.hint, fault.about)

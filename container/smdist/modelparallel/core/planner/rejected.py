@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rejected candidates with reasons: the best few of each kind."""
+"""Candidates that were not chosen, with reasons: the best few of each kind."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from smdist.modelparallel.core.planner.candidates import Candidate
 from smdist.modelparallel.core.planner.evaluate import SimulatedCandidate
 from smdist.modelparallel.core.planner.infeasible import leanest, memory_sentence
 
-_MOST: Final = 4  # candidates of each kind
+_MOST: Final = 4  # largest number of candidates of each kind
 
 
 def rejected(
     search: Search, tried: tuple[Candidate, ...], best: SimulatedCandidate
 ) -> tuple[Rejected, ...]:
-    """Return the best rejected candidates, by degrees, schedule and number of microbatches."""
+    """Return the best rejected candidates with other degrees, schedules and microbatches."""
     chosen = best.candidate
     same = [each for each in tried if each.pipeline == chosen.pipeline]
     like = [each for each in same if each.schedule == chosen.schedule]
@@ -35,14 +35,14 @@ def rejected(
         found
         for differs, (group, key) in kinds.items()
         for nearest in _nearest(search, group, key)
-        for found in [_rejected(search, nearest, best, differs)]
+        for found in [_rejection(search, nearest, best, differs)]
     )
 
 
 def _nearest(
     search: Search, group: Iterable[Candidate], key: Callable[[Candidate], Hashable]
 ) -> list[list[Candidate]]:
-    """Group candidates by a key, and return the few groups that look best."""
+    """Group candidates by a key, and return the 4 groups with the smallest bounds on time."""
     groups: dict[Hashable, list[Candidate]] = {}
     for candidate in group:
         groups.setdefault(key(candidate), []).append(candidate)
@@ -50,7 +50,7 @@ def _nearest(
     return sorted(groups.values(), key=lambda each: min(map(at_least, each)))[:_MOST]
 
 
-def _rejected(
+def _rejection(
     search: Search, group: list[Candidate], best: SimulatedCandidate, differs: str
 ) -> Rejected:
     trial = search.best(group)
@@ -59,7 +59,7 @@ def _rejected(
     full = [each for each in group if search.misfits[each].why is None]
     least = min(map(search.evaluator.least_bytes, full), default=0)
     if least and not any(map(search.evaluator.may_fit, full)):
-        what, sentence = str(full[-1]), f"its fullest rank would hold {size(least)} or more"
+        what, sentence = str(full[-1]), f"its fullest rank needs at least {size(least)}"
         return Rejected(what=what, differs=differs, group="memory", why=sentence)
     for lean in leanest(search, full):
         sentence = memory_sentence(lean)
@@ -75,15 +75,16 @@ def _rejected(
 
 
 def _slower(trial: SimulatedCandidate, best: SimulatedCandidate, differs: str) -> Rejected:
+    """Return the entry of a candidate that can run but is not faster than the best one."""
     factor = trial.seconds_per_sample / best.seconds_per_sample if best.seconds_per_sample else 1
-    told = slower(factor)
+    why = slower(factor)
     if trial.candidate.pipeline > 1:
-        told += f"; its ranks wait {share(trial.timeline.bubble_fraction)} of the time"
+        why += f"; its ranks wait {share(trial.timeline.bubble_fraction)} of the time"
     return Rejected(
         what=str(trial.candidate),
         differs=differs,
         group="slower",
-        why=told,
+        why=why,
         step_seconds=trial.timeline.step_seconds,
         samples_per_second=1 / trial.seconds_per_sample if trial.seconds_per_sample else 0.0,
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simulation of an existing plan, found or edited, for forecasts and pictures."""
+"""Simulation of an existing plan, which may have been edited, for its forecast and picture."""
 
 from __future__ import annotations
 
@@ -22,18 +22,17 @@ from smdist.modelparallel.core.planner.write_plan import forecast
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resimulation:
-    """Simulated step of a plan, and the model that it was simulated with."""
+    """Simulated step of a plan, with graph and costs of its model."""
 
     view: View
     trial: SimulatedCandidate
 
 
 def replay(plan: Plan, problem: Problem) -> Resimulation:
-    """Simulate one step of a plan as it is, with the problem's cluster, costs and state.
+    """Simulate one step of a plan without changes, with the problem's cluster and costs.
 
     Raises:
-        PlanError: The plan is for another number of ranks or another batch, or does not fit the
-            model.
+        PlanError: The plan is for another number of ranks, another batch or another model.
     """
     raise_faults(_faults(plan, problem))
     samples = Samples(problem, frozenset(plan.opened), (plan.num_microbatches,))
@@ -60,29 +59,30 @@ def replay(plan: Plan, problem: Problem) -> Resimulation:
 
 
 def renewed(plan: Plan, problem: Problem) -> Plan:
-    """Return the plan with a new forecast, and with the ties that follow from its decisions.
+    """Return the plan with a new forecast, and new ties and notes, without rejected plans.
 
     Raises:
-        PlanError: `replay` fails, or a rank would hold more than it may.
+        PlanError: `replay` fails, or a rank would exceed its memory.
     """
     done = replay(plan, problem)
-    raise_faults(_too_full(done.trial, problem.memory_limit_bytes))
+    raise_faults(_out_of_memory(done.trial, problem.memory_limit_bytes))
     found = done.trial.pipeline.split.partition
     bare = replace(plan, ties=found.placement.ties, notes=found.notes, rejected=(), forecast=None)
     return replace(bare, forecast=forecast(problem, done.view, done.trial, bare.basis))
 
 
-def _too_full(trial: SimulatedCandidate, limit: int | None) -> Iterator[OptionError]:
-    """Return one fault that lists all ranks with too little memory."""
+def _out_of_memory(trial: SimulatedCandidate, limit: int | None) -> Iterator[OptionError]:
+    """Yield one fault that lists all ranks that exceed their memory."""
     held = trial.timeline.peak_bytes
     over = [rank for rank, each in enumerate(held) if limit is not None and each > limit]
     if over:
         assert limit is not None
-        told = [f"rank {rank} holds {size(held[rank])}" for rank in over]
+        ranks = [f"rank {rank} holds {size(held[rank])}" for rank in over]
         yield PlanError(
-            " and ".join([", ".join(told[:-1]), told[-1]] if len(told) > 1 else told),
+            " and ".join([", ".join(ranks[:-1]), ranks[-1]] if len(ranks) > 1 else ranks),
             f"{'each' if len(over) > 1 else 'it'} may use {size(limit)} ({limit:,} bytes)",
-            "Move units to a rank that holds less, or use more microbatches",
+            "Move modules to a rank that holds less, or use more microbatches",
+            about="stages",
         )
 
 
@@ -90,13 +90,15 @@ def _faults(plan: Plan, problem: Problem) -> Iterator[OptionError]:
     if plan.world_size != problem.cluster.size:
         yield PlanError(
             f"the plan is for {plan.world_size} ranks",
-            f"there are {problem.cluster.size}",
-            "Change pipeline_parallel_degree or data_parallel_degree, or plan anew",
+            f"the cluster has {problem.cluster.size}",
+            "Change a parallel degree of the plan, or make a new plan",
+            about="pipeline_parallel_degree",
         )
     if plan.batch_size != problem.batch_size:
         yield PlanError(
             f"batch_size of the plan is {plan.batch_size}",
             f"the example has {problem.batch_size} samples",
-            "Pass an example with as many, or change batch_size",
+            f"Pass an example with {plan.batch_size} samples, or change batch_size of the plan",
+            about="batch_size",
         )
     yield from opened_faults(plan)

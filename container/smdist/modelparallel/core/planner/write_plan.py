@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan of the best candidate: decisions, forecast and notes."""
+"""Plan of a simulated candidate: decisions, forecast and notes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from smdist.modelparallel.core.planner.problem import Problem
 def write(
     problem: Problem, samples: Samples, trial: SimulatedCandidate, rejected: tuple[Rejected, ...]
 ) -> Plan:
-    """Return the plan of a simulated candidate, with the reasons for it."""
+    """Return the plan of the best candidate, with its forecast, notes and rejected candidates."""
     candidate = trial.candidate
     view = samples.exact(candidate.num_microbatches)
     partition = trial.pipeline.split.partition
@@ -82,22 +82,21 @@ def forecast(problem: Problem, view: View, trial: SimulatedCandidate, basis: str
 
 
 def _notes(problem: Problem, trial: SimulatedCandidate) -> Iterator[Note]:
+    """Yield notes for users: limits of the gain, and possible improvements."""
     yield from trial.pipeline.split.partition.notes
     if trial.candidate.pipeline > 1 and trial.timeline.bubble_fraction > 0.25:
         yield from _more_microbatches(trial)
     if problem.memory_limit_bytes is None:
         yield Note(
             UNKNOWN_MEMORY,
-            "The memory of a rank is not known, so no plan was refused for lack of memory: pass "
-            "device_memory",
+            "The memory of a rank is not known, so no plan was rejected for its memory. "
+            "Pass device_memory to limit it",
         )
 
 
 def _more_microbatches(trial: SimulatedCandidate) -> Iterator[Note]:
-    idle = f"Ranks wait for {trial.timeline.bubble_fraction:.0%} of the pipeline's time"
+    idle = f"Ranks wait {trial.timeline.bubble_fraction:.0%} of the pipeline's time"
     if trial.candidate.num_microbatches < 4 * trial.candidate.pipeline:
         enough = 4 * trial.candidate.pipeline
-        yield Note(
-            FEW_MICROBATCHES,
-            f"{idle}: cut a larger batch into {enough} or more microbatches to shorten that",
-        )
+        text = f"{idle}. To reduce this, use a larger batch with {enough} microbatches or more"
+        yield Note(FEW_MICROBATCHES, text)

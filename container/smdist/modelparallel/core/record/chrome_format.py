@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trace of a recorded run for chrome://tracing and Perfetto (ui.perfetto.dev).
 
-A rank is shown as a "process"; its computation, receives and sends are its "threads". An arrow
-leads from the send of a value to its receive. Actions have the same names as in a simulated step.
-Format: Trace Event Format, Google, "JSON Object Format" with complete events ("ph": "X") and flow
-events ("s", "f").
+A rank is shown as a "process"; its computation, receives and sends are its "threads". Arrows lead
+from the send of a message to its receive. The format is Google's Trace Event Format, as "JSON
+Object Format" with complete events ("ph": "X") and flow events ("s", "f").
 """
 
 from __future__ import annotations
@@ -17,21 +16,22 @@ from smdist.modelparallel.core.record.events import ACTIONS, RECEIVE, SEND, Even
 from smdist.modelparallel.core.record.message_pairs import carries_something, transfers
 
 _MICROSECONDS: Final = 1e6
-_LEAST: Final = 1e-3  # microseconds: an arrow needs a slice of nonzero length to end at
+_LEAST: Final = 1e-3  # microseconds; an arrow cannot end at a slice of length 0
 _COMPUTE: Final = "compute"
-_LANES: Final = {RECEIVE: "receive", SEND: "send"}
+_THREADS: Final = {RECEIVE: "receive", SEND: "send"}
 _Row = dict[str, Any]
 
 
 def chrome_trace(
     tracks: Sequence[Track], edges: Sequence[Edge], *, has_stages: bool = False
 ) -> _Row:
-    """Return the trace as a document for json.dump.
+    """Return the trace of a run as a dict of JSON types.
 
     Args:
-        tracks: Tracks of the ranks to show.
-        edges: Values that travel between their stages.
-        has_stages: True if a rank has several stages: actions are named `2F3` then, not `F3`.
+        tracks: Recorded events of the ranks to show.
+        edges: Values sent between their stages.
+        has_stages: True to name actions with their stage, `2F3`, for ranks with several stages;
+            False to name them `F3`.
     """
     begin = min((event.start for track in tracks for event in track.events), default=0.0)
     writer = _Writer(tracks, begin, has_stages)
@@ -48,26 +48,26 @@ def chrome_trace(
 
 
 class _Writer:
-    """Writer of the rows of one trace."""
+    """Writer of the rows (events) of one trace."""
 
     def __init__(self, tracks: Sequence[Track], begin: float, has_stages: bool) -> None:
         self._begin, self._has_stages = begin, has_stages
-        self._lanes = {track.rank: _lanes_of(track) for track in tracks}
+        self._threads = {track.rank: _threads_of(track) for track in tracks}
 
     def names(self, track: Track) -> Iterator[_Row]:
-        """Yield the rows that name and order a rank's process and threads."""
+        """Yield the rows with names and order of a rank's process and threads."""
         process = {"ph": "M", "pid": track.rank}
         name = f"rank {track.rank} on {track.host}"
         yield {**process, "name": "process_name", "args": {"name": name}}
         yield {**process, "name": "process_labels", "args": {"labels": _facts(track)}}
         yield {**process, "name": "process_sort_index", "args": {"sort_index": track.rank}}
-        for lane, number in self._lanes[track.rank].items():
+        for title, number in self._threads[track.rank].items():
             thread = {**process, "tid": number}
-            yield {**thread, "name": "thread_name", "args": {"name": lane}}
+            yield {**thread, "name": "thread_name", "args": {"name": title}}
             yield {**thread, "name": "thread_sort_index", "args": {"sort_index": number}}
 
     def slice(self, track: Track, event: Event) -> _Row:
-        """Return the row of one event that took time."""
+        """Return the row of one recorded event."""
         facts = {"step": event.step, "stage": event.stage, "microbatch": event.microbatch}
         return {
             "ph": "X",
@@ -80,7 +80,7 @@ class _Writer:
         }
 
     def arrows(self, tracks: Sequence[Track], edges: Sequence[Edge]) -> Iterator[_Row]:
-        """Yield the arrows: from the start of each send to the end of its receive."""
+        """Yield an arrow for each message, from its send's start to its receive's end."""
         for number, each in enumerate(transfers(tracks, edges)):
             arrow = {"name": "message", "cat": "message", "id": number}
             at = self._at(each.sender, each.sent)
@@ -89,11 +89,11 @@ class _Writer:
             yield {"ph": "f", "bp": "e", **arrow, **at, "ts": self._ending(each.received)}
 
     def _ending(self, event: Event) -> float:
-        """Return a time just before the event's end, so that the arrow belongs to its slice."""
+        """Return the time of an arrow's end in microseconds, just before the end of the event."""
         return self._time(event.start) + max(event.seconds * _MICROSECONDS, _LEAST) - _LEAST / 2
 
     def _at(self, track: Track, event: Event) -> _Row:
-        return {"pid": track.rank, "tid": self._lanes[track.rank][_lane(event)]}
+        return {"pid": track.rank, "tid": self._threads[track.rank][_thread(event)]}
 
     def _time(self, seconds: float) -> float:
         return (seconds - self._begin) * _MICROSECONDS
@@ -107,17 +107,18 @@ class _Writer:
         return f"{prefix}{stage}{action}{event.microbatch}"
 
 
-def _lane(event: Event) -> str:
-    return _COMPUTE if event.kind in ACTIONS else _LANES.get(event.kind, event.kind)
+def _thread(event: Event) -> str:
+    return _COMPUTE if event.kind in ACTIONS else _THREADS.get(event.kind, event.kind)
 
 
-def _lanes_of(track: Track) -> dict[str, int]:
-    names = dict.fromkeys([_COMPUTE, *_LANES.values(), *map(_lane, track.events)])
+def _threads_of(track: Track) -> dict[str, int]:
+    names = dict.fromkeys([_COMPUTE, *_THREADS.values(), *map(_thread, track.events)])
     return {name: number for number, name in enumerate(names)}
 
 
 def _facts(track: Track) -> str:
-    facts = [f"pipeline {track.replica}", f"rank {track.pipeline_rank} of it"]
+    """Return a line about a rank: its pipeline, the clock's accuracy, and lost events."""
+    facts = [f"pipeline {track.replica}", f"rank {track.pipeline_rank} of the pipeline"]
     if track.clock_error_seconds:
         facts.append(f"clock within {track.clock_error_seconds * _MICROSECONDS:.0f} us")
     if track.num_lost:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events of a recorded run, as data.
+"""Events of a recorded run, as data. A rank's receive, compute and send may overlap:
 
-rank 1   receive |--- waits ---|                    for a value from rank 0
+rank 1   receive |--- waits ---|                     for a value of rank 0
          compute               |------ F0 ------|
-         send                                 |-|   to rank 2
+         send                                   |-|  to rank 2
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ FORWARD: Final = Do.F.value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Event that took time on one rank.
+    """Action, message or other work of one rank, with its times.
 
     Attributes:
-        kind: One of `ACTIONS`; `SEND` for sending an action's result; `RECEIVE` for waiting for an
-            action's input; or the name of any other event.
-        stage: Stage of the event; -1 if it belongs to none.
-        microbatch: Microbatch of the event; -1 if it belongs to none.
+        kind: One of `ACTIONS`, `SEND` (the rank sends an action's result), `RECEIVE` (the rank
+            waits for an action's input), or the name of other work.
+        stage: Stage of the event; -1 if it belongs to no stage.
+        microbatch: Microbatch of the event; -1 if it belongs to no microbatch.
         step: Number of the step, counted from the first recorded one.
         start: Start in seconds, on a clock that all ranks share.
         end: End in seconds, on the same clock.
-        detail: Action of a sent or received value: "F", "B", "I". Free text for other events.
+        detail: For messages, the kind of action that sent or needs the value: "F", "B" or "I". Any
+            text for other events.
     """
 
     kind: str
@@ -49,18 +50,18 @@ class Event:
 
     @property
     def is_forward(self) -> bool:
-        """True if the event belongs to a forward pass; a message then carries activations."""
+        """True if the event is a forward pass, or a message with activations."""
         return FORWARD in (self.kind, self.detail)
 
     @property
     def seconds(self) -> float:
-        """Duration of the event."""
+        """Duration of the event in seconds."""
         return self.end - self.start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Track:
-    """Recorded events of one rank.
+    """Recorded events of one rank, with its place in the job.
 
     Attributes:
         rank: Rank in the world.
@@ -69,7 +70,7 @@ class Track:
         host: Name of its host.
         events: Events in the order in which they were recorded.
         clock_error_seconds: Largest error of the times, compared to the clock of the first rank.
-        num_lost: Number of events that were dropped because the buffer was full, the earliest ones.
+        num_lost: Number of earliest events that were dropped because the buffer was full.
     """
 
     rank: int

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pairs of a send and a receive: both ends of each message, matched by the edges between stages."""
+"""Messages of a recorded run: each send is matched with its receive."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ _Place = tuple[int, int, int, int, bool]  # replica, step, microbatch, stage, is
 
 
 def transfers(tracks: Sequence[Track], edges: Sequence[Edge]) -> Iterator[Transfer]:
-    """Yield the messages recorded at both ends, in the order of each rank's receives."""
+    """Yield all messages whose sender and receiver were both recorded.
+
+    `edges` has the values sent between stages. The order is that of ranks and their receives.
+    """
     sends: dict[_Place, tuple[Track, Event]] = {}
     for track in tracks:
         for event in track.events:
@@ -49,7 +52,10 @@ def transfers(tracks: Sequence[Track], edges: Sequence[Edge]) -> Iterator[Transf
 
 
 def carries_something(event: Event, edges: Sequence[Edge]) -> bool:
-    """Tell whether the event's stage sends or receives a value; the end stages may not."""
+    """Return True if the event's stage really sends or receives a value in this direction.
+
+    The first and the last stage may have nothing to send or receive.
+    """
     if event.kind == RECEIVE:
         return bool(_sources(event, edges))
     if event.is_forward:
@@ -58,11 +64,12 @@ def carries_something(event: Event, edges: Sequence[Edge]) -> bool:
 
 
 def _place(track: Track, event: Event, stage: int) -> _Place:
+    """Return the key of a stage's value, by which sends and receives are matched."""
     return track.replica, event.step, event.microbatch, stage, event.is_forward
 
 
 def _sources(event: Event, edges: Sequence[Edge]) -> list[int]:
-    """Return the stages that send the values that an event waits for, each once."""
+    """Return the stages whose values a receive waits for, each once."""
     if event.is_forward:
         found = (edge.source for edge in edges if edge.target == event.stage)
     else:

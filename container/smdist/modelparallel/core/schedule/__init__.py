@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pipeline schedules: pure functions that generate the order of actions of each rank.
+"""Pipeline schedules: pure functions that return the order of actions of each rank.
 
-`make_schedule` makes a schedule by name, `check_schedule` checks any schedule, `peak_in_flight` and
-`least_buffers` compute its memory needs, `draw` draws it.
+`make_schedule` makes a schedule by name, and `check_schedule` checks any schedule. `peak_in_flight`
+and `least_buffers` compute its memory, and `draw` draws it as text.
 """
 
 from smdist.modelparallel.core.schedule.actions import Action, Do, Schedule
 from smdist.modelparallel.core.schedule.catalog import SCHEDULES, ScheduleKind
 from smdist.modelparallel.core.schedule.channels import least_buffers
 from smdist.modelparallel.core.schedule.drawing import draw, parse_drawing
-from smdist.modelparallel.core.schedule.in_flight import peak_in_flight
+from smdist.modelparallel.core.schedule.in_flight import most_in_flight, peak_in_flight
 from smdist.modelparallel.core.schedule.schedule_check import check_schedule
 from smdist.modelparallel.core.schedule.schedule_factory import make_schedule
 from smdist.modelparallel.core.schedule.schedule_shape import Shape
@@ -25,6 +25,7 @@ __all__ = [
     "draw",
     "least_buffers",
     "make_schedule",
+    "most_in_flight",
     "parse_drawing",
     "peak_in_flight",
 ]

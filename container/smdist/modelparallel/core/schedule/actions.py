@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Actions of a pipeline as data: the order of the actions of each rank.
+"""Schedule of a pipeline as data: the actions of each rank, in order.
 
     rank 0   F0 F1 F2 F3 B0 B1 B2 B3        stage 0 = rank 0
     rank 1      F0 F1 F2 F3 B0 B1 B2 B3     stage 1 = rank 1
 
-A schedule defines the order of actions, not their times: the simulator computes times, the executor
-runs each action as soon as it can. Sends and receives follow from the edges between stages.
+A schedule has the order of actions, not their times. The simulator computes times; the executor
+runs each action when its inputs have arrived. Sends and receives are not part of a schedule: they
+follow from the values that stages exchange.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from functools import cached_property
 
 
 class Do(str, Enum):
-    """Kind of computation of an action."""
+    """Kind of an action: forward (F), backward (B), or half of a backward (I, W)."""
 
     F = "F"  # forward pass
     B = "B"  # the whole backward pass: I and W together
-    I = "I"  # gradients of the stage's inputs  # noqa: E741  the field's name
+    I = "I"  # gradients of the stage's inputs  # noqa: E741  name in the literature
     W = "W"  # gradients of the stage's parameters, at any time after I
 
 
@@ -38,13 +39,13 @@ class Action:
 
 @dataclass(frozen=True, kw_only=True)  # no slots: the class has cached properties
 class Schedule:
-    """Schedule of one step of a pipeline.
+    """Order of the actions of each rank in one step of a pipeline.
 
     Attributes:
-        name: Name in the user's request: "interleaved".
-        rank_of: Rank of each stage, by stage. Stage s sends to stage s + 1.
+        name: Name of the kind of schedule: "interleaved".
+        rank_of: Rank of each stage, by stage.
         num_microbatches: Number of microbatches of a step.
-        orders: Actions of each rank, in order, by rank.
+        orders: Actions of each rank, by rank, in the order in which the rank runs them.
     """
 
     name: str
@@ -59,12 +60,12 @@ class Schedule:
 
     @property
     def num_stages(self) -> int:
-        """Number of stages: ranks times virtual stages."""
+        """Number of stages on all ranks."""
         return len(self.rank_of)
 
     @cached_property
     def stages_of(self) -> tuple[tuple[int, ...], ...]:
-        """Stages on each rank, by rank."""
+        """Stages on each rank, by rank, in ascending order."""
         return tuple(
             tuple(stage for stage, of in enumerate(self.rank_of) if of == rank)
             for rank in range(self.num_ranks)

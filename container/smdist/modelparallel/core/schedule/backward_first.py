@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedule that SageMaker's model parallel library calls interleaved: backward first, with a cap.
+"""Schedule that SageMaker's model parallel library calls interleaved.
 
-A rank that can run either pass runs the backward pass. It runs a forward pass while it holds fewer
-than `active_microbatches` microbatches, and waits otherwise. So it begins with more forwards than
-1F1B allows, and then alternates backwards and forwards. The extra forwards give the next ranks work
-while messages travel; they cost memory.
+Each rank follows a rule: it runs a backward pass as soon as possible. Otherwise it runs a forward
+pass if it holds fewer than `active_microbatches` microbatches (the cap), and waits if not. So it
+begins with more forwards than 1F1B, then alternates backwards and forwards. The additional forwards
+give the next ranks work while messages are sent; they need more memory.
 
-The rule decides at run time, but a schedule is an order fixed in advance. So the order is the one
-that results if every rank follows the rule with tF = 1 and tB = 2, and messages take no time. Rank
-r then gets its first gradient at p + 2 (p - 1 - r), after time for 3 (p - 1 - r) + 1 forwards; this
-number, the cap and m limit the microbatches that it holds. A step takes (m + p - 1) (tF + tB) if
-the cap is p or more, like 1F1B; with a lower cap the first ranks wait, which saves memory but costs
-time.
+A schedule is an order fixed in advance, so the order is computed by applying this rule with
+tF = 1, tB = 2 and messages that take no time. With p ranks and m microbatches, rank r receives its
+first gradient at time p + 2 (p - 1 - r), after up to 3 (p - 1 - r) + 1 forwards. This number, the
+cap and m limit the number of microbatches that the rank holds. A step takes (m + p - 1) (tF + tB)
+like 1F1B if the cap is at least p. With a lower cap the first ranks wait: the step needs less
+memory and more time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from smdist.modelparallel.core.schedule.schedule_shape import Shape
 
 
 def interleaved(shape: Shape) -> list[list[Action]]:
-    """Apply the rule to every rank, one time unit after another. Here rank 0 stops at its cap of 5:
+    """Return the order of actions of each rank of an "interleaved" schedule. With a cap of 5:
 
     rank 0  F0 F1 F2 F3 F4       B0=== F5 B1===    B2===    B3===    B4===    B5===
     rank 1     F0 F1 F2 F3 B0=== F4 B1=== F5 B2===    B3===    B4===    B5===
@@ -48,7 +48,10 @@ def _ranks(shape: Shape) -> list[_Rank]:
 
 
 class _Rank:
-    """Rank that follows the rule; it knows the end times of its own and its neighbours' actions."""
+    """Rank that follows the rule of this schedule.
+
+    It reads the end times of its own actions and of the actions of its neighbour ranks.
+    """
 
     def __init__(self, stage: int, num_microbatches: int, cap: int) -> None:
         self.stage, self.num_microbatches, self.cap = stage, num_microbatches, cap
@@ -60,10 +63,10 @@ class _Rank:
         self.free_at = 0
 
     def act(self, clock: int) -> None:
-        """Start the action that the rule chooses, if any."""
+        """Start the action that the rule chooses at time `clock`, if there is one."""
         if self._has_gradient(clock):
             self._begin(Do.B, self.backward_ends, clock + 2)
-        elif self._has_room() and self._has_input(clock):
+        elif self._is_below_cap() and self._has_input(clock):
             self._begin(Do.F, self.forward_ends, clock + 1)
 
     def _begin(self, do: Do, ends: list[int], end: int) -> None:
@@ -72,16 +75,19 @@ class _Rank:
         self.free_at = end
 
     def _has_gradient(self, clock: int) -> bool:
+        """Return True if the next backward pass has its inputs at time `clock`."""
         microbatch = len(self.backward_ends)
         given = self.forward_ends if self.following is None else self.following.backward_ends
         return microbatch < len(given) and given[microbatch] <= clock
 
     def _has_input(self, clock: int) -> bool:
+        """Return True if there is a next forward pass and it has its input at time `clock`."""
         microbatch = len(self.forward_ends)
         if microbatch == self.num_microbatches:
             return False
         given = self.previous.forward_ends if self.previous else None
         return given is None or (microbatch < len(given) and given[microbatch] <= clock)
 
-    def _has_room(self) -> bool:
+    def _is_below_cap(self) -> bool:
+        """Return True if the rank holds fewer microbatches than its cap."""
         return len(self.forward_ends) - len(self.backward_ends) < self.cap

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Building blocks of schedules: runs of actions, and two runs in alternation."""
+"""Building blocks of schedules: lists of actions, their alternation, and split backwards."""
 
 from __future__ import annotations
 
@@ -9,37 +9,40 @@ from collections.abc import Iterable, Sequence
 from smdist.modelparallel.core.schedule.actions import Action, Do
 
 
-def run_of(do: Do, stage: int, microbatches: Iterable[int]) -> list[Action]:
-    """Return the same computation for one microbatch after another."""
+def actions_of(do: Do, stage: int, microbatches: Iterable[int]) -> list[Action]:
+    """Return actions of one kind on one stage, one for each of the given microbatches."""
     return [Action(do, stage, microbatch) for microbatch in microbatches]
 
 
-def take_turns(
-    forwards: Sequence[Action], backwards: Sequence[Action], *, lead: int
+def alternate(
+    forwards: Sequence[Action], backwards: Sequence[Action], *, warmup: int
 ) -> list[Action]:
-    """Return `lead` forwards, then backwards and forwards in turn, then the remaining backwards.
+    """Return `warmup` forwards, then alternate backwards and forwards, then the other backwards.
 
-    take_turns(F0 F1 F2 F3, B0 B1 B2 B3, lead=2)  ->  F0 F1 B0 F2 B1 F3 B2 B3
+    alternate(F0 F1 F2 F3, B0 B1 B2 B3, warmup=2)  ->  F0 F1 B0 F2 B1 F3 B2 B3
     """
-    order = list(forwards[:lead])
-    for backward, forward in zip(backwards, forwards[lead:], strict=False):
+    order = list(forwards[:warmup])
+    for backward, forward in zip(backwards, forwards[warmup:], strict=False):
         order += (backward, forward)
-    order += backwards[max(len(forwards) - lead, 0) :]
+    order += backwards[max(len(forwards) - warmup, 0) :]
     return order
 
 
-def split_backward(order: Sequence[Action], *, wait: int) -> list[Action]:
-    """Replace each B by an I; after each I but the first `wait`, insert the oldest remaining W.
+def split_backward(order: Sequence[Action], *, delay: int) -> list[Action]:
+    """Return the order with each backward pass (B) split into I and W, and W delayed by `delay`.
 
-    split_backward(F0 B0 F1 B1 F2 B2, wait=1)  ->  F0 I0 F1 I1 W0 F2 I2 W1 W2
+    Each B becomes an I. After each I except the first `delay` ones follows the oldest W that is
+    left; the last ones follow at the end.
+
+    split_backward(F0 B0 F1 B1 F2 B2, delay=1)  ->  F0 I0 F1 I1 W0 F2 I2 W1 W2
     """
-    split, left = [], deque[Action]()
+    split, delayed = [], deque[Action]()
     for action in order:
         if action.do is not Do.B:
             split.append(action)
             continue
         split.append(Action(Do.I, action.stage, action.microbatch))
-        left.append(Action(Do.W, action.stage, action.microbatch))
-        if len(left) > wait:
-            split.append(left.popleft())
-    return split + list(left)
+        delayed.append(Action(Do.W, action.stage, action.microbatch))
+        if len(delayed) > delay:
+            split.append(delayed.popleft())
+    return split + list(delayed)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Catalog of all schedules by name: the requirements of each, and the function that makes it."""
+"""Catalog of all schedules: name, limits, and the function that returns the orders of actions.
+
+The limits are those of the SDK, `sagemaker_dist.contract.schedule_limits`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from dataclasses import dataclass
 from functools import wraps
 from types import MappingProxyType
 
+from sagemaker_dist.contract.schedule_limits import PIPELINES
 from smdist.modelparallel.core.schedule.actions import Action
 from smdist.modelparallel.core.schedule.backward_first import interleaved
 from smdist.modelparallel.core.schedule.breadth_first import looped_bfs
@@ -22,41 +26,54 @@ Orders = Callable[[Shape], list[list[Action]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleKind:
-    """Properties of a schedule that are known before one is made.
+    """Kind of schedule, such as 1F1B, for any number of ranks and microbatches.
 
     Attributes:
-        summary: Short description for people.
-        orders: Function that returns the actions of every rank, by rank.
+        name: Name in options: "1f1b".
+        summary: Short description for users.
+        orders: Function that returns the actions of each rank, by rank.
         rank_of: Function that returns the rank of each stage: `loop` or `vee`.
-        least_virtual_stages: Smallest number of stages a rank.
-        most_virtual_stages: Largest number of stages a rank; None for any number.
         splits_backward: True if weight gradients are computed separately from input gradients.
-        takes_active_microbatches: True if the schedule uses `active_microbatches`.
-        least_microbatches_per_rank: Smallest number of microbatches, as a multiple of the ranks.
     """
 
+    name: str
     summary: str
     orders: Orders
     rank_of: Callable[[Shape], tuple[int, ...]] = loop
-    least_virtual_stages: int = 1
-    most_virtual_stages: int | None = 1
     splits_backward: bool = False
-    takes_active_microbatches: bool = False
-    least_microbatches_per_rank: int = 0
+
+    @property
+    def least_virtual_stages(self) -> int:
+        """Smallest number of stages on each rank."""
+        return PIPELINES[self.name].least_virtual_stages
+
+    @property
+    def most_virtual_stages(self) -> int | None:
+        """Largest number of stages on each rank; None for any number."""
+        return PIPELINES[self.name].most_virtual_stages
+
+    @property
+    def takes_active_microbatches(self) -> bool:
+        """True if the schedule uses the option `active_microbatches`."""
+        return PIPELINES[self.name].takes_active_microbatches
+
+    @property
+    def least_microbatches_per_rank(self) -> int:
+        """Smallest number of microbatches divided by the number of ranks."""
+        return PIPELINES[self.name].least_microbatches_per_rank
 
     def takes_virtual_stages(self, number: int) -> bool:
-        """Tell whether a rank can have this number of stages."""
-        most = self.most_virtual_stages
-        return number >= self.least_virtual_stages and (most is None or number <= most)
+        """Return True if each rank can have this number of stages."""
+        return PIPELINES[self.name].takes_virtual_stages(number)
 
     @property
     def is_v(self) -> bool:
-        """True if stages go down the ranks and up again, so the first and last share a rank."""
+        """True if stages are placed in a V, so that the first and the last are on one rank."""
         return self.rank_of is vee
 
 
 def _each(order: Callable[[Shape, int], list[Action]]) -> Orders:
-    """Return the orders of all ranks for a schedule in which each rank's order is independent."""
+    """Return a function for all ranks from a function that returns the order of one rank."""
 
     @wraps(order)
     def orders(shape: Shape) -> list[list[Action]]:
@@ -65,53 +82,50 @@ def _each(order: Callable[[Shape, int], list[Action]]) -> Orders:
     return orders
 
 
-SCHEDULES: Mapping[str, ScheduleKind] = MappingProxyType(
-    {
-        "simple": ScheduleKind(
-            summary="all forwards, then all backwards (GPipe)", orders=_each(simple)
-        ),
-        "interleaved": ScheduleKind(
-            summary="a backward as soon as it can be, with a cap on microbatches in flight",
-            orders=interleaved,
-            takes_active_microbatches=True,
-        ),
-        "1f1b": ScheduleKind(
-            summary="least memory of one stage a rank", orders=_each(one_forward_one_backward)
-        ),
-        "interleaved_1f1b": ScheduleKind(
-            summary="several stages a rank make the bubble shorter, at more messages",
-            orders=_each(interleaved_1f1b),
-            least_virtual_stages=2,
-            most_virtual_stages=None,
-        ),
-        "looped_bfs": ScheduleKind(
-            summary="several stages a rank, all microbatches through each (breadth first)",
-            orders=_each(looped_bfs),
-            least_virtual_stages=2,
-            most_virtual_stages=None,
-        ),
-        "zero_bubble": ScheduleKind(
-            summary="weight gradients fill the bubble (ZB-H1, ZB1P)",
-            orders=_each(zero_bubble),
-            most_virtual_stages=None,
-            splits_backward=True,
-        ),
-        "zero_bubble_v": ScheduleKind(
-            summary="weight gradients fill the bubble of a V of stages (ZBV)",
-            orders=_each(zero_bubble_v),
-            rank_of=vee,
-            least_virtual_stages=2,
-            most_virtual_stages=2,
-            splits_backward=True,
-        ),
-        "dualpipe_v": ScheduleKind(
-            summary="forward and backward of a V of stages in turn, split at both ends",
-            orders=_each(dualpipe_v),
-            rank_of=vee,
-            least_virtual_stages=2,
-            most_virtual_stages=2,
-            splits_backward=True,
-            least_microbatches_per_rank=2,
-        ),
-    }
+_KINDS = (
+    ScheduleKind(
+        name="simple", summary="all forwards, then all backwards (GPipe)", orders=_each(simple)
+    ),
+    ScheduleKind(
+        name="interleaved",
+        summary="a backward as soon as possible, with a limit of microbatches in flight",
+        orders=interleaved,
+    ),
+    ScheduleKind(
+        name="1f1b",
+        summary="least memory with one stage on each rank",
+        orders=_each(one_forward_one_backward),
+    ),
+    ScheduleKind(
+        name="interleaved_1f1b",
+        summary="several stages on each rank, for a shorter bubble with more messages",
+        orders=_each(interleaved_1f1b),
+    ),
+    ScheduleKind(
+        name="looped_bfs",
+        summary="several stages on each rank, all microbatches through each (breadth first)",
+        orders=_each(looped_bfs),
+    ),
+    ScheduleKind(
+        name="zero_bubble",
+        summary="weight gradients fill the bubble (ZB-H1, ZB1P)",
+        orders=_each(zero_bubble),
+        splits_backward=True,
+    ),
+    ScheduleKind(
+        name="zero_bubble_v",
+        summary="weight gradients fill the bubble of stages in a V (ZBV)",
+        orders=_each(zero_bubble_v),
+        rank_of=vee,
+        splits_backward=True,
+    ),
+    ScheduleKind(
+        name="dualpipe_v",
+        summary="forwards and backwards of stages in a V in turn, split at both ends",
+        orders=_each(dualpipe_v),
+        rank_of=vee,
+        splits_backward=True,
+    ),
 )
+SCHEDULES: Mapping[str, ScheduleKind] = MappingProxyType({kind.name: kind for kind in _KINDS})
+"""Kinds of schedules by name."""

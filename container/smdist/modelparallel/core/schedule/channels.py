@@ -1,17 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages that follow from a schedule, and the buffers that they need.
+"""Messages between ranks that follow from a schedule, and the number of buffers that they need.
 
-A channel goes from one rank to another and carries either activations (F) or gradients (B). These
-have separate channels even in the same direction, which occurs with several stages a rank: the
-receiver may take activations and gradients in another order than they were sent. Messages of one
-channel are received in the order in which they were sent; transports without tags rely on it.
+A channel leads from one rank to another and carries either activations (F) or gradients (B). With
+several stages on each rank, both can go in the same direction; they have separate channels, because
+the receiver may need them in another order than they were sent. Within a channel, messages are
+received in the order in which they were sent. Transports without tags rely on it.
 
-Two rules for sending are modelled here.
-
-  * Rendezvous: a message moves when its receiver reaches the action that takes it, and the sender
-    continues meanwhile. A schedule runs under this rule if no action waits for itself.
-  * Bounded buffers: a channel holds a limited number of messages that are sent and not yet taken. A
-    sender blocks while its channel is full.
+A channel has a number of buffers for messages that were sent but not yet received. While all are in
+use, the sender blocks. With unlimited buffers, a rank blocks only if it waits for an input.
 """
 
 from __future__ import annotations
@@ -21,40 +17,42 @@ from collections import defaultdict
 from typing import NamedTuple
 
 from smdist.modelparallel.core.schedule.actions import Do, Schedule
-from smdist.modelparallel.core.schedule.dependencies import Flow, Waits, run
+from smdist.modelparallel.core.schedule.dependencies import Dependencies, Waits, run
 
 
 class Channel(NamedTuple):
-    """Channel from one rank to another; F carries activations, B gradients."""
+    """Channel from rank `source` to rank `target`; it carries activations (F) or gradients (B)."""
 
     source: int
     target: int
     carries: Do
 
 
-Message = tuple[int, int]  # number of actions done when it is sent, and when it is taken
-Channels = dict[Channel, list[Message]]  # messages in the order in which they are received
+# Number of actions that the sender has done when it sends the message, and that the receiver has
+# done when it receives the message.
+Message = tuple[int, int]
+Channels = dict[Channel, list[Message]]  # messages in the order of their receives
 
 
-def channels_of(flow: Flow) -> Channels:
-    """Return all messages, by channel."""
+def channels_of(dependencies: Dependencies) -> Channels:
+    """Return all messages of a schedule, by channel."""
     channels: defaultdict[Channel, list[Message]] = defaultdict(list)
-    for rank, order in enumerate(flow.waits):
+    for rank, order in enumerate(dependencies.waits):
         for index, places in enumerate(order):
             for source, number in places:
                 if source != rank:
-                    action = flow.schedule.orders[rank][index]
+                    action = dependencies.schedule.orders[rank][index]
                     carries = Do.F if action.do is Do.F else Do.B
                     channels[Channel(source, rank, carries)].append((number, index))
     return dict(channels)
 
 
-def waits_with_buffers(flow: Flow, channels: Channels, buffers: int) -> Waits:
-    """Return the waits of each action if a channel holds `buffers` messages.
+def waits_with_buffers(dependencies: Dependencies, channels: Channels, buffers: int) -> Waits:
+    """Return the places that each action waits for, if each channel has `buffers` buffers.
 
-    Message n + `buffers` can be sent once the receiver has reached message n.
+    Message n + `buffers` can be sent when the receiver has received message n.
     """
-    waits = [list(order) for order in flow.waits]
+    waits = [list(order) for order in dependencies.waits]
     for channel, messages in channels.items():
         sender = waits[channel.source]
         for (_, taken), (sent, _) in zip(messages, messages[buffers:], strict=False):
@@ -63,15 +61,15 @@ def waits_with_buffers(flow: Flow, channels: Channels, buffers: int) -> Waits:
 
 
 def least_buffers(schedule: Schedule) -> int:
-    """Return the smallest number of buffers per channel with which no rank waits forever.
+    """Return the smallest number of buffers of a channel with which the schedule has no deadlock.
 
     The schedule must be one that `check_schedule` accepts.
     """
-    flow = Flow(schedule)
-    channels = channels_of(flow)
+    dependencies = Dependencies(schedule)
+    channels = channels_of(dependencies)
 
     def ends(buffers: int) -> bool:
-        done = run(waits_with_buffers(flow, channels, buffers)).done
+        done = run(waits_with_buffers(dependencies, channels, buffers)).done
         return done == [len(order) for order in schedule.orders]
 
     longest = max(map(len, channels.values()), default=1)

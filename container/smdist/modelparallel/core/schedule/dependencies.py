@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dependencies between the actions of a schedule, and an order in which all of them can run.
 
-Every action waits for places. A place (rank, number) is reached when that rank has done its first
-`number` actions. So the same code runs a schedule under any rule for messages. Places are plain
-tuples, because there are as many as actions.
+A dependency is a place (rank, number): it is reached when this rank has done its first `number`
+actions. Waiting for a free buffer is expressed in the same way as waiting for a result, so the same
+code handles limited and unlimited buffers.
 """
 
 from __future__ import annotations
@@ -17,18 +17,21 @@ from typing import NamedTuple
 from smdist.modelparallel.core.schedule.actions import Action, Do, Schedule
 
 Place = tuple[int, int]  # rank, number of actions done
-Waits = list[list[tuple[Place, ...]]]  # by rank and action, besides the action before it
+Waits = list[list[tuple[Place, ...]]]  # places that each action waits for, by rank and position
 
 
 @dataclass(frozen=True)  # no slots: the class has cached properties
-class Flow:
-    """Dependencies in a schedule that contains every action once."""
+class Dependencies:
+    """Dependencies between the actions of a schedule that contains every action once."""
 
     schedule: Schedule
 
     @cached_property
     def waits(self) -> Waits:
-        """Places that each action waits for, if buffers are unlimited."""
+        """Places that each action waits for with unlimited buffers, by rank and position.
+
+        The previous action of the same rank is not listed.
+        """
         places, last = self._places, self.schedule.num_stages - 1
         return [
             [tuple([places[key] for key in _needs(action, last)]) for action in order]
@@ -36,13 +39,13 @@ class Flow:
         ]
 
     def at(self, place: Place) -> Action:
-        """Return the action with which a place is reached."""
+        """Return the action after which a place is reached."""
         rank, number = place
         return self.schedule.orders[rank][number - 1]
 
     @cached_property
     def _places(self) -> dict[_Key, Place]:
-        """Place at which each result is ready."""
+        """Place at which each result is available."""
         return {
             (_RESULT[action.do], action.stage, action.microbatch): (rank, number)
             for rank, order in enumerate(self.schedule.orders)
@@ -50,12 +53,17 @@ class Flow:
         }
 
 
-_Key = tuple[Do, int, int]  # a result: kind of action, stage, microbatch
-_RESULT = {Do.F: Do.F, Do.B: Do.B, Do.I: Do.B, Do.W: Do.W}  # I gives the input gradient, like B
+_Key = tuple[Do, int, int]  # result of an action: kind, stage, microbatch
+_RESULT = {
+    Do.F: Do.F,
+    Do.B: Do.B,
+    Do.I: Do.B,
+    Do.W: Do.W,
+}  # I computes the input gradient, as B does
 
 
 def _needs(action: Action, last_stage: int) -> tuple[_Key, ...]:
-    """Return the results that an action needs, on any rank."""
+    """Return the results that an action needs, of actions on any rank."""
     do, stage, microbatch = action.do, action.stage, action.microbatch
     if do is Do.F:
         return ((do, stage - 1, microbatch),) if stage else ()
@@ -66,10 +74,10 @@ def _needs(action: Action, last_stage: int) -> tuple[_Key, ...]:
 
 
 class DependencyRun(NamedTuple):
-    """Progress of the ranks.
+    """Actions that the ranks could run before they were done or blocked.
 
     Attributes:
-        order: (rank, index) of every action done, each after all actions that it waited for.
+        order: (rank, position) of each action, after all actions that it waits for.
         done: Number of actions done, by rank.
     """
 
@@ -78,26 +86,29 @@ class DependencyRun(NamedTuple):
 
 
 def run(waits: Waits) -> DependencyRun:
-    """Let every rank run as far as it can; the result does not depend on the order of ranks."""
+    """Run the actions of all ranks until every rank is done or blocked, and return them."""
     done = [0] * len(waits)
     order: list[tuple[int, int]] = []
-    sleepers: defaultdict[Place, list[int]] = defaultdict(list)
+    waiting: defaultdict[Place, list[int]] = defaultdict(list)
     awake = list(reversed(range(len(waits))))
     while awake:
         rank = awake.pop()
         while done[rank] < len(waits[rank]):
-            late = first_late(waits[rank][done[rank]], done)
-            if late is not None:
-                sleepers[late].append(rank)
+            place = first_unreached(waits[rank][done[rank]], done)
+            if place is not None:
+                waiting[place].append(rank)
                 break
             order.append((rank, done[rank]))
             done[rank] += 1
-            awake += sleepers.pop((rank, done[rank]), ())
+            awake += waiting.pop((rank, done[rank]), ())
     return DependencyRun(order, done)
 
 
-def first_late(waits: Sequence[Place], done: Sequence[int]) -> Place | None:
-    """Return the first place that is not reached, or None."""
+def first_unreached(waits: Sequence[Place], done: Sequence[int]) -> Place | None:
+    """Return the first of the places that is not reached yet, or None.
+
+    `done` has the number of actions done, by rank.
+    """
     for place in waits:
         if done[place[0]] < place[1]:
             return place

@@ -1,25 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Depth-first schedules with several stages a rank: microbatches run in rounds.
+"""Depth-first schedules with several stages on each rank: interleaved 1F1B and zero bubble.
 
-With v stages on each rank, every stage has 1/v of the work, so the first microbatch reaches the
-last rank after 1/v of the time, and the bubble is 1/v of the bubble with one stage a rank.
+With v stages on each rank, each stage has 1/v of the work, so the first microbatch reaches the last
+rank after 1/v of the time. The bubble is 1/v of the bubble with one stage on each rank.
 
-A rank runs the microbatches of one round through its first stage, then the same ones through its
-second, and so on; then comes the next round. If a round has as many microbatches as there are
-ranks, its first microbatch is back from the last rank when a rank has finished the round on its
-first stage. Backwards run in the same rounds, the last stage first.
+Microbatches run in rounds. A rank runs the microbatches of a round through its first stage, then
+through its second stage, and so on; then it starts the next round. If a round has as many
+microbatches as there are ranks, the first one returns from the last rank when this rank has
+finished the round on its first stage. Backwards run in the same rounds, the last stage first.
 
-There are m // p rounds, at least one. If they cannot be equal, the earlier rounds have one
-microbatch more. The later rounds may not: their forwards would then be late for the backwards that
-alternate with them. torch supports equal rounds only (m // p divides m); the orders are then the
-same as here.
+With p ranks and m microbatches there are max(m // p, 1) rounds. If the rounds cannot be equal, the
+earlier ones have one microbatch more: in later rounds, the forwards would come too late for the
+backwards that alternate with them. torch supports equal rounds only; its orders are then the same.
 
-With the times tF, tB, tI, tW of a whole rank, and p microbatches or more, the bubble of a step is
+With the times tF, tB, tI, tW of a whole rank, and at least p microbatches, the bubble of a step is
 
   * (p - 1) (tF + tB) / v for interleaved 1F1B;
-  * (p - 1) (tF + tI - min(tF, tI, tW)) / v for zero bubble. Its paper has tW instead of the
-    minimum, and assumes that tW is not longer than tF and tI: a wait is no longer than these, so
-    weight gradients fill no more of it.
+  * (p - 1) (tF + tI - min(tF, tI, tW)) / v for zero bubble. The paper has tW instead of the
+    minimum. It assumes that tW is at most tF and tI, which are the longest waits that weight
+    gradients can fill.
 """
 
 from __future__ import annotations
@@ -28,25 +27,28 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from smdist.modelparallel.core.schedule.actions import Action, Do
-from smdist.modelparallel.core.schedule.blocks import run_of, split_backward, take_turns
+from smdist.modelparallel.core.schedule.blocks import actions_of, alternate, split_backward
 from smdist.modelparallel.core.schedule.schedule_shape import Shape
 
 
 def interleaved_1f1b(shape: Shape, rank: int) -> list[Action]:
-    """Order interleaved 1F1B as in Megatron, for any number of microbatches.
+    """Return a rank's actions for interleaved 1F1B as in Megatron, for any number of microbatches.
 
     rank 0 (0 2)  F0 F1 f0 f1 F2    b0=== F3 b1=== f2 B0=== f3 B1===    b2===    b3=== B2=== B3===
     rank 1 (1 3)     F0 F1 f0 b0=== f1 b1=== F2 B0=== F3 B1=== f2 b2=== f3 b3=== B2=== B3===
 
-    For each hop away from the last rank, the first gradient arrives two slots later: one for the
-    forward on its way there, one for the gradient on its way back. With rounds of q microbatches,
-    a rank r holds (v - 1) q + 2 (p - 1 - r) + 1 microbatches, counted for each of its stages.
+    For each rank between this one and the last, the first gradient arrives two actions later: one
+    for the forward towards the last rank, and one for the gradient back. With rounds of q
+    microbatches, rank r holds (v - 1) q + 2 (p - 1 - r) + 1 microbatches, each counted once for
+    every stage.
     """
     return _one_forward_one_backward(shape, rank, slots_a_hop=2)
 
 
 def zero_bubble(shape: Shape, rank: int) -> list[Action]:
-    """Order ZB-H1, or ZB1P with several stages a rank: weight gradients fill the bubble.
+    """Return a rank's actions for zero bubble: ZB-H1, or ZB1P with several stages on each rank.
+
+    Weight gradients (W) run while the rank would otherwise wait.
 
     rank 0  F0 F1 F2       I0 W0 F3 I1 W1 F4 I2 W2 I3 W3 I4 W4
     rank 1     F0 F1    I0 F2 I1 W0 F3 I2 W1 F4 I3 W2 I4 W3 W4
@@ -55,28 +57,31 @@ def zero_bubble(shape: Shape, rank: int) -> list[Action]:
     rank 0 (0 2)  F0 F1 f0 f1    i0 w0 F2 i1 w1 F3 I0 W0 f2 I1 W1 f3 i2 w2 i3 w3 I2 W2 I3 W3
     rank 1 (1 3)     F0 F1 f0 i0 f1 i1 w0 F2 I0 w1 F3 I1 W0 f2 i2 W1 f3 i3 w2 I2 w3 I3 W2 W3
 
-    Only input gradients are on the critical path, so a gradient comes back one slot earlier for
-    each hop, and the lead is shorter than in 1F1B by one for each hop. Rank r delays r weight
-    gradients, and computes them while the other ranks still wait for their last gradients. The
-    delayed weight gradients cost as much memory as the shorter lead saves: every rank holds
-    (v - 1) q + p microbatches, counted for each of its stages.
+    Only input gradients (I) are on the critical path. So the first gradient arrives earlier than in
+    1F1B, and rank r needs p - 1 - r fewer forwards before its first backward. Rank r delays r
+    weight gradients, and computes them while other ranks wait for their last gradients. This needs
+    as much memory as the shorter warm-up saves: every rank holds (v - 1) q + p microbatches, each
+    counted once for every stage.
     """
     order = _one_forward_one_backward(shape, rank, slots_a_hop=1)
-    return split_backward(order, wait=rank)
+    return split_backward(order, delay=rank)
 
 
 def _one_forward_one_backward(shape: Shape, rank: int, *, slots_a_hop: int) -> list[Action]:
     rounds = _rounds(shape)
     stages = range(rank, shape.num_stages, shape.num_ranks)
     hops = shape.num_ranks - 1 - rank
-    lead = (shape.virtual_stages - 1) * len(rounds[0]) + slots_a_hop * hops + 1
-    return take_turns(
-        _through(Do.F, stages, rounds), _through(Do.B, reversed(stages), rounds), lead=lead
+    warmup = (shape.virtual_stages - 1) * len(rounds[0]) + slots_a_hop * hops + 1
+    return alternate(
+        _through(Do.F, stages, rounds), _through(Do.B, reversed(stages), rounds), warmup=warmup
     )
 
 
 def _rounds(shape: Shape) -> list[range]:
-    """Return the microbatches of each round: 10 on 4 ranks are 0-4 and 5-9, 11 are 0-5 and 6-10."""
+    """Return the microbatches of each round.
+
+    On 4 ranks, 10 microbatches have the rounds 0-4 and 5-9, and 11 have the rounds 0-5 and 6-10.
+    """
     number = max(1, shape.num_microbatches // shape.num_ranks)
     size, longer = divmod(shape.num_microbatches, number)
     starts = [index * size + min(index, longer) for index in range(number + 1)]
@@ -84,10 +89,11 @@ def _rounds(shape: Shape) -> list[range]:
 
 
 def _through(do: Do, stages: Iterable[int], rounds: list[range]) -> list[Action]:
+    """Return actions of one kind: for each round, all its microbatches on each of the stages."""
     stages = list(stages)
     return [
         action
         for microbatches in rounds
         for stage in stages
-        for action in run_of(do, stage, microbatches)
+        for action in actions_of(do, stage, microbatches)
     ]

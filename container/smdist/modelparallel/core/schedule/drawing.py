@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drawings of schedules, for people and docstrings, and schedules read from drawings.
+"""Drawings of schedules as text: `draw` writes them, `parse_drawing` reads them.
 
     rank 0  F0 F1       B0===    B1===
     rank 1     F0 B0=== F1 B1===
 
-Time runs to the right, one column per unit: F, I and W take one unit, B takes two. Actions start as
-soon as they can, and messages take no time. With two stages a rank, the line names the stages, and
-actions of the second one have small letters:
+Time runs to the right. F, I and W are one column wide, B is two. Actions start as soon as their
+inputs are there, and messages take no time. With two stages on each rank, a line begins with the
+stages, and actions of the second one have small letters:
 
     rank 0 (0 3)  F0 F1 F2 f0 i0 w0
     rank 1 (1 2)     F0 f0 F1 f1 i0 w0
 
-With more stages a rank, every action names its stage: `2F0`.
+With more stages on each rank, every action begins with its stage: `2F0`.
 """
 
 from __future__ import annotations
@@ -22,36 +22,39 @@ from types import MappingProxyType
 
 from sagemaker_dist.errors import OptionError, require
 from smdist.modelparallel.core.schedule.actions import Action, Do, Schedule
-from smdist.modelparallel.core.schedule.dependencies import Flow, run
+from smdist.modelparallel.core.schedule.dependencies import Dependencies, run
 
-UNITS: Mapping[Do, int] = MappingProxyType({Do.F: 1, Do.B: 2, Do.I: 1, Do.W: 1})
+COLUMNS: Mapping[Do, int] = MappingProxyType({Do.F: 1, Do.B: 2, Do.I: 1, Do.W: 1})
 Labels = Mapping[Action, str]
 _LINE = re.compile(r"^ *rank (\d+) *(?:\(([\d ]+)\))?  (.*)$", re.MULTILINE)
 _CELL = re.compile(r"(\d*)([FBIWfbiw])(\d+)=*")
 
 
-def ends_in_units(schedule: Schedule, units: Mapping[Do, int] = UNITS) -> list[list[int]]:
-    """Return the end time of each action in units, by rank and index."""
-    waits = Flow(schedule).waits
+def ends_in_columns(schedule: Schedule, columns: Mapping[Do, int] = COLUMNS) -> list[list[int]]:
+    """Return the column in which each action ends, by rank and position in its order."""
+    waits = Dependencies(schedule).waits
     ends: list[list[int]] = [[] for _ in schedule.orders]
     for rank, index in run(waits).order:
         begins = [ends[source][number - 1] for source, number in waits[rank][index]]
         begin = max(begins + ends[rank][-1:], default=0)
-        ends[rank].append(begin + units[schedule.orders[rank][index].do])
+        ends[rank].append(begin + columns[schedule.orders[rank][index].do])
     return ends
 
 
 def draw(schedule: Schedule) -> str:
-    """Return the drawing of a schedule that `check_schedule` accepts."""
+    """Return the drawing of a schedule, one line for each rank.
+
+    The schedule must be one that `check_schedule` accepts.
+    """
     labels = {
         action: _label(action, own)
         for order, own in zip(schedule.orders, schedule.stages_of, strict=True)
         for action in order
     }
     width = 1 + max(map(len, labels.values()))
-    rows = zip(schedule.orders, ends_in_units(schedule), strict=True)
+    rows = zip(schedule.orders, ends_in_columns(schedule), strict=True)
     return "\n".join(
-        f"{_head(schedule, rank)}  {_line(order, ends, labels, width)}".rstrip()
+        f"{_line_start(schedule, rank)}  {_line(order, ends, labels, width)}".rstrip()
         for rank, (order, ends) in enumerate(rows)
     )
 
@@ -59,13 +62,13 @@ def draw(schedule: Schedule) -> str:
 def _line(order: Sequence[Action], ends: list[int], labels: Labels, width: int) -> str:
     line = ""
     for action, end in zip(order, ends, strict=True):
-        units = UNITS[action.do]
-        cell = labels[action].ljust(units * width - 1, "=" if units > 1 else " ")
-        line = line.ljust((end - units) * width) + cell + " "
+        columns = COLUMNS[action.do]
+        cell = labels[action].ljust(columns * width - 1, "=" if columns > 1 else " ")
+        line = line.ljust((end - columns) * width) + cell + " "
     return line
 
 
-def _head(schedule: Schedule, rank: int) -> str:
+def _line_start(schedule: Schedule, rank: int) -> str:
     head = f"rank {rank:<{len(str(schedule.num_ranks - 1))}}"
     own = schedule.stages_of[rank]
     return head if own == (rank,) else f"{head} ({' '.join(map(str, own))})"
@@ -79,26 +82,32 @@ def _label(action: Action, own: tuple[int, ...]) -> str:
 
 
 def parse_drawing(text: str, name: str = "drawn") -> Schedule:
-    """Return the schedule of a drawing, which may be surrounded by other lines.
+    """Return the schedule of a drawing; lines that do not begin with a rank are ignored.
+
+    Args:
+        text: Drawing.
+        name: Name of the returned schedule.
 
     Raises:
-        OptionError: No line lists a rank's actions, ranks are not in order, or a line contains
+        OptionError: The text has no line of a rank, ranks are not in order, or a line contains
             something other than actions.
     """
     lines = list(_LINE.finditer(text))
     ranks = [int(line[1]) for line in lines]
     require(
         bool(ranks) and ranks == list(range(len(ranks))),
-        what=f"a drawing has lines for ranks {ranks}",
-        why="each rank has one line, in order, that begins with `rank 0  `",
-        hint="Fix the drawing",
+        what=f"the drawing has lines for the ranks {ranks}",
+        why="it needs one line for each rank, in order, that begins with `rank`, the number and "
+        "two spaces",
+        hint="Write one such line for each rank, from 0 on",
+        about="text",
     )
     stages = [_stages(line) for line in lines]
     orders = tuple(tuple(_actions(line[3], own)) for line, own in zip(lines, stages, strict=True))
-    homes = {stage: rank for rank, own in enumerate(stages) for stage in own}
+    rank_of = {stage: rank for rank, own in enumerate(stages) for stage in own}
     return Schedule(
         name=name,
-        rank_of=tuple(homes[stage] for stage in sorted(homes)),
+        rank_of=tuple(rank_of[stage] for stage in sorted(rank_of)),
         num_microbatches=1 + max((a.microbatch for order in orders for a in order), default=-1),
         orders=orders,
     )
@@ -114,9 +123,10 @@ def _actions(line: str, own: tuple[int, ...]) -> Iterator[Action]:
         chunk = int(match[2].islower()) if match else 0
         if match is None or chunk >= len(own):
             raise OptionError(
-                f"a drawing of stages {own} has {cell!r}",
-                "an action is F0, B0===, I0 or W0, and f0 on a second stage",
-                "Fix the drawing",
+                f"the drawing of a rank with the stages {own} contains {cell!r}",
+                "an action is written as F0, B0===, I0 or W0, and as f0 on the rank's second stage",
+                "Write the action in this way",
+                about="text",
             )
         stage = int(match[1]) if match[1] else own[chunk]
         yield Action(Do(match[2].upper()), stage, int(match[3]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Microbatches that each rank holds between forward and backward: the memory cost of a schedule."""
+"""Number of microbatches that each rank holds between their forward and backward passes."""
 
 from __future__ import annotations
 
@@ -8,17 +8,27 @@ from itertools import accumulate
 
 from smdist.modelparallel.core.schedule.actions import Action, Do, Schedule
 
-_CHANGE = {Do.F: 1, Do.B: -1, Do.I: 0, Do.W: -1}
+_CHANGE = {Do.F: 1, Do.B: -1, Do.I: 0, Do.W: -1}  # of the microbatches that a stage holds
 
 
 def peak_in_flight(schedule: Schedule) -> tuple[int, ...]:
-    """Return the largest number of microbatches that each rank holds, summed over its stages.
+    """Return the largest number of microbatches that each rank holds, by rank.
 
-    A stage holds a microbatch from the start of F to the end of B. If the backward is split, it
-    holds the microbatch to the end of W, since weight gradients need the saved values of the
-    forward pass. With v stages a rank, n counts as much as n / v microbatches of the whole rank.
+    A stage holds the activations of a microbatch from the start of F to the end of B, or to the end
+    of W if the backward pass is split. A rank with several stages counts a microbatch once for each
+    of them.
     """
     return tuple(_peak(order) for order in schedule.orders)
+
+
+def most_in_flight(schedule: Schedule) -> tuple[int, ...]:
+    """Return the largest number of microbatches that each stage holds, by stage."""
+    held, most = [0] * schedule.num_stages, [0] * schedule.num_stages
+    for order in schedule.orders:
+        for action in order:
+            held[action.stage] += _CHANGE[action.do]
+            most[action.stage] = max(most[action.stage], held[action.stage])
+    return tuple(most)
 
 
 def _peak(order: Sequence[Action]) -> int:

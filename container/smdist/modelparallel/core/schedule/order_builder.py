@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builder of a rank's order of actions, for schedules that are defined phase by phase."""
+"""Builder of a rank's order of actions, for schedules that are defined in phases."""
 
 from __future__ import annotations
 
@@ -8,45 +8,52 @@ from collections import Counter, deque
 from smdist.modelparallel.core.schedule.actions import Action, Do
 
 
-class Script:
-    """Builder of one rank's actions; it counts the next microbatch of each stage.
+class OrderBuilder:
+    """Builder of one rank's order of actions.
 
-    Each stage takes the microbatches in order, forward and backward.
+    Steps are added without microbatches: each stage takes the microbatches in ascending order,
+    forward and backward.
+
+    Attributes:
+        order: Actions added so far.
     """
 
     def __init__(self) -> None:
         self.order: list[Action] = []
         self._forwards: Counter[int] = Counter()
         self._backwards: Counter[int] = Counter()
-        self._left: deque[Action] = deque()  # weight gradients not computed yet, the oldest first
+        self._delayed: deque[Action] = deque()  # W that follow later, the oldest first
 
     def repeat(self, times: int, *steps: tuple[Do, int]) -> None:
-        """Add these steps one after another, and repeat them `times` times."""
+        """Add actions of the given kinds and stages, one after another, `times` times."""
         for _ in range(times):
             for do, stage in steps:
-                self._do(do, stage)
+                self._add(do, stage)
 
-    def settle(self, times: int) -> None:
-        """Add the `times` oldest remaining weight gradients, of any stage."""
+    def add_weight_gradients(self, times: int) -> None:
+        """Add the W (weight gradients) of the `times` oldest I without one, on any stage."""
         for _ in range(times):
-            self.order.append(self._left.popleft())
+            self.order.append(self._delayed.popleft())
 
-    def settle_stage(self, stage: int) -> None:
-        """Add all remaining weight gradients of one stage."""
-        for action in [action for action in self._left if action.stage == stage]:
-            self._settle(action)
+    def add_weight_gradients_of(self, stage: int) -> None:
+        """Add the W (weight gradients) of all I of one stage that have none yet."""
+        for action in [action for action in self._delayed if action.stage == stage]:
+            self._add_weight_gradient(action)
 
-    def _do(self, do: Do, stage: int) -> None:
+    def _add(self, do: Do, stage: int) -> None:
+        """Add one action, with the next microbatch of its stage."""
         if do is Do.W:
-            self._settle(next(action for action in self._left if action.stage == stage))
+            self._add_weight_gradient(
+                next(action for action in self._delayed if action.stage == stage)
+            )
             return
         counts = self._forwards if do is Do.F else self._backwards
         action = Action(do, stage, counts[stage])
         counts[stage] += 1
         self.order.append(action)
         if do is Do.I:
-            self._left.append(Action(Do.W, stage, action.microbatch))
+            self._delayed.append(Action(Do.W, stage, action.microbatch))
 
-    def _settle(self, action: Action) -> None:
-        self._left.remove(action)
+    def _add_weight_gradient(self, action: Action) -> None:
+        self._delayed.remove(action)
         self.order.append(action)

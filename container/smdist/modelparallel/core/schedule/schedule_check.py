@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check that a schedule can run, even if it comes from an edited plan."""
+"""Checks that a schedule can run, for example one from an edited plan."""
 
 from __future__ import annotations
 
@@ -10,38 +10,44 @@ from itertools import pairwise
 from sagemaker_dist.errors import OptionError, raise_all
 from smdist.modelparallel.core.schedule.actions import Action, Do, Schedule
 from smdist.modelparallel.core.schedule.channels import Channels, channels_of, waits_with_buffers
-from smdist.modelparallel.core.schedule.dependencies import Flow, Waits, first_late, run
+from smdist.modelparallel.core.schedule.dependencies import (
+    Dependencies,
+    Waits,
+    first_unreached,
+    run,
+)
 
-_HINT = "Fix the order, or make the schedule with make_schedule()"
+_HINT = "Correct the order, or make the schedule with make_schedule()"
 _WHOLE, _SPLIT = [Do.F, Do.B], [Do.F, Do.I, Do.W]
 
 
 def check_schedule(schedule: Schedule, *, buffers: int | None = None) -> None:
-    """Check that a schedule contains every action, and that no rank waits forever.
+    """Check that a schedule contains every action exactly once, and has no deadlock.
 
     Args:
         schedule: Schedule to check.
-        buffers: Number of messages that a channel between ranks holds (see `channels`). Default:
-            one for each microbatch.
+        buffers: Number of messages that can be sent from one rank to another before the first of
+            them is received. The default is the number of microbatches.
 
     Raises:
-        OptionError: An action is missing, is repeated, is on the wrong rank or comes before an
-            action that it needs; ranks wait for each other; messages cross. The error names the
-            rank and the action. All faults of one kind are reported at once; other kinds are
-            checked only if there are none.
+        OptionError: The schedule cannot run. `about` of the error is ("orders", rank, action), and
+            `kind` is "unknown_action", "missing_action", "repeated_action", "action_order",
+            "message_order" or "deadlock". All faults of one kind are reported at once, and other
+            kinds only if there are none.
     """
     raise_all(_wrong_ranks(schedule))
     raise_all(_wrong_actions(schedule))
     raise_all(_wrong_numbers(schedule))
-    flow = Flow(schedule)
-    raise_all(_too_early(flow))
-    raise_all(_deadlock(flow, flow.waits, "wait for one another"))
-    channels = channels_of(flow)
-    raise_all(_crossings(flow, channels))
+    dependencies = Dependencies(schedule)
+    raise_all(_too_early(dependencies))
+    raise_all(_deadlock(dependencies, dependencies.waits, "the ranks wait for each other"))
+    channels = channels_of(dependencies)
+    raise_all(_crossings(dependencies, channels))
     if buffers is None:
         buffers = schedule.num_microbatches
-    waits = waits_with_buffers(flow, channels, buffers)
-    raise_all(_deadlock(flow, waits, f"wait for room in channels of {buffers}"))
+    waits = waits_with_buffers(dependencies, channels, buffers)
+    reason = f"the ranks wait for each other with {buffers} buffers for each channel"
+    raise_all(_deadlock(dependencies, waits, reason))
 
 
 def _wrong_ranks(schedule: Schedule) -> Iterator[OptionError]:
@@ -49,33 +55,48 @@ def _wrong_ranks(schedule: Schedule) -> Iterator[OptionError]:
         if not 0 <= rank < schedule.num_ranks:
             yield OptionError(
                 f"stage {stage} is on rank {rank}",
-                f"the schedule has ranks 0 to {schedule.num_ranks - 1}",
-                "Give the stage one of them",
+                f"the schedule has the ranks 0 to {schedule.num_ranks - 1}",
+                "Place the stage on one of these ranks",
+                about=("rank_of", stage),
             )
     for rank in sorted(set(range(schedule.num_ranks)) - set(schedule.rank_of)):
-        yield OptionError(f"rank {rank} has no stage", "every rank takes part", "Give it a stage")
+        yield OptionError(
+            f"rank {rank} has no stage",
+            "every rank needs at least one stage",
+            "Place a stage on this rank",
+            about="rank_of",
+        )
 
 
 def _wrong_actions(schedule: Schedule) -> Iterator[OptionError]:
-    """Yield faults of actions with an unknown stage or microbatch, or with another rank's stage."""
+    """Yield a fault for each action whose stage or microbatch the rank does not have."""
     for rank, order in enumerate(schedule.orders):
         for action in order:
-            why = _stranger(schedule, rank, action)
+            why = _mismatch(schedule, rank, action)
             if why:
-                yield OptionError(f"rank {rank} has {action}", why, _HINT)
+                yield _fault("unknown_action", rank, action, f"rank {rank} has {action}", why)
 
 
-def _stranger(schedule: Schedule, rank: int, action: Action) -> str | None:
+def _fault(kind: str, rank: int, action: Action, what: str, why: str) -> OptionError:
+    """Return an error of this kind about one action of a rank."""
+    return OptionError(what, why, _HINT, about=("orders", rank, str(action)), kind=kind)
+
+
+def _mismatch(schedule: Schedule, rank: int, action: Action) -> str | None:
+    """Return the reason why a rank cannot have an action; None if it can."""
     if not 0 <= action.stage < len(schedule.rank_of):
-        return f"there are stages 0 to {schedule.num_stages - 1}"
+        return f"the stages are 0 to {schedule.num_stages - 1}"
     if not 0 <= action.microbatch < schedule.num_microbatches:
-        return f"there are microbatches 0 to {schedule.num_microbatches - 1}"
-    home = schedule.rank_of[action.stage]
-    return None if home == rank else f"stage {action.stage} is on rank {home}"
+        return f"the microbatches are 0 to {schedule.num_microbatches - 1}"
+    owner = schedule.rank_of[action.stage]
+    return None if owner == rank else f"stage {action.stage} is on rank {owner}"
 
 
 def _wrong_numbers(schedule: Schedule) -> Iterator[OptionError]:
-    """Yield faults unless each stage takes each microbatch once: F, and either B or I and W."""
+    """Yield a fault for each action that is missing or repeated.
+
+    Each stage needs F and either B or both I and W for each microbatch.
+    """
     done: defaultdict[tuple[int, int], list[Do]] = defaultdict(list)
     for order in schedule.orders:
         for action in order:
@@ -84,61 +105,65 @@ def _wrong_numbers(schedule: Schedule) -> Iterator[OptionError]:
         for microbatch in range(schedule.num_microbatches):
             found = done[stage, microbatch]
             if found not in (_WHOLE, _SPLIT):  # a wrong order is reported by _too_early
-                yield from _wrong_dos(schedule.rank_of[stage], stage, microbatch, Counter(found))
+                yield from _wrong_kinds(schedule.rank_of[stage], stage, microbatch, Counter(found))
 
 
-def _wrong_dos(rank: int, stage: int, microbatch: int, found: Counter[Do]) -> Iterator[OptionError]:
+def _wrong_kinds(
+    rank: int, stage: int, microbatch: int, found: Counter[Do]
+) -> Iterator[OptionError]:
     is_split = not found[Do.B] and bool(found[Do.I] or found[Do.W])
     for do in Do:
         action = Action(do, stage, microbatch)
-        is_wanted = do in (_SPLIT if is_split else _WHOLE)
-        if is_wanted and not found[do]:
-            why = "every stage takes every microbatch forward and backward"
-            yield OptionError(f"rank {rank} lacks {action}", why, _HINT)
-        elif not is_wanted and found[do]:
+        is_needed = do in (_SPLIT if is_split else _WHOLE)
+        if is_needed and not found[do]:
+            what = f"rank {rank} lacks {action}"
+            why = "each stage needs a forward and a backward pass for each microbatch"
+            yield _fault("missing_action", rank, action, what, why)
+        elif not is_needed and found[do]:
             what = f"rank {rank} has {action} and {Action(Do.B, stage, microbatch)}"
-            yield OptionError(what, "B is I and W in one", _HINT)
+            yield _fault("repeated_action", rank, action, what, "B already includes I and W")
         elif found[do] > 1:
-            yield OptionError(
-                f"rank {rank} has {action} {found[do]} times", "each is done once", _HINT
-            )
+            what = f"rank {rank} has {action} {found[do]} times"
+            yield _fault("repeated_action", rank, action, what, "each action is run once")
 
 
-def _too_early(flow: Flow) -> Iterator[OptionError]:
-    """Yield faults of actions that come before an action that they need, on the same rank."""
-    for rank, order in enumerate(flow.schedule.orders):
+def _too_early(dependencies: Dependencies) -> Iterator[OptionError]:
+    """Yield a fault for each action that needs the result of a later action of the same rank."""
+    for rank, order in enumerate(dependencies.schedule.orders):
         for index, action in enumerate(order):
-            for place in flow.waits[rank][index]:
+            for place in dependencies.waits[rank][index]:
                 if place[0] == rank and place[1] > index:
-                    needed = flow.at(place)
-                    yield OptionError(
-                        f"rank {rank} has {action} before {needed}",
-                        f"{action} needs the result of {needed}",
-                        _HINT,
-                    )
+                    needed = dependencies.at(place)
+                    what = f"rank {rank} has {action} before {needed}"
+                    why = f"{action} needs the result of {needed}"
+                    yield _fault("action_order", rank, action, what, why)
 
 
-def _deadlock(flow: Flow, waits: Waits, verb: str) -> Iterator[OptionError]:
+def _deadlock(dependencies: Dependencies, waits: Waits, what: str) -> Iterator[OptionError]:
+    """Yield a fault if ranks wait for each other, with the action at which each rank waits."""
     done = run(waits).done
-    stuck = []
-    for rank, order in enumerate(flow.schedule.orders):
+    blocked = []
+    for rank, order in enumerate(dependencies.schedule.orders):
         if done[rank] < len(order):
-            late = first_late(waits[rank][done[rank]], done)
-            assert late is not None
-            awaited = f"rank {late[0]} to do {flow.at(late)}"
-            stuck.append(f"rank {rank} is at {order[done[rank]]} and waits for {awaited}")
-    if stuck:
-        yield OptionError(f"ranks {verb} for ever", "; ".join(stuck), _HINT)
+            place = first_unreached(waits[rank][done[rank]], done)
+            assert place is not None
+            needed = f"{dependencies.at(place)} of rank {place[0]}"
+            blocked.append(f"rank {rank} waits at {order[done[rank]]} for {needed}")
+    if blocked:
+        yield OptionError(what, "; ".join(blocked), _HINT, about="orders", kind="deadlock")
 
 
-def _crossings(flow: Flow, channels: Channels) -> Iterator[OptionError]:
-    """Yield faults of messages that a channel delivers in another order than they were sent."""
+def _crossings(dependencies: Dependencies, channels: Channels) -> Iterator[OptionError]:
+    """Yield a fault for each message that is received in another order than it was sent.
+
+    Channels deliver messages in the order of their sends.
+    """
     for channel, messages in channels.items():
         for (sent, _), (sent_next, _) in pairwise(messages):
             if sent > sent_next:
-                first, second = (flow.at((channel.source, at)) for at in (sent, sent_next))
-                yield OptionError(
-                    f"rank {channel.target} takes the result of {first} before {second}'s",
-                    f"rank {channel.source} sends {second}'s first",
-                    _HINT,
+                first, second = (dependencies.at((channel.source, at)) for at in (sent, sent_next))
+                what = (
+                    f"rank {channel.target} receives the result of {first} before that of {second}"
                 )
+                why = f"rank {channel.source} sends the result of {second} first"
+                yield _fault("message_order", channel.source, first, what, why)

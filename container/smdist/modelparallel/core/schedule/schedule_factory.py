@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Factory of schedules by name, and checks that report all faults of a request."""
+"""Factory of schedules by name, and checks of the numbers that users request."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ def make_schedule(
     virtual_stages: int = 1,
     active_microbatches: int | None = None,
 ) -> Schedule:
-    """Make a schedule by name.
+    """Return the schedule with this name for a pipeline.
 
     Args:
-        name: One of SCHEDULES.
+        name: Key of SCHEDULES, such as "1f1b".
         num_ranks: Number of ranks of the pipeline.
         num_microbatches: Number of microbatches of one step.
-        virtual_stages: Number of stages on each rank, more than one for schedules that use them.
+        virtual_stages: Number of stages on each rank.
         active_microbatches: Largest number of microbatches that a rank may hold between forward
-            and backward, for "interleaved". Default: ranks + 2.
+            and backward, for "interleaved" only. The default is the number of ranks + 2.
 
     Raises:
-        OptionError: The name is unknown, or the schedule cannot use a number; all faults at once.
+        OptionError: The name is unknown, or the schedule does not support a number; all wrong
+            arguments are reported at once.
     """
     shape = Shape(
         num_ranks=num_ranks,
@@ -38,7 +39,7 @@ def make_schedule(
         virtual_stages=virtual_stages,
         active_microbatches=active_microbatches,
     )
-    raise_all([*_bad_numbers(shape), *_bad_request(name, shape)])
+    raise_all([*_number_faults(shape), *_request_faults(name, shape)])
     kind = SCHEDULES[name]
     return Schedule(
         name=name,
@@ -48,7 +49,7 @@ def make_schedule(
     )
 
 
-def _bad_numbers(shape: Shape) -> Iterator[OptionError]:
+def _number_faults(shape: Shape) -> Iterator[OptionError]:
     for name in ("num_ranks", "num_microbatches", "virtual_stages", "active_microbatches"):
         number = getattr(shape, name)
         if number is None and name == "active_microbatches":
@@ -56,53 +57,68 @@ def _bad_numbers(shape: Shape) -> Iterator[OptionError]:
         if not isinstance(number, int) or isinstance(number, bool) or number < 1:
             yield OptionError(
                 f"{name} is {number!r}",
-                "a pipeline needs at least one",
+                "it is a number that is at least 1",
                 "Pass an integer of at least 1",
                 about=name,
             )
 
 
-def _bad_request(name: str, shape: Shape) -> Iterator[OptionError]:
+def _request_faults(name: str, shape: Shape) -> Iterator[OptionError]:
+    """Yield the faults of a schedule's name, and of numbers that it does not support."""
     kind = SCHEDULES.get(name) if isinstance(name, str) else None
     if kind is None:
         yield OptionError(
             f"schedule is {name!r}",
-            "there is none of this name",
+            "no schedule has this name",
             closest(str(name), SCHEDULES),
             about="schedule",
         )
         return
-    yield from _bad_virtual_stages(name, kind, shape.virtual_stages)
-    yield from _bad_active(name, kind, shape.active_microbatches)
+    yield from option_faults(kind, shape.virtual_stages, shape.active_microbatches)
     yield from _too_few_microbatches(name, kind, shape)
 
 
-def _bad_virtual_stages(name: str, kind: ScheduleKind, number: object) -> Iterator[OptionError]:
+def option_faults(
+    kind: ScheduleKind, virtual_stages: object, active_microbatches: object
+) -> Iterator[OptionError]:
+    """Yield a fault for each option that this kind of schedule does not support.
+
+    Args:
+        kind: Kind of schedule.
+        virtual_stages: Number of stages on each rank; None if left out.
+        active_microbatches: Largest number of microbatches in flight; None if left out.
+    """
+    yield from _virtual_stages_faults(kind, virtual_stages)
+    yield from _active_faults(kind, active_microbatches)
+
+
+def _virtual_stages_faults(kind: ScheduleKind, number: object) -> Iterator[OptionError]:
     if not isinstance(number, int) or number < 1:
-        return  # reported by _bad_numbers
+        return  # left out, or reported by _number_faults
     if not kind.takes_virtual_stages(number):
         least = kind.least_virtual_stages
         has = f"exactly {least}" if kind.most_virtual_stages == least else f"{least} or more"
         yield OptionError(
             f"virtual_stages is {number}",
-            f"{name!r} has {has} on each rank",
-            f"Pass virtual_stages={least}, or {_instead(number)}",
+            f"schedule {kind.name!r} needs {has} on each rank",
+            f"Pass virtual_stages={least}, or use {_schedules_with(number)}",
             about="virtual_stages",
         )
 
 
-def _instead(number: int) -> str:
+def _schedules_with(number: int) -> str:
+    """Return the names of the schedules with `number` stages on each rank, for a hint."""
     fitting = [repr(name) for name, kind in SCHEDULES.items() if kind.takes_virtual_stages(number)]
-    return f"for {number} on each rank ask for {' or '.join(fitting)}"
+    return f"schedule {' or '.join(fitting)}"
 
 
-def _bad_active(name: str, kind: ScheduleKind, number: int | None) -> Iterator[OptionError]:
+def _active_faults(kind: ScheduleKind, number: object) -> Iterator[OptionError]:
     if number is not None and not kind.takes_active_microbatches:
-        takers = [repr(name) for name, kind in SCHEDULES.items() if kind.takes_active_microbatches]
+        takers = [repr(name) for name, each in SCHEDULES.items() if each.takes_active_microbatches]
         yield OptionError(
             f"active_microbatches is {number!r}",
-            f"how many microbatches {name!r} has in flight follows from its order",
-            f"Leave active_microbatches out, or ask for {' or '.join(takers)}",
+            f"the order of schedule {kind.name!r} determines how many microbatches are in flight",
+            f"Leave active_microbatches out, or use schedule {' or '.join(takers)}",
             about="active_microbatches",
         )
 
@@ -110,12 +126,12 @@ def _bad_active(name: str, kind: ScheduleKind, number: int | None) -> Iterator[O
 def _too_few_microbatches(name: str, kind: ScheduleKind, shape: Shape) -> Iterator[OptionError]:
     numbers = (shape.num_ranks, shape.num_microbatches)
     if not all(isinstance(number, int) and number >= 1 for number in numbers):
-        return  # reported by _bad_numbers
+        return  # reported by _number_faults
     least = kind.least_microbatches_per_rank * shape.num_ranks
     if shape.num_microbatches < least:
         yield OptionError(
             f"num_microbatches is {shape.num_microbatches}",
-            f"{name!r} needs {least} on {shape.num_ranks} ranks",
-            f"Pass num_microbatches={least} or more, or ask for '1f1b'",
+            f"schedule {name!r} needs at least {least} on {shape.num_ranks} ranks",
+            f"Pass num_microbatches={least} or more, or use schedule '1f1b'",
             about="num_microbatches",
         )

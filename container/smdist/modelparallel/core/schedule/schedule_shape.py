@@ -8,13 +8,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Numbers that define one pipeline.
+    """Numbers of ranks, microbatches and stages of a pipeline.
 
     Attributes:
         num_ranks: Number of ranks.
         num_microbatches: Number of microbatches of one step.
         virtual_stages: Number of stages on each rank.
-        active_microbatches: Largest number of microbatches in flight, for schedules that use it.
+        active_microbatches: Largest number of microbatches that a rank may hold, for schedules that
+            use it; None otherwise.
     """
 
     num_ranks: int
@@ -29,11 +30,11 @@ class Shape:
 
 
 def loop(shape: Shape) -> tuple[int, ...]:
-    """Return ranks in rounds: stages 0 1 2 3 are on ranks 0 1 0 1."""
+    """Return the rank of each stage in a loop: stages 0 1 2 3 are on ranks 0 1 0 1."""
     return tuple(range(shape.num_ranks)) * shape.virtual_stages
 
 
 def vee(shape: Shape) -> tuple[int, ...]:
-    """Return ranks down and up again: stages 0 1 2 3 are on ranks 0 1 1 0."""
+    """Return the rank of each stage in a V: stages 0 1 2 3 are on ranks 0 1 1 0."""
     down = tuple(range(shape.num_ranks))
     return down + down[::-1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simulator: predicts the time of a pipeline's step, and the memory of each rank during it."""
+"""Simulator of one training step of a pipeline: predicts its time and the memory of each rank."""
 
 from smdist.modelparallel.core.simulate.gradient_reduction import (
     ReplicaLinks,
@@ -8,7 +8,6 @@ from smdist.modelparallel.core.simulate.gradient_reduction import (
     reduce_scatter_seconds,
     replicas_on,
 )
-from smdist.modelparallel.core.simulate.simulated_trace import chrome_trace, rows
 from smdist.modelparallel.core.simulate.simulation import simulate
 from smdist.modelparallel.core.simulate.timeline import Peak, Reduction, SimulatedEvent, Timeline
 
@@ -20,9 +19,7 @@ __all__ = [
     "Timeline",
     "all_gather_seconds",
     "all_reduce_seconds",
-    "chrome_trace",
     "reduce_scatter_seconds",
     "replicas_on",
-    "rows",
     "simulate",
 ]

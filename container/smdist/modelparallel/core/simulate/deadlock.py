@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Explanation of a deadlock in a schedule: the ranks that wait for each other.
+"""Explanation of a deadlock in a schedule: which rank waits for which action.
 
-A blocked rank waits at the next action of its order for another action. Following these waits from
-rank to rank leads either back to the start, or to an action that no rank does.
+A blocked rank waits, at the next action of its order, for an action of another rank. Following
+these waits leads either to a rank that was visited before, or to an action that no rank has.
 """
 
 from __future__ import annotations
@@ -16,13 +16,20 @@ from smdist.modelparallel.core.schedule.actions import Action, Do, Schedule
 
 
 def deadlock(schedule: Schedule, edges: Sequence[Edge], done: Sequence[int]) -> OptionError:
-    """Return the error of a schedule whose ranks stopped after `done` actions each."""
+    """Return the error of a deadlock, with the chain of waiting ranks.
+
+    Args:
+        schedule: Schedule with the deadlock.
+        edges: Values sent between stages.
+        done: Number of actions that each rank finished, by rank.
+    """
     finished = set(
         chain.from_iterable(
             order[:count] for order, count in zip(schedule.orders, done, strict=True)
         )
     )
     rank = next(rank for rank, count in enumerate(done) if count < len(schedule.orders[rank]))
+    about = ("orders", rank, str(schedule.orders[rank][done[rank]]))
     links, seen = [], set()
     while rank not in seen:
         seen.add(rank)
@@ -31,12 +38,14 @@ def deadlock(schedule: Schedule, edges: Sequence[Edge], done: Sequence[int]) -> 
         links.append(f"rank {rank} waits at {action} for {wanted}")
         rank = schedule.rank_of[wanted.stage]
         if wanted not in schedule.orders[rank]:
-            links.append(f"rank {rank} never does {wanted}")
+            links.append(f"the order of rank {rank} does not contain {wanted}")
             break
     return OptionError(
-        f"schedule {schedule.name!r} never ends",
+        f"schedule {schedule.name!r} has a deadlock",
         "; ".join(links),
-        "Let every action come after those that it waits for",
+        "Place every action after the actions whose results it needs",
+        about=about,
+        kind="deadlock",
     )
 
 
@@ -45,9 +54,9 @@ def _wanted(
 ) -> Action:
     """Return the first unfinished action that an action waits for."""
     backward = Do.I if schedule.splits_backward else Do.B
-    for do, stage in _before(edges, action):
-        spellings = (Do.B, Do.I) if do is Do.B else (do,)
-        actions = [Action(spelt, stage, action.microbatch) for spelt in spellings]
+    for do, stage in _needed_by(edges, action):
+        kinds = (Do.B, Do.I) if do is Do.B else (do,)
+        actions = [Action(kind, stage, action.microbatch) for kind in kinds]
         if finished.isdisjoint(actions):
             ordered = set(schedule.orders[schedule.rank_of[stage]])
             return next(
@@ -57,8 +66,11 @@ def _wanted(
     raise AssertionError(f"{action} waits for nothing")
 
 
-def _before(edges: Sequence[Edge], action: Action) -> Iterator[tuple[Do, int]]:
-    """Yield the actions that must precede an action, for the same microbatch; B means B or I."""
+def _needed_by(edges: Sequence[Edge], action: Action) -> Iterator[tuple[Do, int]]:
+    """Yield kind and stage of the actions whose results an action needs, for the same microbatch.
+
+    B stands for B or I.
+    """
     if action.do is Do.W:
         yield Do.I, action.stage
     elif action.do is Do.F:

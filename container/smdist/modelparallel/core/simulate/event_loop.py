@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Event loop of the simulator.
 
-An action starts when its rank is free and all its inputs have arrived. Each rank follows its order,
-so times can be computed without a clock and without a queue of events: any rank runs until an input
-is missing, and the arrival of the last missing input wakes it. The times do not depend on the order
-in which ranks run. Each action and each message is processed once.
+An action starts when its rank is free and all its inputs have arrived. Every rank runs its actions
+in a fixed order, so neither a clock nor a queue of events is needed: the loop computes the actions
+of one rank until an input is missing, continues with another rank, and returns to this rank when
+the last missing input has arrived. The times do not depend on the order in which the loop visits
+ranks. Each action and each message is processed once.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from smdist.modelparallel.core.simulate.schedule_tables import Tables
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventTimes:
-    """Start and end times of actions, by rank and place in its order.
+    """Start and end times of all actions.
 
-    The lists of a rank that waits forever are shorter than its order.
+    In a deadlock, the lists of a waiting rank are shorter than its order of actions.
 
     Attributes:
-        starts: Start times in seconds, by rank and place.
-        ends: End times in seconds, by rank and place.
-        travel_seconds: Time that each rank was idle while its next input travelled, by rank.
+        starts: Start times in seconds, by rank and position in its order.
+        ends: End times in seconds, by rank and position in its order.
+        travel_seconds: Seconds that each rank was idle while its next input was on its way.
     """
 
     starts: list[list[float]]
@@ -32,7 +33,7 @@ class EventTimes:
 
 
 def run(tables: Tables) -> EventTimes:
-    """Return the times of all actions that can start."""
+    """Return the times of all actions; actions that wait in a deadlock have none."""
     num_ranks, num_cells = len(tables.rows), len(tables.missing)
     seconds, sends, missing = tables.seconds, tables.sends, list(tables.missing)
     rank_of, num_microbatches = tables.rank_of, tables.num_microbatches

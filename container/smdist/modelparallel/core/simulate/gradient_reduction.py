@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time of summing gradients over the replicas of a stage.
+"""Time of summing gradients over the replicas of a stage (all-reduce).
 
 The model is that of this project's engine, described in docs/architecture.md ("How a gradient
-travels"). For n bytes, h hosts and k ranks of the group on each host:
+travels"). n is the number of bytes, h the number of hosts, k the number of replicas on each host,
+and g the number of groups that use a host's network at the same time, because all stages on a host
+finish at about the same time. inside and across are the bandwidths within and between hosts:
 
-    inside a host    each rank passes (k - 1)/k n to its neighbours, and as much of the result
-    between hosts    each host sends (h - 1)/h n, and as much of the result: one rank's worth
-    latency          one step inside and one between hosts, each there and back
+    inside a host    each rank sends (k - 1)/k n of its gradients, then as much of the result
+    between hosts    each host sends (h - 1)/h n of its sums, then as much of the result
+    latency          twice that of a message inside a host, and twice that between hosts
 
     all-reduce = 2 (k-1)/k n / inside + 2 (h-1)/h n g / across + 2 latencies of each
 
-where g groups share a host's network, since all stages on a host finish at about the same time.
-The parts are added up. The engine overlaps them piece by piece, so a long sum takes less than
-this formula, at best only the time of the longer part. A reduce-scatter is the first half of an
-all-reduce, an all-gather the second half. Partial sums of 16-bit numbers travel between hosts as
-fp32, so their first half takes longer.
+The engine overlaps these parts, so a long sum takes less than this formula, at best only the time
+of the longer part. A reduce-scatter is the first half of an all-reduce, an all-gather the second
+half. Sums of 16-bit numbers are sent between hosts in fp32, so their first half takes longer.
 
 No algorithm that sums on one of the hosts can send less than (h - 1)/h n in each direction
 (Patarasu and Yuan, 2009); a ring sends as much with 2 (h - 1) latencies.
@@ -37,11 +37,11 @@ class ReplicaLinks:
     """Replicas of one stage, and the links between them.
 
     Attributes:
-        num_hosts: Number of hosts of the replicas.
+        num_hosts: Number of hosts that have replicas.
         ranks_per_host: Largest number of replicas on one host.
         inside: Link between two ranks of the same host.
-        across: Link of one host to the other hosts.
-        groups_per_host: Number of groups that send through a host's network at the same time.
+        across: Link between ranks of different hosts.
+        groups_per_host: Number of groups of replicas that use a host's network at the same time.
     """
 
     num_hosts: int
@@ -52,9 +52,9 @@ class ReplicaLinks:
 
 
 def replicas_on(cluster: Cluster, ranks: Sequence[int]) -> ReplicaLinks:
-    """Return the links between some ranks of a cluster, which are replicas.
+    """Return the links between the given ranks of a cluster, which are replicas of one stage.
 
-    All other ranks of a host are assumed to form similar groups, which reduce at the same time.
+    The other ranks of a host are assumed to form equal groups, which reduce at the same time.
     """
     by_host = Counter(rank // cluster.ranks_per_host for rank in ranks)
     most = max(by_host.values())
@@ -68,7 +68,13 @@ def replicas_on(cluster: Cluster, ranks: Sequence[int]) -> ReplicaLinks:
 
 
 def all_reduce_seconds(num_bytes: int, replicas: ReplicaLinks, *, element_bytes: int = 4) -> float:
-    """Return the time of an all-reduce of `num_bytes` bytes, with `element_bytes` an element."""
+    """Return the seconds of an all-reduce.
+
+    Args:
+        num_bytes: Bytes of the gradients of one replica.
+        replicas: Replicas that sum them.
+        element_bytes: Bytes of one gradient element.
+    """
     there = reduce_scatter_seconds(num_bytes, replicas, element_bytes=element_bytes)
     return there + all_gather_seconds(num_bytes, replicas)
 
@@ -76,25 +82,26 @@ def all_reduce_seconds(num_bytes: int, replicas: ReplicaLinks, *, element_bytes:
 def reduce_scatter_seconds(
     num_bytes: int, replicas: ReplicaLinks, *, element_bytes: int = 4
 ) -> float:
-    """Return the time of a reduce-scatter; each replica contributes `num_bytes` bytes."""
-    are_partial = replicas.ranks_per_host > 1 and element_bytes < _FP32_BYTES
-    widening = _FP32_BYTES / element_bytes if are_partial else 1.0
+    """Return the seconds of a reduce-scatter; each replica contributes `num_bytes` bytes."""
+    sums_are_fp32 = replicas.ranks_per_host > 1 and element_bytes < _FP32_BYTES
+    widening = _FP32_BYTES / element_bytes if sums_are_fp32 else 1.0
     return _one_way(num_bytes, num_bytes * widening, replicas)
 
 
 def all_gather_seconds(num_bytes: int, replicas: ReplicaLinks) -> float:
-    """Return the time of an all-gather; each replica has `num_bytes` bytes afterwards."""
+    """Return the seconds of an all-gather; each replica has `num_bytes` bytes afterwards."""
     return _one_way(num_bytes, num_bytes, replicas)
 
 
 def _one_way(inside_bytes: float, across_bytes: float, replicas: ReplicaLinks) -> float:
+    """Return the seconds of half an all-reduce: one step inside hosts and one between hosts."""
     shared = across_bytes * replicas.groups_per_host
     inside = _step(inside_bytes, replicas.ranks_per_host, replicas.inside)
     return inside + _step(shared, replicas.num_hosts, replicas.across)
 
 
 def _step(num_bytes: float, parties: int, link: Link) -> float:
-    """Return the time of one step, in which every party sends all but its own share."""
+    """Return the seconds in which each party sends (parties - 1) / parties of its bytes."""
     if parties == 1:
         return 0.0
     return link.latency_seconds + num_bytes * (parties - 1) / parties / link.bytes_per_second

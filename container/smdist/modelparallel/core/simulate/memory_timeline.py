@@ -3,15 +3,16 @@
 
     held = static + saved activations + receive buffers + workspace
 
-* Saved activations of a stage and microbatch: from the start of F to the end of B, or of W.
-* Receive buffers: posted one action ahead and freed once consumed, so during an action a rank holds
-  the buffers of this action and of the next one. A value between two stages of the same rank needs
-  no buffer; it is held from the action that writes it to the one that reads it.
-* Workspace: that of the stage, during the action.
+* Saved activations of a stage and microbatch are held from the start of F to the end of B, or to
+  the end of W if the backward pass is split.
+* A receive is posted one action ahead, and its buffer is freed after the action that uses it. So
+  during an action a rank holds the buffers of this action and of the next one. A value between two
+  stages of the same rank needs no buffer; it is held from the end of the action that computes it to
+  the end of the action that reads it.
+* The workspace of a stage is held during its action.
 
-Values that wait to be sent are not counted: the stages that keep activations already count them as
-saved. The batch is not counted either, even if the first layer keeps it: microbatches are views of
-memory that exists anyway.
+Values that wait to be sent are not counted again: they are saved activations of their stage. The
+batch is not counted either: microbatches are views of memory that the caller holds in any case.
 """
 
 from __future__ import annotations
@@ -35,13 +36,15 @@ from smdist.modelparallel.core.simulate.timeline import Peak
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bytes:
-    """Changes of memory by an action, in bytes, by row (see `schedule_tables`).
+    """Bytes that an action allocates and frees.
+
+    Each list has one entry for each kind of action and stage (a row, see `schedule_tables`).
 
     Attributes:
-        saved: Saved activations, held from the action's start on.
-        received: Receive buffers, held during the previous action and the action itself.
-        workspace: Workspace, held during the action.
-        after: Bytes held after the action's end, minus the bytes freed then.
+        saved: Bytes of activations that are allocated at the action's start.
+        received: Bytes of receive buffers during the action and the action before it.
+        workspace: Bytes of workspace during the action.
+        after: Change of held bytes at the action's end; negative if more is freed than kept.
     """
 
     saved: list[int]
@@ -57,7 +60,18 @@ def held_bytes(
     edges: Sequence[Edge],
     static_bytes: Sequence[int],
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[Peak, ...]]:
-    """Return the bytes during each action, by rank and place in its order, and each rank's peak."""
+    """Return the bytes that each rank holds during its actions, and the peak of each rank.
+
+    Args:
+        schedule: Schedule of the step.
+        rows: Row of each action in the tables of costs, by rank and position in its order.
+        stages: Cost of each stage for one microbatch.
+        edges: Values sent between stages.
+        static_bytes: Bytes that each rank holds all the time, by rank.
+
+    Returns:
+        Bytes by rank and position of the action, and the peak by rank.
+    """
     by_row = _by_row(schedule, stages, edges)
     during = tuple(map(partial(_during, by_row), rows, static_bytes))
     return during, tuple(map(partial(_peak, by_row), rows, static_bytes, during))
@@ -102,17 +116,17 @@ def _by_row(schedule: Schedule, stages: Sequence[NodeCost], edges: Sequence[Edge
         after=nothing + freed + nothing + freed,  # rows of F, B, I, W
     )
     forward, backward = forward_traffic(edges), backward_traffic(edges)
-    _flow(by_row, schedule, (Do.F,), forward)
-    _flow(by_row, schedule, (Do.B, Do.I), backward)
+    _add_traffic(by_row, schedule, (Do.F,), forward)
+    _add_traffic(by_row, schedule, (Do.B, Do.I), backward)
     return by_row
 
 
-def _flow(
-    by_row: _Bytes, schedule: Schedule, does: Iterable[Do], flows: list[StageTraffic]
+def _add_traffic(
+    by_row: _Bytes, schedule: Schedule, does: Iterable[Do], traffic: list[StageTraffic]
 ) -> None:
-    """Add receive buffers between ranks, and values between two stages of one rank."""
+    """Add the bytes of received values: buffers between ranks, or values held within a rank."""
     for first in (ROW[do] * schedule.num_stages for do in does):
-        for source, target, num_bytes in flows:
+        for source, target, num_bytes in traffic:
             if schedule.rank_of[source] != schedule.rank_of[target]:
                 by_row.received[first + target] += num_bytes
             else:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replay of a recorded run in the simulator, to compare its step time with the prediction.
+"""Replay of a recorded run in the simulator, to compare measured and simulated step times.
 
 The inputs are the recorded times of each stage, averaged over steps, microbatches and replicas, and
-the travel times of messages. The result is the step time that the schedule predicts from them,
-without other disturbances. Time that a rank spends between two actions counts for the second one.
+the times that messages took. The simulator computes the step time that follows from them and the
+schedule. A difference from the measured step time shows other delays. The time between two actions
+of a rank counts as part of the second action.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from smdist.modelparallel.core.simulate.timeline import Timeline
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """Predicted and measured step of the pipeline, from the first action to the last.
+    """Simulated and measured step of a pipeline, from the first action's start to the last's end.
 
     Attributes:
         predicted: Simulated step.
-        measured_seconds: Time of one step, averaged over steps and replicas.
-        measured_idle: Fraction of the step in which a rank waited, by pipeline rank.
+        measured_seconds: Seconds of one step, averaged over steps and replicas.
+        measured_idle: Fraction of the step in which each rank of the pipeline waited, 0 to 1.
         num_steps: Number of measured steps; a step that several replicas run counts once.
         num_replicas: Number of replicas with measured steps.
     """
@@ -42,36 +43,36 @@ class Replay:
 
     @property
     def predicted_seconds(self) -> float:
-        """Predicted time of one step."""
+        """Seconds of the simulated step."""
         return self.predicted.pipeline_seconds
 
     @property
     def predicted_idle(self) -> tuple[float, ...]:
-        """Predicted fraction of the step in which a rank waits, by pipeline rank."""
+        """Fraction of the simulated step in which each rank of the pipeline waits, from 0 to 1."""
         seconds = self.predicted_seconds
         return tuple(idle / seconds for idle in self.predicted.idle_seconds)
 
     @property
     def measured_bubble(self) -> float:
-        """Fraction of all ranks' time in which they waited."""
+        """Mean of `measured_idle` over the ranks: the measured bubble, from 0 to 1."""
         return fmean(self.measured_idle)
 
     @property
     def error(self) -> float:
-        """Relative error of the prediction: predicted / measured - 1."""
+        """Relative error of the simulated step time: simulated / measured - 1."""
         return self.predicted_seconds / self.measured_seconds - 1
 
     @property
     def basis(self) -> str:
-        """Description of the measured steps: "1 step of 2 replicas"."""
+        """Number of measured steps and replicas as text: "1 step of 2 replicas"."""
         steps = f"{self.num_steps} step{'s' * (self.num_steps > 1)}"
         return f"{steps} of {self.num_replicas} replicas" if self.num_replicas > 1 else steps
 
     def __str__(self) -> str:
         seconds = (self.predicted_seconds * 1e3, self.measured_seconds * 1e3)
         lines = [
-            f"{self.basis}, schedule {self.predicted.schedule.name}: predicted from its parts,"
-            f" and measured",
+            f"{self.basis}, schedule {self.predicted.schedule.name}: predicted from the times of"
+            " its parts, and measured",
             f"{'':12}{'predicted':>12}{'measured':>12}",
             f"{'step':12}{seconds[0]:>9.2f} ms{seconds[1]:>9.2f} ms   {self.error:+.1%}",
         ]
@@ -86,16 +87,17 @@ class Replay:
 def replay(
     schedule: Schedule, edges: Sequence[Edge], tracks: Sequence[Track], *, skip: int | None = None
 ) -> Replay:
-    """Predict the steps of a run from the times of their actions and messages.
+    """Simulate the step of a run with the recorded times of its actions and messages.
 
     Args:
         schedule: Schedule of each pipeline.
-        edges: Values that travel between its stages.
+        edges: Values sent between its stages.
         tracks: Recorded events of all ranks.
-        skip: Number of first steps to ignore; the default is one if more were recorded.
+        skip: Number of first steps to ignore. By default the first step is ignored, if there are
+            others.
 
     Raises:
-        OptionError: No complete step was recorded, or none is left.
+        OptionError: No complete step was recorded, or all complete steps are skipped.
     """
     steps = _steps(schedule, tracks)
     first = min(len({number for _, number in steps}) - 1, 1) if skip is None else skip
@@ -104,9 +106,10 @@ def replay(
     chosen = [steps[place] for place in places]
     if not chosen:
         raise OptionError(
-            f"{len(steps)} whole steps were recorded, and {max(first, 0)} are left out",
-            "a step is replayed from all actions of all its ranks",
-            "Record more steps with a backward pass",
+            f"{len(steps)} complete steps were recorded, and {max(first, 0)} of them are skipped",
+            "at least one complete step is needed, with all actions of all ranks",
+            "Record more steps with a backward pass, or pass a smaller skip",
+            about="skip",
         )
     costs = _costs(schedule, chosen)
     links = _links(tracks, edges, frozenset(begin))
@@ -125,17 +128,18 @@ def replay(
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """Recorded step of one pipeline: seconds of each action by pipeline rank, and of the step."""
+    """Recorded step of one pipeline: seconds of each action, by rank, and of the whole step."""
 
     work: tuple[Mapping[Action, float], ...]
     seconds: float
 
     def busy(self, rank: int) -> float:
+        """Return the seconds that a rank computed."""
         return sum(self.work[rank].values())
 
 
 def _steps(schedule: Schedule, tracks: Sequence[Track]) -> dict[tuple[int, int], _Step]:
-    """Return all complete steps, by replica and number of the step."""
+    """Return all complete steps, by (replica, number of the step)."""
     events: defaultdict[tuple[int, int], dict[int, list[Event]]] = defaultdict(dict)
     for track in tracks:
         for event in track.events:
@@ -154,7 +158,10 @@ def _steps(schedule: Schedule, tracks: Sequence[Track]) -> dict[tuple[int, int],
 
 
 def _work(events: Sequence[Event]) -> dict[Action, float]:
-    """Return the time of each action, with the time since the previous one except for waiting."""
+    """Return the seconds of each action, including the time since the previous action.
+
+    Time in which the rank waited for a message is not included.
+    """
     work: dict[Action, float] = {}
     before, waited = None, 0.0
     for event in events:
@@ -168,6 +175,7 @@ def _work(events: Sequence[Event]) -> dict[Action, float]:
 
 
 def _costs(schedule: Schedule, steps: Sequence[_Step]) -> list[NodeCost]:
+    """Return the mean cost of each stage for one microbatch, by stage."""
     seconds: defaultdict[tuple[int, Do], list[float]] = defaultdict(list)
     for step in steps:
         for work in step.work:
@@ -178,7 +186,10 @@ def _costs(schedule: Schedule, steps: Sequence[_Step]) -> list[NodeCost]:
 
 
 def _cost(seconds: Mapping[Do, float | None]) -> NodeCost:
-    """Return the mean cost of a stage; an unsplit backward pass counts as I."""
+    """Return the cost of a stage from the mean seconds of each kind of action.
+
+    A backward pass that was not split counts as time for input gradients.
+    """
     whole, first, second = (seconds[do] for do in (Do.B, Do.I, Do.W))
     if first is None:
         first = whole
@@ -192,7 +203,10 @@ def _cost(seconds: Mapping[Do, float | None]) -> NodeCost:
 def _links(
     tracks: Sequence[Track], edges: Sequence[Edge], steps: frozenset[int]
 ) -> dict[tuple[int, ...], Link]:
-    """Return links whose latency is the median time of messages that a rank already waited for."""
+    """Return a link for each pair (sender, receiver) of ranks of the pipeline.
+
+    Its latency is the median time of messages whose receiver was already waiting.
+    """
     waited: defaultdict[tuple[int, ...], list[float]] = defaultdict(list)
     for each in _awaited(tracks, edges, steps):
         waited[each[0]].append(each[1])
@@ -202,6 +216,10 @@ def _links(
 def _awaited(
     tracks: Sequence[Track], edges: Sequence[Edge], steps: frozenset[int]
 ) -> Iterator[tuple[tuple[int, ...], float]]:
+    """Yield ranks and seconds of each message for which the receiver was already waiting.
+
+    The ranks are (sender, receiver) in their pipeline. The seconds begin at the end of the send.
+    """
     for each in transfers(tracks, edges):
         if each.received.step in steps and each.received.start <= each.sent.end:
             ranks = each.sender.pipeline_rank, each.receiver.pipeline_rank

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedule as tables of numbers, so that the simulator's loop uses only lists and integers.
+"""Tables of numbers for a schedule, so that the simulator's loop uses only lists and integers.
 
-A *row* stands for one kind of action of one stage, for any microbatch: F of stage 0, F of stage 1,
-.., B of stage 0, and so on. A *cell* counts the messages that one action waits for:
+A *row* is the number of a kind of action (F, B, I or W) of one stage. Rows are numbered
 
-    row    Do.F + stage | Do.B + stage | Do.I + stage | Do.W + stage      (Do.X times num_stages)
-    cell   F of a stage and microbatch | B or I of them | W of them
+    F of stage 0, F of stage 1, ..., B of stage 0, ..., I of stage 0, ..., W of stage 0, ...
 
-B and I share cells, because both wait for the same gradients. The sends of a row name the cells
-that receive its messages.
+Costs are stored by row, because they are the same for all microbatches. A *cell* is the number of
+one action: kind, stage and microbatch. B and I of a stage and microbatch have the same cell,
+because both wait for the same gradients. Messages are counted by cell.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ from smdist.modelparallel.core.schedule.actions import Action, Do, Schedule
 
 ROW = {Do.F: 0, Do.B: 1, Do.I: 2, Do.W: 3}
 CELL = {Do.F: 0, Do.B: 1, Do.I: 1, Do.W: 2}
-LOCAL = -1  # channel between two stages of one rank, which takes no time
+LOCAL = -1  # number of the channel between stages of one rank, whose messages take no time
 
 
 class Send(NamedTuple):
     """Message from an action to another action on the same microbatch.
 
     Attributes:
-        cell: Cell of the receiving action, for microbatch 0.
-        channel: Number of the ordered pair of ranks, or LOCAL.
-        busy_seconds: Time that the message occupies the channel.
-        latency_seconds: Time that the message travels after that.
+        cell: Number of the receiving action for microbatch 0.
+        channel: Number of the channel from the sending to the receiving rank, or LOCAL.
+        busy_seconds: Seconds in which the message occupies the channel.
+        latency_seconds: Seconds from then until the message arrives.
     """
 
     cell: int
@@ -43,7 +42,7 @@ class Send(NamedTuple):
 
 
 class StageTraffic(NamedTuple):
-    """Sum of all values from one stage to another, in one direction."""
+    """Number of bytes that stage `source` sends to stage `target` for one microbatch."""
 
     source: int
     target: int
@@ -52,17 +51,17 @@ class StageTraffic(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
-    """Tables that the simulator's loop reads.
+    """Tables that the simulator's loop reads. Rows and cells are explained at the module.
 
     Attributes:
-        rows: Rows of each rank's actions, in order.
-        cells: Cells of each rank's actions, in order.
-        seconds: Time of an action, by row.
-        sends: Messages of an action, by row.
+        rows: Row (kind and stage) of each action, by rank and position in its order.
+        cells: Cell (kind, stage and microbatch) of each action, by rank and position.
+        seconds: Seconds of an action, by row.
+        sends: Messages that an action sends when it ends, by row.
         missing: Number of messages that an action waits for, by cell.
         rank_of: Rank of an action, by cell // num_microbatches.
         num_microbatches: Number of microbatches of a step.
-        num_channels: Number of ordered pairs of ranks that exchange messages.
+        num_channels: Number of channels: pairs of a sending and a receiving rank.
     """
 
     rows: tuple[list[int], ...]
@@ -76,7 +75,7 @@ class Tables:
 
 
 def chain(num_stages: int) -> tuple[Edge, ...]:
-    """Return edges of 0 bytes from each stage to the next, for a pipeline without given edges."""
+    """Return values of 0 bytes from each stage to the next, the default of a simulation."""
     return tuple(
         Edge(value="", source=stage, target=stage + 1, num_bytes=0, has_gradient=True)
         for stage in range(num_stages - 1)
@@ -84,18 +83,21 @@ def chain(num_stages: int) -> tuple[Edge, ...]:
 
 
 def forward_traffic(edges: Iterable[Edge]) -> list[StageTraffic]:
-    """Return the traffic from stage to stage in the forward pass."""
-    return _added((edge.source, edge.target, edge.num_bytes) for edge in edges)
+    """Return the bytes that stages send to each other in the forward pass of a microbatch."""
+    return _summed((edge.source, edge.target, edge.num_bytes) for edge in edges)
 
 
 def backward_traffic(edges: Iterable[Edge]) -> list[StageTraffic]:
-    """Return the traffic from stage to stage in the backward pass."""
-    return _added((edge.target, edge.source, edge.num_bytes) for edge in edges if edge.has_gradient)
+    """Return the bytes that stages send to each other in the backward pass of a microbatch."""
+    return _summed(
+        (edge.target, edge.source, edge.num_bytes) for edge in edges if edge.has_gradient
+    )
 
 
-def _added(flows: Iterable[tuple[int, int, int]]) -> list[StageTraffic]:
+def _summed(values: Iterable[tuple[int, int, int]]) -> list[StageTraffic]:
+    """Return the sums of (source, target, bytes) for each source and target."""
     total: dict[tuple[int, int], int] = {}
-    for source, target, num_bytes in flows:
+    for source, target, num_bytes in values:
         total[source, target] = total.get((source, target), 0) + num_bytes
     return [
         StageTraffic(source, target, num_bytes) for (source, target), num_bytes in total.items()
@@ -108,7 +110,14 @@ def tables(
     edges: Sequence[Edge],
     link: Callable[[int, int], Link],
 ) -> Tables:
-    """Return the tables of a schedule with these costs, edges and links."""
+    """Return the tables of a schedule.
+
+    Args:
+        schedule: Schedule of the step.
+        stages: Cost of each stage for one microbatch.
+        edges: Values sent between stages.
+        link: Function that returns the link from one rank of the pipeline to another.
+    """
     rows, cells = _numbered(schedule)
     sends, num_channels = _sends(schedule, edges, link)
     return Tables(
@@ -122,14 +131,14 @@ def tables(
         ],
         sends=sends,
         missing=_missing(schedule, edges),
-        rank_of=schedule.rank_of * 3,  # cells of F, of B or I, of W
+        rank_of=schedule.rank_of * 3,  # for F, for B or I, and for W
         num_microbatches=schedule.num_microbatches,
         num_channels=num_channels,
     )
 
 
 def _numbered(schedule: Schedule) -> tuple[tuple[list[int], ...], tuple[list[int], ...]]:
-    """Return the rows and the cells of every rank's actions."""
+    """Return the row and the cell of every action, each by rank and position in its order."""
     num_stages, num_microbatches = schedule.num_stages, schedule.num_microbatches
     row = {do: number * num_stages for do, number in ROW.items()}
     cell = {do: number * num_stages for do, number in CELL.items()}
@@ -146,13 +155,13 @@ def _numbered(schedule: Schedule) -> tuple[tuple[list[int], ...], tuple[list[int
 def _sends(
     schedule: Schedule, edges: Sequence[Edge], link: Callable[[int, int], Link]
 ) -> tuple[list[tuple[Send, ...]], int]:
-    """Return the messages of each row, and the number of channels."""
+    """Return the messages that an action sends, by row, and the number of channels."""
     num_stages, num_microbatches = schedule.num_stages, schedule.num_microbatches
     sends: list[list[Send]] = [[] for _ in range(len(ROW) * num_stages)]
     channels: dict[tuple[int, int], int] = {}
 
-    def add(do: Do, stage: int, heard: Do, traffic: StageTraffic) -> None:
-        cell = (CELL[heard] * num_stages + traffic.target) * num_microbatches
+    def add(do: Do, stage: int, receiver: Do, traffic: StageTraffic) -> None:
+        cell = (CELL[receiver] * num_stages + traffic.target) * num_microbatches
         ranks = schedule.rank_of[traffic.source], schedule.rank_of[traffic.target]
         send = Send(cell, LOCAL, 0.0, 0.0)
         if ranks[0] != ranks[1]:
@@ -174,6 +183,7 @@ def _sends(
 
 
 def _missing(schedule: Schedule, edges: Sequence[Edge]) -> list[int]:
+    """Return the number of messages that each action waits for, by cell."""
     num_stages = schedule.num_stages
     missing = [0] * num_stages + [1] * (2 * num_stages)  # B and I wait for F, W for I
     for traffic in forward_traffic(edges):

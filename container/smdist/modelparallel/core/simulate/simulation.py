@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simulation of a step: from a schedule and costs to a timeline with reductions.
+"""Simulation of one step: computes a timeline from a schedule and costs.
 
-Sends are asynchronous: a rank computes while its messages travel. Messages from one rank to another
-leave one after another, each taking its bytes / bandwidth, and arrive one latency later. All values
-between two stages travel as one message, which takes as long as separate messages one after
-another. Messages between two stages of one rank cost nothing.
+Sends are asynchronous: a rank computes while its messages are sent. Messages from one rank to
+another are sent one after another. Each takes its bytes / bandwidth, and arrives one latency later.
+All values from one stage to another are simulated as one message of the same total size. Messages
+between two stages of one rank take no time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from smdist.modelparallel.core.simulate.timeline import Reduction, Timeline
 
 
 def no_cost(_rank: int, _other: int) -> Link:
-    """Return a link on which messages take no time, for any two ranks."""
+    """Return a link on which messages take no time; the arguments are ignored."""
     return Link()
 
 
@@ -39,23 +39,24 @@ def simulate(
     reduce_seconds: Sequence[float] = (),
     stage_reduce_seconds: Sequence[float] = (),
 ) -> Timeline:
-    """Simulate one step of a pipeline, in time linear in its actions and messages.
+    """Simulate one training step of a pipeline.
 
     Args:
-        schedule: Schedule whose orders are followed, action by action.
+        schedule: Order of actions of each rank.
         stages: Cost of each stage for one microbatch.
-        edges: Values that travel between stages; by default 0 bytes from each stage to the next.
-        link: Function that returns the link between two ranks of the pipeline, the sender first.
+        edges: Values sent between stages; by default 0 bytes from each stage to the next.
+        link: Function that returns the link from one rank of the pipeline to another. By default,
+            messages take no time.
         static_bytes: Bytes that each rank holds all the time; the default is 0.
-        reduce_seconds: Time of reducing each rank's gradients across replicas, which starts after
-            its last action.
-        stage_reduce_seconds: Time of reducing each stage's gradients, instead of `reduce_seconds`.
-            It starts after the stage's last backward, while the rank computes on; reductions of one
-            rank run one after another.
+        reduce_seconds: Seconds to sum each rank's gradients over replicas. The sum starts after the
+            rank's last action.
+        stage_reduce_seconds: Seconds to sum each stage's gradients over replicas, instead of
+            `reduce_seconds`. The sum starts after the stage's last backward pass, while the rank
+            continues to compute; sums of one rank run one after another.
 
     Raises:
-        OptionError: Lengths do not agree; an edge leads to the same stage or an earlier one; or
-            an order waits for itself, and the error names the rank and the action.
+        OptionError: A list has a wrong length, an edge does not lead to a later stage, or the
+            schedule has a deadlock; the error names its ranks and actions.
     """
     edges = edges or chain(schedule.num_stages)
     static_bytes = static_bytes or (0,) * schedule.num_ranks
@@ -75,7 +76,7 @@ def _pipeline(
     link: Callable[[int, int], Link],
     static_bytes: Sequence[int],
 ) -> Timeline:
-    """Return the timeline of the step without its reductions."""
+    """Return the timeline of the step without sums of gradients."""
     numbers = tables(schedule, stages, edges, link)
     raise_all(repeated(schedule, numbers.cells))
     times = run(numbers)
@@ -94,7 +95,7 @@ def _pipeline(
 
 
 def _rank_reductions(pipeline: Timeline, seconds: Sequence[float]) -> Iterator[Reduction]:
-    """Yield one reduction for all stages of a rank, after its last action."""
+    """Yield the sum of each rank's gradients, which starts after the rank's last action."""
     for rank, takes in enumerate(seconds):
         if takes:
             start = pipeline.ends[rank][-1] if pipeline.ends[rank] else 0.0
@@ -102,7 +103,10 @@ def _rank_reductions(pipeline: Timeline, seconds: Sequence[float]) -> Iterator[R
 
 
 def _stage_reductions(pipeline: Timeline, seconds: Sequence[float]) -> Iterator[Reduction]:
-    """Yield the reduction of each stage after its last backward, one after another on a rank."""
+    """Yield the sum of each stage's gradients, which starts after the stage's last backward pass.
+
+    The sums of one rank run one after another.
+    """
     if not any(seconds):
         return
     for rank, order in enumerate(pipeline.schedule.orders):

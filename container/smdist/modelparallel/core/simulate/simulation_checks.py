@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks before a simulation. A deadlock is found only by the simulation itself (deadlock.py)."""
+"""Checks of the arguments of a simulation; a deadlock is found by the simulation itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,14 @@ def faults(
     per_rank: Mapping[str, Sequence[float]],
     per_stage: Mapping[str, Sequence[object]],
 ) -> Iterator[OptionError]:
-    """Yield the faults that are visible without a simulation."""
+    """Yield the faults of the arguments that can be found without a simulation.
+
+    Args:
+        schedule: Schedule to simulate.
+        edges: Values sent between stages.
+        per_rank: Arguments with one entry for each rank, by name.
+        per_stage: Arguments with one entry for each stage, by name.
+    """
     yield from _wrong_lengths(per_rank, schedule.num_ranks, "rank")
     yield from _wrong_lengths(per_stage, schedule.num_stages, "stage")
     yield from _wrong_edges(edges, schedule.num_stages)
@@ -24,8 +31,9 @@ def faults(
     if per_rank["reduce_seconds"] and per_stage["stage_reduce_seconds"]:
         yield OptionError(
             "reduce_seconds and stage_reduce_seconds are both given",
-            "gradients are reduced once",
-            "Pass seconds by rank or by stage",
+            "gradients are summed once in a step, by rank or by stage",
+            "Pass only one of the two",
+            about="stage_reduce_seconds",
         )
 
 
@@ -47,8 +55,9 @@ def _wrong_edges(edges: Sequence[Edge], num_stages: int) -> Iterator[OptionError
         if not 0 <= edge.source < edge.target < num_stages:
             yield OptionError(
                 f"value {edge.value!r} goes from stage {edge.source} to stage {edge.target}",
-                f"values flow from a stage to a later one of {num_stages}",
-                "Place it so that no value goes back",
+                f"values are sent to later stages only, and the stages are 0 to {num_stages - 1}",
+                "Place the units so that no stage needs a value of a later stage",
+                about="edges",
             )
 
 
@@ -59,20 +68,26 @@ def _wrong_actions(schedule: Schedule) -> Iterator[OptionError]:
         for action in order:
             if action.stage not in stages or action.microbatch not in microbatches:
                 yield OptionError(
-                    f"rank {rank} does {action}",
-                    f"it has stages {sorted(stages)} and microbatches 0 to {microbatches[-1]}",
-                    "Order only these",
+                    f"the order of rank {rank} contains {action}",
+                    f"this rank has the stages {sorted(stages)} and the microbatches 0 to "
+                    f"{microbatches[-1]}",
+                    "Remove the action, or correct its stage and microbatch",
+                    about=("orders", rank),
                 )
                 break
 
 
 def repeated(schedule: Schedule, cells: Sequence[Sequence[int]]) -> Iterator[OptionError]:
-    """Yield faults of actions that a rank does twice; B and I of a microbatch count as the same."""
+    """Yield a fault for each rank that does an action twice; B and I count as the same action.
+
+    `cells` numbers the actions, by rank and position in its order.
+    """
     for rank, numbers in enumerate(cells):
         if len(set(numbers)) < len(numbers):
             again = next(at for at, cell in enumerate(numbers) if cell in numbers[:at])
             yield OptionError(
-                f"rank {rank} does {schedule.orders[rank][again]} again",
-                "each microbatch goes through a stage once",
-                "Order it once",
+                f"the order of rank {rank} repeats {schedule.orders[rank][again]}",
+                "each microbatch has one forward and one backward pass on a stage",
+                "Remove the repeated action",
+                about=("orders", rank),
             )

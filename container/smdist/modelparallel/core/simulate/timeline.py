@@ -6,9 +6,9 @@
     rank 0    F0 F1 F2 F3 B0 .. B1 .. B2 .. B3 ... reduce reduce reduce ...
     rank 1    .. F0 B0 F1 B1 F2 B2 F3 B3 reduce reduce reduce .............
 
-A rank is busy while it computes (F, B, I, W) and idle for the rest of `pipeline_seconds`: this idle
-time is the bubble of the published formulas. Reductions across replicas use the network and not the
-rank, so they are neither busy nor idle time; their effect on the step is in `exposed_seconds`.
+A rank is busy while it computes (F, B, I, W), and idle for the rest of `pipeline_seconds`; the idle
+time is the bubble. Sums of gradients over replicas (reductions) use the network only. They count as
+neither busy nor idle time; `exposed_seconds` has the time by which they delay the end of the step.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from smdist.modelparallel.core.schedule.actions import Action, Schedule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedEvent:
-    """Simulated action of one rank.
+    """Action of one rank in a simulated step.
 
     Attributes:
         rank: Rank in the pipeline.
-        action: The action.
+        action: Kind, stage and microbatch.
         start: Start in seconds from the beginning of the step.
         end: End in seconds from the beginning of the step.
-        held_bytes: Bytes that the rank holds during the action, in total.
+        held_bytes: All bytes that the rank holds during the action.
     """
 
     rank: int
@@ -41,11 +41,11 @@ class SimulatedEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reduction:
-    """Reduction of the gradients of one rank, or of one of its stages, across replicas.
+    """Sum of the gradients of one rank, or of one of its stages, over replicas.
 
     Attributes:
         rank: Rank in the pipeline.
-        stage: Stage of the gradients; None for all stages of the rank.
+        stage: Stage of the gradients; None for all stages of the rank together.
         start: Start in seconds from the beginning of the step.
         end: End in seconds from the beginning of the step.
     """
@@ -58,14 +58,14 @@ class Reduction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
-    """Memory of a rank at its peak.
+    """Memory of a rank during the action in which it holds the most bytes.
 
     Attributes:
-        place: Place of the action at the peak, in the rank's order.
+        place: Position of this action in the rank's order.
         static_bytes: Bytes of weights, gradients and optimizer state.
         saved_bytes: Bytes kept from forward to backward passes, of all microbatches in flight.
         receive_bytes: Bytes of buffers for messages of other ranks.
-        workspace_bytes: Bytes of the action's workspace.
+        workspace_bytes: Bytes that are needed only during this action.
     """
 
     place: int = 0
@@ -87,12 +87,12 @@ class Timeline:
 
     Attributes:
         schedule: Schedule that was simulated.
-        starts: Start of each action in seconds, by rank and place in its order.
-        ends: End of each action in seconds, by rank and place in its order.
-        held_bytes: Bytes that a rank holds during each action, by rank and place in its order.
-        travel_seconds: Time that each rank was idle while its next input travelled, by rank.
-        peaks: Memory of each rank at its peak, by rank.
-        reductions: Reductions in the order of ranks.
+        starts: Start of each action in seconds, by rank and position in its order.
+        ends: End of each action in seconds, by rank and position in its order.
+        held_bytes: Bytes that a rank holds during each action, by rank and position in its order.
+        travel_seconds: Seconds that each rank was idle while its next input was on its way.
+        peaks: Largest memory of each rank, by rank.
+        reductions: Sums of gradients over replicas, ordered by rank.
     """
 
     schedule: Schedule
@@ -105,37 +105,37 @@ class Timeline:
 
     @property
     def pipeline_seconds(self) -> float:
-        """End of the last action."""
+        """Seconds from the start of the step to the end of the last action."""
         return max((ends[-1] for ends in self.ends if ends), default=0.0)
 
     @property
     def step_seconds(self) -> float:
-        """End of the last action or reduction."""
+        """Seconds from the start of the step to the end of the last action or sum of gradients."""
         return max([self.pipeline_seconds, *(reduction.end for reduction in self.reductions)])
 
     @property
     def busy_seconds(self) -> tuple[float, ...]:
-        """Time that each rank computes, by rank."""
+        """Seconds that each rank computes, by rank."""
         return tuple(sum(map(sub, *times)) for times in zip(self.ends, self.starts, strict=True))
 
     @property
     def idle_seconds(self) -> tuple[float, ...]:
-        """Time that each rank does not compute until `pipeline_seconds`, by rank."""
+        """Seconds of `pipeline_seconds` in which each rank does not compute, by rank."""
         return tuple(self.pipeline_seconds - busy for busy in self.busy_seconds)
 
     @property
     def bubble_fraction(self) -> float:
-        """Idle time of all ranks, as a fraction of their number times `pipeline_seconds`."""
+        """Fraction of `pipeline_seconds` in which ranks are idle, on average: from 0 to 1."""
         area = self.pipeline_seconds * len(self.ends)
         return sum(self.idle_seconds) / area if area else 0.0
 
     @property
     def exposed_seconds(self) -> tuple[float, ...]:
-        """Time that each rank was idle while bytes travelled to it, or for reductions, by rank.
+        """Seconds that each rank spends only on communication, by rank.
 
-        A rank that waits for the computation of another rank is in a bubble. Its wait counts here
-        only from the time at which the message has left. A reduction counts for the part after the
-        rank's last action.
+        This is the time that a rank was idle while its next input was on its way, plus the time of
+        sums of gradients after the rank's last action. Waiting for another rank's computation is
+        not included.
         """
         exposed = list(self.travel_seconds)
         last = [ends[-1] if ends else 0.0 for ends in self.ends]
@@ -146,11 +146,11 @@ class Timeline:
 
     @property
     def peak_bytes(self) -> tuple[int, ...]:
-        """Bytes that each rank holds at its peak, by rank."""
+        """Largest number of bytes that each rank holds, by rank."""
         return tuple(peak.total_bytes for peak in self.peaks)
 
     def events(self) -> Iterator[SimulatedEvent]:
-        """Yield every action, rank by rank, in order."""
+        """Yield every action with its times and memory, rank by rank, in the order of its rank."""
         for rank, order in enumerate(self.schedule.orders):
             times = zip(
                 order, self.starts[rank], self.ends[rank], self.held_bytes[rank], strict=True

@@ -9,12 +9,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from split_graphs import chain, costs, costs_of, graphs
 
-from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core.cost import Link, StateBytes
 from smdist.modelparallel.core.partition import next_to_open, partition
 from smdist.modelparallel.core.partition.chain import chain_of
-from smdist.modelparallel.core.partition.objective import Aim
-from smdist.modelparallel.core.partition.scoring import Judge
+from smdist.modelparallel.core.partition.memory_limit import DoesNotFitError
+from smdist.modelparallel.core.partition.partition_options import PartitionOptions
+from smdist.modelparallel.core.partition.scoring import Scorer
 from smdist.modelparallel.core.placement import placed_units
 
 NOTHING = StateBytes(weight=0, gradient=0, optimizer=0)
@@ -29,19 +29,23 @@ def test_cuts_have_the_same_score_with_and_without_placing(data):
     num_stages = data.draw(st.integers(1, count))
     cuts = data.draw(st.permutations(range(1, count)))[: num_stages - 1]
     numbers = st.lists(st.integers(1, 3), min_size=num_stages, max_size=num_stages)
-    aim = Aim(
+    options = PartitionOptions(
         in_flight=tuple(data.draw(numbers)),
         rank_of=tuple(stage % 2 for stage in range(num_stages)),
         link=Link(latency_seconds=1.0, bytes_per_second=1.0),
         device_bytes=20,
     )
     prices = data.draw(costs_of(net))
-    judge = Judge(
-        graph=net, costs=prices, chain=chain_of(net, prices, aim.state), aim=aim, objective=None
+    scorer = Scorer(
+        graph=net,
+        costs=prices,
+        chain=chain_of(net, prices, options.state),
+        options=options,
+        objective=None,
     )
     ends = (*sorted(cuts), count)
 
-    assert judge.score(judge.place(judge.assign(ends))) == judge.score_cuts(ends)
+    assert scorer.score(scorer.place(scorer.assign(ends))) == scorer.score_cuts(ends)
 
 
 def test_the_memory_of_a_rank_is_that_of_all_its_stages():
@@ -51,8 +55,9 @@ def test_the_memory_of_a_rank_is_that_of_all_its_stages():
     found = partition(net, prices, num_stages=4, rank_of=LOOP, device_bytes=20, state=NOTHING)
 
     assert (20, 20) == found.peak_bytes
-    with pytest.raises(OptionError, match="the least found is 20 bytes"):
+    with pytest.raises(DoesNotFitError) as caught:
         partition(net, prices, num_stages=4, rank_of=LOOP, device_bytes=19, state=NOTHING)
+    assert 20 == caught.value.least_bytes
 
 
 def test_the_time_of_a_rank_is_that_of_all_its_stages():

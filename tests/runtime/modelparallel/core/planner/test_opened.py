@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from plan_problems import Model, problem
 
+from sagemaker_dist.errors import parts_of
 from smdist.modelparallel.core.plan_errors import PlanError
 from smdist.modelparallel.core.planner import find_plan
 from smdist.modelparallel.core.planner.resimulate import renewed
@@ -19,10 +20,14 @@ def plan():
     return find_plan(problem(MODEL, ranks=2, **options))
 
 
-def told(run, *args):
+def faults(run, *args):
     with pytest.raises(PlanError) as error:
         run(*args)
-    return [str(each) for each in getattr(error.value, "faults", (error.value,))]
+    return parts_of(error.value)
+
+
+def texts(run, *args):
+    return list(map(str, faults(run, *args)))
 
 
 def graph(*opened):
@@ -33,16 +38,16 @@ def test_unit_that_opened_goes_into_is_replaced_by_its_parts(plan):
     edited = replace(plan, opened=("h.0",))
 
     assert [
-        "stage 0 has the unit 'h.0': `opened` goes into it: its units are h.0.attn, h.0.mlp. "
-        "Replace it by them, or take it out of opened."
-    ] == told(edited.check, graph("h.0"))
+        "stage 0 has the module 'h.0': opened lists it, so it is divided into h.0.attn, h.0.mlp. "
+        "Replace it by these modules, or remove it from opened."
+    ] == texts(edited.check, graph("h.0"))
 
 
 def test_what_is_opened_inside_of_a_unit_opens_that_unit(plan):
     edited = replace(plan, opened=("h.0.attn.query",))
-    (fault,) = told(edited.check, graph("h.0"))
+    (fault,) = faults(edited.check, graph("h.0"))
 
-    assert "stage 0 has the unit 'h.0': `opened` goes into it" in fault
+    assert ("stages", 0, "h.0") == fault.about
 
 
 def test_done_as_told_it_runs(plan):
@@ -59,11 +64,11 @@ def test_parts_of_what_is_opened_no_more_are_replaced_by_the_whole(plan):
     whole = type(plan.fingerprint).of(graph("h.0"))
 
     assert [
-        "stage 0 has the unit 'h.0.attn': it is in 'h.0', which `opened` does not go into, so "
-        "that this is one unit. List 'h.0' instead, or add it to opened.",
-        "stage 0 has the unit 'h.0.mlp': it is in 'h.0', which `opened` does not go into, so "
-        "that this is one unit. List 'h.0' instead, or add it to opened.",
-    ] == told(replace(opened, opened=(), fingerprint=whole).check, graph())
+        "stage 0 has the module 'h.0.attn': it is inside 'h.0', which is not divided, because "
+        "opened does not list it. Write 'h.0' instead, or add it to opened.",
+        "stage 0 has the module 'h.0.mlp': it is inside 'h.0', which is not divided, because "
+        "opened does not list it. Write 'h.0' instead, or add it to opened.",
+    ] == texts(replace(opened, opened=(), fingerprint=whole).check, graph())
 
 
 def test_slip_in_opened_is_told_before_anything_is_captured(plan):
@@ -71,11 +76,12 @@ def test_slip_in_opened_is_told_before_anything_is_captured(plan):
     edited = replace(plan, opened=("h.O",))
     MODEL.captured.clear()
 
-    (fault,) = told(edited.check, graph())
-    slip = "opened has 'h.O': GPT had no such unit when this plan was made, and none in it"
+    (fault,) = faults(edited.check, graph())
+    (again,) = faults(renewed, edited, problem(MODEL, ranks=2))
 
-    assert f"{slip}. Did you mean 'h." in fault
-    assert slip in told(renewed, edited, problem(MODEL, ranks=2))[0]
+    assert [("opened",), ("opened",)] == [fault.about, again.about]
+    assert "opened has 'h.O'" == fault.what == again.what
+    assert fault.hint.startswith("Did you mean 'h.")
     assert [] == MODEL.captured
 
 
@@ -89,9 +95,9 @@ def test_plan_for_another_model_is_one_short_error(plan):
     other = replace(Model((1e-3,) * 2).graph(1), model="Other")
 
     assert [
-        "this plan is for GPT, the model is Other: it has no 'h.2', 'h.3'. Pass its own plan, or "
-        "plan this model anew."
-    ] == told(plan.check, other)
+        "this plan is for GPT, and the model is Other: the model lacks 'h.2', 'h.3'. Pass the plan "
+        "of this model, or make a new plan for it."
+    ] == texts(plan.check, other)
 
 
 def test_other_name_alone_is_no_other_model(plan):

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from plan_problems import Model, problem
 
+from sagemaker_dist.errors import parts_of
 from smdist.modelparallel.core.plan_errors import PlanError
 from smdist.modelparallel.core.planner import find_plan
 
@@ -22,7 +23,11 @@ def plan():
 def faults(plan, graph=GRAPH):
     with pytest.raises(PlanError) as error:
         plan.check(graph)
-    return [str(each) for each in getattr(error.value, "faults", (error.value,))]
+    return parts_of(error.value)
+
+
+def texts(plan):
+    return list(map(str, faults(plan)))
 
 
 def test_plan_as_made_passes(plan):
@@ -34,10 +39,12 @@ def test_units_that_are_wrong_are_named_with_their_stages(plan):
     stages = (("wte", "h.0", "h.O"), ("h.0", "h.2", "h.3", "lm_head"))
 
     assert [
-        "stage 0 has the unit 'h.O': GPT has no such unit. Did you mean 'h.1'?",
-        "the unit 'h.0' is on stage 0 and stage 1: a unit runs once. Keep one of them.",
-        "the unit 'h.1' is on no stage: every unit runs somewhere. Add it to the list of a stage.",
-    ] == faults(replace(plan, stages=stages))
+        "stage 0 has the module 'h.O': GPT has no such module. Did you mean 'h.1'?",
+        "the module 'h.0' is on stage 0 and stage 1: a module runs on one stage only. "
+        "Remove it from all stages but one.",
+        "the module 'h.1' is on no stage: each module needs a stage to run on. "
+        "Add it to the list of a stage.",
+    ] == texts(replace(plan, stages=stages))
 
 
 def test_empty_stage_and_wrong_number_of_stages_are_told(plan):
@@ -45,10 +52,10 @@ def test_empty_stage_and_wrong_number_of_stages_are_told(plan):
 
     assert [
         "the plan has 3 stages: pipeline_parallel_degree is 2 and virtual_stages is 1, which "
-        "takes 2. Add or remove a list of units, or change one of the two.",
-        "stage 1 has no units: every stage computes something. Move a unit there, or plan with "
-        "fewer stages.",
-    ] == faults(replace(plan, stages=stages))
+        "needs 2. Add or remove lists of modules in stages, or change one of these two numbers.",
+        "stage 1 has no module: each stage needs at least one module. Move a module to this "
+        "stage, or make a plan with fewer stages.",
+    ] == texts(replace(plan, stages=stages))
 
 
 def test_value_that_would_go_back_is_named(plan):
@@ -56,14 +63,15 @@ def test_value_that_would_go_back_is_named(plan):
     stages = (("wte", "h.0", "h.2"), ("h.1", "h.3", "lm_head"))
     (fault,) = faults(replace(plan, stages=stages))
 
-    assert "h.1" in fault
-    assert "h.2" in fault
+    assert ("stage_of", "h.2") == fault.about
+    assert "'h.1'" in fault.why
 
 
 def test_schedule_that_does_not_exist_is_told(plan):
     (fault,) = faults(replace(plan, schedule="1f1bb"))
 
-    assert "Did you mean '1f1b'?" in fault
+    assert ("schedule",) == fault.about
+    assert "Did you mean '1f1b'?" == fault.hint
 
 
 def test_other_model_is_refused_with_the_differences(plan):
@@ -72,18 +80,18 @@ def test_other_model_is_refused_with_the_differences(plan):
     other = Model((1e-3,) * 5, elements=7).graph(1)
 
     assert [] == [*plan.fingerprint.differences(wide)]
-    assert (
-        "the unit 'h.4' is on no stage: GPT had none of that name when this plan was made. "
-        in (faults(plan, other)[0])
-    )
-    assert "'wte' has 7 elements of parameters, and had 1,048,576; " in faults(plan, other)[1]
+    missing, differing = faults(plan, other)
+    assert ("stages", "h.4") == missing.about
+    assert ("fingerprint",) == differing.about
+    assert "'wte' has 7 parameter elements, and had 1,048,576; " in differing.why
 
 
 def test_unit_that_the_model_lost_is_told(plan):
     small = Model((1e-3,) * 3).graph(1)
     (fault,) = faults(plan, small)
 
-    assert "stage 1 has the unit 'h.3': GPT had it when this plan was made" in fault
+    assert ("stages", 1, "h.3") == fault.about
+    assert "GPT had this module when the plan was made, and no longer has it" == fault.why
 
 
 def test_other_shapes_of_inputs_are_no_other_model(plan):

@@ -6,37 +6,38 @@ import re
 import pytest
 from plan_problems import MIB, Model, problem
 
+from sagemaker_dist.errors import parts_of
 from smdist.modelparallel.core.plan_errors import PlanError
 from smdist.modelparallel.core.planner import find_plan
 
 
-def told(**options):
+def faults(**options):
     with pytest.raises(PlanError) as error:
         find_plan(problem(**options))
-    return [str(each) for each in getattr(error.value, "faults", (error.value,))]
+    return parts_of(error.value)
+
+
+def abouts(**options):
+    return [fault.about for fault in faults(**options)]
 
 
 def test_bad_values_come_at_once():
+    found = faults(microbatches=-1, schedule="1f1", optimize="sped", memory_weight=2)
+
+    assert [("microbatches",), ("schedule",), ("optimize",), ("memory_weight",)] == [
+        fault.about for fault in found
+    ]
     assert [
-        "microbatches is -1: it counts something that is there. "
+        "microbatches is -1: it is a number that is at least 1. "
         "Pass an integer of at least 1, or leave it out.",
-        "schedule is '1f1': there is none of this name. Did you mean '1f1b'?",
-        "optimize is 'sped': it is one of two words. Did you mean 'speed'?",
-        "memory_weight is 2: it is a share, from 0 to 1. Pass such a number, or leave it out.",
-    ] == told(microbatches=-1, schedule="1f1", optimize="sped", memory_weight=2)
+        "schedule is '1f1': no schedule has this name. Did you mean '1f1b'?",
+        "optimize is 'sped': it must be 'speed' or 'memory'. Did you mean 'speed'?",
+        "memory_weight is 2: it is a fraction. Pass a number from 0 to 1, or leave it out.",
+    ] == list(map(str, found))
 
 
 def test_options_that_contradict_each_other_come_at_once():
-    assert [
-        "pipeline_parallel_degree 3: there are 4 ranks, and pipelines take all of them. "
-        "Use degrees whose product is 4: of 1, 2, 4.",
-        "microbatches is 3: a batch of 8 cannot be cut into so many equal parts. "
-        "Use one of 1, 2, 4, 8.",
-        "active_microbatches is 4: the schedule '1f1b' knows itself how many are under way. "
-        "Leave it out, or use the schedule 'interleaved'.",
-        "virtual_stages is 2: the schedule '1f1b' takes 1 on each rank. "
-        "Leave it out, or use another schedule.",
-    ] == told(
+    found = faults(
         pipeline_parallel_degree=3,
         microbatches=3,
         schedule="1f1b",
@@ -44,85 +45,105 @@ def test_options_that_contradict_each_other_come_at_once():
         virtual_stages=2,
     )
 
+    assert [
+        ("pipeline_parallel_degree",),
+        ("microbatches",),
+        ("virtual_stages",),
+        ("active_microbatches",),
+    ] == [fault.about for fault in found]
+    assert [
+        "pipeline_parallel_degree is 3: the cluster has 4 ranks, and the pipelines must use all of "
+        "them. Pass degrees whose product is 4; the divisors of 4 are 1, 2, 4.",
+        "microbatches is 3: a batch of 8 samples cannot be divided into so many equal parts. "
+        "Pass one of 1, 2, 4, 8.",
+    ] == list(map(str, found[:2]))
+
 
 def test_degrees_are_held_against_the_ranks():
-    (fault,) = told(pipeline_parallel_degree=2, data_parallel_degree=4)
-
-    assert "pipeline_parallel_degree 2 and data_parallel_degree 4: there are 4 ranks" in fault
+    assert [("pipeline_parallel_degree",)] == abouts(
+        pipeline_parallel_degree=2, data_parallel_degree=4
+    )
+    assert [("data_parallel_degree",)] == abouts(data_parallel_degree=3)
 
 
 def test_limit_that_nothing_fits_in_names_the_nearest():
     """Each length of a pipeline with what its fullest rank would hold, and what would do."""
-    (fault,) = told(model=Model(saved=1024), device_memory=40 * MIB)
+    (fault,) = faults(model=Model(saved=1024), device_memory=40 * MIB)
 
-    assert fault == (
-        "device_memory is 40.0 MiB: no plan fits in that. Nearest are 1 pipeline of 4 ranks, 1f1b, "
+    assert str(fault) == (
+        "device_memory is 40.0 MiB: no plan fits in so much memory. The nearest are: 1 pipeline "
+        "of 4 ranks, 1f1b, "
         "8 microbatches: it needs 48.0 MiB on rank 2 (stage 2: h.3 to h.5), of which 48.0 MiB for "
         "weights, gradients and optimizer state; 2 pipelines of 2 ranks, 1f1b, 8 microbatches: it "
         "needs 80.0 MiB on rank 0 (stage 0: wte to h.3), of which 80.0 MiB for weights, gradients "
         "and optimizer state; 4 pipelines of 1 rank, 1f1b, 8 microbatches: it needs 160 MiB on "
         "rank 0 (stage 0: wte to lm_head), of which 160 MiB for weights, gradients and optimizer "
-        "state. The least found that would do is 48.0 MiB (50,339,840 bytes). Or use more ranks "
-        "in a pipeline, smaller microbatches, activation checkpointing in the model, fewer samples "
-        "a replica, or a leaner optimizer state."
+        "state. Use ranks with at least 48.0 MiB (50,339,840 bytes), more ranks in a pipeline, "
+        "smaller microbatches, activation checkpointing in the model, a smaller batch, or an "
+        "optimizer with less state."
     )
 
 
 def test_limit_that_is_named_as_smallest_would_do():
     """What the error says is enough, and a little less is not."""
     model = Model(saved=1024)
-    (fault,) = told(model=model, device_memory=40 * MIB, schedule="1f1b")
-    enough = int(re.search(r"would do is .* \(([0-9,]+) bytes\)", fault)[1].replace(",", ""))
+    (fault,) = faults(model=model, device_memory=40 * MIB, schedule="1f1b")
+    enough = int(re.search(r"at least .* \(([0-9,]+) bytes\)", fault.hint)[1].replace(",", ""))
 
     assert find_plan(problem(model, device_memory=enough, schedule="1f1b"))
-    assert told(model=model, device_memory=enough - 1, schedule="1f1b")
+    assert [("device_memory",)] == abouts(model=model, device_memory=enough - 1, schedule="1f1b")
 
 
 def test_more_stages_than_units_are_told():
-    (fault,) = told(model=Model((1e-3,) * 2), ranks=8, pipeline_parallel_degree=8)
+    (fault,) = faults(model=Model((1e-3,) * 2), ranks=8, pipeline_parallel_degree=8)
 
-    assert fault == (
-        "pipeline_parallel_degree 8 and the schedule 'auto': that takes at least 8 stages, and GPT "
-        "has 4 units. Ask for at most 4 stages, or open modules into finer units."
+    assert ("pipeline_parallel_degree",) == fault.about
+    assert str(fault) == (
+        "pipeline_parallel_degree 8 and the schedule 'auto': this needs at least 8 stages, each "
+        "with a module of its own, and GPT has 4 such modules. Request at most 4 stages, or divide "
+        "modules of the model into smaller ones."
     )
 
 
 def test_options_that_would_be_ignored_are_refused():
     """Either marks place units, or the planner does."""
-    assert ["marks is given", "default_partition is given"] == [
-        fault.partition(" and ")[0] for fault in told(marks={"h.0": 1}, default_partition=0)
-    ]
-    assert ["optimize is given and auto_partition is False: marks place all units. "] == [
-        fault.partition("Leave")[0] for fault in told(auto_partition=False, optimize="speed")
-    ]
+    assert [("marks",), ("default_partition",)] == abouts(marks={"h.0": 1}, default_partition=0)
+    (fault,) = faults(auto_partition=False, optimize="speed")
+
+    assert ("optimize",) == fault.about
+    assert str(fault) == (
+        "optimize is passed and auto_partition is False: optimize has no effect, because marks "
+        "choose the stages of all modules. Leave optimize out, or pass auto_partition=True."
+    )
 
 
 def test_marks_for_another_number_of_stages_are_told():
     options = {"auto_partition": False, "default_partition": 0, "marks": {"lm_head": 2}}
-    (fault,) = told(pipeline_parallel_degree=2, **options)
+    (fault,) = faults(pipeline_parallel_degree=2, **options)
 
-    assert "marks are for 3 stages: no pipeline has so many with schedule 'auto', 4 ranks" in fault
+    assert ("marks",) == fault.about
+    assert "marks name 3 stages" == fault.what
 
 
 def test_marks_that_make_no_pipeline_are_told():
     """A value would go back; a mark fits nothing; a unit has no place."""
     model = Model((1e-3,) * 2)
-    back = told(
+    back = faults(
         model=model,
         ranks=2,
         auto_partition=False,
         default_partition=0,
         marks={"h.0": 1},
     )
-    none = told(model=model, ranks=2, auto_partition=False, marks={"lm_head": 1, "wte": 0})
+    none = abouts(model=model, ranks=2, auto_partition=False, marks={"lm_head": 1, "wte": 0})
 
-    assert "h.1" in back[0]
-    assert none[0].startswith("auto_partition is False without a default_partition: ")
+    assert ("stage_of", "h.1") == back[0].about
+    assert [("auto_partition",)] == none
 
 
 def test_stages_by_hand_are_held_against_memory():
     """What people placed is not moved elsewhere to fit."""
     options = {"auto_partition": False, "default_partition": 0, "marks": {"lm_head": 1}}
-    (fault,) = told(model=Model(saved=1024), ranks=2, device_memory=100 * MIB, **options)
+    (fault,) = faults(model=Model(saved=1024), ranks=2, device_memory=100 * MIB, **options)
 
-    assert "it needs 144 MiB on rank 0 (stage 0: wte to h.7)" in fault
+    assert "it needs 144 MiB on rank 0 (stage 0: wte to h.7)" in fault.why

@@ -28,7 +28,7 @@ from smdist.modelparallel.core.planner.candidates import Candidate
                 "num_microbatches": 8,
                 "virtual_stages": 4,
             },
-            "2 pipelines of 2 ranks, interleaved_1f1b (4 stages a rank), 8 microbatches",
+            "2 pipelines of 2 ranks, interleaved_1f1b (4 stages on each rank), 8 microbatches",
         ),
         (
             {
@@ -38,7 +38,7 @@ from smdist.modelparallel.core.planner.candidates import Candidate
                 "num_microbatches": 1,
                 "active_microbatches": 1,
             },
-            "2 pipelines of 1 rank, interleaved (at most 1 microbatch under way), 1 microbatch",
+            "2 pipelines of 1 rank, interleaved (at most 1 microbatch in flight), 1 microbatch",
         ),
     ],
 )
@@ -50,9 +50,9 @@ def test_candidate_is_told_in_words(options, told):
 @pytest.mark.parametrize(
     ("factor", "told"),
     [
-        (1.0, "as fast"),
-        (1.12, "12.0 % slower a sample"),
-        (3.363, "takes 3.4 times as long a sample"),
+        (1.0, "it is as fast"),
+        (1.12, "it is 12.0 % slower per sample"),
+        (3.363, "it takes 3.4 times as long per sample"),
     ],
 )
 def test_double_the_time_is_told_as_times(factor, told):
@@ -67,13 +67,13 @@ def test_double_the_time_is_told_as_times(factor, told):
             0.39,
             1,
             "l1 takes 39% of the time, so no pipeline is more than 2.6 times as fast as one rank; "
-            "split as it can be now, 3 ranks are no faster than one. Use one rank, or open it",
+            "with its modules of today, 3 ranks are no faster than one. Use one rank, or divide it",
         ),
         (
             0.39,
             3,
             "l1 takes 39% of the time, so no pipeline is more than 2.6 times as fast as one rank. "
-            "Open it into finer units",
+            "Divide it into smaller modules",
         ),
         (0.97, 3, "l1 takes 97% of the time, so no pipeline is noticeably faster than one rank."),
     ],

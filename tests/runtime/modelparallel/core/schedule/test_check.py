@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedule_grid import NAMED, grid, made
 
-from sagemaker_dist.errors import OptionError
+from sagemaker_dist.errors import OptionError, parts_of
 from smdist.modelparallel.core.schedule import (
     Do,
     check_schedule,
@@ -50,7 +50,7 @@ def test_few_microbatches_and_one_rank_pass(name, virtual_stages):
         ("looped_bfs", 2, 4),
     ],
 )
-def test_how_much_room_channels_need(name, virtual_stages, expected):
+def test_how_many_buffers_channels_need(name, virtual_stages, expected):
     """One message for most, however many go through. What is done ahead waits in a channel."""
     schedule = _made(name, 4, 16, virtual_stages)
 
@@ -58,50 +58,100 @@ def test_how_much_room_channels_need(name, virtual_stages, expected):
     check_schedule(schedule, buffers=expected)
 
 
-def test_too_little_room_is_refused():
+def test_too_few_buffers_are_refused():
     """SMP's interleaved sends two forwards before the receiver takes the first of them."""
-    with pytest.raises(OptionError, match="ranks wait for room in channels of 1 for ever"):
+    with pytest.raises(OptionError, match="wait for each other with 1 buffers") as raised:
         check_schedule(_made("interleaved", 4, 8), buffers=1)
 
+    assert "deadlock" == raised.value.kind
 
-def test_a_dropped_and_a_doubled_action_are_told_together():
-    """All faults of a kind are told at once."""
+
+def test_a_dropped_and_a_doubled_action_are_reported_together():
+    """All faults of a kind are reported at once."""
     schedule = _made("1f1b", 2, 2)
     first, second = schedule.orders
     faulty = replace(schedule, orders=(first[:-1], (*second, second[-1])))
 
     with pytest.raises(OptionError) as raised:
         check_schedule(faulty)
-    assert "rank 0 lacks 0B1: every stage takes every microbatch" in str(raised.value)
-    assert "rank 1 has 1B1 2 times" in str(raised.value)
+
+    assert [
+        ("missing_action", ("orders", 0, "0B1")),
+        ("repeated_action", ("orders", 1, "1B1")),
+    ] == [(fault.kind, fault.about) for fault in raised.value.faults]
 
 
 @pytest.mark.parametrize(
-    ("drawing", "expected"),
+    ("drawing", "kind", "about", "expected"),
     [
-        ("rank 0  F0 B0===\nrank 1  F0 I0", "rank 1 lacks 1W0"),
-        ("rank 0  F0 B0===\nrank 1  F0 B0=== W0", "rank 1 has 1W0 and 1B0"),
-        ("rank 0  F0\nrank 1  F0 B0===", "rank 0 lacks 0B0"),
-        ("rank 0  F0 B0===\nrank 1  B0=== F0", "rank 1 has 1B0 before 1F0"),
-        ("rank 0  F0 W0 I0\nrank 1  F0 B0===", "rank 0 has 0W0 before 0I0"),
-        ("rank 0  F0 B0===\nrank 1  F0 B0=== 0F0", "rank 1 has 0F0: stage 0 is on rank 0"),
-        ("rank 0  F0 B0===\nrank 1  F0 B0=== 2F0", "rank 1 has 2F0: there are stages 0 to 1"),
         (
-            "rank 0  F0 B0=== F1 B1===\nrank 1  F0 F1 B0=== B1===",
-            "rank 0 is at 0B0 and waits for rank 1 to do 1B0; rank 1 is at 1F1 and waits for "
-            "rank 0 to do 0F1",
+            "rank 0  F0 B0===\nrank 1  F0 I0",
+            "missing_action",
+            ("orders", 1, "1W0"),
+            "rank 1 lacks 1W0: each stage needs a forward and a backward pass for each microbatch",
         ),
         (
-            "rank 0  F0 F1 B0=== B1===\nrank 1  F1 B1=== F0 B0===",
-            "rank 1 takes the result of 0F1 before 0F0's: rank 0 sends 0F0's first",
+            "rank 0  F0 B0===\nrank 1  F0 B0=== W0",
+            "repeated_action",
+            ("orders", 1, "1W0"),
+            "rank 1 has 1W0 and 1B0: B already includes I and W",
+        ),
+        (
+            "rank 0  F0 B0===\nrank 1  B0=== F0",
+            "action_order",
+            ("orders", 1, "1B0"),
+            "rank 1 has 1B0 before 1F0: 1B0 needs the result of 1F0",
+        ),
+        (
+            "rank 0  F0 B0===\nrank 1  F0 B0=== 0F0",
+            "unknown_action",
+            ("orders", 1, "0F0"),
+            "rank 1 has 0F0: stage 0 is on rank 0",
+        ),
+        (
+            "rank 0  F0 B0===\nrank 1  F0 B0=== 2F0",
+            "unknown_action",
+            ("orders", 1, "2F0"),
+            "rank 1 has 2F0: the stages are 0 to 1",
+        ),
+        (
+            "rank 0  F0 B0=== F1 B1===\nrank 1  F0 F1 B0=== B1===",
+            "deadlock",
+            ("orders",),
+            "the ranks wait for each other: rank 0 waits at 0B0 for 1B0 of rank 1; rank 1 waits at"
+            " 1F1 for 0F1 of rank 0",
+        ),
+        (
+            "rank 0  F0 F1 B1=== B0===\nrank 1  F1 B1=== F0 B0===",
+            "message_order",
+            ("orders", 0, "0F1"),
+            "rank 1 receives the result of 0F1 before that of 0F0: rank 0 sends the result of 0F0"
+            " first",
         ),
     ],
 )
-def test_an_error_names_rank_and_action(drawing, expected):
-    """Each way of being wrong has its words."""
+def test_an_error_names_rank_and_action(drawing, kind, about, expected):
+    """Each kind of fault has its own kind and text."""
     with pytest.raises(OptionError) as raised:
         check_schedule(parse_drawing(drawing))
-    assert expected in str(raised.value)
+
+    hint = "Correct the order, or make the schedule with make_schedule()."
+    assert (kind, about) == (raised.value.kind, raised.value.about)
+    assert f"{expected}. {hint}" == str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("drawing", "kind", "about"),
+    [
+        ("rank 0  F0\nrank 1  F0 B0===", "missing_action", ("orders", 0, "0B0")),
+        ("rank 0  F0 W0 I0\nrank 1  F0 B0===", "action_order", ("orders", 0, "0W0")),
+    ],
+)
+def test_kinds_are_the_same_on_every_rank(drawing, kind, about):
+    with pytest.raises(OptionError) as raised:
+        check_schedule(parse_drawing(drawing))
+
+    assert (kind, about) == (raised.value.kind, raised.value.about)
 
 
 def test_stages_on_ranks_that_there_are_not_are_refused():
@@ -110,14 +160,17 @@ def test_stages_on_ranks_that_there_are_not_are_refused():
 
     with pytest.raises(OptionError) as raised:
         check_schedule(replace(schedule, rank_of=(0, 2)))
-    assert "stage 1 is on rank 2: the schedule has ranks 0 to 1" in str(raised.value)
-    assert "rank 1 has no stage" in str(raised.value)
+
+    assert [("rank_of", 1), ("rank_of",)] == [fault.about for fault in raised.value.faults]
 
 
 def test_a_microbatch_too_many_is_refused():
     """An edited plan may say fewer microbatches than its order has."""
-    with pytest.raises(OptionError, match="rank 0 has 0F1: there are microbatches 0 to 0"):
+    with pytest.raises(OptionError) as raised:
         check_schedule(replace(_made("1f1b", 2, 2), num_microbatches=1))
+
+    assert {"unknown_action"} == {fault.kind for fault in raised.value.faults}
+    assert ("orders", 0, "0F1") == raised.value.faults[0].about
 
 
 small = st.builds(
@@ -135,8 +188,10 @@ def test_a_dropped_action_is_refused(schedule, data):
     rank, index = _pick(schedule, data)
     order = schedule.orders[rank]
 
-    with pytest.raises(OptionError, match=f"rank {rank} lacks {order[index]}"):
+    with pytest.raises(OptionError) as raised:
         check_schedule(_with_order(schedule, rank, order[:index] + order[index + 1 :]))
+
+    assert ("missing_action", ("orders", rank, str(order[index]))) in kinds(raised.value)
 
 
 @given(schedule=small, data=st.data())
@@ -148,8 +203,10 @@ def test_a_doubled_action_is_refused(schedule, data):
     action = order[index]
     order.insert(data.draw(st.integers(0, len(order))), action)
 
-    with pytest.raises(OptionError, match=f"rank {rank} has {action} 2 times: each is done once"):
+    with pytest.raises(OptionError) as raised:
         check_schedule(_with_order(schedule, rank, order))
+
+    assert ("repeated_action", ("orders", rank, str(action))) in kinds(raised.value)
 
 
 @given(schedule=small, data=st.data())
@@ -166,8 +223,11 @@ def test_swapped_dependents_are_refused(schedule, data):
     ]
     order[same[0]], order[same[1]] = order[same[1]], order[same[0]]
 
-    with pytest.raises(OptionError, match=f"rank {rank} has .* before "):
+    with pytest.raises(OptionError) as raised:
         check_schedule(_with_order(schedule, rank, order))
+
+    assert {"action_order"} == {kind for kind, _ in kinds(raised.value)}
+    assert {rank} == {about[1] for _, about in kinds(raised.value)}
 
 
 @given(schedule=small, buffers=st.integers(1, 3), data=st.data())
@@ -183,6 +243,11 @@ def test_it_passes_what_runs_and_refuses_what_does_not(schedule, buffers, data):
         schedule = _with_order(schedule, rank, order)
 
     assert _runs(schedule, buffers) == _passes(schedule, buffers)
+
+
+def kinds(error):
+    """Return kind and place of every fault of an error."""
+    return [(fault.kind, fault.about) for fault in parts_of(error)]
 
 
 def _passes(schedule, buffers):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from schedule_grid import NAMED, grid, made
 
 from smdist.modelparallel.core.schedule import Do, make_schedule, peak_in_flight
-from smdist.modelparallel.core.schedule.drawing import UNITS, ends_in_units
+from smdist.modelparallel.core.schedule.drawing import COLUMNS, ends_in_columns
 
 
 def _round(shape):
@@ -21,8 +21,8 @@ def _interleaved_1f1b_peak(p, m, v, rank, longest_round):
     return min(m * v, (v - 1) * longest_round + 2 * (p - 1 - rank) + 1)
 
 
-def _makespan(schedule, units=UNITS):
-    return max(ends[-1] for ends in ends_in_units(schedule, units))
+def _makespan(schedule, units=COLUMNS):
+    return max(ends[-1] for ends in ends_in_columns(schedule, units))
 
 
 PEAKS = {

@@ -54,10 +54,10 @@ def test_times_are_columns():
 @pytest.mark.parametrize(
     ("drawing", "expected"),
     [
-        ("nothing here", r"lines for ranks \[\]"),
-        ("rank 1  F0 B0===", r"lines for ranks \[1\]"),
-        ("rank 0  F0 X0", "has 'X0'"),
-        ("rank 0  F0 b0===", "has 'b0==='"),
+        ("nothing here", r"lines for the ranks \[\]"),
+        ("rank 1  F0 B0===", r"lines for the ranks \[1\]"),
+        ("rank 0  F0 X0", "contains 'X0'"),
+        ("rank 0  F0 b0===", "contains 'b0==='"),
     ],
 )
 def test_what_is_no_drawing_is_refused(drawing, expected):

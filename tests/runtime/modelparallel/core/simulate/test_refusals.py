@@ -14,14 +14,18 @@ def test_a_circle_of_waiting_names_every_rank_and_action_in_it():
         simulate(schedule, [cost(), cost()])
 
     assert (
-        "schedule 'by hand' never ends: rank 0 waits at 0B0 for 1B0; rank 1 waits at 1F1 for 0F1. "
-        "Let every action come after those that it waits for."
+        "schedule 'by hand' has a deadlock: rank 0 waits at 0B0 for 1B0; rank 1 waits at 1F1 for "
+        "0F1. Place every action after the actions whose results it needs."
     ) == str(error.value)
+    assert "deadlock" == error.value.kind
+    assert ("orders", 0, "0B0") == error.value.about
 
 
 def test_a_rank_that_waits_for_itself_is_named():
-    with pytest.raises(OptionError, match="rank 0 waits at 0B0 for 0F0"):
+    with pytest.raises(OptionError) as error:
         simulate(by_hand("0B0 0F0"), [cost()])
+
+    assert ("deadlock", ("orders", 0, "0B0")) == (error.value.kind, error.value.about)
 
 
 def test_what_a_stage_waits_for_over_a_skip_edge_is_named():
@@ -38,13 +42,15 @@ def test_what_a_stage_waits_for_over_a_skip_edge_is_named():
 
 
 def test_an_action_that_nobody_does_is_named():
-    with pytest.raises(OptionError, match="rank 1 waits at 1F0 for 0F0; rank 0 never does 0F0"):
+    with pytest.raises(OptionError, match="the order of rank 0 does not contain 0F0"):
         simulate(by_hand("0F1", "1F0"), [cost(), cost()])
 
 
 def test_a_weight_gradient_waits_for_the_input_gradient():
-    with pytest.raises(OptionError, match="rank 0 waits at 0W0 for 0I0"):
+    with pytest.raises(OptionError) as error:
         simulate(by_hand("0F0 0W0 0I0"), [cost()])
+
+    assert ("deadlock", ("orders", 0, "0W0")) == (error.value.kind, error.value.about)
 
 
 def test_the_spelling_of_the_other_ranks_is_used_for_what_is_waited_for():
@@ -56,8 +62,10 @@ def test_the_spelling_of_the_other_ranks_is_used_for_what_is_waited_for():
 
 @pytest.mark.parametrize(("order", "again"), [("0F0 0B0 0F0", "0F0"), ("0F0 0B0 0I0", "0I0")])
 def test_an_action_twice_is_refused(order, again):
-    with pytest.raises(OptionError, match=f"rank 0 does {again} again"):
+    with pytest.raises(OptionError, match=f"the order of rank 0 repeats {again}") as error:
         simulate(by_hand(order), [cost()])
+
+    assert ("orders", 0) == error.value.about
 
 
 def test_all_faults_come_at_once():
@@ -73,25 +81,27 @@ def test_all_faults_come_at_once():
         )
 
     assert [
-        "static_bytes has 1 entries",
-        "reduce_seconds has 3 entries",
-        "stages has 1 entries",
-        "stage_reduce_seconds has 1 entries",
-        "value '1to0' goes from stage 1 to stage 0",
-        "value '1to1' goes from stage 1 to stage 1",
-        "value '0to2' goes from stage 0 to stage 2",
-        "rank 0 does 2B0",
-        "reduce_seconds and stage_reduce_seconds are both given",
-    ] == [fault.what for fault in error.value.faults]
+        ("static_bytes",),
+        ("reduce_seconds",),
+        ("stages",),
+        ("stage_reduce_seconds",),
+        *3 * [("edges",)],
+        ("orders", 0),
+        ("stage_reduce_seconds",),
+    ] == [fault.about for fault in error.value.faults]
 
 
 def test_a_microbatch_beyond_the_last_is_refused():
     schedule = by_hand("0F0 0F1 0B0 0B1")
     short = type(schedule)(name="x", rank_of=(0,), num_microbatches=1, orders=schedule.orders)
-    with pytest.raises(OptionError, match=r"rank 0 does 0F1.*microbatches 0 to 0"):
+    with pytest.raises(OptionError) as error:
         simulate(short, [cost()])
+
+    assert ("orders", 0) == error.value.about
 
 
 def test_gradients_are_reduced_by_rank_or_by_stage_and_not_both():
-    with pytest.raises(OptionError, match="reduce_seconds and stage_reduce_seconds"):
+    with pytest.raises(OptionError) as error:
         simulate(by_hand("0F0"), [cost()], reduce_seconds=[1], stage_reduce_seconds=[1])
+
+    assert ("stage_reduce_seconds",) == error.value.about

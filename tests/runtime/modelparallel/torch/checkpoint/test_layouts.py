@@ -161,7 +161,7 @@ def test_wrong_model_is_told_before_it_is_cut(world, tmp_path):
     found = world.run(wrong_model, str(tmp_path), size=2)
 
     assert found[0] == found[1]
-    assert "spare is (4,) here and (3,) there" in found[0][0]
+    assert "spare has shape (4,) in the model, and shape (3,) in the checkpoint" in found[0][0]
     assert not found[0][1]
 
 

@@ -141,7 +141,7 @@ def test_steps_that_nobody_recorded_are_not_drawn(recorded):
 
 def test_a_run_without_a_whole_step_is_not_replayed(recorded):
     run = recorded[0]
-    with pytest.raises(OptionError, match="0 whole steps were recorded"):
+    with pytest.raises(OptionError, match="0 complete steps were recorded"):
         Run(tracks=run.tracks[:1], schedule=run.schedule, edges=run.edges).replay()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of a partition: number of stages, definition of load, and memory limit."""
+"""Options of a partition: number of stages, load to minimize, and memory limit."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ MEMORY_WEIGHTS = {"memory": 0.8, "speed": 0.2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Aim:
-    """Complete options of a partition.
+class PartitionOptions:
+    """Options of a partition, checked and with all defaults filled in.
 
     Attributes:
-        in_flight: Largest number of microbatches that each stage holds, by stage.
-        rank_of: Rank of each stage, by stage.
+        in_flight: Largest number of microbatches whose activations a stage keeps, by stage.
+        rank_of: Rank of each stage.
         device_bytes: Bytes that a rank may hold; None means no limit.
-        memory_weight: Weight of memory in a load, against time: 0 is time alone.
-        seconds_unit: Divisor of time in a load: the whole model's time if memory has a weight.
-        bytes_unit: Divisor of memory in a load.
+        memory_weight: Weight of memory in a load, from 0 (time alone) to 1 (memory alone).
+        seconds_unit: Divisor of a stage's time in its load, if memory has a weight.
+        bytes_unit: Divisor of a stage's memory in its load, if memory has a weight.
         link: Link between stages.
-        state: Memory of a trained parameter.
+        state: Bytes of weight, gradient and optimizer state for each parameter element.
     """
 
     in_flight: tuple[int, ...]
@@ -44,28 +44,28 @@ class Aim:
 
     @property
     def num_ranks(self) -> int:
-        """Number of ranks that the stages are on."""
+        """Number of ranks of the pipeline."""
         return max(self.rank_of) + 1
 
     @property
-    def shares_ranks(self) -> bool:
-        """True if a rank has several stages."""
+    def has_virtual_stages(self) -> bool:
+        """True if at least one rank has several stages."""
         return self.num_ranks < self.num_stages
 
     def load(self, seconds: float, memory_bytes: float) -> float:
-        """Return the load of a stage: its time, or its weighted sum of memory and time."""
+        """Return the load of a stage: its seconds, plus its memory if `memory_weight` is not 0."""
         if not self.memory_weight:
             return seconds
         time, memory = seconds / self.seconds_unit, memory_bytes / self.bytes_unit
         return self.memory_weight * memory + (1 - self.memory_weight) * time
 
     def wire_seconds(self, num_messages: int, num_bytes: int) -> float:
-        """Return the seconds that `num_messages` messages with `num_bytes` bytes in all take."""
+        """Return the seconds to send `num_messages` messages of together `num_bytes` bytes."""
         link = self.link
         return num_messages * link.latency_seconds + num_bytes / link.bytes_per_second
 
     def by_rank(self, of_stages: Sequence[int]) -> tuple[int, ...]:
-        """Return the sums over the stages of each rank."""
+        """Return the sum for each rank of numbers that are given for each stage."""
         sums = [0] * self.num_ranks
         for rank, amount in zip(self.rank_of, of_stages, strict=True):
             sums[rank] += amount
@@ -73,8 +73,8 @@ class Aim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """Options of a partition as they were passed; `partition` documents each of them."""
+class PartitionRequest:
+    """Options of a partition as the caller passed them, unchecked; documented at `partition`."""
 
     num_stages: int
     device_bytes: int | None = None
@@ -86,12 +86,12 @@ class Wish:
     optimize: str | None = None
 
     def faults(self) -> Iterator[OptionError]:
-        """Return all faults of the numbers themselves, independent of the model."""
+        """Return an error for each option that is wrong for every model."""
         if not _is_count(self.num_stages):
             yield OptionError(
                 f"num_stages is {self.num_stages!r}",
-                "a pipeline has stages",
-                "Pass an integer of 1 or more",
+                "a pipeline has at least one stage",
+                "Pass an integer of at least 1",
                 about="num_stages",
             )
         yield from _by_stage("in_flight", self.in_flight, self.num_stages, at_least=1)
@@ -99,25 +99,25 @@ class Wish:
         if self.rank_of is not None and set(self.rank_of) != set(range(len(set(self.rank_of)))):
             yield OptionError(
                 f"rank_of is {list(self.rank_of)!r}",
-                "ranks are numbered from 0, and each has a stage",
-                "Leave no rank out",
+                "ranks are numbered from 0 without gaps, and every rank has at least one stage",
+                "Name every rank from 0 to the largest one at least once",
                 about="rank_of",
             )
         if self.device_bytes is not None and not _is_count(self.device_bytes):
             yield OptionError(
                 f"device_bytes is {self.device_bytes!r}",
-                "a rank needs memory",
-                "Pass a positive whole number of bytes, or None for no limit",
+                "it is the number of bytes that a rank may hold",
+                "Pass an integer of at least 1, or None for no limit",
                 about="device_bytes",
             )
         yield from _weight_faults(self.memory_weight, self.optimize)
 
-    def aim(self) -> Aim:
-        """Return the complete options, with defaults filled in."""
+    def options(self) -> PartitionOptions:
+        """Return the options with all defaults filled in."""
         weight = self.memory_weight
         if weight is None:
             weight = MEMORY_WEIGHTS.get(self.optimize or "", 0.0)
-        return Aim(
+        return PartitionOptions(
             in_flight=tuple(self.in_flight or [1] * self.num_stages),
             rank_of=tuple(self.rank_of or range(self.num_stages)),
             device_bytes=self.device_bytes,
@@ -131,14 +131,14 @@ def _weight_faults(memory_weight: float | None, optimize: str | None) -> Iterato
     if memory_weight is not None and not (isfinite(memory_weight) and 0 <= memory_weight <= 1):
         yield OptionError(
             f"memory_weight is {memory_weight!r}",
-            "it is memory's part of the load",
+            "it is the weight of memory against time in a stage's load",
             "Pass a number from 0 (time alone) to 1 (memory alone)",
             about="memory_weight",
         )
     if optimize is not None and optimize not in MEMORY_WEIGHTS:
         yield OptionError(
             f"optimize is {optimize!r}",
-            "it stands for a memory_weight",
+            "it names one of two values of memory_weight",
             closest(str(optimize), MEMORY_WEIGHTS),
             about="optimize",
         )
@@ -152,16 +152,16 @@ def _by_stage(
     if len(numbers) != num_stages:
         yield OptionError(
             f"{name} has {len(numbers)} numbers",
-            f"there are {num_stages!r} stages",
+            f"num_stages is {num_stages!r}, and each stage needs one number",
             "Pass one number for each stage",
             about=name,
         )
     wrong = [n for n in numbers if not isinstance(n, int) or isinstance(n, bool) or n < at_least]
     if wrong:
         yield OptionError(
-            f"{name} has {wrong[0]!r}",
-            "it counts",
-            f"Pass integers of {at_least} or more",
+            f"{name} contains {wrong[0]!r}",
+            f"each of its entries is an integer of at least {at_least}",
+            f"Pass integers of at least {at_least}",
             about=name,
         )
 
