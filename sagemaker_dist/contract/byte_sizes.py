@@ -16,10 +16,10 @@ _UNITS: Final = {
 
 
 def size_in_bytes(size: object) -> int | None:
-    """Return the bytes of "16GiB", "16 GB" or an int; None for other values and beyond 1 to
-    `MOST_BYTES`.
+    """Return a size in bytes: of a text such as "16GiB" or "16 GB", or of an int.
 
-    "Gb" would mean gigabits, so it is not a size.
+    Returns None for any other value, and for sizes below 1 or above `MOST_BYTES`. A text such as
+    "16Gb" is not a size either, because "Gb" would mean gigabits.
     """
     number = size if type(size) is int else 0
     found = _SIZE.fullmatch(size) if isinstance(size, str) else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that an instance type can run smdist ranks; facts decide, not names."""
+"""Checks that smdist ranks can use the accelerators of an instance type."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from sagemaker_dist.planning.job import Job
 
 
 def capability_faults(job: Job) -> Iterator[OptionError]:
-    """Yield a fault if ranks in the default image could not use the accelerators of the instance
-    type.
+    """Yield a fault if ranks in the default image cannot use the accelerators of the instance type.
 
-    Images that the user names are not checked.
+    Nothing is checked if the user passes an image.
     """
     kind, _ = job.training_hosts
     instance = training_instances().get(str(kind))

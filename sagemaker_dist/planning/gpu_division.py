@@ -9,9 +9,14 @@ from sagemaker_dist.errors import OptionError
 
 
 def divide_gpus(gpus: Sequence[str], num_hosts: int) -> tuple[tuple[str, ...], ...]:
-    """Return the GPUs of every host: equal numbers, neighbours together; a remainder stays unused.
+    """Return the GPUs of each emulated host, in the order of the hosts.
 
-    All hosts of a job run equally many ranks: 8 GPUs, 3 hosts -> (0 1) (2 3) (4 5).
+    All hosts get the same number of neighbouring GPUs, because all hosts of a job run the same
+    number of ranks; the remaining GPUs are not used. For 8 GPUs and 3 hosts: (0 1) (2 3) (4 5).
+
+    Args:
+        gpus: Ids of this machine's GPUs.
+        num_hosts: Number of emulated hosts.
 
     Raises:
         OptionError: There are fewer GPUs than hosts.
@@ -20,7 +25,7 @@ def divide_gpus(gpus: Sequence[str], num_hosts: int) -> tuple[tuple[str, ...], .
     if not share:
         raise OptionError(
             f"instance_count is {num_hosts} with instance_type='local_gpu'",
-            f"this machine has {len(gpus)} GPUs, and every host needs one",
+            f"this machine has {len(gpus)} GPUs, and every host needs at least one",
             "Pass a smaller instance_count, or instance_type='local'",
             about="instance_count",
         )

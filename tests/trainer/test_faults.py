@@ -95,7 +95,7 @@ def test_what_works_is_let_through(facts):
         (OURS | {"hyperparameters": {"a b": "x"}}, "hyperparameters has the name 'a b': the scri"),
         (OURS | {"hyperparameters": {"a": "x\0"}}, "hyperparameters['a'] is 'x\\x00': a command"),
         (
-            OURS | HERE | {"doomed": ("input", "algo-1"), "root": "/x"},
+            OURS | HERE | {"deleted": ("input", "algo-1"), "root": "/x"},
             "local_container_root is '/x'",
         ),
         (THEIRS | HERE | {"waits": False}, "wait is False in Mode.LOCAL_CONTAINER: ModelTrainer"),

@@ -40,7 +40,7 @@ def arguments(script):
         (
             TensorFlow,
             {"distribution": ModelParallel(pipeline_parallel_degree=2)},
-            "distribution asks for ModelParallel: the runtime of sagemaker_dist splits no models"
+            "distribution requests ModelParallel: the runtime of sagemaker_dist splits no models"
             " of TensorFlow. Pass DataParallel() for a rank per GPU, or name SageMaker's image by"
             " framework_version and py_version, or leave it out.",
         ),
@@ -83,14 +83,14 @@ def arguments(script):
         (
             Estimator,
             {"image_uri": "mine:1", "distribution": {"mpi": {"enabled": True}}},
-            "distribution asks for 'mpi': the image of sagemaker_dist has no MPI, its ranks"
+            "distribution requests 'mpi': the image of sagemaker_dist has no MPI, its ranks"
             " are started by torchrun. Pass {'torch_distributed': {'enabled': True}} for a"
             " rank per GPU, or leave it out.",
         ),
         (
             Estimator,
             {"image_uri": "mine:1", "distribution": {"smdist": {"dataparallel": {}}, **MWMS}},
-            "distribution asks for 'multi_worker_mirrored_strategy': it is a strategy of"
+            "distribution requests 'multi_worker_mirrored_strategy': it is a strategy of"
             " TensorFlow. Leave it out.",
         ),
         (

@@ -198,5 +198,5 @@ def test_an_image_of_ones_own_is_asked_by_our_launchers_names(build, option):
 @pytest.mark.parametrize("kind", [PyTorch, TensorFlow])
 def test_sagemakers_images_start_no_ranks_here(build, kind):
     versions = {"framework_version": "2.1", "py_version": "py310"}
-    with pytest.raises(OptionError, match="asks for 'mpi' in SageMaker's image: local starts"):
+    with pytest.raises(OptionError, match="requests 'mpi' in SageMaker's image: local starts"):
         build(kind, instance_type="local", distribution=MPI(), **versions)

@@ -114,7 +114,7 @@ def test_a_tuner_is_refused(estimator):
         ),
         (
             {"distribution": {"mpi": {"enabled": True}}},
-            "distribution asks for 'mpi': the image of sagemaker_dist has no MPI, its ranks"
+            "distribution requests 'mpi': the image of sagemaker_dist has no MPI, its ranks"
             " are started by torchrun. Pass {'torch_distributed': {'enabled': True}} for a"
             " rank per GPU, or run it on SageMaker in its image (framework_version,"
             " py_version), or leave it out.",

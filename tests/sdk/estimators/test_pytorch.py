@@ -274,7 +274,7 @@ def faults_of(call):
                     "torch_distributed": {"enabled": True},
                 }
             },
-            "distribution asks for sagemaker_dist and for 'torch_distributed': a job has one"
+            "distribution requests sagemaker_dist and for 'torch_distributed': a job has one"
             " launcher. Leave 'torch_distributed' out.",
         ),
     ],

@@ -216,7 +216,7 @@ def test_all_faults_come_at_once(job):
         "role is left out",
         "channel 'a' is of type int",
         "instance_type is 'ml.p99.huge'",
-        "distribution asks for 'mpi'",
+        "distribution requests 'mpi'",
         "max_wait is 5 and max_run is 86400",
         "entry_point is 'tran.py'",
         "channel 'b' is 'bucket/b'",

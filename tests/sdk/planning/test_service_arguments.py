@@ -315,7 +315,7 @@ def test_a_distribution_runs_on_one_group(chosen, fault):
     groups = [InstanceGroup("a", C5, 1), InstanceGroup("b", C5, 1)]
     asked = Distribution(rest={"mpi": {"enabled": True}, "instance_groups": chosen})
     found = faults({"instance_groups": groups}, instance_type=None, distribution=asked)
-    what = "distribution asks for the instance_groups "
+    what = "distribution requests the instance_groups "
 
     assert ([] if fault is None else [what + fault]) == found
 

@@ -168,7 +168,7 @@ def test_our_launcher_starts_ranks_of_tensorflow(option):
     ],
 )
 def test_what_our_image_does_not_serve_is_refused_by_name(option, kind, fault):
-    assert [f"distribution asks for {fault}"] == faults(option, kind=kind)
+    assert [f"distribution requests {fault}"] == faults(option, kind=kind)
 
 
 @pytest.mark.parametrize(
@@ -177,13 +177,13 @@ def test_what_our_image_does_not_serve_is_refused_by_name(option, kind, fault):
         (
             MultiWorkerMirroredStrategy(),
             "PyTorch",
-            "distribution asks for 'multi_worker_mirrored_strategy': SageMaker's PyTorch does"
+            "distribution requests 'multi_worker_mirrored_strategy': SageMaker's PyTorch does"
             " not start it. Leave 'multi_worker_mirrored_strategy' out.",
         ),
         (
             {"torch_distributed": ON, "mpi": ON},
             "PyTorch",
-            "distribution asks for 'torch_distributed' and 'mpi': a job has one launcher, and"
+            "distribution requests 'torch_distributed' and 'mpi': a job has one launcher, and"
             " SageMaker's SDK would drop the others. Keep one.",
         ),
         (
@@ -195,14 +195,14 @@ def test_what_our_image_does_not_serve_is_refused_by_name(option, kind, fault):
         (
             SMP,
             "PyTorch",
-            "distribution asks for 'smdistributed.modelparallel': nothing starts its ranks."
+            "distribution requests 'smdistributed.modelparallel': nothing starts its ranks."
             " Add 'mpi': {'enabled': True, 'processes_per_host': ...} for SMP v1, or"
             " 'torch_distributed': {'enabled': True} for SMP v2.",
         ),
         (
             SMPv2(hybrid_shard_degree=8),
             "HuggingFace",
-            "distribution asks for 'smdistributed.modelparallel' with 'torch_distributed':"
+            "distribution requests 'smdistributed.modelparallel' with 'torch_distributed':"
             " SageMaker's HuggingFace drops it then. Use PyTorch for SMP v2, or 'mpi' for SMP"
             " v1.",
         ),
@@ -224,7 +224,7 @@ def test_awss_libraries_need_gpus(option):
     """Unless an image is named, which may hold the sagemaker-dist launcher."""
     found = faults(option, instance_type=C5, uses_launcher=False)
 
-    assert found[0].startswith("distribution asks for 'smdistributed.")
+    assert found[0].startswith("distribution requests 'smdistributed.")
     assert found[0].endswith(
         "on ml.c5.xlarge: AWS's library runs on GPUs, and this instance type has none. Use an"
         " instance type with GPUs: sagemaker-dist instances list --accelerated."
