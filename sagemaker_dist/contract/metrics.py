@@ -80,6 +80,7 @@ def check_field(name: str) -> None:
         why="a name consists of up to 100 letters, digits and underscores, and does not begin"
         " with a digit",
         hint="Pass another name, such as val_loss",
+        about=name,
     )
 
 

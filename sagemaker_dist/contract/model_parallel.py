@@ -173,7 +173,7 @@ def _engine(section: Mapping[str, Any]) -> tuple[DataParallel, list[OptionError]
     faults = [
         OptionError(
             f"engine has the key {name!r}",
-            "DataParallel has no such option",
+            "no such key exists",
             closest(str(name), names),
             about=str(name),
             kind="unknown",

@@ -42,8 +42,7 @@ def transport_warning(job: Job) -> str | None:
         backends=_backends(job),
     )
     if text and splits and instance.has_gpu:
-        return f"{text} Activations between stages are copied to the memory of their hosts and sent"
-        " from there."
+        return f"{text} Activations between stages are sent through the memory of the hosts."
     return text
 
 

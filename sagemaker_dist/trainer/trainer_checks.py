@@ -14,7 +14,7 @@ from typing import Final
 
 from sagemaker_dist.catalog import LOCAL, LOCAL_PROCESS
 from sagemaker_dist.contract import KEY, distribution_of
-from sagemaker_dist.errors import OptionError
+from sagemaker_dist.errors import KeyPath, OptionError
 from sagemaker_dist.planning import Channel, Job, Terms, construction_faults, fit_faults
 from sagemaker_dist.planning.service.hyperparameter_checks import hyperparameter_faults
 from sagemaker_dist.planning.service.limits import short_repr
@@ -47,6 +47,7 @@ def training_faults(training: Training) -> Iterator[OptionError]:
             f"a channel is named {name!r}",
             "ModelTrainer sends its own files in a channel with this name",
             "Rename the channel",
+            about=("inputs", name),
         )
     if training.runs_here:
         yield from _local_mode_faults(training)
@@ -83,6 +84,7 @@ def _code_faults(training: Training) -> Iterator[OptionError]:
             f"{what}, and source_code is left out",
             "the ranks need a script to run",
             "Pass source_code=SourceCode(source_dir=..., entry_script='train.py')",
+            about="source_code",
         )
         return
     if training.command:
@@ -90,18 +92,21 @@ def _code_faults(training: Training) -> Iterator[OptionError]:
             f"{what}, and source_code has command={short_repr(training.command)}",
             "ModelTrainer runs the command once on every host and starts no ranks",
             "Pass entry_script instead of command, or leave distributed out",
+            about=("source_code", "command"),
         )
     elif script == "":
         yield OptionError(
             f"{what}, and source_code has no entry_script",
             "the ranks need a script to run",
             "Pass entry_script='train.py'",
+            about=("source_code", "entry_script"),
         )
     if script and not script.endswith(".py"):
         yield OptionError(
             f"entry_script is {script!r}",
             "ranks run only Python scripts",
             "Pass the name of a .py file",
+            about=("source_code", "entry_script"),
         )
 
 
@@ -113,15 +118,17 @@ def _launcher_faults(training: Training) -> Iterator[OptionError]:
             "ModelTrainer calls mpirun with the number of ranks of one host, so only the first"
             " host gets ranks",
             "Pass DataParallelConfig() or Torchrun()",
+            about="distributed",
         )
     if training.num_groups > 1:
         why = "the ranks of each group would train separately from those of the others"
         if training.options is None:
-            why = "ModelTrainer starts one job of ranks over the hosts of all groups"
+            why = "ModelTrainer starts one world of ranks over the hosts of all groups"
         yield OptionError(
             f"compute has {training.num_groups} instance groups",
             why,
             "Pass instance_type and instance_count, or one group",
+            about=("compute", "instance_groups"),
         )
 
 
@@ -131,12 +138,14 @@ def _plan_faults(training: Training) -> Iterator[OptionError]:
             f"instance_type is {training.instance_type!r}",
             "ModelTrainer would send the job to SageMaker, which has no such type",
             "Pass training_mode=Mode.LOCAL_CONTAINER as well",
+            about="instance_type",
         )
     if str(training.image).startswith(_AWS):
         yield OptionError(
             f"training_image is {training.image!r}",
             "it is an image of AWS, which does not have the sagemaker-dist launcher",
             "Pass an image of `sagemaker-dist image build`, or one that is based on it",
+            about="training_image",
         )
     job = job_of(training)
     found = (*construction_faults(job), *fit_faults(job))
@@ -150,12 +159,14 @@ def _plan_faults(training: Training) -> Iterator[OptionError]:
             f"hyperparameters has {len(given)} entries",
             f"SageMaker allows at most {most.most}",
             "Leave some out, or pass them in a file of an input channel",
+            about="hyperparameters",
         )
     if KEY in given:
         yield OptionError(
             f"hyperparameters has the name {KEY!r}",
             "the options of distributed= are sent under this name",
             "Leave it out",
+            about=("hyperparameters", KEY),
         )
     terms = Terms(limits=limits, hyperparameters=given, encodes_json=False, is_written=True)
     yield from hyperparameter_faults(terms, has_launcher=False)
@@ -164,29 +175,35 @@ def _plan_faults(training: Training) -> Iterator[OptionError]:
 def _shell_faults(training: Training) -> Iterator[OptionError]:
     for name, value in training.hyperparameters.items():
         if not _VARIABLE.fullmatch(name.replace("-", "_")):
-            yield _name_fault(f"hyperparameters has the name {short_repr(name)}")
-        yield from _quote_faults(f"hyperparameters[{short_repr(name)}]", value)
+            what = f"hyperparameters has the name {short_repr(name)}"
+            yield _name_fault(what, ("hyperparameters", name))
+        what = f"hyperparameters[{short_repr(name)}]"
+        yield from _quote_faults(what, value, ("hyperparameters", name))
     for each in training.inputs:
         if not _VARIABLE.fullmatch(each.name):
-            yield _name_fault(f"a channel is named {short_repr(each.name)}")
-        yield from _quote_faults(f"content_type of channel {each.name!r}", each.content_type)
-    yield from _quote_faults("entry_script", training.entry_script)
+            yield _name_fault(f"a channel is named {short_repr(each.name)}", ("inputs", each.name))
+        what, about = f"content_type of channel {each.name!r}", ("inputs", each.name)
+        yield from _quote_faults(what, each.content_type, (*about, "content_type"))
+    about = "source_code", "entry_script"
+    yield from _quote_faults("entry_script", training.entry_script, about)
 
 
-def _name_fault(what: str) -> OptionError:
+def _name_fault(what: str, about: KeyPath) -> OptionError:
     return OptionError(
         what,
         f"{_SHELL} as the name of a variable, which may have only letters, digits and '_'",
         f"Rename it, or {_NO_SHELL}",
+        about=about,
     )
 
 
-def _quote_faults(what: str, value: str | None) -> Iterator[OptionError]:
+def _quote_faults(what: str, value: str | None, about: KeyPath) -> Iterator[OptionError]:
     if value is not None and "'" in value:
         yield OptionError(
             f"{what} is {short_repr(value)}",
             f"{_SHELL} in single quotes, and the text after a single quote would run as commands",
             f"Pass the text in a file, or {_NO_SHELL}",
+            about=about,
         )
 
 
@@ -197,10 +214,12 @@ def _local_mode_faults(training: Training) -> Iterator[OptionError]:
             f"ModelTrainer deletes {', '.join(training.deleted)} in this directory when the job"
             " has ended",
             "Pass an empty directory, such as tempfile.mkdtemp()",
+            about="local_container_root",
         )
     if not training.waits:
         yield OptionError(
             "wait is False in Mode.LOCAL_CONTAINER",
             "without waiting, ModelTrainer deletes the input of the job while the job runs",
             "Pass wait=True",
+            about="wait",
         )

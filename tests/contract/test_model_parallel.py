@@ -190,8 +190,8 @@ def test_the_example_of_the_guide():
         (
             {"pipeline_parallel_degree": 2, "global_batch_size": 62},
             8,
-            "global_batch_size is 62 and there are 4 replicas: replicas get equal shares of"
-            " it, and 62 is not a multiple of 4. Pass global_batch_size=60 or 64.",
+            "global_batch_size is 62 and there are 4 replicas: all replicas have batches of"
+            " equal size, and 62 is not a multiple of 4. Pass global_batch_size=60 or 64.",
         ),
         (
             {"pipeline_parallel_degree": 4, "global_batch_size": 64, "microbatches": 5},
@@ -280,7 +280,7 @@ def test_schedules_are_those_of_the_runtime():
     theirs = {n: {f: getattr(each, f) for f in facts} for n, each in SCHEDULES.items()}
 
     assert theirs == {n: {f: getattr(each, f) for f in facts} for n, each in PIPELINES.items()}
-    assert set(OPTIMIZE) == set(V1["optimize"].words)
+    assert set(OPTIMIZE) == set(V1["optimize"].choices)
 
 
 @pytest.mark.parametrize(

@@ -40,15 +40,15 @@ def arguments(script):
         (
             TensorFlow,
             {"distribution": ModelParallel(pipeline_parallel_degree=2)},
-            "distribution requests ModelParallel: the runtime of sagemaker_dist splits no models"
-            " of TensorFlow. Pass DataParallel() for a rank per GPU, or name SageMaker's image by"
-            " framework_version and py_version, or leave it out.",
+            "distribution requests ModelParallel: the runtime of sagemaker_dist splits no"
+            " models of TensorFlow. Pass DataParallel() for a rank per GPU, or select"
+            " SageMaker's image by framework_version and py_version, or leave it out.",
         ),
         (
             HuggingFace,
             {**OURS, "pytorch_version": "2.1"},
-            "pytorch_version is '2.1': the image of this version of sagemaker_dist holds 2.13.0."
-            " Leave pytorch_version out, or pass image_uri.",
+            "pytorch_version is '2.1': the image of this version of sagemaker_dist has version"
+            " 2.13.0. Leave pytorch_version out, or pass image_uri.",
         ),
         (
             HuggingFace,
@@ -83,8 +83,8 @@ def arguments(script):
         (
             Estimator,
             {"image_uri": "mine:1", "distribution": {"mpi": {"enabled": True}}},
-            "distribution requests 'mpi': the image of sagemaker_dist has no MPI, its ranks"
-            " are started by torchrun. Pass {'torch_distributed': {'enabled': True}} for a"
+            "distribution requests 'mpi': the image of sagemaker_dist has no MPI, because it"
+            " starts ranks with torchrun. Pass {'torch_distributed': {'enabled': True}} for a"
             " rank per GPU, or leave it out.",
         ),
         (

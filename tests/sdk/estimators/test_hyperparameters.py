@@ -21,13 +21,14 @@ from sagemaker_dist.contract import KEY
 pytestmark = pytest.mark.timeout(60)
 
 GIVEN = {**TEXTS, **VALUES, **commands("canary")}
-TOO_LONG = "has 2501 characters as JSON: SageMaker takes at most 2500. Pass it in a file"
+TOO_LONG = "has 2501 characters as JSON: SageMaker allows at most 2500. Pass it in a file"
 NUL = (
-    "a command line cannot carry a NUL character. Pass it in a file of source_dir or in a channel."
+    "a command line cannot contain a NUL character. Pass it in a file of source_dir or of an"
+    " input channel."
 )
 HALF = (
-    "half of a surrogate pair is not a character, and UTF-8 cannot encode it. Remove it, or"
-    " decode the original bytes."
+    "half of a surrogate pair is not a character, and UTF-8 cannot encode it. Remove the"
+    " character, or decode the original bytes correctly."
 )
 
 
@@ -134,7 +135,7 @@ def test_what_cannot_arrive_is_refused_by_name(build, session, changes, hyperpar
 @pytest.mark.parametrize("value", ["a\nb", "a\rb", "a\u2028b"])
 def test_a_line_break_needs_a_source_dir(build, session, value):
     """Where the SDK writes no JSON, SageMaker's one line has none."""
-    with pytest.raises(OptionError, match="SageMaker allows one line"):
+    with pytest.raises(OptionError, match="SageMaker allows no line break in it"):
         build(Estimator, source_dir=None, hyperparameters={"a": value})
 
     assert {"a": json.dumps(value)} == sent(session, build(Estimator, hyperparameters={"a": value}))

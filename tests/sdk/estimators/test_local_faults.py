@@ -24,15 +24,15 @@ def faults_of(call):
             {"instance_count": None},
             None,
             (
-                "instance_count is left out: the job needs the number of its hosts. Pass"
+                "instance_count is left out: a job needs the number of its hosts. Pass"
                 " instance_count=1."
             ),
         ),
         (
             {},
             {"../up": "file:///tmp"},
-            "a channel is named '../up': a name is 1 to 64 letters, digits, '.', '-' and '_'."
-            " Rename the channel.",
+            "a channel is named '../up': a name consists of 1 to 64 letters, digits, '.', '-'"
+            " and '_'. Rename the channel.",
         ),
         (
             {"model_uri": "gs://bucket/model"},
@@ -43,13 +43,13 @@ def faults_of(call):
         (
             {"entry_point": "run.sh"},
             None,
-            "entry_point is 'run.sh': only Python scripts are started. Pass a .py file.",
+            "entry_point is 'run.sh': ranks run only Python scripts. Pass the path of a .py file.",
         ),
         (
             {"source_dir": "s3://bucket/source.tar.gz"},
             None,
-            "source_dir is 's3://bucket/source.tar.gz': local_process runs code from this"
-            " machine. Download and unpack it, and pass the directory.",
+            "source_dir is 's3://bucket/source.tar.gz': local_process runs only code on this"
+            " machine. Download and unpack the tarball, and pass its directory.",
         ),
     ],
 )
@@ -99,12 +99,12 @@ def test_a_tuner_is_refused(estimator):
         ),
         (
             {"checkpoint_s3_uri": "checkpoints"},
-            "checkpoint_s3_uri is 'checkpoints': it is a bare path."
+            "checkpoint_s3_uri is 'checkpoints': it is a path, and a file:// URI is needed."
             " Pass Path(...).absolute().as_uri(), or leave it out.",
         ),
         (
             {"checkpoint_local_path": "/tmp/x"},
-            "checkpoint_local_path is '/tmp/x': local_process maps only directories below"
+            "checkpoint_local_path is '/tmp/x': local_process supports only directories below"
             " /opt/ml. Leave it out: the script finds the directory in SM_CHECKPOINT_DIR.",
         ),
         (
@@ -114,16 +114,16 @@ def test_a_tuner_is_refused(estimator):
         ),
         (
             {"distribution": {"mpi": {"enabled": True}}},
-            "distribution requests 'mpi': the image of sagemaker_dist has no MPI, its ranks"
-            " are started by torchrun. Pass {'torch_distributed': {'enabled': True}} for a"
-            " rank per GPU, or run it on SageMaker in its image (framework_version,"
-            " py_version), or leave it out.",
+            "distribution requests 'mpi': the image of sagemaker_dist has no MPI, because it"
+            " starts ranks with torchrun. Pass {'torch_distributed': {'enabled': True}} for a"
+            " rank per GPU, or run the job on SageMaker in its image (pass framework_version"
+            " and py_version), or leave it out.",
         ),
         (
             {"distribution": {"torch_distributed": {"enabled": True}, "instance_groups": ["a"]}},
             (
-                "distribution names instance_groups: local_process has no instance groups."
-                " Leave them out."
+                "distribution has instance_groups: local_process has no instance groups. Leave"
+                " instance_groups out."
             ),
         ),
         (
@@ -153,8 +153,9 @@ def test_a_tuner_is_refused(estimator):
         ),
         (
             {"sagemaker_session": object()},
-            "sagemaker_session is not a LocalSession of sagemaker_dist: local_process does not talk"
-            " to SageMaker. Leave sagemaker_session out.",
+            "a job on this machine needs a LocalSession, and sagemaker_session is not one of"
+            " sagemaker_dist: local_process does not talk to SageMaker. Leave sagemaker_session"
+            " out.",
         ),
         (
             {"subnets": ["subnet-1"]},
@@ -172,21 +173,22 @@ def test_a_tuner_is_refused(estimator):
         ),
         (
             {"base_job_name": "my_job"},
-            "base_job_name is 'my_job': a name is letters, digits and inner hyphens. Correct"
-            " the name, or leave base_job_name out.",
+            "base_job_name is 'my_job': a name consists of letters, digits and hyphens, and"
+            " does not begin with a hyphen. Correct the name, or leave base_job_name out.",
         ),
         (
             {"environment": {"A=B": "1"}},
-            "environment has the name 'A=B': a name is text without '=' and NUL. Correct the name.",
+            "environment has the name 'A=B': a name must be a non-empty str without '=' and"
+            " NUL. Correct the name.",
         ),
         (
             {"environment": {"A": 1}},
-            "environment['A'] is 1: a value is text without NUL. Pass a str.",
+            "environment['A'] is 1: a value must be a str without NUL. Pass a str.",
         ),
         (
             {"environment": ["A"]},
-            "environment is a list: it maps names to values."
-            " Pass a dict such as {'NAME': 'value'}.",
+            "environment is of type list: it must be a dict of names and values. Pass a dict"
+            " such as {'NAME': 'value'}.",
         ),
         (
             {"instance_type": "local_proces"},
@@ -218,11 +220,13 @@ def test_faults_of_fit_come_before_anything_starts(estimator, tmp_path):
 
     assert [
         f"source_dir is '{tmp_path}/nowhere': there is no such directory. Correct the path.",
-        "channel 'a' is 'file:///nowhere': there is no /nowhere."
-        " Create the directory or correct the path.",
-        "channel 'b' is 'data': a bare path is ambiguous. Pass Path(...).absolute().as_uri().",
-        "channel 'c' is 's3:///c': it does not name a bucket. Pass s3://, a bucket and a prefix.",
-        "channel 'd' is 'file://data': a file:// URI has an absolute path. Pass"
+        "channel 'a' is 'file:///nowhere': there is no /nowhere. Create the directory, or"
+        " correct the path.",
+        "channel 'b' is 'data': a path without a scheme may be of this machine or of S3. Pass"
+        " Path(...).absolute().as_uri().",
+        "channel 'c' is 's3:///c': the URI has no bucket. Pass s3:// followed by a bucket and a"
+        " prefix.",
+        "channel 'd' is 'file://data': a file:// URI needs an absolute path. Pass"
         " Path(...).absolute().as_uri().",
     ] == faults_of(lambda: built.fit(inputs))
     assert not (tmp_path / "home").exists()

@@ -198,7 +198,7 @@ def test_gpu_hosts_warn_once_about_cuda_tensors(estimator):
     (said,) = caught
 
     assert str(said.message).startswith(
-        "ml.p4d.24xlarge has 8 GPUs (A100); smdist carries only CPU tensors. Use"
+        "ml.p4d.24xlarge has 8 GPUs (A100); smdist sends only CPU tensors. Use"
         ' init_process_group("cpu:smdist,cuda:nccl") in the script'
     )
     assert __file__ == said.filename  # the user's line is shown
@@ -243,13 +243,13 @@ def faults_of(call):
     [
         (
             {"image_uri": None, "framework_version": "2.8", "py_version": "py312"},
-            "framework_version is '2.8': the image of this version of sagemaker_dist holds 2.13.0."
-            " Leave framework_version out, or pass image_uri.",
+            "framework_version is '2.8': the image of this version of sagemaker_dist has"
+            " version 2.13.0. Leave framework_version out, or pass image_uri.",
         ),
         (
             {"checkpoint_local_path": "/opt/ml/state"},
-            "checkpoint_local_path is '/opt/ml/state': without checkpoint_s3_uri, files"
-            " written there are not kept. Pass checkpoint_s3_uri too, or leave"
+            "checkpoint_local_path is '/opt/ml/state': without checkpoint_s3_uri, files that"
+            " are written there are lost after the job. Pass checkpoint_s3_uri too, or leave"
             " checkpoint_local_path out.",
         ),
         (
@@ -259,13 +259,13 @@ def faults_of(call):
         ),
         (
             {"instance_type": "local"},
-            "instance_type is 'local': sagemaker_session is not a LocalSession. Leave"
-            " sagemaker_session out, or pass a LocalSession.",
+            "instance_type is 'local': a job on this machine needs a LocalSession, and"
+            " sagemaker_session is not one. Leave sagemaker_session out, or pass a LocalSession.",
         ),
         (
             {"use_spot_instance": True},
-            "the estimator has the argument use_spot_instance=: no such argument exists;"
-            " SageMaker's SDK would drop it silently. Did you mean 'use_spot_instances'?",
+            "the estimator has the argument use_spot_instance=: no such argument exists, and"
+            " SageMaker's SDK would silently ignore it. Did you mean 'use_spot_instances'?",
         ),
         (
             {
@@ -322,15 +322,16 @@ def test_faults_of_fit_come_before_anything_is_sent(estimator, session, tmp_path
         f"entry_point is 'tran.py': there is no such file in source_dir {built.source_dir!r}."
         " Correct the path.",
         "instance_count is 0: a job has at least one host. Pass an integer of at least 1.",
-        "job_name is 'a_b': a name is 1 to 63 letters, digits and inner hyphens. Correct the"
-        " name, or leave job_name out.",
+        "job_name is 'a_b': a name consists of 1 to 63 letters, digits and hyphens, and neither"
+        " begins nor ends with a hyphen. Correct the name, or leave job_name out.",
         f"channel 'a' is 'file://{tmp_path}': an instance of SageMaker cannot read this machine's"
         " disk. Upload it to S3 and pass the s3:// prefix,"
         " or use instance_type='local_process'.",
-        "channel 'b' is 'data/b': a bare path is ambiguous. Pass s3:// and a prefix.",
+        "channel 'b' is 'data/b': a path without a scheme may be of this machine or of S3. Pass"
+        " s3:// and a prefix.",
         "channel 'c' is 'gs://bucket/c': gs:// is not supported. Pass s3:// and a prefix.",
-        "channel 'e' is a file system: it can be reached only from your own VPC. Pass subnets"
-        " and security_group_ids from which it can be mounted.",
+        "channel 'e' is a file system: a file system can be reached only from your own VPC."
+        " Pass subnets and security_group_ids from which it can be mounted.",
     ] == faults
     assert faults == faults_of(lambda: built.validate(inputs, job_name="a_b"))
 
@@ -342,7 +343,7 @@ def test_a_tuner_is_told_before_it_uploads(estimator):
     built = estimator(entry_point="tran.py")
     tuner = sagemaker.tuner.HyperparameterTuner(built, "loss", ranges, metrics)
 
-    with pytest.raises(OptionError, match="there is no such file"):
+    with pytest.raises(OptionError, match="this file does not exist"):
         tuner.fit("s3://bucket/data", wait=False)
 
 

@@ -310,8 +310,8 @@ def test_warnings_say_how_gradients_travel(job):
         ),
         (
             {"enable_network_isolation": True, "inputs": {"code": "s3://bucket/x"}},
-            "a channel is named 'code': with enable_network_isolation it carries the code."
-            " Pass another name.",
+            "a channel is named 'code': with enable_network_isolation, the code is sent in this"
+            " channel. Pass another name.",
         ),
         ({"use_spot_instances": "no"}, "use_spot_instances is 'no': its type is str. Pass True or"
          " False."),
