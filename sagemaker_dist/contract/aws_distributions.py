@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Final, Protocol, runtime_checkable
 
-from sagemaker_dist.contract.pipeline_variable import is_pipeline_variable
 from sagemaker_dist.contract.unknown_option import KeywordOptions
 from sagemaker_dist.errors import OptionError, raise_all
 
@@ -157,6 +156,15 @@ class OnInstanceGroup(KeywordOptions):
     def distribution(self) -> dict[str, Any]:
         """Return the dict that SageMaker's SDK takes as `distribution=`, with the group."""
         return {**self.strategy.distribution(), "instance_groups": [self.group]}
+
+
+def is_pipeline_variable(value: object) -> bool:
+    """Return whether a value is a pipeline variable of SageMaker's SDK.
+
+    Such a variable, for example a parameter of a SageMaker pipeline, gets its value only when the
+    pipeline runs.
+    """
+    return hasattr(value, "expr")
 
 
 def _faults(option: _Switch) -> Iterator[OptionError]:

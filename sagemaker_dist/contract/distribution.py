@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sagemaker_dist.contract.aws_distributions import Strategy
+from sagemaker_dist.contract.aws_distributions import Strategy, is_pipeline_variable
 from sagemaker_dist.contract.data_parallel import DataParallel
 from sagemaker_dist.contract.distribution_keys import (
     AWS,
@@ -36,7 +36,6 @@ from sagemaker_dist.contract.distribution_keys import (
 )
 from sagemaker_dist.contract.hyperparameter_format import Options
 from sagemaker_dist.contract.model_parallel import ModelParallel
-from sagemaker_dist.contract.pipeline_variable import is_pipeline_variable
 from sagemaker_dist.contract.smp import smp_warnings
 from sagemaker_dist.contract.smp_takeover import take_over
 from sagemaker_dist.errors import OptionError, raise_all

@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields
 from typing import Any, Final
 
+from sagemaker_dist.contract.aws_distributions import is_pipeline_variable
 from sagemaker_dist.contract.data_parallel import DataParallel
 from sagemaker_dist.contract.model_parallel import ModelParallel
-from sagemaker_dist.contract.pipeline_variable import is_pipeline_variable
 from sagemaker_dist.errors import KeyPath, OptionError, closest, subscripted, within
 
 SMDIST: Final = "smdist"

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from sagemaker_dist.contract.byte_sizes import MOST_BYTES, size_in_bytes
 from sagemaker_dist.contract.data_parallel import DataParallel
+from sagemaker_dist.contract.ranges import MOST_BYTES, size_in_bytes
 from sagemaker_dist.contract.schedule_limits import (
     AUTO,
     PIPELINES,
@@ -174,7 +174,9 @@ def _placing(options: Unchecked) -> Faults:
 def _default_partition(options: Unchecked) -> Faults:
     degree, stage = options.pipeline_parallel_degree, options.default_partition
     stages = degree * (options.virtual_stages or 1) if isinstance(degree, int) else None
-    is_known = options.virtual_stages is not None or options.pipeline in ("simple", "interleaved")
+    schedule = PIPELINES.get(options.pipeline)
+    has_one_each = schedule is not None and schedule.most_virtual_stages == 1
+    is_known = options.virtual_stages is not None or has_one_each
     if stages is not None and stage is not None and is_known and stage >= stages:
         yield OptionError(
             f"default_partition is {stage}",

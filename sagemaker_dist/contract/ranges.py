@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Allowed values of the options of `DataParallel`.
+"""Allowed values of the options of `DataParallel`, and parsing of sizes such as "16GiB".
 
-The same table checks the SDK's arguments and the environment variables that a rank reads.
+The same table of ranges checks the SDK's arguments and the environment variables that a rank reads.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -14,6 +15,13 @@ from sagemaker_dist.errors import OptionError
 
 KiB: Final = 1024
 MiB: Final = 1024 * KiB
+MOST_BYTES: Final = 1 << 60  # more than any machine has: a larger size is a wrong unit
+_SIZE: Final = re.compile(r"\s*(?P<number>\d+(\.\d+)?)\s*(?P<unit>[A-Za-z]*)\s*")
+_UNITS: Final = {
+    "": 1, "b": 1,
+    "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,3 +129,17 @@ def _weight_faults(value: object, label: str) -> Iterator[OptionError]:
             "Pass a weight above 0 for at least one host",
             about=label,
         )
+
+
+def size_in_bytes(size: object) -> int | None:
+    """Return a size in bytes: of a text such as "16GiB" or "16 GB", or of an int.
+
+    Returns None for any other value, and for sizes below 1 or above `MOST_BYTES`. A text such as
+    "16Gb" is not a size either, because "Gb" would mean gigabits.
+    """
+    number = size if type(size) is int else 0
+    found = _SIZE.fullmatch(size) if isinstance(size, str) else None
+    if found and not (found["unit"][1:] == "b" and found["unit"][0].isupper()):
+        unit = _UNITS.get(found["unit"].lower(), 0)
+        number = int(min(float(found["number"]) * unit, MOST_BYTES + 1))
+    return number if 1 <= number <= MOST_BYTES else None

@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from sagemaker_dist.contract.aws_distributions import is_pipeline_variable
 from sagemaker_dist.contract.data_parallel import DataParallel
 from sagemaker_dist.contract.distribution_keys import AWS, LAUNCH_KEYS, MODEL, MPI_OPTIONS
 from sagemaker_dist.contract.model_parallel import ModelParallel
-from sagemaker_dist.contract.pipeline_variable import is_pipeline_variable
 from sagemaker_dist.contract.smp import model_parallel_options, runtime_faults
 from sagemaker_dist.errors import OptionError, subscripted, within
 

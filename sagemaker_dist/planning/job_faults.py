@@ -19,7 +19,6 @@ from sagemaker_dist.catalog import LOCAL, LOCAL_PROCESS, training_instances
 from sagemaker_dist.contract import host_faults
 from sagemaker_dist.errors import OptionError, closest
 from sagemaker_dist.planning.aws_image_checks import aws_image_faults, aws_image_warnings
-from sagemaker_dist.planning.capabilities import capability_faults
 from sagemaker_dist.planning.channel_checks import channel_faults, name_faults
 from sagemaker_dist.planning.distribution_support import launcher_faults
 from sagemaker_dist.planning.gradient_transport import transport_warning
@@ -292,6 +291,26 @@ def _instance_faults(job: Job) -> Iterator[OptionError]:
         hint,
         about="instance_type",
     )
+
+
+def capability_faults(job: Job) -> Iterator[OptionError]:
+    """Yield a fault if ranks in the default image cannot use the accelerators of the instance type.
+
+    Nothing is checked if the user passes an image.
+    """
+    kind, _ = job.training_hosts
+    instance = training_instances().get(str(kind))
+    if not job.distribution.is_launched or instance is None or job.names_image:
+        return
+    if instance.is_neuron:
+        yield OptionError(
+            f"instance_type is {instance.name!r}",
+            "it has Neuron accelerators, and the sagemaker-dist image has no Neuron SDK:"
+            " ranks would train on the host's CPUs",
+            "Pass a type with GPUs or with CPUs alone,"
+            " or the image_uri of an image with the Neuron SDK",
+            about="instance_type",
+        )
 
 
 def _launch_faults(job: Job) -> Iterator[OptionError]:

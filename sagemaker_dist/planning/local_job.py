@@ -21,7 +21,7 @@ from typing import Any, Final
 from sagemaker_dist.catalog import LOCAL
 from sagemaker_dist.contract import KEY, DataParallel, host_faults, parse_engine, parse_framework
 from sagemaker_dist.contract.sdk_flags import flagged_framework, requests_ranks
-from sagemaker_dist.errors import raise_all
+from sagemaker_dist.errors import OptionError, raise_all
 from sagemaker_dist.planning.local_channel import LocalChannel, plan_channels
 from sagemaker_dist.planning.locations import FILE, directory_of
 
@@ -223,6 +223,30 @@ def plan_local_job(request: Mapping[str, Any]) -> LocalJob:
         arguments=_words(algorithm.get("ContainerArguments")),
         isolated=request.get("EnableNetworkIsolation", False),
     )
+
+
+def divide_gpus(gpus: Sequence[str], num_hosts: int) -> tuple[tuple[str, ...], ...]:
+    """Return the GPUs of each emulated host, in the order of the hosts.
+
+    All hosts get the same number of neighbouring GPUs, because all hosts of a job run the same
+    number of ranks; the remaining GPUs are not used. For 8 GPUs and 3 hosts: (0 1) (2 3) (4 5).
+
+    Args:
+        gpus: Ids of this machine's GPUs.
+        num_hosts: Number of emulated hosts.
+
+    Raises:
+        OptionError: There are fewer GPUs than hosts.
+    """
+    share = len(gpus) // num_hosts
+    if not share:
+        raise OptionError(
+            f"instance_count is {num_hosts} with instance_type='local_gpu'",
+            f"this machine has {len(gpus)} GPUs, and every host needs at least one",
+            "Pass a smaller instance_count, or instance_type='local'",
+            about="instance_count",
+        )
+    return tuple(tuple(gpus[i * share : (i + 1) * share]) for i in range(num_hosts))
 
 
 def _hosts(count: int, in_containers: bool) -> list[LocalHost]:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sagemaker_dist.contract import DataParallel, ModelParallel, read_distribution, render
-from sagemaker_dist.contract.byte_sizes import size_in_bytes
+from sagemaker_dist.contract.ranges import size_in_bytes
 from sagemaker_dist.contract.schedule_limits import PIPELINES
 from sagemaker_dist.contract.smp.keys import V1
 from sagemaker_dist.errors import OptionError, OptionErrors

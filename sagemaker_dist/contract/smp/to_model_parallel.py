@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from sagemaker_dist.contract.schedule_limits import pipeline_faults
 from sagemaker_dist.contract.smp.keys import V1
 from sagemaker_dist.contract.smp.smp_checks import smp_faults
 from sagemaker_dist.errors import OptionError, raise_all
@@ -20,6 +21,7 @@ WHERE: Final = "the dict of modelparallel"
 _STAGES: Final = "pipeline_parallel_degree"
 _SHARDED: Final = "sharded_data_parallel_degree"
 _CLIPPING: Final = "sdp_gradient_clipping"
+_PIPELINE: Final = "interleaved"  # AWS's default
 
 _TENSORFLOW: Final = "it is an option for TensorFlow, and sagemaker_dist splits only torch models"
 _TENSORS: Final = "sagemaker_dist does not split layers: a stage consists of whole layers"
@@ -84,7 +86,7 @@ def model_parallel_options(parameters: Given, *, where: str = WHERE) -> dict[str
     options: dict[str, Any] = {
         _STAGES: parameters.get("partitions", parameters.get(_STAGES, 1)),
         "microbatches": parameters.get("microbatches", 1),
-        "pipeline": parameters.get("pipeline", "interleaved"),
+        "pipeline": parameters.get("pipeline", _PIPELINE),
         "active_microbatches": parameters.get("active_microbatches"),
         "placement_strategy": parameters.get("placement_strategy", "cluster"),
         "bf16": parameters.get("bf16", False),
@@ -140,12 +142,11 @@ def _job_faults(parameters: Given, where: str) -> Iterator[OptionError]:
             "Pass 'simple' or 'interleaved'; a step that does not call backward runs only forward",
             about="pipeline",
         )
-    elif parameters.get("pipeline") == "simple" and "active_microbatches" in parameters:
-        yield OptionError(
-            f"{where} has active_microbatches with pipeline='simple'",
-            "that schedule runs all forward passes first",
-            "Leave active_microbatches out, or pass pipeline='interleaved'",
-            about="active_microbatches",
+    else:
+        yield from pipeline_faults(
+            parameters.get("pipeline", _PIPELINE),
+            virtual_stages=None,
+            active_microbatches=parameters.get("active_microbatches"),
         )
     for name, why in _OF_SHARDS.items() if is_sharded else ():
         if name in parameters:

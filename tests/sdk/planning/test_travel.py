@@ -11,8 +11,8 @@ from sagemaker_dist import DataParallel
 from sagemaker_dist.catalog import Instance, training_instances
 from sagemaker_dist.contract import Distribution
 from sagemaker_dist.planning import Job, transport_warning
-from sagemaker_dist.planning.capabilities import capability_faults
 from sagemaker_dist.planning.gradient_transport import describe_transport
+from sagemaker_dist.planning.job_faults import capability_faults
 
 EVERY = training_instances().values()
 BY_NAME = {"ids": lambda instance: instance.name}
