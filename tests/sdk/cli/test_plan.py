@@ -43,7 +43,7 @@ def test_json(capsys, job_file):
     assert ["<account>"] == list(document["placeholders"])
     assert (16, 8) == (document["ranks"], document["hosts"][0]["ranks_per_host"])
     assert "A100" == document["hosts"][0]["instance"]["accelerator"]
-    assert "by NCCL" in document["warnings"][0]
+    assert "NCCL then sends" in document["warnings"][0]
 
 
 @mock_aws

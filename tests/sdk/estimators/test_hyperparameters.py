@@ -100,20 +100,20 @@ def test_the_greatest_that_sagemaker_takes_are_taken(build, session):
     [
         ({}, {"a": "x" * 2499}, [f"hyperparameters['a'] {TOO_LONG}"]),
         ({}, {"a": "😀" * 208 + "xyz"}, [f"hyperparameters['a'] {TOO_LONG}"]),
-        ({}, {"n" * 257: 1}, ["a name of hyperparameters has 257 characters: SageMaker takes"]),
+        ({}, {"n" * 257: 1}, ["a name of hyperparameters has 257 characters: SageMaker allow"]),
         ({}, {f"k{n}": n for n in range(101)}, ["hyperparameters has 101 entries: SageMaker"]),
-        ({}, {"a": b"x"}, ["hyperparameters['a'] is b'x': the SDK cannot write it as JSON"]),
+        ({}, {"a": b"x"}, ["hyperparameters['a'] is b'x': the SDK cannot encode it as JSON"]),
         ({}, {"a": "x\0"}, [rf"hyperparameters['a'] is 'x\x00': {NUL}"]),
         ({}, {"a": {"k": "\0"}}, [rf"hyperparameters['a'] is {{'k': '\x00'}}: {NUL}"]),
         ({}, {"a\0": 1}, [rf"hyperparameters has the name 'a\x00': {NUL}"]),
         ({}, {"a": "\ud83d"}, [rf"hyperparameters['a'] is '\ud83d': {HALF}"]),
         ({}, {"\udc80": 1}, [rf"hyperparameters has the name '\udc80': {HALF}"]),
-        ({}, {1: "a", "1": "b"}, ["hyperparameters has the name '1' twice: SageMaker's names are"]),
+        ({}, {1: "a", "1": "b"}, ["hyperparameters has the name '1' twice: the keys are equal"]),
         ({}, {"sagemaker_q": 1}, ["hyperparameters has the name 'sagemaker_q': names that beg"]),
         (
             {"distribution": DataParallel()},
             {KEY: "{}"},
-            [f"hyperparameters has the name {KEY!r}: sagemaker-dist sends the distribution un"],
+            [f"hyperparameters has the name {KEY!r}: sagemaker-dist sends the options of"],
         ),
         (
             {},
@@ -152,7 +152,7 @@ def test_a_line_break_needs_a_source_dir(build, session, value):
 )
 def test_text_that_looks_like_json_needs_a_source_dir(build, session, value, got):
     """Text that the SDK writes unchanged is read as JSON by toolkit and launcher."""
-    why = f"it is read as JSON: the script gets {got!r}"
+    why = f"the text is read as JSON, and the script gets {got!r}"
     built = build(Estimator, source_dir=None)
     built.set_hyperparameters(a=value)
     with pytest.raises(OptionError, match=re.escape(why)):

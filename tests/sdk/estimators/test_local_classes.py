@@ -102,8 +102,8 @@ def test_a_version_that_is_not_installed_is_refused_without_talk_of_images(build
         build(kind, framework_version="2.5", py_version="py310", distribution=DataParallel())
 
     assert (
-        "framework_version is '2.5': local_process uses no image: it runs the"
-        f" installed {kind.__name__}. Leave framework_version out."
+        "framework_version is '2.5': local_process uses no image, but the"
+        f" {kind.__name__} that is installed. Leave framework_version out."
     ) == str(caught.value)
 
 

@@ -37,8 +37,8 @@ def faults_of(call):
         (
             {"model_uri": "gs://bucket/model"},
             None,
-            "channel 'model' is 'gs://bucket/model': gs:// is not supported. Pass file:// and"
-            " a directory, or s3:// and a prefix.",
+            "channel 'model' is 'gs://bucket/model': the scheme gs:// is not supported. Pass a"
+            " file:// URI of a directory, or an s3:// URI.",
         ),
         (
             {"entry_point": "run.sh"},
@@ -67,10 +67,11 @@ def test_the_script_lies_below_source_dir(estimator, script, form):
     given = form.format(folder=folder)
     built = estimator(entry_point=given)
 
-    assert [
-        f"entry_point is {given!r}: it is not inside source_dir {script()!r}, and the job"
-        " sees nothing else. Pass the path of the script below source_dir."
-    ] == faults_of(lambda: built.fit())
+    with pytest.raises(OptionError) as caught:
+        built.fit()
+
+    assert ("entry_point",) == caught.value.about
+    assert f"it is not in source_dir {script()!r}" in caught.value.why
 
 
 @pytest.mark.filterwarnings("ignore::sagemaker.deprecations.SageMakerV2DeprecationWarning")
@@ -115,14 +116,15 @@ def test_a_tuner_is_refused(estimator):
         (
             {"distribution": {"mpi": {"enabled": True}}},
             "distribution requests 'mpi': the image of sagemaker_dist has no MPI, because it"
-            " starts ranks with torchrun. Pass {'torch_distributed': {'enabled': True}} for a"
+            " starts ranks with torchrun. Pass {'torch_distributed': {'enabled': True}} for one"
             " rank per GPU, or run the job on SageMaker in its image (pass framework_version"
             " and py_version), or leave it out.",
         ),
         (
             {"distribution": {"torch_distributed": {"enabled": True}, "instance_groups": ["a"]}},
             (
-                "distribution has instance_groups: local_process has no instance groups. Leave"
+                "distribution has instance_groups: a job with"
+                " instance_type='local_process' has no instance groups. Leave"
                 " instance_groups out."
             ),
         ),
@@ -153,9 +155,9 @@ def test_a_tuner_is_refused(estimator):
         ),
         (
             {"sagemaker_session": object()},
-            "a job on this machine needs a LocalSession, and sagemaker_session is not one of"
-            " sagemaker_dist: local_process does not talk to SageMaker. Leave sagemaker_session"
-            " out.",
+            "sagemaker_session is not a LocalSession of sagemaker_dist: a job with"
+            " instance_type='local_process' runs on this machine and does not call SageMaker. Leave"
+            " sagemaker_session out.",
         ),
         (
             {"subnets": ["subnet-1"]},
@@ -219,8 +221,8 @@ def test_faults_of_fit_come_before_anything_starts(estimator, tmp_path):
     inputs = {"a": "file:///nowhere", "b": "data", "c": "s3:///c", "d": "file://data"}
 
     assert [
-        f"source_dir is '{tmp_path}/nowhere': there is no such directory. Correct the path.",
-        "channel 'a' is 'file:///nowhere': there is no /nowhere. Create the directory, or"
+        f"source_dir is '{tmp_path}/nowhere': this directory does not exist. Correct the path.",
+        "channel 'a' is 'file:///nowhere': /nowhere does not exist. Create the directory, or"
         " correct the path.",
         "channel 'b' is 'data': a path without a scheme may be of this machine or of S3. Pass"
         " Path(...).absolute().as_uri().",
@@ -237,5 +239,6 @@ def test_a_job_name_is_used_once(estimator):
     built.fit(logs=False, job_name="job")
 
     assert [
-        "job_name is 'job': a job of this name exists. Pass another name, or leave job_name out."
+        "job_name is 'job': a job with this name exists already. Pass another name, or leave"
+        " job_name out."
     ] == faults_of(lambda: built.fit(job_name="job"))

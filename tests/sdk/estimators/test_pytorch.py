@@ -274,7 +274,7 @@ def faults_of(call):
                     "torch_distributed": {"enabled": True},
                 }
             },
-            "distribution requests sagemaker_dist and for 'torch_distributed': a job has one"
+            "distribution requests sagemaker_dist and 'torch_distributed': a job has one"
             " launcher. Leave 'torch_distributed' out.",
         ),
     ],
@@ -300,7 +300,7 @@ def test_two_faults_come_together_and_bring_the_entry_points(estimator, script):
         " exists. Did you mean 'fusion_bytes'?\n"
         "  2. instance_type is 'ml.p4d.24large': SageMaker training has no such instance type."
         " Did you mean 'ml.p4d.24xlarge'?\n"
-        "  3. entry_point is 'tran.py': there is no such file in source_dir"
+        "  3. entry_point is 'tran.py': this file does not exist in source_dir"
         f" {script()!r}. Correct the path."
     )
 
@@ -319,17 +319,17 @@ def test_faults_of_fit_come_before_anything_is_sent(estimator, session, tmp_path
 
     assert [] == session.requests
     assert [
-        f"entry_point is 'tran.py': there is no such file in source_dir {built.source_dir!r}."
+        f"entry_point is 'tran.py': this file does not exist in source_dir {built.source_dir!r}."
         " Correct the path.",
         "instance_count is 0: a job has at least one host. Pass an integer of at least 1.",
         "job_name is 'a_b': a name consists of 1 to 63 letters, digits and hyphens, and neither"
         " begins nor ends with a hyphen. Correct the name, or leave job_name out.",
-        f"channel 'a' is 'file://{tmp_path}': an instance of SageMaker cannot read this machine's"
-        " disk. Upload it to S3 and pass the s3:// prefix,"
+        f"channel 'a' is 'file://{tmp_path}': an instance of SageMaker cannot read the disk of"
+        " this machine. Upload the data to S3 and pass its s3:// URI,"
         " or use instance_type='local_process'.",
         "channel 'b' is 'data/b': a path without a scheme may be of this machine or of S3. Pass"
         " s3:// and a prefix.",
-        "channel 'c' is 'gs://bucket/c': gs:// is not supported. Pass s3:// and a prefix.",
+        "channel 'c' is 'gs://bucket/c': the scheme gs:// is not supported. Pass an s3:// URI.",
         "channel 'e' is a file system: a file system can be reached only from your own VPC."
         " Pass subnets and security_group_ids from which it can be mounted.",
     ] == faults

@@ -311,7 +311,7 @@ def test_warnings_say_how_gradients_travel(job):
         (
             {"enable_network_isolation": True, "inputs": {"code": "s3://bucket/x"}},
             "a channel is named 'code': with enable_network_isolation, the code is sent in this"
-            " channel. Pass another name.",
+            " channel. Rename the channel.",
         ),
         ({"use_spot_instances": "no"}, "use_spot_instances is 'no': its type is str. Pass True or"
          " False."),
